@@ -1,0 +1,67 @@
+"""Errors and warnings: each says what, where, expected, got, and the fix, in one sentence each."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Iterable
+
+
+class AgileRLError(Exception):
+    """Base of every error that a user's input can cause; the command line prints it without a traceback."""
+
+
+class ConfigError(AgileRLError, ValueError):
+    """A configuration key or value is unknown or out of range."""
+
+
+class AlgorithmError(AgileRLError, ValueError):
+    """The algorithm is unknown or does not fit the spaces, the population or the loop."""
+
+
+class EnvError(AgileRLError, ValueError):
+    """The environment cannot be made or does not keep the Gymnasium interface."""
+
+
+class ShapeError(AgileRLError, ValueError):
+    """An array does not have the shape that the agent was built for."""
+
+
+class RunError(AgileRLError, ValueError):
+    """A run directory is missing, damaged or does not fit the request."""
+
+
+class NotAvailableYetError(AgileRLError, NotImplementedError):
+    """A published argument or command that this version does not carry out yet."""
+
+
+class MutationError(AgileRLError, ValueError):
+    """A mutation cannot be applied to this object."""
+
+
+class AgileRLWarning(UserWarning):
+    """Category of every warning of this package."""
+
+
+def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """The known names closest to `name`, best first; compared without regard to case."""
+    by_lower = {k.lower(): k for k in known}
+    return [by_lower[m] for m in difflib.get_close_matches(name.lower(), by_lower, n=limit, cutoff=0.5)]
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """One sentence for an unknown name: what it is, the nearest known one, and all known ones."""
+    known = sorted(known)
+    close = nearest(name, known, limit=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"unknown {kind} {name!r}.{hint} (known: {', '.join(known)})"
+
+
+_warned: set[str] = set()
+
+
+def warn_once(key: str, message: str, category: type[Warning] = AgileRLWarning, stacklevel: int = 3) -> None:
+    """Warn once per process and cause. `key` names the cause; `stacklevel` 3 is the caller's caller."""
+    if key not in _warned:
+        _warned.add(key)
+        warnings.warn(message, category, stacklevel=stacklevel)

@@ -1,0 +1,54 @@
+"""Named random streams: every draw is keyed by (run seed, purpose, generation, member)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import torch
+
+
+class Purpose(IntEnum):
+    """What a stream is for. The integers are part of the run identity: never renumber, only append."""
+
+    INITIAL_WEIGHTS = 0
+    ENVIRONMENT = 1
+    EXPLORATION = 2
+    REPLAY = 3
+    EVALUATION = 4
+    SELECTION = 5
+    MUTATION = 6
+    CONFIRMATION = 7
+    FINAL_TEST = 8
+    PROBE = 9
+
+
+def stream(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.Generator:
+    """A generator of its own for (run seed, purpose, generation, member); equal keys give equal draws."""
+    return np.random.default_rng(sequence(run_seed, purpose, generation, member))
+
+
+def sequence(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.SeedSequence:
+    """The seed sequence behind `stream`."""
+    return np.random.SeedSequence(run_seed, spawn_key=(int(purpose), generation, member))
+
+
+def seeds(run_seed: int, purpose: Purpose, count: int, generation: int = 0, member: int = 0) -> np.ndarray:
+    """`count` seeds [count] int64 in [0, 2**31), one per environment lane.
+
+    They are hashed, so that two blocks of lanes do not overlap as seeds made by adding 1 do.
+    """
+    words = sequence(run_seed, purpose, generation, member).generate_state(count, np.uint32)
+    return (words >> 1).astype(np.int64)
+
+
+def torch_generator(rng: np.random.Generator, device: str | torch.device = "cpu") -> torch.Generator:
+    """A torch generator seeded by one draw of `rng`; torch's global generator is left alone."""
+    generator = torch.Generator(device=device)
+    generator.manual_seed(int(rng.integers(2**63 - 1)))
+    return generator
+
+
+def resolve_seed(seed: int | None) -> int:
+    """The seed as given, else one that follows `torch.manual_seed` without changing torch's global state."""
+    return int(seed) if seed is not None else int(torch.initial_seed() % 2**31)
