@@ -35,6 +35,10 @@ class NotAvailableYetError(AgileRLError, NotImplementedError):
     """A published argument or command that this version does not carry out yet."""
 
 
+class RegistryError(AgileRLError, AttributeError):
+    """An algorithm's registration is incomplete, or names an attribute that it does not have."""
+
+
 class MutationError(AgileRLError, ValueError):
     """A mutation cannot be applied to this object."""
 

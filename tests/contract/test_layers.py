@@ -21,6 +21,7 @@ LAYERS = {
     "modules": 2,
     "config": 2,
     "envs": 2,
+    "protocols": 3,
     "networks": 3,
     "storage": 3,
     "components": 3,

@@ -1,0 +1,226 @@
+"""A tree of plain state <-> one safetensors file, written atomically. No pickle is read, no algorithm known."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as safetensors_load
+from safetensors.torch import save as safetensors_save
+
+from agilerl.errors import RunError
+
+FORMAT = 1
+_FORMAT_KEY, _TREE_KEY, _DIGEST_KEY = "agilerl.format", "agilerl.tree", "agilerl.tree.sha256"
+_PICKLE_PROTOCOLS = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
+_FIX = "fix: use an older checkpoint, or train again; the file cannot be repaired."
+
+
+class CorruptCheckpoint(RunError):
+    """The file is not what was written: truncated, changed, or of another kind."""
+
+
+def write_atomic(path: str | os.PathLike[str], data: bytes | str) -> None:
+    """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
+
+    A temporary file in the same folder is written, flushed to disk and renamed; then the folder is flushed.
+    Parent folders are created. After any failure the old file is as it was and no temporary file is left.
+
+    Args:
+        path: the file to write or replace.
+        data: bytes, or text that is written as UTF-8.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data.encode("utf-8") if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":  # other systems cannot open a folder
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def save_tree(path: str | os.PathLike[str], tree: Mapping[str, Any]) -> None:
+    """Write nested dicts, lists and tuples of tensors, arrays, numbers, strings and None as one safetensors file.
+
+    Args:
+        path: the file, with any suffix; replaced atomically.
+        tree: dictionary with str or int keys. Leaves: torch tensors (saved as contiguous CPU copies, without
+            gradient), numpy arrays and scalars, int, float (also nan and inf), bool, str, None.
+
+    Raises:
+        TypeError: a leaf or key of another type, named by its place in the tree.
+    """
+    write_atomic(path, encode_tree(tree))
+
+
+def load_tree(path: str | os.PathLike[str]) -> dict[Any, Any]:
+    """Read what `save_tree` wrote: the same structure, types and bits, tensors on the CPU.
+
+    Raises:
+        RunError: there is no such file, or it is a pickle.
+        CorruptCheckpoint: the content does not agree with its checksums.
+    """
+    source = Path(path)
+    try:
+        data = source.read_bytes()
+    except FileNotFoundError:
+        raise RunError(f"there is no checkpoint at {source}. fix: check the path; `save_tree` writes one.") from None
+    except IsADirectoryError:
+        raise RunError(f"{source} is a folder, not a checkpoint file. fix: name the file in it.") from None
+    return decode_tree(data, str(source))
+
+
+def encode_tree(tree: Mapping[str, Any]) -> bytes:
+    """The bytes that `save_tree` writes."""
+    if not isinstance(tree, Mapping):
+        raise TypeError(f"a checkpoint must be a dictionary; got {type(tree).__name__}. fix: wrap it in one.")
+    tensors: dict[str, torch.Tensor] = {}
+    structure = json.dumps(_encode(tree, "tree", tensors), allow_nan=False, separators=(",", ":"))
+    metadata = {_FORMAT_KEY: str(FORMAT), _TREE_KEY: structure, _DIGEST_KEY: _digest(structure.encode())}
+    return safetensors_save(tensors, metadata)
+
+
+def decode_tree(data: bytes, name: str = "checkpoint") -> dict[Any, Any]:
+    """The tree in `data`; `name` stands in the messages."""
+    _refuse_pickle(data, name)
+    metadata = _metadata(data, name)
+    structure = metadata.get(_TREE_KEY, "")
+    if metadata.get(_FORMAT_KEY) != str(FORMAT):
+        found = metadata.get(_FORMAT_KEY, "none")
+        raise CorruptCheckpoint(f"{name} has checkpoint format {found}; this version reads {FORMAT}. {_FIX}")
+    if _digest(structure.encode()) != metadata.get(_DIGEST_KEY):
+        raise CorruptCheckpoint(f"the structure stored in {name} does not match its checksum. {_FIX}")
+    try:
+        tensors = safetensors_load(data)
+        tree = _decode(json.loads(structure), tensors)
+    except (SafetensorError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise CorruptCheckpoint(f"{name} is damaged ({error}). {_FIX}") from error
+    if not isinstance(tree, dict):
+        raise CorruptCheckpoint(f"{name} does not hold a dictionary. {_FIX}")
+    return tree
+
+
+def _refuse_pickle(data: bytes, name: str) -> None:
+    is_safetensors = data[8:9] == b"{"  # eight bytes of header length, then JSON
+    if data[:4] == b"PK\x03\x04" or (data[:2] in _PICKLE_PROTOCOLS and not is_safetensors):
+        raise RunError(
+            f"{name} is a pickle; this package never reads pickles, because reading one runs code. "
+            "fix: load it where it was made and save its tensors with agilerl.checkpoint.save_tree."
+        )
+    if not is_safetensors:
+        raise CorruptCheckpoint(f"{name} is not a safetensors file, or it was cut off ({len(data)} bytes). {_FIX}")
+
+
+def _metadata(data: bytes, name: str) -> dict[str, str]:
+    """The header's string table; safetensors' own loader for bytes does not return it."""
+    length = int.from_bytes(data[:8], "little")
+    try:
+        header = json.loads(data[8 : 8 + length])
+        return dict(header["__metadata__"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptCheckpoint(f"the header of {name} is damaged, or another program wrote it. {_FIX}") from error
+
+
+def _digest(data: bytes | memoryview) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _tensor_digest(tensor: torch.Tensor) -> str:
+    return _digest(tensor.reshape(-1).view(torch.uint8).numpy().data)
+
+
+# A node of the structure is a JSON scalar (None, bool, int, str, finite float) or a list that starts with one of
+# these tags: "d" dictionary of [key, node], "l" list, "t" tuple, "f" non-finite float, and for bulk data
+# "T" tensor, "N" numpy array, "S" numpy scalar, each with (name, dtype, shape, sha256).
+def _encode(value: Any, place: str, tensors: dict[str, torch.Tensor]) -> Any:
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if np.isfinite(value) else ["f", repr(value)]
+    if isinstance(value, torch.Tensor):
+        return _store("T", value.detach(), place, tensors)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _store("S" if isinstance(value, np.generic) else "N", _from_numpy(value, place), place, tensors)
+    if isinstance(value, Mapping):
+        return ["d", *([_key(k, place), _encode(v, f"{place}.{k}", tensors)] for k, v in value.items())]
+    if type(value) in (list, tuple):
+        tag = "l" if type(value) is list else "t"
+        return [tag, *(_encode(v, f"{place}[{i}]", tensors) for i, v in enumerate(value))]
+    raise TypeError(
+        f"{place} is a {type(value).__name__}, which a checkpoint cannot hold. "
+        "fix: turn it into tensors, arrays, numbers, strings, lists and dictionaries."
+    )
+
+
+def _key(key: Any, place: str) -> str | int:
+    if type(key) not in (str, int):
+        raise TypeError(f"{place} has the key {key!r}; expected a str or an int. fix: rename the key.")
+    return key  # type: ignore[no-any-return]
+
+
+def _from_numpy(value: np.ndarray | np.generic, place: str) -> torch.Tensor:
+    array = np.array(value, order="C", copy=True)
+    try:
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    except TypeError as error:
+        raise TypeError(f"{place} is an array of {array.dtype}; expected numbers. fix: convert it.") from error
+
+
+def _store(tag: str, tensor: torch.Tensor, place: str, tensors: dict[str, torch.Tensor]) -> list[Any]:
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise TypeError(f"{place} is a sparse or quantised tensor. fix: make it dense with .to_dense().")
+    name = place.removeprefix("tree.")
+    if name in tensors or name == "__metadata__":  # keys may hold dots; the header reserves the other
+        name = f"{name}#{len(tensors)}"
+    copy = tensor.cpu().clone(memory_format=torch.contiguous_format)
+    tensors[name] = copy.resolve_conj().resolve_neg().contiguous()
+    return [tag, name, str(copy.dtype), list(copy.shape), _tensor_digest(tensors[name])]
+
+
+def _decode(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if not isinstance(node, list):
+        return node
+    tag, *rest = node
+    if tag == "d":
+        return {key: _decode(child, tensors) for key, child in rest}
+    if tag in ("l", "t"):
+        children = [_decode(child, tensors) for child in rest]
+        return children if tag == "l" else tuple(children)
+    if tag == "f":
+        return float(rest[0])
+    if tag not in ("T", "N", "S"):
+        raise ValueError(f"unknown node {tag!r}")
+    name, dtype, shape, digest = rest
+    tensor = tensors[name]
+    if str(tensor.dtype) != dtype or list(tensor.shape) != shape or _tensor_digest(tensor) != digest:
+        raise ValueError(f"{name} does not match its checksum")
+    if tag == "T":
+        return tensor
+    array = tensor.numpy()
+    return array if tag == "N" else array[()]
