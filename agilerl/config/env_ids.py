@@ -1,0 +1,60 @@
+"""Is the environment there? Asked before anything is written, answered with what to install or to type."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+from agilerl.errors import EnvError, warn_once
+
+_LIST = "fix: `agilerl list envs` prints the known ids."
+_EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+
+
+def resolve_env_id(env_id: str) -> str:
+    """The id that Gymnasium can make; a version that it has retired becomes the newest one, with a warning.
+
+    Raises:
+        EnvError: unknown, or a package is missing. Gymnasium's own explanation is kept.
+    """
+    import gymnasium  # kept out of the import of `agilerl.config`, which must stay fast
+
+    try:
+        spec = gymnasium.spec(env_id)
+    except gymnasium.error.DeprecatedEnv as error:
+        newest = _newest(env_id, list(gymnasium.registry))
+        if newest is None:
+            raise EnvError(f"{env_id}: {_plain(error)} {_LIST}") from None
+        warn_once(f"env:{env_id}", f"{env_id} is retired in Gymnasium; {newest} is used.", stacklevel=4)
+        return resolve_env_id(newest)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        if env_id.startswith("ALE/"):
+            raise EnvError(f'{env_id}: Atari is not installed. fix: pip install "agilerl[atari]"') from None
+        raise EnvError(f"{env_id}: {_plain(error)} {_LIST}") from None
+    _check_packages(env_id, spec.entry_point, gymnasium.error.Error)
+    return env_id
+
+
+def _check_packages(env_id: str, entry_point: Any, error_type: type[Exception]) -> None:
+    """Import the environment's module: that is where a missing simulator shows."""
+    module = entry_point.partition(":")[0] if isinstance(entry_point, str) else None
+    if not module:
+        return
+    try:
+        importlib.import_module(module)
+    except (ImportError, error_type) as error:
+        extra = next((e for start, e in _EXTRAS.items() if module.startswith(start)), None)
+        if extra is None:
+            raise EnvError(f"{env_id}: {_plain(error)} fix: install what it names.") from None
+        raise EnvError(f'{env_id}: {extra} is not installed. fix: pip install "agilerl[{extra}]"') from None
+
+
+def _newest(env_id: str, known: list[str]) -> str | None:
+    base = re.sub(r"-v\d+$", "", env_id)
+    versions = [int(m[1]) for k in known if (m := re.fullmatch(re.escape(base) + r"-v(\d+)", k))]
+    return f"{base}-v{max(versions)}" if versions else None
+
+
+def _plain(error: Exception) -> str:
+    return " ".join(str(error).replace("`", "'").split())

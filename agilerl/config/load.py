@@ -1,0 +1,204 @@
+"""From YAML, presets and plain dictionaries to a manifest, and back to YAML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from agilerl.config.algorithms import canonical_algorithm
+from agilerl.config.messages import explain
+from agilerl.config.schema import Manifest
+from agilerl.errors import ConfigError
+
+SECTION_ALIASES = {"selection_strategy": "tournament_selection"}
+KEY_ALIASES = {
+    ("algorithm", "learning_rate"): "lr",
+    ("environment", "env_id"): "name",
+    ("training", "total_timesteps"): "max_steps",
+    ("training", "population_size"): "pop_size",
+}
+TOP_LEVEL_ALIASES = {
+    "algo": ("algorithm", "name"),
+    "env_id": ("environment", "name"),
+    "total_timesteps": ("training", "max_steps"),
+    "learning_rate": ("algorithm", "lr"),
+}
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """The plain content of a YAML text; ConfigError names the line of a mistake.
+
+    A key that stands twice in one mapping is a mistake too: YAML would keep the last one without a word.
+    """
+    try:
+        repeated = _repeated_key(yaml.compose(text, Loader=yaml.SafeLoader))
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "cannot be read"
+        raise _yaml_error(source, mark, problem) from None
+    if repeated is not None:
+        raise _yaml_error(source, repeated.start_mark, f"the key {repeated.value!r} stands twice")
+    return content
+
+
+def _yaml_error(source: str, mark: Any, problem: str) -> ConfigError:
+    where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return ConfigError(f"{source}:{where} is not valid YAML: {problem}. fix: correct that line.")
+
+
+def _repeated_key(node: Any) -> Any:
+    """The first key node that repeats another one of its mapping, else None."""
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    return key
+                seen.add(key.value)
+            found = _repeated_key(value)
+            if found is not None:
+                return found
+    elif isinstance(node, yaml.SequenceNode):
+        return next((found for child in node.value if (found := _repeated_key(child)) is not None), None)
+    return None
+
+
+def manifest_from(data: Mapping[str, Any], source: str = "manifest") -> Manifest:
+    """Validate a plain mapping; `source` stands in front of every problem found."""
+    plain = normalise(data, source)
+    if isinstance(plain.get("algorithm"), dict):
+        name = plain["algorithm"].get("name", "DQN")
+        plain["algorithm"] = {**plain["algorithm"], "name": canonical_algorithm(str(name))}
+    try:
+        return Manifest.model_validate(plain)
+    except ValidationError as error:
+        raise ConfigError(explain(error, source, plain)) from None
+
+
+def normalise(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Replace aliases by our names; sections that are only a name become sections."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{source}: expected sections (algorithm, environment, ...); got {type(data).__name__}.")
+    plain: dict[str, Any] = {}
+    for key, value in data.items():
+        name = SECTION_ALIASES.get(str(key), str(key))
+        if name in ("algorithm", "environment") and isinstance(value, str):
+            value = {"name": value}
+        _put(plain, name, {} if value is None and name in Manifest.model_fields else value, str(key), source)
+    for alias, (section, name) in TOP_LEVEL_ALIASES.items():
+        if alias in plain:
+            _put(plain.setdefault(section, {}), name, plain.pop(alias), alias, source)
+    for (section, alias), name in KEY_ALIASES.items():
+        if isinstance(plain.get(section), Mapping) and alias in plain[section]:
+            plain[section] = dict(plain[section])
+            _put(plain[section], name, plain[section].pop(alias), f"{section}.{alias}", source)
+    _rename_mutable(plain, source)
+    return plain
+
+
+def _rename_mutable(plain: dict[str, Any], source: str) -> None:
+    mutation = plain.get("mutation")
+    ranges = mutation.get("rl_hp_selection") if isinstance(mutation, Mapping) else None
+    if isinstance(mutation, Mapping) and isinstance(ranges, Mapping) and "learning_rate" in ranges:
+        renamed = dict(ranges)
+        _put(renamed, "lr", renamed.pop("learning_rate"), "mutation.rl_hp_selection.learning_rate", source)
+        plain["mutation"] = {**mutation, "rl_hp_selection": renamed}
+
+
+def _put(target: dict[str, Any], name: str, value: Any, given_as: str, source: str) -> None:
+    if name in target:
+        raise ConfigError(f"{source}: {given_as} and {name} are the same key. fix: keep one of them.")
+    target[name] = value
+
+
+def load_manifest(path: str | Path, env_id: str | None = None, algo: str | None = None) -> Manifest:
+    """Read a YAML manifest. What it leaves out comes from the preset of its environment.
+
+    Args:
+        path: the file.
+        env_id: replaces the file's environment, or names it where the file does not.
+        algo: replaces the file's algorithm.
+
+    Raises:
+        ConfigError: no such file, not YAML, or unknown keys and values; all of them are listed in one line.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise ConfigError(f"there is no configuration file {source}. fix: check the path given to --config.")
+    data = parse_yaml(source.read_text(encoding="utf-8"), source.name)
+    return on_preset({} if data is None else data, source.name, env_id, algo)
+
+
+def on_preset(
+    data: Mapping[str, Any], source: str = "config", env_id: str | None = None, algo: str | None = None
+) -> Manifest:
+    """A plain mapping over the preset of its environment; the arguments are those of `load_manifest`."""
+    plain = normalise(data, source)
+    for section, given in (("environment", env_id), ("algorithm", algo)):
+        if given is not None and isinstance(plain.setdefault(section, {}), Mapping):
+            plain[section] = {**plain[section], "name": given}
+    named = {s: plain[s].get("name") for s in ("environment", "algorithm") if isinstance(plain.get(s), Mapping)}
+    manifest_from(plain, source)  # problems are reported against what the user wrote
+    if not named.get("environment"):
+        raise ConfigError(f"{source}: environment.name is missing. fix: add it, or name the environment in the call.")
+    base = preset_for(str(named["environment"]), named.get("algorithm"))
+    return manifest_from(_merge(base.as_dict(), plain), source)
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` wins, section by section; a list of mutable hyperparameters and keyword arguments replace whole."""
+    merged = dict(base)
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(base.get(key), dict) and key not in ("rl_hp_selection", "kwargs"):
+            merged[key] = _merge(base[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def preset_names() -> list[str]:
+    """The environment ids that have a preset of their own."""
+    folder = resources.files("agilerl") / "presets"
+    names = (p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
+    return sorted(n for n in names if n != "default")
+
+
+def preset_for(env_id: str, algo: str | None = None) -> Manifest:
+    """The starting values for an environment: its preset, that of its newest version, or the general one.
+
+    Args:
+        env_id: a Gymnasium id; `environment.name` of the result is this id, whichever preset was taken.
+        algo: an algorithm; one that the preset is not made for keeps its budget and target only.
+    """
+    name = _preset_name(env_id)
+    file = resources.files("agilerl") / "presets" / f"{name}.yaml"
+    data = parse_yaml(file.read_text(encoding="utf-8"), f"preset {name}")
+    data["environment"] = {**data.get("environment", {}), "name": env_id}
+    if algo is not None:
+        wanted = canonical_algorithm(str(algo))
+        if wanted != canonical_algorithm(data["algorithm"]["name"]):
+            data["algorithm"] = {"name": wanted}
+            data.pop("mutation", None)
+    return manifest_from(data, f"preset {name}")
+
+
+def _preset_name(env_id: str) -> str:
+    names = preset_names()
+    if env_id in names:
+        return env_id
+    base = re.sub(r"-v\d+$", "", env_id)
+    versions = [n for n in names if re.sub(r"-v\d+$", "", n) == base]
+    return max(versions, key=lambda n: int(n.rsplit("-v", 1)[-1])) if versions else "default"
+
+
+def dump_yaml(manifest: Manifest) -> str:
+    """The whole manifest as YAML; reading it gives an equal manifest."""
+    text: str = yaml.safe_dump(manifest.as_dict(), sort_keys=False, default_flow_style=None, width=120)
+    return text

@@ -1,0 +1,203 @@
+"""The manifest's sections: types, ranges, defaults and what each key means."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from agilerl.config.algorithms import algorithm_model, canonical_algorithm
+from agilerl.config.fields import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction, Whole
+from agilerl.errors import nearest
+
+HiddenSizes = Annotated[list[Count], Field(max_length=16)]
+
+
+class Section(BaseModel):
+    """A part of the manifest: immutable; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Algorithm(Section):
+    """The algorithm and its hyperparameters; the keys beside `name` are those that the algorithm publishes.
+
+    They are attributes (`manifest.algorithm.lr`) and a dictionary (`manifest.algorithm.hyperparameters`).
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
+    name: str = "DQN"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_keys(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        name = canonical_algorithm(str(data.get("name", "DQN")))
+        values = algorithm_model(name)(**{k: v for k, v in data.items() if k != "name"})
+        return {"name": name, **values.model_dump()}
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """The algorithm's keys without its name, defaults filled in."""
+        return dict(self.model_extra or {})
+
+
+class Environment(Section):
+    """The environment; `num_envs` lanes are stepped together for each member."""
+
+    name: str = "CartPole-v1"
+    num_envs: Count = 8
+    kwargs: dict[str, Any] = {}
+
+
+class Encoder(Section):
+    """Dense layers from the observation to the latent vector."""
+
+    hidden_size: HiddenSizes = [64]
+    activation: str = "ReLU"
+    layer_norm: bool = False
+    min_hidden_layers: Count = 1
+    max_hidden_layers: Count = 3
+    min_mlp_nodes: Count = 16
+    max_mlp_nodes: Count = 500
+
+
+class Head(Encoder):
+    """Dense layers from the latent vector to the output."""
+
+    output_activation: str | None = None
+
+
+class Network(Section):
+    """Encoder, latent vector, head: the founders' architecture and the bounds of its mutation."""
+
+    latent_dim: Count = 64
+    min_latent_dim: Count = 8
+    max_latent_dim: Count = 128
+    scale_observations: bool = False  # features with finite bounds are mapped to [-1, 1]
+    encoder_config: Encoder = Encoder()
+    head_config: Head = Head()
+
+
+class Training(Section):
+    """Budget, exploration, evaluation and stopping. Steps are environment steps of ONE member."""
+
+    max_steps: Count = 200_000
+    pop_size: Count = 4
+    evo_steps: Count = 10_000  # per member and generation
+    eval_steps: Count | None = None  # cut evaluation episodes here; null plays them out
+    eval_episodes: Count = 8  # per member and generation
+    learning_delay: CountOrZero = 1000  # steps of the whole population before the first update
+    eps_start: Fraction = 1.0
+    eps_end: Fraction = 0.1
+    eps_decay: PositiveFraction = 0.995  # factor per vector step
+    explore_hold: Count = 1  # longest time, in vector steps, for which a random action is held
+    target_score: Number | None = None
+    seed: Whole = 0
+    train_max_episode_steps: Count | None = None  # truncates TRAINING episodes, with bootstrap
+    evolve_from: Fraction = 0.0  # no selection and no mutation before this fraction of max_steps
+    confirm_episodes: CountOrZero = 100  # fresh episodes that confirm target_score before a stop
+    stop_margin: NonNegative = 0.0  # confirmation must reach target_score + stop_margin
+    reward_scale: Positive = 1.0
+    lockstep: bool = True  # members act at the same time; false trains them one after another
+    learner: Literal["auto", "fused", "sequential"] = "auto"
+    elite_rescore_episodes: CountOrZero = 0  # extra episodes for the top two before selection
+
+    @model_validator(mode="after")
+    def _check_exploration(self) -> Training:
+        if self.eps_end > self.eps_start:
+            raise ValueError(f"eps_end must be <= eps_start ({self.eps_start}); got {self.eps_end}.")
+        return self
+
+
+class Probabilities(Section):
+    """Relative weights of the mutation kinds; `new_layer` is the share of architecture mutations that add a layer."""
+
+    no_mut: NonNegative = 0.4
+    arch_mut: NonNegative = 0.2
+    new_layer: Fraction = 0.2
+    params_mut: NonNegative = 0.2
+    act_mut: NonNegative = 0.0
+    rl_hp_mut: NonNegative = 0.2
+
+    @model_validator(mode="after")
+    def _check_sum(self) -> Probabilities:
+        if self.no_mut + self.arch_mut + self.params_mut + self.act_mut + self.rl_hp_mut <= 0:
+            raise ValueError("at least one of no_mut, arch_mut, params_mut, act_mut, rl_hp_mut must be > 0.")
+        return self
+
+
+class HyperparameterRange(Section):
+    """Bounds of one mutable hyperparameter and the factors of one mutation."""
+
+    min: Number
+    max: Number
+    shrink_factor: Positive = 0.8
+    grow_factor: Positive = 1.2
+
+    @model_validator(mode="after")
+    def _check_order(self) -> HyperparameterRange:
+        if self.min > self.max:
+            raise ValueError(f"min must be <= max ({self.max}); got {self.min}.")
+        return self
+
+
+class Mutation(Section):
+    """What evolution may change, how often and how far."""
+
+    probabilities: Probabilities = Probabilities()
+    rl_hp_selection: dict[str, HyperparameterRange] = {}
+    mutation_sd: NonNegative = 0.1
+    mutate_elite: bool = False
+
+
+class TournamentSelection(Section):
+    """Who survives into the next generation."""
+
+    tournament_size: Count = 2
+    elitism: bool = True
+    eval_loop: Count = 1  # fitness is the mean of a member's last `eval_loop` evaluations
+
+
+class ReplayBuffer(Section):
+    """Off-policy memory, in transitions."""
+
+    max_size: Count = 100_000
+
+
+class Manifest(Section):
+    """Every setting of a run. Equal manifests have equal `hash()`."""
+
+    algorithm: Algorithm = Algorithm()
+    environment: Environment = Environment()
+    network: Network = Network()
+    training: Training = Training()
+    mutation: Mutation = Mutation()
+    tournament_selection: TournamentSelection = TournamentSelection()
+    replay_buffer: ReplayBuffer = ReplayBuffer()
+    format: Literal[1] = 1
+
+    @model_validator(mode="after")
+    def _check_mutable_names(self) -> Manifest:
+        known = [k for k, v in self.algorithm.hyperparameters.items() if not isinstance(v, (bool, str))]
+        for name in self.mutation.rl_hp_selection:
+            if name not in known:
+                close = nearest(name, known, limit=1)
+                hint = f" Did you mean {close[0]!r}?" if close else ""
+                raise ValueError(
+                    f"mutation.rl_hp_selection.{name} is not a hyperparameter of {self.algorithm.name}.{hint} "
+                    f"(known: {', '.join(known)})"
+                )
+        return self
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain nested dictionaries of JSON values."""
+        return self.model_dump(mode="json")
+
+    def hash(self) -> str:
+        """16 hexadecimal digits of a SHA-256 over the canonical JSON; independent of key order and of the process."""
+        text = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,172 @@
+"""The manifest: what it accepts, what it says about mistakes, and that it round-trips."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agilerl.config import (
+    apply_overrides,
+    apply_sets,
+    canonical_algorithm,
+    dump_yaml,
+    load_manifest,
+    manifest_from,
+    preset_for,
+    preset_names,
+)
+from agilerl.errors import AgileRLError, AlgorithmError, ConfigError, NotAvailableYetError
+
+
+def write(folder: Path, text: str, name: str = "my.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("env_id", [*preset_names(), "Foo-v0"])
+def test_presets_are_valid_and_survive_yaml(env_id: str) -> None:
+    preset = preset_for(env_id)
+    assert preset.environment.name == env_id
+    again = manifest_from(yaml.safe_load(dump_yaml(preset)))
+    assert again == preset
+    assert again.hash() == preset.hash()
+
+
+def test_an_older_version_takes_the_newest_preset_and_an_unknown_id_the_default() -> None:
+    old, new = preset_for("LunarLander-v2"), preset_for("LunarLander-v3")
+    assert old.training == new.training
+    assert old.training.train_max_episode_steps == 400
+    assert preset_for("Foo-v0").training.target_score is None
+
+
+@pytest.mark.parametrize("name", ["dqn", "DQN", " D-q_n "])
+def test_algorithm_names_ignore_case_and_separators(name: str) -> None:
+    assert canonical_algorithm(name) == "DQN"
+    assert manifest_from({"algorithm": {"name": name}}).algorithm.name == "DQN"
+
+
+MISTAKES = [
+    ("training: {popsize: 4}", "my.yaml: training.popsize is not a known key. Did you mean 'pop_size'?"),
+    ("trainin: {pop_size: 4}", "my.yaml: trainin is not a known key at the top level. Did you mean 'training'?"),
+    ("algorithm: {learning_rat: 1}", "my.yaml: algorithm.learning_rat is not a known key. Did you mean"),
+    ("network: {encoder_config: {hiden_size: [64]}}", "network.encoder_config.hiden_size is not a known key. "),
+    ("training: {pop_size: 0}", "my.yaml: training.pop_size must be a whole number >= 1; got 0."),
+    ("training: {pop_size: true}", "training.pop_size must be a whole number >= 1; got True."),
+    ("training: {pop_size: 2.5}", "training.pop_size must be a whole number >= 1; got 2.5."),
+    ("algorithm: {lr: .nan}", "algorithm.lr must be a number > 0; got nan."),
+    ("algorithm: {gamma: 1.5}", "algorithm.gamma must be a number >= 0 and <= 1; got 1.5."),
+    ("training: {eps_start: 0.1, eps_end: 0.5}", "training: eps_end must be <= eps_start (0.1); got 0.5."),
+    ("training: 4", "training must be a section of keys; got 4."),
+    ("mutation: {rl_hp_selection: {lr: {min: 1}}}", "mutation.rl_hp_selection.lr.max is missing."),
+    ("mutation: {rl_hp_selection: {lr: {min: 2, max: 1}}}", "mutation.rl_hp_selection.lr: min must be <= max (1.0)"),
+    ("mutation: {rl_hp_selection: {bach_size: {min: 1, max: 2}}}", "Did you mean 'batch_size'?"),
+    ("training: {pop_size: 4, pop_size: 5}", "my.yaml: line 1, column 25 is not valid YAML: the key 'pop_size' stands"),
+    ("training: [", "my.yaml: line"),
+    ("- 1", "my.yaml: expected sections"),
+    ("algorithm: {lr: 1.0e-3, learning_rate: 1.0e-3}", "algorithm.learning_rate and lr are the same key."),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[m[0] for m in MISTAKES])
+def test_a_mistake_in_a_file_is_one_line_that_names_the_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_manifest(write(tmp_path, text))
+    line = str(caught.value)
+    assert message in line
+    assert "\n" not in line
+    assert "http" not in line
+
+
+def test_all_problems_of_a_file_are_listed_at_once(tmp_path: Path) -> None:
+    text = "training: {popsize: 4, max_steps: -1}\nalgorithm: {bath_size: 8}\n"
+    with pytest.raises(ConfigError, match=r"bath_size.*max_steps must be.*popsize"):
+        load_manifest(write(tmp_path, text))
+
+
+def test_an_unknown_algorithm_names_the_nearest_and_a_later_one_says_so() -> None:
+    with pytest.raises(AlgorithmError, match=r"unknown algorithm 'PPOO'\. Did you mean 'PPO'\? \(known: DQN"):
+        preset_for("CartPole-v1", "PPOO")
+    with pytest.raises(NotAvailableYetError, match=r"PPO is not available in this version\. fix: use one of: DQN"):
+        manifest_from({"algorithm": "ppo"})
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no configuration file .*nothing\.yaml\. fix:"):
+        load_manifest(tmp_path / "nothing.yaml")
+
+
+def test_a_file_overrides_the_preset_of_its_environment_and_aliases_work(tmp_path: Path) -> None:
+    text = (
+        "env_id: LunarLander-v3\nalgorithm: {name: dqn, learning_rate: 5e-4}\ntraining: {total_timesteps: 2e5}\n"
+        "selection_strategy: {tournament_size: 3}\nmutation: {rl_hp_selection: {learning_rate: {min: 1e-4, max: 1}}}\n"
+    )
+    manifest = load_manifest(write(tmp_path, text))
+    assert (manifest.algorithm.lr, manifest.training.max_steps) == (5e-4, 200_000)
+    assert manifest.tournament_selection.tournament_size == 3
+    assert list(manifest.mutation.rl_hp_selection) == ["lr"]  # the file's list replaces the preset's
+    assert manifest.training.train_max_episode_steps == 400  # from the preset
+
+
+def test_a_dumped_manifest_is_rerunnable(tmp_path: Path) -> None:
+    manifest = apply_sets(preset_for("MountainCar-v0"), ["pop_size=3", "target_score=null"])
+    assert load_manifest(write(tmp_path, dump_yaml(manifest))) == manifest
+
+
+SETS = [
+    ("training.popsize=3", "--set: training.popsize is not a known key. Did you mean 'pop_size'?"),
+    ("popsize=3", "--set: popsize is not a known key. Did you mean 'pop_size'?"),
+    ("trainin.pop_size=3", "--set: trainin.pop_size is not a known key. Did you mean 'training.pop_size'?"),
+    ("name=x", "--set: name is ambiguous: algorithm.name, environment.name."),
+    ("training=3", "--set: training is a section. fix:"),
+    ("pop_size", "--set 'pop_size' is not KEY=VALUE. fix:"),
+    ("pop_size=-1", "--set: training.pop_size must be a whole number >= 1; got -1."),
+    ("qqqq=1", "--set: qqqq is not a known key. fix:"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), SETS, ids=[s[0] for s in SETS])
+def test_a_mistake_in_a_setting_is_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply_sets(preset_for("CartPole-v1"), [text])
+    assert message in str(caught.value)
+
+
+def test_settings_are_yaml_and_reach_nested_keys() -> None:
+    base = preset_for("CartPole-v1")
+    sets = ["network.encoder_config.hidden_size=[32, 32]", "double=false", "mutation.rl_hp_selection.lr.max=0.05"]
+    changed = apply_sets(base, [*sets, "learning_rate=1e-3"])
+    assert changed.network.encoder_config.hidden_size == [32, 32]
+    assert changed.algorithm.double is False
+    assert changed.algorithm.lr == 1e-3
+    assert changed.mutation.rl_hp_selection["lr"].max == 0.05
+    assert base.algorithm.double is True
+    assert changed.hash() != base.hash()
+
+
+@given(st.integers(1, 10**9), st.floats(1e-8, 1, exclude_min=True))
+def test_any_value_in_range_survives_yaml(steps: int, lr: float) -> None:
+    manifest = apply_overrides(preset_for("CartPole-v1"), {"max_steps": steps, "lr": lr})
+    assert manifest_from(yaml.safe_load(dump_yaml(manifest))) == manifest
+
+
+def test_the_hash_is_the_same_in_another_process() -> None:
+    code = "from agilerl.config import preset_for; print(preset_for('CartPole-v1').hash())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert found == preset_for("CartPole-v1").hash()
+
+
+def test_the_manifest_cannot_be_changed_in_place() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        preset_for("CartPole-v1").training.seed = 3  # type: ignore[misc]
+
+
+def test_every_error_of_this_package_is_caught_as_one_type() -> None:
+    with pytest.raises(AgileRLError):
+        manifest_from({"training": {"seed": "x"}})
