@@ -1,0 +1,19 @@
+"""Evolvable layers and modules."""
+
+from agilerl.modules.base import DummyEvolvable, EvolvableModule, EvolvableWrapper, ModuleDict, MutationType, mutation
+from agilerl.modules.configs import MlpNetConfig
+from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.spec import DenseLayer, DenseStack
+
+__all__ = [
+    "DenseLayer",
+    "DenseStack",
+    "DummyEvolvable",
+    "EvolvableMLP",
+    "EvolvableModule",
+    "EvolvableWrapper",
+    "MlpNetConfig",
+    "ModuleDict",
+    "MutationType",
+    "mutation",
+]

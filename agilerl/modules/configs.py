@@ -1,0 +1,32 @@
+"""Typed network configurations: the same keys as the dictionaries, checked as they are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agilerl.modules.base import as_widths
+from agilerl.modules.layers import activation
+
+
+@dataclass(frozen=True)
+class MlpNetConfig:
+    """Options of an `EvolvableMLP` used as encoder or head; see there for their meaning. None: the default there."""
+
+    hidden_size: tuple[int, ...] | list[int] = (64, 64)
+    activation: str | None = None
+    output_activation: str | None = None
+    min_hidden_layers: int | None = None
+    max_hidden_layers: int | None = None
+    min_mlp_nodes: int | None = None
+    max_mlp_nodes: int | None = None
+    layer_norm: bool | None = None
+    output_layernorm: bool | None = None
+    output_vanish: bool | None = None
+    init_layers: bool | None = None
+    noisy: bool | None = None
+    noise_std: float | None = None
+
+    def __post_init__(self) -> None:
+        as_widths(list(self.hidden_size), "hidden_size")
+        activation(self.activation, hidden=True)
+        activation(self.output_activation)

@@ -1,0 +1,87 @@
+"""Fast independent copies of modules: what `copy.deepcopy` does, without visiting the empty dictionaries of torch."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from gymnasium import Space
+from torch import Tensor, nn
+
+_PLAIN = {int, float, str, bool, type(None)}
+_CONTAINERS = {dict, list, set, OrderedDict}
+_ATOMS = (int, float, str, bool, bytes, type(None), type, torch.dtype, torch.device, Space)
+
+
+def copy_module(module: nn.Module, memo: dict[int, Any]) -> Any:
+    """An independent copy of a module and everything below it.
+
+    Parameters and buffers get contiguous storage of their own; tied parameters stay tied; hooks are carried over;
+    spaces are shared, because nothing of ours draws from them. A module with a `__deepcopy__` of its own is left to it.
+
+    Args:
+        memo: as in `copy.deepcopy`: id of an object -> what stands for it in the copy. Extended in place.
+    """
+    if id(module) in memo:
+        return memo[id(module)]
+    if hasattr(module, "__deepcopy__"):
+        return copy.deepcopy(module, memo)
+    twin = object.__new__(type(module))
+    memo[id(module)] = twin
+    made = twin.__dict__
+    for name, value in module.__dict__.items():
+        kind = type(value)
+        if kind in _PLAIN:
+            made[name] = value
+        elif kind in _CONTAINERS and not value:  # torch keeps a dozen empty ones in every module
+            made[name] = kind()
+        elif name in ("_parameters", "_buffers"):
+            made[name] = {k: _copy_tensor(v, memo) for k, v in value.items()}
+        elif name == "_modules":
+            made[name] = {k: v if v is None else copy_module(v, memo) for k, v in value.items()}
+        else:
+            made[name] = copy_value(value, memo)
+    return twin
+
+
+def copy_value(value: Any, memo: dict[int, Any]) -> Any:
+    """An independent copy of an attribute: plain containers by hand, everything else by `copy.deepcopy`."""
+    if isinstance(value, _ATOMS):
+        return value
+    if id(value) in memo:
+        return memo[id(value)]
+    kind = type(value)
+    if kind in _CONTAINERS and not value:
+        return kind()
+    if isinstance(value, nn.Module):
+        return copy_module(value, memo)
+    if isinstance(value, Tensor) and value.is_leaf and kind in (Tensor, nn.Parameter):
+        return _copy_tensor(value, memo)
+    if kind is tuple:
+        return tuple(copy_value(v, memo) for v in value)
+    if kind not in (dict, list, set):
+        return copy.deepcopy(value, memo)
+    made: Any = kind()
+    memo[id(value)] = made
+    if kind is dict:
+        made.update({k: copy_value(v, memo) for k, v in value.items()})
+    elif kind is list:
+        made.extend(copy_value(v, memo) for v in value)
+    elif kind is set:
+        made.update(copy_value(v, memo) for v in value)
+    return made
+
+
+def _copy_tensor(tensor: Tensor | None, memo: dict[int, Any]) -> Tensor | None:
+    if tensor is None:
+        return None
+    if id(tensor) not in memo:
+        data = tensor.detach().clone(memory_format=torch.contiguous_format)
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = (
+            nn.Parameter(data, tensor.requires_grad) if is_parameter else data.requires_grad_(tensor.requires_grad)
+        )
+    result: Tensor = memo[id(tensor)]
+    return result

@@ -1,0 +1,116 @@
+"""How the entries of a tensor move when a network changes shape: the same rule for weights, targets and moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Index = NDArray[np.int64]
+FRESH = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Transfer:
+    """Where each entry of a changed parameter comes from.
+
+    Attributes:
+        index: per dimension, int64 [new size]: the old position of each new position, or -1 where it is fresh. An
+            entry is old only if it is old in every dimension.
+    """
+
+    index: tuple[Index, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the new tensor."""
+        return tuple(len(i) for i in self.index)
+
+    def apply(self, old: Tensor | None, fresh: Tensor) -> Tensor:
+        """A new tensor: old entries moved to their new places, all others from `fresh`.
+
+        Args:
+            old: the tensor before the change; None where the parameter did not exist.
+            fresh: values of the new shape: new weights for a weight, the evaluation network's values for a target,
+                zeros for an optimiser's moment. Not changed.
+        """
+        if tuple(fresh.shape) != self.shape:
+            raise ValueError(f"fresh values must have shape {self.shape}; got {tuple(fresh.shape)}")
+        result = fresh.detach().clone()
+        if old is None:
+            return result
+        to, source = [], []
+        for index in self.index:
+            kept = np.flatnonzero(index >= 0)
+            to.append(torch.as_tensor(kept, device=fresh.device))
+            source.append(torch.as_tensor(index[kept], device=fresh.device))
+        if all(len(t) for t in to):
+            moved = old.detach().to(device=fresh.device, dtype=fresh.dtype)[torch.meshgrid(*source, indexing="ij")]
+            result[torch.meshgrid(*to, indexing="ij")] = moved
+        return result
+
+
+def same(size: int) -> Index:
+    """Every position stays."""
+    return np.arange(size, dtype=np.int64)
+
+
+def fresh(size: int) -> Index:
+    """Every position is new."""
+    return np.full(size, FRESH, dtype=np.int64)
+
+
+def grown(size: int, count: int) -> Index:
+    """`count` new positions after `size` old ones."""
+    return np.concatenate([same(size), fresh(count)])
+
+
+def without(size: int, removed: Iterable[int]) -> Index:
+    """The positions that are left, in order, after `removed` are taken out of `size`."""
+    return np.setdiff1d(same(size), np.fromiter(removed, dtype=np.int64))
+
+
+def leading(old_size: int, new_size: int) -> Index:
+    """The overlapping leading block is old, the rest fresh: how the published library carries weights."""
+    return np.where(same(new_size) < old_size, same(new_size), FRESH)
+
+
+def leading_block(old_shape: Sequence[int], new_shape: Sequence[int]) -> Transfer:
+    """The overlapping leading hyper-rectangle of a tensor."""
+    return Transfer(tuple(leading(o, n) for o, n in zip(old_shape, new_shape, strict=True)))
+
+
+def prefixed(prefix: str, transfers: Mapping[str, Transfer]) -> dict[str, Transfer]:
+    """The same transfers under the names that a parent module gives them."""
+    return {f"{prefix}.{name}": transfer for name, transfer in transfers.items()}
+
+
+def refit(features: Tensor, target: Tensor, weight: Tensor, bias: Tensor, ridge: float = 1e-4) -> tuple[Tensor, Tensor]:
+    """Weights that reproduce `target` from changed features: least squares with a ridge towards the given weights.
+
+    min over (W, b) of |ΦWᵀ + b − Z|² + λ·|W − W₀|², λ = `ridge` · mean diagonal of the centred ΦᵀΦ. Where the
+    given weights already fit exactly they come back unchanged (to rounding).
+
+    Args:
+        features: [B, I] what the layer sees now; target: [B, O] what it gave before.
+        weight: [O, I] and bias: [O], the weights W₀ to stay near to.
+
+    Returns:
+        (weight [O, I], bias [O]) in the dtype of `weight`; solved in float64.
+    """
+    phi, z = features.double(), target.double()
+    base = weight.detach().double()
+    mean = phi.mean(0)
+    residual = z - phi @ base.T
+    offset = residual.mean(0)
+    centred = phi - mean
+    gram = centred.T @ centred
+    strength = ridge * gram.diagonal().mean().clamp_min(1e-12)
+    gram.diagonal().add_(strength)
+    change = torch.linalg.solve(gram, centred.T @ (residual - offset)).T
+    new_bias = offset - change @ mean
+    return (base + change).to(weight), new_bias.to(bias)

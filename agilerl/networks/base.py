@@ -1,0 +1,350 @@
+"""A network for reinforcement learning: an encoder for the observation space and a head for the output."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from agilerl.errors import ConfigError, NotAvailableYetError, unknown_name
+from agilerl.modules.base import EvolvableModule, MutationType, Refused, first, is_untouched, mutation
+from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.morph import Index, grown, prefixed, without
+from agilerl.modules.spec import DenseStack
+from agilerl.networks.spaces import bounds_to_unit, flat_size, space_from_json, space_to_json, to_tensor
+from agilerl.rng import Purpose, seeds
+
+LATENT_STEPS = (8, 16, 32)
+ENCODER_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
+HEAD_DEFAULTS: dict[str, Any] = {"hidden_size": [64]}
+NOT_CONFIGURABLE = {"self", "num_inputs", "num_outputs", "device", "name", "random_seed"}
+
+
+def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """`config` (a mapping, a dataclass or None) over `defaults`; unknown keys raise ConfigError."""
+    if config is None:
+        given: dict[str, Any] = {}
+    elif dataclasses.is_dataclass(config) and not isinstance(config, type):
+        given = {k: v for k, v in dataclasses.asdict(config).items() if v is not None}
+    elif isinstance(config, Mapping):
+        given = dict(config)
+    else:
+        raise ConfigError(f"{label} must be a mapping or a net config; got {type(config).__name__}")
+    known = set(inspect.signature(owner).parameters) - NOT_CONFIGURABLE
+    for key in given:
+        if key not in known:
+            sentence = unknown_name("key", str(key), known).removeprefix(f"unknown key {str(key)!r}.")
+            raise ConfigError(f"{label}: {str(key)!r} is not a known key.{sentence}")
+    return {**defaults, **given}
+
+
+def checked_arguments(config: Any, owner: type) -> dict[str, Any]:
+    """`net_config` as constructor arguments of `owner`; unknown keys raise ConfigError."""
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(f"net_config must be a mapping; got {type(config).__name__}. fix: {{'encoder_config': ...}}.")
+    known = set(inspect.signature(owner).parameters) - {"observation_space", "action_space", "device", "random_seed"}
+    for key in config or {}:
+        if key not in known:
+            raise ConfigError(unknown_name("net_config key", str(key), known))
+    return dict(config or {})
+
+
+class EvolvableNetwork(EvolvableModule):
+    """Encoder -> latent features -> head.
+
+    Subclasses call `super().__init__` and then `build_head(num_outputs)`. Mutations: `add_latent_node`,
+    `remove_latent_node`, the encoder's node methods ("encoder.add_node") and all of the head's ("head_net.…").
+
+    Args:
+        observation_space: Box of rank 0 or 1, Discrete, MultiDiscrete or MultiBinary.
+        action_space: kept for the subclass.
+        encoder_cls: an `EvolvableModule` class made as `encoder_cls(num_inputs=, num_outputs=, device=, random_seed=,
+            **encoder_config)`; `EvolvableMLP` by default.
+        encoder_config, head_config: constructor arguments of encoder and head, as dict or `MlpNetConfig`.
+        latent_dim: width between encoder and head; mutations keep it strictly between `min_latent_dim` and
+            `max_latent_dim`.
+        simba, recurrent: not available yet.
+        scale_observations: map features with finite bounds in `observation_space` to [-1, 1] before the encoder.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any] | None = None,
+        encoder_cls: type[EvolvableModule] | None = None,
+        encoder_config: Any = None,
+        head_config: Any = None,
+        min_latent_dim: int = 8,
+        max_latent_dim: int = 128,
+        latent_dim: int = 64,
+        simba: bool = False,
+        recurrent: bool = False,
+        device: str | torch.device = "cpu",
+        random_seed: int | None = None,
+        scale_observations: bool = False,
+    ) -> None:
+        super().__init__(device, random_seed)
+        if simba or recurrent:
+            raise NotAvailableYetError(f"{'simba' if simba else 'recurrent'}=True: this encoder is not built yet")
+        if not isinstance(observation_space, spaces.Space):
+            raise ConfigError(f"observation_space must be a gymnasium space; got {type(observation_space).__name__}")
+        encoder_cls = EvolvableMLP if encoder_cls is None else encoder_cls
+        if not (isinstance(encoder_cls, type) and issubclass(encoder_cls, EvolvableModule)):
+            raise TypeError(f"encoder_cls must be a subclass of EvolvableModule; got {encoder_cls!r}")
+        if not 0 < min_latent_dim <= max_latent_dim or int(latent_dim) < 1:
+            raise ConfigError(
+                f"latent_dim {latent_dim} must be positive, limits {min_latent_dim}..{max_latent_dim} too"
+            )
+        self.observation_space, self.action_space = observation_space, action_space
+        self.scale_observations = bool(scale_observations)
+        self._unit = bounds_to_unit(observation_space) if scale_observations else None
+        self.encoder_cls, self.simba, self.recurrent = encoder_cls, simba, recurrent
+        self.min_latent_dim, self.max_latent_dim = int(min_latent_dim), int(max_latent_dim)
+        self.latent_dim = int(latent_dim)
+        self._latent_index: Index | None = None
+        self._seeds = seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, 2, generation=1).tolist()
+        self._head_config = checked_config(head_config, EvolvableMLP, "head_config", HEAD_DEFAULTS)
+        defaults = ENCODER_DEFAULTS if issubclass(encoder_cls, EvolvableMLP) else {}
+        config = checked_config(encoder_config, encoder_cls, "encoder_config", defaults)
+        if issubclass(encoder_cls, EvolvableMLP):
+            config = self._encoder_output(config)
+        arguments: dict[str, Any] = {"device": device, "random_seed": self._seeds[0], **config}
+        make: Any = encoder_cls
+        self.encoder: Any = make(num_inputs=flat_size(observation_space), num_outputs=self.latent_dim, **arguments)
+        self.encoder.disable_mutations(MutationType.LAYER)
+        self.encoder.rng = self.rng
+
+    @staticmethod
+    def _encoder_output(config: dict[str, Any]) -> dict[str, Any]:
+        """Latent features pass through the hidden activation, and through LayerNorm where hidden layers do."""
+        hidden = config.get("activation", "ReLU")
+        normed = bool(config.get("layer_norm", False))
+        return {"output_activation": hidden, "output_layernorm": normed, "output_vanish": False, **config}
+
+    def build_head(self, num_outputs: int) -> None:
+        """Make `head_net`, an `EvolvableMLP` from the latent features to `num_outputs`."""
+        self.head_net = EvolvableMLP(
+            num_inputs=self.latent_dim,
+            num_outputs=num_outputs,
+            device=self._device,
+            name="head",
+            random_seed=self._seeds[1],
+            **self._head_config,
+        )
+        self.head_net.rng = self.rng
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def preprocess(self, obs: Any) -> Tensor:
+        """Observations (numpy or torch; one, or with any leading axes) as encoder input [..., I]."""
+        like = next(self.parameters())
+        x = to_tensor(self.observation_space, obs, like, type(self).__name__)
+        if self._unit is None:
+            return x
+        centre, factor = (part.to(like) for part in self._unit)
+        return (x - centre) * factor
+
+    def extract_features(self, obs: Any) -> Tensor:
+        """Latent features [..., latent_dim]."""
+        features: Tensor = self.encoder(self.preprocess(obs))
+        return features
+
+    def forward(self, obs: Any) -> Tensor:
+        """Output of the head [..., O] for observations with any leading axes; one observation gives a batch of one."""
+        return self.output(obs)
+
+    def output(self, obs: Any) -> Tensor:
+        """As `forward` here; a subclass whose `forward` samples or rescales keeps this as the raw output."""
+        output: Tensor = self._head()(self.extract_features(obs))
+        return output
+
+    def _head(self) -> EvolvableMLP:
+        head = self._modules.get("head_net")
+        if head is None:
+            raise AttributeError(f"{type(self).__name__} has no head_net: call build_head(num_outputs) in __init__.")
+        return head  # type: ignore[return-value]
+
+    def probe(self, inputs: Any) -> None:
+        """Observations [B, ...] by which mutations of every part judge what matters; None forgets them."""
+        x = None if inputs is None else self.preprocess(inputs)
+        super().probe(x)
+        self._probe_parts()
+
+    @torch.no_grad()
+    def _probe_parts(self) -> None:
+        x = self.probe_inputs
+        self.encoder.probe(x)
+        if "head_net" in self._modules:
+            features = None if x is None else self.encoder(x)
+            fits = features is not None and features.shape[-1] == self.head_net.num_inputs
+            self.head_net.probe(features if fits else None)
+
+    def after_child_mutation(self, key: str) -> None:
+        """The head sees the encoder's new features."""
+        if key == "encoder" and self.probe_inputs is not None:
+            self._probe_parts()
+
+    # -- mutations -----------------------------------------------------------------------------------------------
+
+    def can_apply(self, name: str) -> bool:
+        """Whether the limits leave room for the method."""
+        if name == "add_latent_node":
+            return self._fits(LATENT_STEPS[0])
+        if name == "remove_latent_node":
+            return self._fits(-LATENT_STEPS[0])
+        return super().can_apply(name)
+
+    def own_mutations(self) -> dict[str, MutationType]:
+        """Latent methods only where the encoder can change the width of its output."""
+        names = super().own_mutations()
+        if not isinstance(self._modules.get("encoder"), EvolvableMLP):
+            names = {n: k for n, k in names.items() if n not in ("add_latent_node", "remove_latent_node")}
+        return names
+
+    @mutation(MutationType.NODE)
+    def add_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
+        """Widen the latent features (by 8, 16 or 32 if not given); exact without LayerNorm."""
+        count = self._pick_latent(numb_new_nodes, 1)
+        if count == 0:
+            return Refused(numb_new_nodes=0)
+        self._latent_index = grown(self.latent_dim, count)
+        return {"numb_new_nodes": count}
+
+    @mutation(MutationType.NODE)
+    def remove_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
+        """Take out the least important latent features (8, 16 or 32 if not given) and refit the head's first layer."""
+        count = self._pick_latent(numb_new_nodes, -1)
+        if count == 0:
+            return Refused(numb_new_nodes=0)
+        if self.fresh == "random":
+            removed = list(range(self.latent_dim - count, self.latent_dim))
+        else:
+            removed = self._head().input_importance()[: self.latent_dim].argsort()[:count].tolist()
+        self._latent_index = without(self.latent_dim, removed)
+        return {"numb_new_nodes": count}
+
+    def recreate_network(self, **kwargs: Any) -> None:
+        """Carry out the pending change of the latent width, in encoder and head."""
+        index, self._latent_index = self._latent_index, None
+        if index is None:
+            return
+        head, before = self._head(), None
+        exact = bool((index >= 0).sum() == self.latent_dim) and not self.encoder.output_layernorm
+        if self.fresh == "preserve" and head.probe_inputs is not None and not exact:
+            before = head.preactivation(0, head.probe_inputs)
+        others = np.arange(self.latent_dim, head.num_inputs, dtype=np.int64)  # e.g. actions beside the features
+        self.encoder.resize_outputs(index)
+        head.resize_inputs(np.concatenate([index, others]))
+        self.latent_dim = len(index)
+        self.last_transfer = prefixed("encoder", self.encoder.last_transfer) | prefixed("head_net", head.last_transfer)
+        self.last_refit = before is not None
+        if self.probe_inputs is not None:
+            self._probe_parts()
+            if before is not None and head.probe_inputs is not None:
+                head.refit_layer(0, head.probe_inputs, before)
+
+    def _fits(self, change: int) -> bool:
+        new = self.latent_dim + change
+        return new < self.max_latent_dim if change > 0 else new > self.min_latent_dim
+
+    def _pick_latent(self, given: int | None, sign: int) -> int:
+        if given is not None:
+            return int(given) if given > 0 and self._fits(sign * int(given)) else 0
+        drawn = int(first(self.rng.choice(list(LATENT_STEPS))))
+        return max((step for step in LATENT_STEPS if step <= drawn and self._fits(sign * step)), default=0)
+
+    @property
+    def activation(self) -> str | None:
+        """The encoder's hidden activation."""
+        name: str | None = getattr(self.encoder, "activation", None)
+        return name
+
+    def change_activation(self, activation: str, output: bool = False) -> None:
+        """Hidden activations of encoder and head; the latent features use the hidden one too.
+
+        With probe inputs the layers above are refitted, so that the output stays near to what it was.
+        """
+        head = self._modules.get("head_net")
+        targets = head.preactivations() if isinstance(head, EvolvableMLP) else []
+        self.encoder.change_activation(activation, output=True)
+        if isinstance(head, EvolvableMLP):
+            head.probe(None)  # its inputs have changed: it is refitted below, from its first layer on
+            head.change_activation(activation, output=output)
+        self.last_mutation_attr = "change_activation"
+        if self.probe_inputs is not None:
+            self._probe_parts()
+            if isinstance(head, EvolvableMLP):
+                head.refit_all(targets, 0)
+
+    # -- as data -------------------------------------------------------------------------------------------------
+
+    def dense_stack(self) -> DenseStack | None:
+        """Encoder layers, then head layers; None if either, or a subclass's `forward`, adds anything to them."""
+        methods = ("forward", "output", "extract_features")
+        if any(getattr(type(self), m) is not getattr(EvolvableNetwork, m) for m in methods) or not is_untouched(self):
+            return None
+        encoder = self.encoder.dense_stack()
+        head = self.head_net.dense_stack() if "head_net" in self._modules else None
+        if encoder is None or head is None:
+            return None
+        parameters = encoder.parameters + head.parameters
+        ids = [id(p) for group in parameters for p in group]
+        kinds = {(p.dtype, p.device, p.requires_grad) for group in parameters for p in group}
+        if len(set(ids)) != len(ids) or set(ids) != {id(p) for p in self.parameters()} or len(kinds) != 1:
+            return None
+        return DenseStack(encoder.layers + head.layers, parameters)
+
+    def get_init_dict(self) -> dict[str, Any]:
+        """Constructor arguments of this network as it is now."""
+        configs = {"encoder_config": self.encoder.net_config}
+        if "head_net" in self._modules:
+            configs["head_config"] = self.head_net.net_config
+        arguments = super().get_init_dict()
+        return arguments | {k: v for k, v in configs.items() if k in arguments}
+
+    def spec(self) -> dict[str, Any]:
+        """Architecture as JSON-able data; `from_spec` makes a network of it (with fresh weights)."""
+        data = self.get_init_dict()
+        for name in ("device", "random_seed", "encoder_cls"):
+            data.pop(name, None)
+        for name in ("observation_space", "action_space"):
+            data[name] = None if data.get(name) is None else space_to_json(data[name])
+        if type(self.encoder) is not EvolvableMLP:
+            data["encoder_cls"] = f"{type(self.encoder).__module__}.{type(self.encoder).__qualname__}"
+        return {"class": type(self).__name__, **data}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
+        """A network with the architecture of `spec`.
+
+        Args:
+            spec: what `spec()` returned, straight or through JSON.
+            arguments: `device`, `random_seed`, and `encoder_cls` where the encoder is a class of your own.
+        """
+        data = dict(spec)
+        if data.pop("class", cls.__name__) != cls.__name__:
+            raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
+        if data.pop("encoder_cls", None) is not None and "encoder_cls" not in arguments:
+            raise ConfigError(f"the encoder is a {spec['encoder_cls']}: pass encoder_cls=")
+        for name in ("observation_space", "action_space"):
+            if data.get(name) is not None:
+                data[name] = space_from_json(data[name])
+            elif name in data:
+                del data[name]
+        return cls(**{**data, **arguments})
+
+    def describe(self) -> str:
+        """Short form for tables, e.g. "[64, 64] 64 [32]": encoder, latent width, head."""
+        return " ".join(str(part) for part in self._short())
+
+    def _short(self) -> Iterable[Any]:
+        yield getattr(self.encoder, "hidden_size", type(self.encoder).__name__)
+        yield self.latent_dim
+        if "head_net" in self._modules:
+            yield self.head_net.hidden_size

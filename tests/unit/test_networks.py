@@ -1,0 +1,163 @@
+"""Networks: spaces, shapes, errors, round trips."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError
+from agilerl.modules import EvolvableModule, MlpNetConfig
+from agilerl.networks import EvolvableNetwork, QNetwork
+from agilerl.networks.spaces import sample_batch, space_from_json, space_to_json
+
+BOX = spaces.Box(-np.inf, np.inf, (4,))
+TWO = spaces.Discrete(2)
+SPACES = [
+    BOX,
+    spaces.Box(-1, 1, ()),
+    spaces.Box(np.array([-1, -2.5]), np.array([0.1, np.inf]), dtype=np.float64),
+    spaces.Box(0, 255, (3,), dtype=np.uint8),
+    spaces.Discrete(5, start=2),
+    spaces.MultiDiscrete([2, 3, 4]),
+    spaces.MultiBinary(3),
+]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_every_space_works_alone_batched_and_with_two_leading_axes(space: spaces.Space) -> None:
+    net = QNetwork(space, TWO, random_seed=0)
+    obs = sample_batch(space, 6, np.random.default_rng(0))
+    assert all(
+        space.contains(np.asarray(o, space.dtype) if space.shape or space is SPACES[1] else o) for o in obs.numpy()
+    )
+    batch = net(obs)
+    assert batch.shape == (6, 2)
+    assert net(obs[0].numpy()).shape == (1, 2)
+    torch.testing.assert_close(net(obs[2].numpy())[0], batch[2])
+    torch.testing.assert_close(net(obs.reshape(2, 3, *space.shape).numpy()), batch.reshape(2, 3, 2))
+    assert space_from_json(json.loads(json.dumps(space_to_json(space)))) == space
+
+
+def test_discrete_observations_become_one_hot_from_their_start() -> None:
+    net = QNetwork(spaces.Discrete(3, start=2), TWO, random_seed=0)
+    assert net.preprocess(np.array([2, 4])).tolist() == [[1, 0, 0], [0, 0, 1]]
+    net = QNetwork(spaces.MultiDiscrete([2, 3]), TWO, random_seed=0)
+    assert net.preprocess([1, 2]).tolist() == [[0, 1, 0, 0, 1]]
+
+
+def test_wrong_shape_is_named() -> None:
+    with pytest.raises(ShapeError, match=r"QNetwork got observations of shape \(2, 7\); it was built for \(4,\)"):
+        QNetwork(BOX, TWO)(np.zeros((2, 7)))
+
+
+def test_configuration_errors_say_what_to_write() -> None:
+    with pytest.raises(
+        ConfigError, match=r"encoder_config: 'hiden_size' is not a known key\. Did you mean 'hidden_size'"
+    ):
+        QNetwork(BOX, TWO, encoder_config={"hiden_size": [8]})
+    with pytest.raises(ConfigError, match="head_config: 'num_outputs'"):
+        QNetwork(BOX, TWO, head_config={"num_outputs": 3})
+    with pytest.raises(ValueError, match="Action space must be either Discrete or MultiDiscrete"):
+        QNetwork(BOX, spaces.Box(-1, 1, (2,)))
+    for bad in (
+        {"observation_space": spaces.Box(0, 255, (3, 8, 8), dtype=np.uint8)},
+        {"observation_space": spaces.Dict(a=BOX)},
+        {"observation_space": BOX, "simba": True},
+        {"observation_space": BOX, "recurrent": True},
+    ):
+        with pytest.raises(NotAvailableYetError):
+            QNetwork(action_space=TWO, **bad)
+    with pytest.raises(TypeError, match="EvolvableModule"):
+        QNetwork(BOX, TWO, encoder_cls=torch.nn.Linear)  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="head_net"):
+        EvolvableNetwork(BOX)(np.zeros(4))
+
+
+def test_surface_of_mutations() -> None:
+    net = QNetwork(BOX, TWO)
+    assert net.mutation_methods == [
+        "head_net.add_layer", "head_net.remove_layer", "add_latent_node", "remove_latent_node",
+        "encoder.add_node", "encoder.remove_node", "head_net.add_node", "head_net.remove_node",
+    ]  # fmt: skip
+    assert net.modules() == {"encoder": net.encoder, "head_net": net.head_net}
+
+
+def test_no_method_is_a_no_op_on_a_two_layer_head() -> None:
+    class IndexOne:
+        def __init__(self) -> None:
+            self.draws = np.random.default_rng(0)
+
+        def choice(self, a: list, size: object = None, replace: bool = True, p: object = None) -> list:
+            return [a[1]]
+
+        def integers(self, low: int, high: int) -> int:
+            return int(self.draws.integers(low, high))
+
+    net = QNetwork(BOX, TWO, head_config={"hidden_size": [64, 64]}, random_seed=0)
+    for name in net.mutation_methods:
+        twin = net.clone()
+        twin.rng = IndexOne()
+        twin.apply_mutation(name)
+        assert twin.last_mutation_attr == name
+        old, new = net.state_dict(), twin.state_dict()
+        assert set(old) != set(new) or any(old[k].shape != new[k].shape for k in old)
+
+
+def test_spec_round_trip_after_mutations_and_activation_change() -> None:
+    net = QNetwork(BOX, TWO, None, {"hidden_size": (32, 48), "activation": "Tanh"}, MlpNetConfig([40]),
+                   latent_dim=24, random_seed=0)  # fmt: skip
+    assert net.describe() == "[32, 48] 24 [40]"
+    net.add_latent_node(16)
+    net.apply_mutation("encoder.add_node", 0, 16)
+    net.apply_mutation("head_net.add_layer")
+    net.change_activation("GELU")
+    assert net.activation == "GELU" == net.head_net.activation == net.encoder.output_activation
+    twin = QNetwork.from_spec(json.loads(json.dumps(net.spec())), random_seed=1)
+    assert twin.describe() == "[48, 48] 40 [40, 40]"
+    assert twin.spec() == net.spec()
+    twin.load_state_dict(net.state_dict())
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(twin(x), net(x))
+    built = QNetwork(**net.init_dict)
+    assert built.spec() == net.spec()
+
+
+def test_latent_limits_are_strict() -> None:
+    net = QNetwork(BOX, TWO, latent_dim=16, random_seed=0)
+    assert not net.can_apply("remove_latent_node")
+    assert net.remove_latent_node() == {"numb_new_nodes": 0}
+    assert net.add_latent_node(112) == {"numb_new_nodes": 0}
+    assert net.add_latent_node(8) == {"numb_new_nodes": 8}
+    assert net.latent_dim == 24 == net.encoder.num_outputs == net.head_net.num_inputs
+
+
+def test_dense_stack_joins_encoder_and_head() -> None:
+    net = QNetwork(BOX, TWO, encoder_config={"hidden_size": [32], "layer_norm": True}, random_seed=0)
+    stack = net.dense_stack()
+    assert stack is not None
+    assert [(layer.out_features, layer.activation, layer.layer_norm) for layer in stack.layers] == [
+        (32, "ReLU", True), (64, "ReLU", True), (64, "ReLU", False), (2, None, False),
+    ]  # fmt: skip
+    net.head_net.register_forward_hook(lambda *a: None)
+    assert net.dense_stack() is None
+
+
+def test_an_encoder_of_your_own_has_no_latent_mutations() -> None:
+    class Plain(EvolvableModule):
+        def __init__(self, num_inputs: int, num_outputs: int, device: str = "cpu", random_seed: int | None = None):
+            super().__init__(device, random_seed)
+            self.line = torch.nn.Linear(num_inputs, num_outputs)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.line(x)
+
+    net = QNetwork(BOX, TWO, encoder_cls=Plain)
+    assert "add_latent_node" not in net.mutation_methods
+    assert net(np.zeros(4)).shape == (1, 2)
+    with pytest.raises(ConfigError, match="pass encoder_cls"):
+        QNetwork.from_spec(net.spec())
+    assert QNetwork.from_spec(net.spec(), encoder_cls=Plain).latent_dim == 64
