@@ -1,0 +1,164 @@
+"""Architecture mutation: one method, drawn for the policy, applied to all evaluation networks that have it."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from agilerl.hpo.engine import (
+    MutationRecord,
+    Probe,
+    follow,
+    greedy_agreement,
+    is_discrete,
+    networks_of,
+    output_of,
+    policy_group,
+    probe_for,
+    probe_of,
+    probing,
+    rebuild_optimizers,
+    registry_of,
+    relative_change,
+    shared_names,
+)
+from agilerl.modules.base import EvolvableModule
+
+SMALLEST_STEP = 4  # units; below that a removal is not worth a rebuild
+
+
+@dataclass(frozen=True)
+class ArchitectureOptions:
+    """How architecture mutations behave.
+
+    Attributes:
+        new_layer_prob: share of the layer methods.
+        bound: largest relative change of the policy's output that a mutation may cause, on observations it was not
+            fitted to; a larger one is tried with fewer units, then not done. None: no bound.
+        agreement: least share of those observations whose greedy action stays (policies with discrete actions).
+        fresh: "preserve", or "random" as published.
+        removal: whether methods that remove are offered.
+    """
+
+    new_layer_prob: float
+    bound: float | None = 0.1
+    agreement: float = 0.95
+    fresh: str = "preserve"
+    removal: bool = True
+
+
+def describe(network: Any) -> Any:
+    """Short form of an architecture for the lineage."""
+    say = getattr(network, "describe", None)
+    return say() if callable(say) else list(getattr(network, "hidden_size", []))
+
+
+def arguments_for(network: EvolvableModule, name: str, given: Any) -> dict[str, Any]:
+    """Those of `given` that the method `name` of `network` takes."""
+    *path, method = name.split(".")
+    owner: Any = network
+    for key in path:
+        owner = owner.modules()[key]
+    while not hasattr(owner, method) and hasattr(owner, "wrapped"):
+        owner = owner.wrapped
+    taken = inspect.signature(getattr(owner, method)).parameters
+    return {k: v for k, v in given.items() if k in taken} if isinstance(given, dict) else {}
+
+
+def attempt(
+    network: EvolvableModule, name: str, options: ArchitectureOptions, probe: Probe | None, arguments: dict[str, Any]
+) -> tuple[EvolvableModule, Any]:
+    """A changed copy of `network` and what the method returned; the network itself is not touched."""
+    copy = network.clone()
+    copy.fresh = options.fresh  # type: ignore[assignment]
+    with probing([copy], probe.fit if probe is not None and options.fresh == "preserve" else None):
+        result = copy.apply_mutation(name, **arguments)
+    copy.fresh = network.fresh
+    return copy, result
+
+
+def bounded(
+    policy: EvolvableModule, name: str, options: ArchitectureOptions, probe: Probe | None
+) -> tuple[EvolvableModule, Any, float | None] | None:
+    """A changed copy of the policy within the bound, by fewer and fewer units; None if there is none."""
+    before = None if probe is None else output_of(policy, probe.measure)
+    arguments: dict[str, Any] = {}
+    while True:
+        copy, result = attempt(policy, name, options, probe, arguments)
+        if copy.last_mutation_attr is None:
+            return None
+        if probe is None or before is None:
+            return copy, result, None
+        after = output_of(copy, probe.measure)
+        change = relative_change(after, before)
+        agrees = not is_discrete(policy) or greedy_agreement(after, before) >= options.agreement
+        if options.bound is None or (change <= options.bound and agrees):
+            return copy, result, change
+        count = result.get("numb_new_nodes", 0) // 2 if isinstance(result, dict) else 0
+        if count < SMALLEST_STEP:
+            return None
+        arguments = arguments_for(policy, name, {**result, "numb_new_nodes": count})
+
+
+def mutate_architecture(
+    agent: Any, options: ArchitectureOptions, choice: Any, rng: np.random.Generator
+) -> MutationRecord:
+    """Apply one architecture mutation to the agent's networks, targets and optimisers.
+
+    Args:
+        agent: changed in place; its network attributes are replaced by the changed networks.
+        choice: draws the method; rng: seeds the networks' own draws (a replaced network generator is left alone).
+
+    Returns:
+        The record; kind "none" if nothing could be applied, in which case nothing is rebuilt.
+    """
+    group = policy_group(agent)
+    networks = networks_of(agent)
+    policy = networks.pop(group.eval_network)
+    for network in (policy, *networks.values()):
+        if isinstance(network.rng, np.random.Generator):
+            network.rng = np.random.default_rng(int(rng.integers(2**63 - 1)))
+    probe = probe_of(agent, policy, rng)
+    removing = [] if options.removal else [m for m in policy.mutation_methods if _last(m).startswith("remove_")]
+    limits: dict[str, Any] = {"excluded": removing} if removing else {}
+    name = policy.sample_mutation_method(options.new_layer_prob, choice, **limits)
+    found = None if name is None else bounded(policy, name, options, probe)
+    if found is None:
+        return MutationRecord()
+    new_policy, result, change = found
+    applied = str(new_policy.last_mutation_attr)
+    changed = {group.eval_network: new_policy}
+    for attribute, network in networks.items():
+        if applied not in network.mutation_methods or not network.can_apply(applied):
+            continue
+        new, _ = attempt(network, applied, options, probe_for(network, policy, probe),
+                         arguments_for(network, applied, result))  # fmt: skip
+        if new.last_mutation_attr is not None:
+            changed[attribute] = new
+    record = MutationRecord("architecture", applied, describe(policy), describe(new_policy), change)
+    install(agent, changed)
+    return record
+
+
+def _last(name: str) -> str:
+    return name.rsplit(".", 1)[-1]
+
+
+def install(agent: Any, changed: dict[str, EvolvableModule]) -> None:
+    """Put the changed evaluation networks into the agent, let targets follow and optimisers rebind.
+
+    Optimisers go first: a network that is assigned while its optimiser still holds another one is a stranger to it,
+    and its moments would start at zero.
+    """
+    rebuild_optimizers(agent, changed, {name: network.last_transfer for name, network in changed.items()})
+    for group in registry_of(agent).groups:
+        new = changed.get(group.eval_network)
+        if new is None:
+            continue
+        old = getattr(agent, group.eval_network)
+        for name in shared_names(group):
+            setattr(agent, name, follow(getattr(agent, name), old, new))
+        setattr(agent, group.eval_network, new)

@@ -1,0 +1,273 @@
+"""Mutation of a population: one operator per agent, drawn by relative probability."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from agilerl.errors import AgileRLWarning, MutationError
+from agilerl.hpo.architecture import ArchitectureOptions, mutate_architecture
+from agilerl.hpo.engine import (
+    MutationRecord,
+    inner,
+    networks_of,
+    output_of,
+    policy_group,
+    probe_for,
+    probe_of,
+    probing,
+    rebuild_optimizers,
+    registry_of,
+    relative_change,
+)
+from agilerl.hpo.legacy_keywords import Selection
+from agilerl.hpo.parameter_noise import NoiseOptions, mutate_parameters
+from agilerl.hpo.tournament import SettingError
+from agilerl.modules.base import first
+from agilerl.modules.layers import activation as check_activation
+from agilerl.rng import Purpose, resolve_seed, stream
+
+__all__ = ["MutationError", "MutationRecord", "Mutations"]
+Agent = TypeVar("Agent")
+
+
+def _check_probability(name: str, value: float) -> float:
+    if not isinstance(value, (int, float, np.number)) or not value >= 0:
+        raise SettingError(f"{name} must be a number greater than or equal to zero; got {value!r}.")
+    return float(value)
+
+
+class Mutations:
+    """Mutates agents in place.
+
+    Args:
+        no_mutation, architecture, parameters, activation, rl_hp: relative probabilities of the operators.
+        new_layer_prob: share of the layer methods within architecture mutations.
+        mutation_sd: of the parameter noise, relative to the weight.
+        activation_selection: names to choose from; ReLU, ELU, GELU by default.
+        mutate_elite: False leaves the agent in slot 0 as it is.
+        rand_seed: of all draws, one stream per (call, slot); None follows `torch.manual_seed`.
+        device, accelerator: kept; mutation works where each agent lives.
+        published: the published magnitudes of parameter noise and fresh weights, without any bound.
+        noise_bound, super_noise_bound: largest relative change of the policy's output by parameter noise.
+        removal_bound: the same for architecture mutations that do not keep the function.
+        removal: whether methods that remove units or layers are offered.
+        algo, arch, agent_ids: accepted from old scripts; not needed.
+        rl_hp_selection, min_*, max_*: old dialect, see `hpo.legacy_keywords`.
+
+    Attributes:
+        rng: assign anything with numpy's `choice` to replace the stream of operator and method draws; None undoes.
+        last_births: one `MutationRecord` per agent of the last `mutation` call.
+    """
+
+    def __init__(
+        self,
+        no_mutation: float,
+        architecture: float,
+        new_layer_prob: float,
+        parameters: float,
+        activation: float,
+        rl_hp: float,
+        mutation_sd: float = 0.1,
+        activation_selection: Sequence[str] | None = None,
+        mutate_elite: bool = True,
+        rand_seed: int | None = None,
+        device: Any = "cpu",
+        accelerator: Any = None,
+        *,
+        published: bool = False,
+        noise_bound: float = 0.02,
+        super_noise_bound: float = 0.05,
+        removal_bound: float = 0.1,
+        removal: bool = True,
+        algo: str | None = None,
+        arch: str | None = None,
+        agent_ids: Sequence[str] | None = None,
+        rl_hp_selection: Sequence[str] | None = None,
+        min_lr: float | None = None,
+        max_lr: float | None = None,
+        min_learn_step: float | None = None,
+        max_learn_step: float | None = None,
+        min_batch_size: float | None = None,
+        max_batch_size: float | None = None,
+    ) -> None:
+        self.no_mut = _check_probability("Probability of no mutation", no_mutation)
+        self.architecture_mut = _check_probability("Probability of architecture mutation", architecture)
+        self.parameters_mut = _check_probability("Probability of parameters mutation", parameters)
+        self.activation_mut = _check_probability("Probability of activation mutation", activation)
+        self.rl_hp_mut = _check_probability("Probability of reinforcement learning hyperparameter mutation", rl_hp)
+        self.new_layer_prob = _check_probability("Probability of new layer architecture mutation", new_layer_prob)
+        if self.new_layer_prob > 1:
+            raise SettingError(f"Probability of new layer mutation must be between zero and one; got {new_layer_prob}.")
+        self.mutation_sd = _check_probability("Mutation strength", mutation_sd)
+        self.activation_selection = list(activation_selection or ("ReLU", "ELU", "GELU"))
+        for name in self.activation_selection:
+            check_activation(name, hidden=True)
+        self.mutate_elite, self.device, self.accelerator = bool(mutate_elite), device, accelerator
+        self.rand_seed, self.seed = rand_seed, resolve_seed(rand_seed)
+        self.published, self.algo, self.arch, self.agent_ids = published, algo, arch, agent_ids
+        bound = None if published else _check_probability("removal_bound", removal_bound)
+        fresh = "random" if published else "preserve"
+        self.architecture_options = ArchitectureOptions(self.new_layer_prob, bound, fresh=fresh, removal=removal)
+        self.noise_options = NoiseOptions(
+            self.mutation_sd,
+            _check_probability("noise_bound", noise_bound),
+            _check_probability("super_noise_bound", super_noise_bound),
+            published=published,
+        )
+        self.selection = Selection.of(
+            rl_hp_selection, min_lr=min_lr, max_lr=max_lr, min_learn_step=min_learn_step,
+            max_learn_step=max_learn_step, min_batch_size=min_batch_size, max_batch_size=max_batch_size,
+        )  # fmt: skip
+        self.calls = 0
+        self._replaced: Any = None
+        self._stream = stream(self.seed, Purpose.MUTATION)
+        self.last_births: list[MutationRecord] = []
+
+    @property
+    def rng(self) -> Any:
+        """Source of operator and method draws."""
+        return self._stream if self._replaced is None else self._replaced
+
+    @rng.setter
+    def rng(self, rng: Any) -> None:
+        self._replaced = rng
+
+    # -- the population ------------------------------------------------------------------------------------------
+
+    def mutation(self, population: Sequence[Agent], pre_training_mut: bool = False) -> list[Agent]:
+        """Mutate each agent by one operator; returns the agents that were given, changed in place.
+
+        Args:
+            population: agents; indices and order stay.
+            pre_training_mut: drop "no mutation" from the options.
+        """
+        options = self._options(pre_training_mut)
+        self.calls += 1
+        self.last_births = []
+        for slot, agent in enumerate(population):
+            self._stream = stream(self.seed, Purpose.MUTATION, self.calls, slot)
+            operator = self._draw(options)
+            if slot == 0 and not self.mutate_elite:
+                operator = self._nothing
+            self._run(agent, operator)
+            self.last_births.append(getattr(inner(agent), "mutation_record", None) or MutationRecord())
+        return list(population)
+
+    def _options(self, pre_training: bool) -> list[tuple[float, Callable[[Any], MutationRecord]]]:
+        weighted = [
+            (0.0 if pre_training else self.no_mut, self._nothing),
+            (self.architecture_mut, self._architecture),
+            (self.parameters_mut, self._parameters),
+            (self.activation_mut, self._activation),
+            (self.rl_hp_mut, self._hyperparameter),
+        ]
+        return [(w, operator) for w, operator in weighted if w > 0] or [(1.0, self._nothing)]
+
+    def _draw(self, options: list[tuple[float, Callable[[Any], MutationRecord]]]) -> Callable[[Any], MutationRecord]:
+        if len(options) == 1:
+            return options[0][1]
+        total = sum(weight for weight, _ in options)
+        chosen = self.rng.choice(list(range(len(options))), p=[weight / total for weight, _ in options])
+        return options[int(first(chosen))][1]
+
+    def _run(self, agent: Agent, operator: Callable[[Any], MutationRecord]) -> Agent:
+        """Apply, label, record; hooks run only if something changed."""
+        member = inner(agent)
+        record = operator(member)
+        member.mut = _label(record)
+        member.mutation_record = record
+        if record.kind != "none" and hasattr(member, "mutation_hook"):
+            member.mutation_hook()
+        return agent
+
+    # -- one agent -----------------------------------------------------------------------------------------------
+
+    def no_mutation(self, individual: Agent) -> Agent:
+        """Label the agent as unchanged."""
+        return self._run(individual, self._nothing)
+
+    def architecture_mutate(self, individual: Agent) -> Agent:
+        """Change the architecture of all evaluation networks, targets and optimisers following."""
+        return self._single(individual, self._architecture)
+
+    def parameter_mutation(self, individual: Agent) -> Agent:
+        """Add bounded noise to a tenth of the policy's weights."""
+        return self._single(individual, self._parameters)
+
+    def activation_mutation(self, individual: Agent) -> Agent:
+        """Change the hidden activation of all networks."""
+        return self._single(individual, self._activation)
+
+    def rl_hyperparam_mutation(self, individual: Agent) -> Agent:
+        """Move one hyperparameter by one step."""
+        return self._single(individual, self._hyperparameter)
+
+    def _single(self, agent: Agent, operator: Callable[[Any], MutationRecord]) -> Agent:
+        self.calls += 1
+        self._stream = stream(self.seed, Purpose.MUTATION, self.calls)
+        return self._run(agent, operator)
+
+    # -- operators -----------------------------------------------------------------------------------------------
+
+    def _nothing(self, agent: Any) -> MutationRecord:
+        return MutationRecord()
+
+    def _architecture(self, agent: Any) -> MutationRecord:
+        return mutate_architecture(agent, self.architecture_options, self.rng, self._stream)
+
+    def _parameters(self, agent: Any) -> MutationRecord:
+        return mutate_parameters(agent, self.noise_options, self._stream)
+
+    def _activation(self, agent: Any) -> MutationRecord:
+        group = policy_group(agent)
+        policy = networks_of(agent)[group.eval_network]
+        current = getattr(policy, "activation", None)
+        if current is None:
+            warnings.warn(
+                f"Activation mutations are not supported by {type(policy).__name__}: it has no activation.",
+                AgileRLWarning,
+                stacklevel=4,
+            )
+            return MutationRecord()
+        others = [name for name in self.activation_selection if name != current]
+        if not others:
+            return MutationRecord()
+        new = str(first(self.rng.choice(others)))
+        probe = probe_of(agent, policy, self._stream)
+        before = None if probe is None else output_of(policy, probe.measure)
+        changed = {}
+        for name, network in networks_of(agent, shared=True).items():
+            parameters = [id(p) for p in network.parameters()]
+            seen = None if self.published else probe_for(network, policy, probe)
+            with probing([network], None if seen is None else seen.fit):
+                network.change_activation(new, output=False)
+            if parameters != [id(p) for p in network.parameters()]:
+                changed[name] = network.last_transfer
+        if changed:
+            rebuild_optimizers(agent, {name: getattr(agent, name) for name in changed}, changed)
+        change = None if probe is None or before is None else relative_change(output_of(policy, probe.measure), before)
+        return MutationRecord("activation", "activation", current, new, change)
+
+    def _hyperparameter(self, agent: Any) -> MutationRecord:
+        config = self.selection.config_for(agent, registry_of(agent).hp_config)
+        if not config:
+            return MutationRecord()
+        name, parameter = config.sample(self.rng)
+        if not hasattr(agent, name):
+            raise MutationError(f"hp_config names {name!r}, but {type(agent).__name__} has no such attribute.")
+        before = getattr(agent, name)
+        parameter.value = before  # the live attribute is the truth, whatever was cached
+        after = parameter.mutate(self.rng)
+        if np.array_equal(before, after):
+            return MutationRecord()
+        setattr(agent, name, after)
+        plain = [v.tolist() if isinstance(v, np.ndarray) else v for v in (before, after)]
+        return MutationRecord("rl_hp", name, plain[0], plain[1], 0.0)
+
+
+def _label(record: MutationRecord) -> str:
+    return {"none": "None", "parameters": "param", "activation": "act"}.get(record.kind, record.path)

@@ -1,0 +1,136 @@
+"""Hyperparameters that evolution may change: their range, and one step within it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import ItemsView, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from agilerl.errors import ConfigError, unknown_name
+from agilerl.modules.base import first
+
+
+class UnsetValueError(ConfigError, AssertionError):
+    """A hyperparameter is to be mutated, but has no value yet."""
+
+
+def step(value: Any, low: float, high: float, factor: float, integer: bool) -> Any:
+    """`value` times `factor`, within [low, high].
+
+    Integers are rounded and move by at least one (`int(v · 1.2)` would keep 1 to 4 where they are for ever). Arrays
+    move element by element and keep shape and dtype.
+    """
+    array = np.asarray(value)
+    moved = array * factor
+    if integer or np.issubdtype(array.dtype, np.integer):
+        moved = np.rint(moved)
+        moved = np.maximum(moved, array + 1) if factor > 1 else np.minimum(moved, array - 1) if factor < 1 else moved
+    moved = np.clip(moved, low, high)
+    if isinstance(value, np.ndarray):
+        return moved.astype(value.dtype)
+    return int(moved) if integer else float(moved)
+
+
+@dataclass
+class RLParameter:
+    """Range and step of one hyperparameter.
+
+    Attributes:
+        min, max: inclusive limits.
+        shrink_factor, grow_factor: the two steps, equally likely.
+        dtype: int, float or np.ndarray; an attribute of type int is always treated as one.
+        value: the value that `mutate` starts from; evolution sets it from the agent's live attribute each time.
+    """
+
+    min: float
+    max: float
+    shrink_factor: float = 0.8
+    grow_factor: float = 1.2
+    dtype: type = float
+    value: Any = None
+
+    def __post_init__(self) -> None:
+        if not self.min <= self.max:
+            raise ConfigError(f"RLParameter: min must not exceed max; got min={self.min}, max={self.max}.")
+        if not 0 < self.shrink_factor <= 1 <= self.grow_factor:
+            raise ConfigError(
+                "RLParameter: expected 0 < shrink_factor <= 1 <= grow_factor; "
+                f"got {self.shrink_factor} and {self.grow_factor}."
+            )
+
+    def mutate(self, rng: Any = None) -> Any:
+        """One step up or down; at a limit the step goes the other way. Returns and stores the new value.
+
+        Args:
+            rng: anything with numpy's `choice`; a generator of its own if None.
+        """
+        if self.value is None:
+            raise UnsetValueError("Hyperparameter value is not set. fix: set .value, or mutate through an agent.")
+        rng = np.random.default_rng() if rng is None else rng
+        integer = self.dtype is int or (isinstance(self.value, (int, np.integer)) and not isinstance(self.value, bool))
+        factors = [self.shrink_factor, self.grow_factor]
+        drawn = float(first(rng.choice(factors)))
+        other = factors[1] if drawn == factors[0] else factors[0]
+        new = step(self.value, self.min, self.max, drawn, integer)
+        if np.array_equal(new, self.value):
+            new = step(self.value, self.min, self.max, other, integer)
+        self.value = new
+        return new
+
+
+class HyperparameterConfig:
+    """Which attributes of an agent evolution may change: `HyperparameterConfig(lr=RLParameter(1e-4, 1e-2))`."""
+
+    def __init__(self, **parameters: RLParameter) -> None:
+        for name, parameter in parameters.items():
+            if not isinstance(parameter, RLParameter):
+                raise TypeError(f"Expected RLParameter object for {name!r}; got {type(parameter).__name__}.")
+        self.config: dict[str, RLParameter] = parameters
+
+    def names(self) -> list[str]:
+        """Names of the hyperparameters."""
+        return list(self.config)
+
+    def items(self) -> ItemsView[str, RLParameter]:
+        """(name, parameter) pairs."""
+        return self.config.items()
+
+    def sample(self, rng: Any = None) -> tuple[str, RLParameter]:
+        """One of them, all equally likely."""
+        if not self.config:
+            raise ConfigError("this HyperparameterConfig is empty: there is nothing to sample.")
+        rng = np.random.default_rng() if rng is None else rng
+        name = str(first(rng.choice(self.names())))
+        return name, self.config[name]
+
+    def copy(self) -> HyperparameterConfig:
+        """An independent copy: each agent owns its own."""
+        return copy.deepcopy(self)
+
+    def __getitem__(self, name: str) -> RLParameter:
+        if name not in self.config:
+            raise KeyError(unknown_name("hyperparameter", name, self.config))
+        return self.config[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.config
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.config)
+
+    def __len__(self) -> int:
+        return len(self.config)
+
+    def __bool__(self) -> bool:
+        return bool(self.config)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HyperparameterConfig) and self.config == other.config
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"HyperparameterConfig({', '.join(f'{k}={v!r}' for k, v in self.config.items())})"

@@ -1,0 +1,89 @@
+"""Tournament selection over a population of agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from agilerl.errors import ConfigError, warn_once
+from agilerl.hpo.protocol import Selectable
+from agilerl.hpo.selection import rank, tournament
+from agilerl.rng import Purpose, resolve_seed, stream
+
+Agent = TypeVar("Agent", bound=Selectable)
+
+
+class SettingError(ConfigError, AssertionError):
+    """A setting of selection or mutation is out of range; also an AssertionError, as published."""
+
+
+def check_positive(name: str, value: object) -> int:
+    """`value` as an integer above zero."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise SettingError(f"{name} must be an integer greater than zero; got {value!r}.")
+    return int(value)
+
+
+class TournamentSelection:
+    """Chooses the parents of the next population and clones them.
+
+    Args:
+        tournament_size: members drawn for each tournament, with replacement.
+        elitism: whether the best member is carried over as the first of the new population.
+        population_size: size of the new population, whatever the size of the old one.
+        eval_loop: fitness is the mean of a member's last `eval_loop` evaluations.
+        seed: of the draws; one stream per call. None follows `torch.manual_seed`.
+
+    Attributes:
+        parents: after `select`, the index of the parent of each new member.
+    """
+
+    def __init__(
+        self, tournament_size: int, elitism: bool, population_size: int, eval_loop: int = 1, *, seed: int | None = None
+    ) -> None:
+        self.tournament_size = check_positive("Tournament size", tournament_size)
+        if not isinstance(elitism, (bool, np.bool_)):
+            raise SettingError(f"Elitism must be a boolean; got {elitism!r}.")
+        self.elitism = bool(elitism)
+        self.population_size = check_positive("Population size", population_size)
+        self.eval_loop = check_positive("Evaluation loop", eval_loop)
+        self.seed = resolve_seed(seed)
+        self.calls = 0
+        self.parents: list[int] = []
+
+    def fitness_of(self, agent: Selectable) -> float:
+        """Mean of the last `eval_loop` evaluations; NaN if one of them is."""
+        recent = list(agent.fitness)[-self.eval_loop :]
+        if not recent:
+            raise ConfigError(f"member {agent.index} has no fitness yet. fix: call agent.test(env) before selecting.")
+        return float(np.mean(np.asarray(recent, dtype=np.float64)))
+
+    def select(self, population: Sequence[Agent]) -> tuple[Agent, list[Agent]]:
+        """The best member (an independent clone with its own index) and the new population (all of them clones).
+
+        New members get indices above the highest one; with elitism the first keeps the best one's index.
+        """
+        if not population:
+            raise ConfigError("population is empty: there is nothing to select from.")
+        if self.population_size != len(population):
+            warn_once(
+                f"population size {len(population)} -> {self.population_size}",
+                f"the population changes from {len(population)} to population_size={self.population_size} members",
+            )
+        fitness = [self.fitness_of(agent) for agent in population]
+        rng = stream(self.seed, Purpose.SELECTION, self.calls)
+        self.calls += 1
+        chosen = tournament(fitness, self.tournament_size, self.population_size, rng, self.elitism)
+        best = population[int(rank(fitness).argmax())]
+        next_index = max(agent.index for agent in population)
+        self.parents = [population[i].index for i in chosen]
+        new: list[Agent] = []
+        for place, parent in enumerate(chosen):
+            if self.elitism and place == 0:
+                new.append(best.clone())
+                continue
+            next_index += 1
+            new.append(population[parent].clone(index=next_index))
+        return best.clone(), new
