@@ -1,0 +1,1 @@
+"""Replay: transitions in preallocated rows, and the published ways in and out."""

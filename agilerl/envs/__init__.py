@@ -1,0 +1,1 @@
+"""Environments: made by name, stepped as lanes, described as data."""

@@ -1,46 +1,43 @@
-"""The one shape that leaves the environment layer, whatever the backend and its autoreset mode."""
+"""From any environment to lanes: the door through which environments enter the package."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-from gymnasium import Space
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from agilerl.envs.adapters import LooseEnv, VectorLanes, action_mask, final_action_mask
+from agilerl.envs.lanes import SyncLanes
+from agilerl.envs.protocol import Lanes, StepBatch
+from agilerl.envs.vector import Replicable
+from agilerl.errors import EnvError
+
+__all__ = ["Lanes", "StepBatch", "SyncLanes", "VectorLanes", "action_mask", "as_lanes", "final_action_mask"]
 
 
-@dataclass(frozen=True, slots=True)
-class StepBatch:
-    """One step of L lanes.
+def as_lanes(env: Any) -> Lanes:
+    """`env` as lanes, whatever it is.
 
-    Attributes:
-        obs: [L, ...] what the policy acts on next: the reset observation where the episode has just ended.
-        reward: [L] float64.
-        terminated, truncated: [L] bool, never merged.
-        final_obs: [L, ...] s' of the transition: the true FINAL observation where the episode ended, else `obs`.
-        mask: [L] bool; False where the row is no transition (the reset step of NEXT_STEP autoreset, a lane at rest).
-        info: the backend's info dictionary, as it came (keys as in Gymnasium's vector environments).
+    * what `make_vect_envs` built: new, fast lanes from its factory (the given environment is not touched);
+    * a Gymnasium vector environment in any autoreset mode, or anything with `num_envs`, `reset` and `step`;
+    * a single Gymnasium environment, or anything with `reset` and `step` that may return arrays of length 1: one lane;
+    * lanes: as they are.
+
+    Raises:
+        EnvError: it has no `reset` and `step`.
     """
-
-    obs: np.ndarray
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    final_obs: np.ndarray
-    mask: np.ndarray
-    info: dict[str, Any]
-
-
-class Lanes(Protocol):
-    """L environments stepped together: what the loop, the rollouts and the evaluation see."""
-
-    num_lanes: int
-    single_observation_space: Space[Any]
-    single_action_space: Space[Any]
-    backend: str  # name for run.json: "lanes", "cartpole", "envpool", "gymnasium.SyncVectorEnv", ...
-
-    def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a new episode in every lane; `seeds` [L] int64, one per lane, makes each lane's episodes repeatable."""
-
-    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes. Where `active` [L] is False the lane rests: nothing is stepped and mask is False."""
+    if isinstance(env, Replicable):
+        return env.replicate(1)
+    if hasattr(env, "num_lanes"):
+        lanes: Lanes = env
+        return lanes
+    if not (callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))):
+        raise EnvError(
+            f"an environment must have reset() and step() as in Gymnasium; got {type(env).__name__}. "
+            'fix: pass gymnasium.make("CartPole-v1") or agilerl.utils.utils.make_vect_envs("CartPole-v1", num_envs=8).'
+        )
+    if isinstance(env, VectorEnv) or (hasattr(env, "num_envs") and not isinstance(env, gymnasium.Env)):
+        return VectorLanes(env)
+    single = env if isinstance(env, gymnasium.Env) else LooseEnv(env)
+    return SyncLanes([lambda: single])

@@ -1,0 +1,239 @@
+"""Rows of experience in preallocated memory: small numeric fields packed into one array, images in their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.components.data import untuple
+from agilerl.errors import ConfigError, ShapeError
+
+Path = tuple[str, ...]
+Rows = dict[Path, np.ndarray]
+
+# Integer fields that are packed as floating point: their values are small and exact there (checked at every write).
+PACKED_INTEGERS = {"action", "done"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """How one field is kept.
+
+    Attributes:
+        path: keys from the outside in, such as ("obs", "camera").
+        shape: of one row; (1,) for scalars.
+        dtype: that comes out again.
+        is_scalar: the rows were given without a trailing axis.
+        columns: (first, last + 1) in the packed rows; None for a field with memory of its own.
+    """
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    is_scalar: bool
+    columns: tuple[int, int] | None
+
+    @property
+    def name(self) -> str:
+        """Path as one string."""
+        return "/".join(self.path)
+
+
+def plan(rows: Rows, dtype: torch.dtype) -> tuple[Field, ...]:
+    """The fields for data like `rows` ([n, ...] arrays); floating-point ones are kept in `dtype`."""
+    fields, width = [], 0
+    for path, values in rows.items():
+        shape = values.shape[1:] or (1,)
+        kind = torch.from_numpy(np.empty(0, values.dtype)).dtype
+        # A reward given as an integer once may be a fraction the next time; the others keep what they are.
+        kept = dtype if kind.is_floating_point or path[0] == "reward" else kind
+        is_small = len(shape) == 1
+        is_packed = is_small and (kept.is_floating_point or kept == torch.bool or path[0] in PACKED_INTEGERS)
+        columns = (width, width + shape[0]) if is_packed else None
+        width += shape[0] if is_packed else 0
+        fields.append(Field(path, shape, kept, values.ndim == 1, columns))
+    return tuple(fields)
+
+
+class RowStore:
+    """`max_size` rows. One gather of the packed array fetches every small field of every sampled row.
+
+    Args:
+        fields: from `plan`.
+        max_size: rows.
+        dtype: of the packed array.
+        device: where the memory is; rows come from and indices may be on the host.
+    """
+
+    def __init__(self, fields: tuple[Field, ...], max_size: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.fields, self.max_size, self.dtype, self.device = fields, max_size, dtype, device
+        self._widths = [field.shape[0] for field in fields if field.columns]
+        self.packed = torch.zeros((max_size, sum(self._widths)), dtype=dtype, device=device)
+        self.own = {
+            field.path: torch.zeros((max_size, *field.shape), dtype=field.dtype, device=device)
+            for field in fields
+            if field.columns is None
+        }
+        self._by_path = {field.path: field for field in fields}
+        self._largest = int(2 / torch.finfo(dtype).eps)  # integers up to here are exact in this dtype
+        self._bind()
+
+    def _bind(self) -> None:
+        """Host arrays that are views of the tensors' memory: NumPy slices cost a tenth of torch's."""
+        on_host = self.device.type == "cpu"
+        self._packed_view = self.packed.numpy() if on_host else None
+        self._own_views = {path: tensor.numpy() for path, tensor in self.own.items()} if on_host else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A view would be copied apart from its tensor by pickle and deepcopy: it is made anew instead.
+        return {key: value for key, value in self.__dict__.items() if not key.endswith(("_view", "_views"))}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._bind()
+
+    def check(self, rows: Rows) -> int:
+        """The number of rows, after checking that the fields and their shapes are those of the store."""
+        if rows.keys() != self._by_path.keys():
+            missing, extra = self._by_path.keys() - rows.keys(), rows.keys() - self._by_path.keys()
+            raise ShapeError(
+                f"the buffer holds the fields {sorted('/'.join(p) for p in self._by_path)}; missing: "
+                f"{sorted('/'.join(p) for p in missing)}, unknown: {sorted('/'.join(p) for p in extra)}."
+            )
+        count = -1
+        for path, values in rows.items():
+            field = self._by_path[path]
+            if values.shape[1:] != field.shape and not (values.ndim == 1 and field.shape == (1,)):
+                raise ShapeError(
+                    f"field {field.name!r} has rows of shape {list(field.shape)}; got {list(values.shape[1:])}. "
+                    "fix: use one buffer per environment."
+                )
+            if count not in (-1, len(values)):
+                raise ShapeError(f"every field needs the same number of rows; {field.name!r} has {len(values)}.")
+            count = len(values)
+            if field.columns and not field.dtype.is_floating_point and values.dtype.kind in "iu":
+                largest = int(np.abs(values).max(initial=0))
+                if largest > self._largest:
+                    raise ShapeError(f"field {field.name!r}: {largest} is not exact in {self.dtype}. fix: float64.")
+        return count
+
+    def write(self, start: int, rows: Rows) -> None:
+        """Copy checked rows to start, start + 1, ...; they must fit before the end."""
+        stop = start + len(next(iter(rows.values())))
+        if self._packed_view is not None and self._own_views is not None:
+            self._fill(self._packed_view[start:stop], rows)
+            for path, view in self._own_views.items():
+                view[start:stop] = rows[path].reshape(stop - start, *view.shape[1:])
+            return
+        staged = np.empty((stop - start, self.packed.shape[1]), _numpy_dtype(self.dtype))
+        self._fill(staged, rows)
+        self.packed[start:stop] = torch.from_numpy(staged).to(self.device)
+        for path, tensor in self.own.items():
+            tensor[start:stop] = torch.from_numpy(np.ascontiguousarray(rows[path])).reshape(-1, *tensor.shape[1:])
+
+    def _fill(self, target: np.ndarray, rows: Rows) -> None:
+        for field in self.fields:
+            if field.columns:
+                target[:, field.columns[0] : field.columns[1]] = rows[field.path].reshape(len(target), -1)
+
+    def gather(self, indices: np.ndarray | Tensor) -> dict[Path, Tensor]:
+        """Every field [..., *shape] of the rows `indices` [...]; packed ones in the store's dtype, views of one copy.
+
+        The result is on the store's device and shares no memory with it.
+        """
+        if self._packed_view is not None:
+            index = indices.numpy() if isinstance(indices, Tensor) else indices
+            packed = torch.from_numpy(np.take(self._packed_view, index, axis=0))
+            own = {
+                path: torch.from_numpy(np.take(view, index, axis=0)) for path, view in (self._own_views or {}).items()
+            }
+        else:
+            on_device = torch.as_tensor(indices, device=self.device)
+            packed = self.packed[on_device]
+            own = {path: tensor[on_device] for path, tensor in self.own.items()}
+        parts = iter(packed.split_with_sizes(self._widths, dim=-1))  # a slice per field costs three times as much
+        return {field.path: next(parts) if field.columns else own[field.path] for field in self.fields}
+
+    def views(self) -> dict[Path, Tensor]:
+        """Every field [max_size, *shape]: views of the memory (packed ones in the store's dtype)."""
+        return {
+            field.path: self.packed[:, field.columns[0] : field.columns[1]] if field.columns else self.own[field.path]
+            for field in self.fields
+        }
+
+    def state(self, size: int) -> dict[str, Any]:
+        """The first `size` rows (copied) and the fields, as plain data."""
+        fields = [
+            {
+                "path": list(field.path),
+                "shape": list(field.shape),
+                "dtype": str(field.dtype).removeprefix("torch."),
+                "is_scalar": field.is_scalar,
+                "columns": None if field.columns is None else list(field.columns),
+            }
+            for field in self.fields
+        ]
+        own = {"/".join(path): tensor[:size].clone() for path, tensor in self.own.items()}
+        return {"fields": fields, "packed": self.packed[:size].clone(), "own": own}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], max_size: int, dtype: torch.dtype, device: torch.device) -> RowStore:
+        """A store with the rows of `state`, which are at most `max_size`."""
+        fields = tuple(
+            Field(
+                tuple(entry["path"]),
+                tuple(entry["shape"]),
+                getattr(torch, entry["dtype"]),
+                entry["is_scalar"],
+                None if entry["columns"] is None else (entry["columns"][0], entry["columns"][1]),
+            )
+            for entry in state["fields"]
+        )
+        store = cls(fields, max_size, dtype, device)
+        store.packed[: len(state["packed"])] = state["packed"].to(device)
+        for path, tensor in store.own.items():
+            saved = state["own"]["/".join(path)]
+            tensor[: len(saved)] = saved.to(device)
+        return store
+
+
+def flatten(path: Path, value: Any, rows: Rows) -> None:
+    """Leaves of `value` into `rows` as host arrays [n, ...], by path."""
+    if isinstance(value, np.ndarray):
+        rows[path] = value
+    elif isinstance(value, Tensor):
+        rows[path] = value.detach().cpu().numpy()
+    elif isinstance(value, Mapping | tuple):
+        for key, part in untuple(value).items():
+            flatten((*path, str(key)), part, rows)
+    else:
+        rows[path] = np.asarray(value)
+    if path in rows and rows[path].ndim == 0:
+        raise ShapeError(f"field {'/'.join(path)!r} needs a leading batch axis; got a scalar. fix: unsqueeze(0).")
+
+
+def put(out: dict[str, Any], path: Sequence[str], values: Tensor) -> None:
+    """Set `values` at `path` in a dict of dicts."""
+    for key in path[:-1]:
+        out = out.setdefault(key, {})
+    out[path[-1]] = values
+
+
+def check_dtype(dtype: torch.dtype) -> torch.dtype:
+    """`dtype` if rows can be kept in it.
+
+    Raises:
+        ConfigError: not a floating-point type that NumPy knows.
+    """
+    if dtype not in (torch.float16, torch.float32, torch.float64):
+        raise ConfigError(f"dtype must be torch.float32, float64 or float16; got {dtype}. fix: torch.float32.")
+    return dtype
+
+
+def _numpy_dtype(dtype: torch.dtype) -> Any:
+    return torch.empty(0, dtype=dtype).numpy().dtype

@@ -1,0 +1,221 @@
+"""Any vector environment, in any of Gymnasium's three autoreset modes, as lanes."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from agilerl.envs import trees
+from agilerl.envs.lanes import check_seeds
+from agilerl.envs.protocol import StepBatch
+from agilerl.errors import EnvError, warn_once
+
+
+class VectorLanes:
+    """A Gymnasium vector environment (or something with its `num_envs`, `reset` and `step`) as lanes.
+
+    What differs between the modes is settled here: where the final observation is, and which rows are transitions.
+    Lanes of a vector environment cannot rest: with `active` they are stepped all the same and the row is masked.
+
+    Gymnasium's SyncVectorEnv and AsyncVectorEnv take a seed per lane. Others take one integer at most (so says
+    Gymnasium's base class): they get the first seed, and their lanes' episodes may depend on one another.
+
+    Args:
+        env: the vector environment; `env.metadata["autoreset_mode"]` says how it resets, NEXT_STEP if it does not say.
+            An environment that says nothing but gives `final_obs` (or the older `final_observation`) in its info is
+            taken as SAME_STEP from then on.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.num_lanes = int(env.num_envs)
+        self.single_observation_space: Space[Any] = getattr(env, "single_observation_space", None)  # type: ignore[assignment]
+        self.single_action_space: Space[Any] = getattr(env, "single_action_space", None)  # type: ignore[assignment]
+        self.backend = f"{type(env).__module__.split('.')[0]}.{type(env).__name__}"
+        declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+        self._is_declared = declared is not None
+        self.mode = AutoresetMode.NEXT_STEP if declared is None else _mode(declared)
+        inner = getattr(env, "unwrapped", env)
+        self._takes_seed_per_lane = isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
+        self._takes_seed = self._takes_seed_per_lane or _takes_seed(env)
+        self._resets_now = np.zeros(self.num_lanes, dtype=bool)  # NEXT_STEP: lanes whose next step is a reset
+
+    def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin a new episode in every lane; `seeds` [L] integers or None. Returns obs [L, ...] and the info."""
+        self._resets_now = np.zeros(self.num_lanes, dtype=bool)
+        numbers = check_seeds(seeds, self.num_lanes)
+        if numbers is None or not self._takes_seed:
+            if numbers is not None:
+                _warn_unseeded(self.backend)
+            obs, info = self.env.reset()
+        else:
+            obs, info = self.env.reset(seed=numbers if self._takes_seed_per_lane else numbers[0])
+        return _own(obs), info
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
+        """Step every lane; see `protocol.Lanes.step`."""
+        obs, reward, terminated, truncated, info = self.env.step(actions)
+        obs = _own(obs)
+        terminated, truncated = self._flags(terminated), self._flags(truncated)
+        ended = terminated | truncated
+        if not self._is_declared and ended.any() and _final_key(info) is not None:
+            self.mode, self._is_declared = AutoresetMode.SAME_STEP, True
+        mask = ~self._resets_now
+        final_obs = obs
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self._resets_now = ended & mask
+            terminated, truncated = terminated & mask, truncated & mask
+        elif ended.any() and self.mode is AutoresetMode.SAME_STEP:
+            final_obs = self._final_observations(obs, ended, info)
+            info = self._with_final_mask(info, ended, info.get("final_info") or {})
+        elif ended.any():
+            before = info
+            obs, info = self._reset_ended(obs, ended, info)
+            info = self._with_final_mask(info, ended, before)
+        if active is not None:
+            mask = mask & active
+        reward = np.where(mask, np.asarray(reward, dtype=np.float64).reshape(self.num_lanes), 0.0)
+        return StepBatch(obs, reward, terminated & mask, truncated & mask, final_obs, mask, info)
+
+    def _flags(self, values: Any) -> np.ndarray:
+        return np.asarray(values, dtype=bool).reshape(self.num_lanes)
+
+    def _final_observations(self, obs: Any, ended: np.ndarray, info: dict[str, Any]) -> Any:
+        key = _final_key(info)
+        if key is None:
+            raise EnvError(
+                f"{self.backend} resets in the same step but its info has no 'final_obs' for the lanes that ended: "
+                f"the transition's next observation is lost. fix: give info['final_obs'], or use NEXT_STEP autoreset."
+            )
+        final = trees.copy(obs)
+        given = info[key]
+        for lane in np.flatnonzero(ended).tolist():
+            by_lane = isinstance(given, np.ndarray | list) or (isinstance(given, tuple) and not isinstance(obs, tuple))
+            trees.put(final, lane, given[lane] if by_lane else trees.take(given, lane))
+        return final
+
+    def _with_final_mask(self, info: dict[str, Any], ended: np.ndarray, final_info: Any) -> dict[str, Any]:
+        """`info` with the masks of the final observations; all actions where an ended lane does not tell."""
+        count = int(getattr(self.single_action_space, "n", 0))
+        present = action_mask(info, self.num_lanes, count) if count else None
+        if present is None:
+            return info
+        final = action_mask(final_info, self.num_lanes, count) if isinstance(final_info, dict) else None
+        present[ended] = True if final is None else final[ended]
+        return {**info, "final_action_mask": present}
+
+    def _reset_ended(self, obs: Any, ended: np.ndarray, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        begun, reset_info = self.env.reset(options={"reset_mask": ended.copy()})
+        merged = dict(info)
+        if "action_mask" in reset_info and "action_mask" in info:
+            merged["action_mask"] = trees.choose(ended, reset_info["action_mask"], info["action_mask"])
+            merged["_action_mask"] = np.ones(self.num_lanes, dtype=bool)
+        return trees.choose(ended, begun, obs), merged
+
+    def close(self) -> None:
+        """Close the environment, if it can be closed."""
+        if hasattr(self.env, "close"):
+            self.env.close()
+
+
+class LooseEnv:
+    """A single environment that is not a `gymnasium.Env`: rewards and flags may be arrays of length 1."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.observation_space = getattr(env, "observation_space", None)
+        self.action_space = getattr(env, "action_space", None)
+        self.spec = None
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """As in Gymnasium; the seed is passed on when there is one and the environment takes it."""
+        if seed is not None and not _takes_seed(self.env):
+            _warn_unseeded(type(self.env).__name__)
+            seed = None
+        obs, info = self.env.reset() if seed is None else self.env.reset(seed=seed)
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """As in Gymnasium, with a plain float and plain booleans."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        number, ended, cut = (np.asarray(value).reshape(-1)[0] for value in (reward, terminated, truncated))
+        return obs, float(number), bool(ended), bool(cut), info
+
+    def close(self) -> None:
+        """Close the environment, if it can be closed."""
+        if hasattr(self.env, "close"):
+            self.env.close()
+
+
+def action_mask(info: dict[str, Any], num_lanes: int, num_actions: int) -> np.ndarray | None:
+    """The legal actions [num_lanes, num_actions] bool from a vector environment's info; None where it has none.
+
+    Takes what Gymnasium's conventions give: `action_mask` as a stacked array, as an object array with one mask (or
+    None) per lane, or as one mask for a single lane. Where `_action_mask` is False, or there is None, all actions are
+    legal.
+
+    Raises:
+        EnvError: a mask of another length than the number of actions.
+    """
+    given = info.get("action_mask")
+    if given is None:
+        return None
+    rows = list(given) if np.ndim(given) == 2 or isinstance(given, list | tuple) or given.dtype == object else [given]
+    present = np.asarray(info.get("_action_mask", np.ones(num_lanes, dtype=bool))).reshape(-1)
+    out = np.ones((num_lanes, num_actions), dtype=bool)
+    if len(rows) != num_lanes:
+        raise EnvError(f"info['action_mask'] must have one row per lane: expected {num_lanes}, got {len(rows)}.")
+    for lane, row in enumerate(rows):
+        if row is None or not present[lane]:
+            continue
+        legal = np.asarray(row)
+        if legal.shape != (num_actions,):
+            raise EnvError(
+                f"info['action_mask'] of lane {lane} must have one entry per action: expected ({num_actions},), "
+                f"got {legal.shape}."
+            )
+        out[lane] = legal.astype(bool)
+    return out
+
+
+def final_action_mask(info: dict[str, Any], num_lanes: int, num_actions: int) -> np.ndarray | None:
+    """The actions [L, A] bool that were legal in `StepBatch.final_obs`; None where the environment gives no masks.
+
+    `info["action_mask"]` belongs to the observation after a reset; where they differ, lanes leave the other one as
+    `info["final_action_mask"]`.
+    """
+    if not num_actions or not info:
+        return None
+    known = info.get("final_action_mask")
+    return action_mask(info if known is None else {"action_mask": known}, num_lanes, num_actions)
+
+
+def _own(obs: Any) -> Any:
+    """A copy: vector environments may write the next observations into the same memory."""
+    return trees.copy(obs) if isinstance(obs, dict | tuple) else np.array(obs)
+
+
+def _takes_seed(env: Any) -> bool:
+    parameters = inspect.signature(env.reset).parameters.values()
+    return any(p.name == "seed" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+
+
+def _warn_unseeded(name: str) -> None:
+    message = f"{name}.reset() takes no seed: its episodes are not repeatable. fix: def reset(self, *, seed=None, ...)."
+    warn_once(f"unseeded:{name}", message)
+
+
+def _mode(declared: Any) -> AutoresetMode:
+    try:
+        return declared if isinstance(declared, AutoresetMode) else AutoresetMode(declared)
+    except ValueError as exc:
+        known = ", ".join(repr(mode.value) for mode in AutoresetMode)
+        raise EnvError(f"metadata['autoreset_mode'] must be one of {known}; got {declared!r}.") from exc
+
+
+def _final_key(info: dict[str, Any]) -> str | None:
+    return next((key for key in ("final_obs", "final_observation") if key in info), None)

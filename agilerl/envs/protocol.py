@@ -1,0 +1,55 @@
+"""The one shape that leaves the environment layer, whatever the backend and its autoreset mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium import Space
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """One step of L lanes. The arrays are the caller's: no later step writes into them.
+
+    For Dict and Tuple observation spaces `obs` and `final_obs` are dicts and tuples of [L, ...] arrays.
+
+    Attributes:
+        obs: [L, ...] what the policy acts on next: the reset observation where the episode has just ended. (NEXT_STEP
+            vector environments give it one call later: until then this is the final one, and the row of that later
+            call has mask False.)
+        reward: [L] float64.
+        terminated, truncated: [L] bool, never merged.
+        final_obs: [L, ...] s' of the transition: the true FINAL observation where the episode ended, else `obs`.
+        mask: [L] bool; False where the row is no transition (the reset step of NEXT_STEP autoreset, a lane at rest).
+        info: the backend's info dictionary, as it came (keys as in Gymnasium's vector environments). Lanes stepped in
+            this process carry `action_mask` (of `obs`), `final_action_mask` (of `final_obs`, where an episode has
+            ended) and nothing else.
+    """
+
+    obs: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    final_obs: np.ndarray
+    mask: np.ndarray
+    info: dict[str, Any]
+
+
+class Lanes(Protocol):
+    """L environments stepped together: what the loop, the rollouts and the evaluation see."""
+
+    num_lanes: int
+    single_observation_space: Space[Any]
+    single_action_space: Space[Any]
+    backend: str  # name for run.json: "lanes", "cartpole", "envpool", "gymnasium.SyncVectorEnv", ...
+
+    def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin a new episode in every lane; `seeds` [L] int64, one per lane, makes each lane's episodes repeatable."""
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
+        """Step the lanes. Where `active` [L] is False the lane rests: nothing is stepped and mask is False."""
+
+    def close(self) -> None:
+        """Release what the environments hold."""

@@ -1,0 +1,169 @@
+"""Evaluation: whole episodes, greedily, with the same seeds for every member."""
+
+# ruff: noqa: PT028 (test_agent is a published name, not a test)
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from agilerl.envs import trees
+from agilerl.envs.protocol import Lanes
+from agilerl.envs.spaces import swap_channels as channels_first
+from agilerl.envs.step import VectorLanes, action_mask, as_lanes
+from agilerl.errors import ConfigError, ShapeError
+
+
+class Actor(Protocol):
+    """A population that acts."""
+
+    def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        """obs [N, E, ...] (nested as the space is), mask [N, E, A] of legal actions or None -> actions [N, E, ...]."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """What every member scored.
+
+    Attributes:
+        returns: [N, episodes] float64, undiscounted; column i of every member was played with the same seed.
+        lengths: [N, episodes] int64, transitions.
+        env_steps: transitions in all.
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    env_steps: int
+
+
+def evaluate(
+    actor: Actor, lanes: Lanes, members: int, episodes: int, seeds: np.ndarray, max_steps: int | None = None
+) -> EvaluationResult:
+    """Play `episodes` episodes with every member, all members at once.
+
+    Lane m * E + e belongs to member m, where E = lanes.num_lanes // members; with E < episodes the episodes are played
+    in waves. A lane rests when its episode has ended. Make the lanes with `env.replicate(n, reset_ended=False)`, so
+    that ended lanes are not reset for nothing.
+
+    Args:
+        actor: acts for all members at once.
+        lanes: reset here, and left in the middle of things.
+        members: N.
+        episodes: per member.
+        seeds: [episodes] one per episode: common random numbers make members comparable.
+        max_steps: transitions after which an episode is cut; its return so far counts. None plays to the end.
+
+    Raises:
+        ConfigError: lanes that cannot be divided among the members, or no episode.
+        ShapeError: not one seed per episode.
+    """
+    per_member = _lanes_per_member(lanes, members, episodes, max_steps)
+    if np.shape(seeds) != (episodes,):
+        raise ShapeError(f"seeds must have one integer per episode: expected ({episodes},), got {np.shape(seeds)}.")
+    returns = np.zeros((members, episodes))
+    lengths = np.zeros((members, episodes), dtype=np.int64)
+    for first in range(0, episodes, per_member):
+        columns = np.arange(first, min(first + per_member, episodes))
+        # Lanes without an episode in the last wave get its first seed and rest from the start.
+        wave = np.full(per_member, seeds[first])
+        wave[: len(columns)] = seeds[columns]
+        plays = np.arange(per_member) < len(columns)
+        scores, steps = _play(actor, lanes, members, np.tile(wave, members), np.tile(plays, members), max_steps)
+        returns[:, columns] = scores.reshape(members, per_member)[:, : len(columns)]
+        lengths[:, columns] = steps.reshape(members, per_member)[:, : len(columns)]
+    return EvaluationResult(returns, lengths, int(lengths.sum()))
+
+
+def _lanes_per_member(lanes: Lanes, members: int, episodes: int, max_steps: int | None) -> int:
+    if members < 1 or episodes < 1:
+        raise ConfigError(f"members and episodes must be positive; got {members} and {episodes}. fix: use 1.")
+    if max_steps is not None and max_steps < 1:
+        raise ConfigError(f"max_steps must be a positive integer (steps per episode) or None; got {max_steps}.")
+    if lanes.num_lanes % members:
+        raise ConfigError(
+            f"{lanes.num_lanes} lanes cannot be divided among {members} members. fix: env.replicate({members})."
+        )
+    return lanes.num_lanes // members
+
+
+def _play(
+    actor: Actor, lanes: Lanes, members: int, seeds: np.ndarray, active: np.ndarray, max_steps: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """One episode in every active lane: returns and lengths [L]."""
+
+    def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+        grouped = None if mask is None else mask.reshape(members, -1, mask.shape[-1])
+        actions = np.asarray(actor.act_greedy(trees.reshape(obs, members, lanes.num_lanes // members), grouped))
+        return actions.reshape(lanes.num_lanes, *actions.shape[2:])
+
+    return first_episodes(act, lanes, seeds, active, max_steps)
+
+
+def first_episodes(
+    act: Callable[[Any, np.ndarray | None], np.ndarray],
+    lanes: Lanes,
+    seeds: np.ndarray | None,
+    active: np.ndarray,
+    max_steps: int | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns and lengths [L] of the first episode in every lane that is active [L]; the others stay at zero."""
+    space = lanes.single_action_space
+    num_actions = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else None
+    obs, info = lanes.reset(seeds)
+    active = active.copy()
+    returns, lengths = np.zeros(lanes.num_lanes), np.zeros(lanes.num_lanes, dtype=np.int64)
+    vector_steps = 0
+    while active.any() and (max_steps is None or vector_steps < max_steps):
+        mask = None if num_actions is None else action_mask(info, lanes.num_lanes, num_actions)
+        batch = lanes.step(act(obs, mask), active)
+        counted = batch.mask & active
+        returns[counted] += batch.reward[counted]
+        lengths += counted
+        active &= ~(batch.terminated | batch.truncated)
+        obs, info = batch.obs, batch.info
+        vector_steps += 1
+    return returns, lengths
+
+
+def test_agent(
+    act: Callable[[Any, np.ndarray | None], np.ndarray],
+    env: Any,
+    max_steps: int | None = None,
+    loop: int = 1,
+    swap_channels: bool = False,
+    seeds: np.ndarray | None = None,
+) -> float:
+    """The published meaning of `agent.test`: mean return of the first episode in every environment of `env`.
+
+    The environment that is given is the one that is stepped, so that its own generators and wrappers count.
+
+    Args:
+        act: observations [L, ...] and legal actions [L, A] (or None) -> actions [L, ...].
+        env: anything that `as_lanes` takes, such as a vector environment or a single one.
+        max_steps: vector steps after which every episode is cut; its return so far counts.
+        loop: how often; the mean over all is returned.
+        swap_channels: images are [H, W, C] and `act` wants [C, H, W].
+        seeds: [loop, L] for repeatable episodes; None goes on with the environments' own generators.
+    """
+    if loop < 1:
+        raise ConfigError(f"loop must be a positive integer (evaluations averaged); got {loop}. fix: use 1.")
+    lanes = VectorLanes(env) if isinstance(env, VectorEnv) else as_lanes(env)
+
+    def act_here(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+        return act(channels_first(obs, lanes.single_observation_space) if swap_channels else obs, mask)
+
+    everywhere = np.ones(lanes.num_lanes, dtype=bool)
+    means = []
+    for i in range(loop):
+        chosen = None if seeds is None else np.asarray(seeds)[i]
+        returns, _ = first_episodes(act_here, lanes, chosen, everywhere, max_steps)
+        means.append(returns.mean())
+    return float(np.mean(means))
+
+
+test_agent.__test__ = False  # type: ignore[attr-defined]  # pytest would take the published name for a test

@@ -1,0 +1,136 @@
+"""Book-keeping of the off-policy loop: episode scores and the exploration schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from agilerl.envs.protocol import StepBatch
+from agilerl.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Episodes that ended in one vector step: their lanes, returns (float64) and lengths, all [k]."""
+
+    lanes: np.ndarray
+    returns: np.ndarray
+    lengths: np.ndarray
+
+
+class EpisodeTracker:
+    """Returns and lengths of the running episodes of L lanes.
+
+    Attributes:
+        returns: [L] float64 of the running episodes so far.
+        lengths: [L] int64.
+        scores: returns of all completed episodes, lane by lane, in the order in which they ended.
+    """
+
+    def __init__(self, num_lanes: int) -> None:
+        self.num_lanes = num_lanes
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the running episodes (the lanes have been reset) and the scores."""
+        self.returns = np.zeros(self.num_lanes)
+        self.lengths = np.zeros(self.num_lanes, dtype=np.int64)
+        self.scores: list[list[float]] = [[] for _ in range(self.num_lanes)]
+
+    def update(self, batch: StepBatch) -> Finished:
+        """Count one vector step; rows with mask False are not counted. Ended lanes start again at zero."""
+        self.returns += np.where(batch.mask, batch.reward, 0.0)
+        self.lengths += batch.mask
+        lanes = np.flatnonzero((batch.terminated | batch.truncated) & batch.mask)
+        finished = Finished(lanes, self.returns[lanes], self.lengths[lanes])
+        for lane, score in zip(lanes.tolist(), finished.returns.tolist(), strict=True):
+            self.scores[lane].append(score)
+        self.returns[lanes] = 0.0
+        self.lengths[lanes] = 0
+        return finished
+
+    def completed(self, first: int = 0, last: int | None = None) -> list[float]:
+        """Scores of the lanes first, ..., last - 1 (of one member, say), lane by lane."""
+        return [score for lane in self.scores[first:last] for score in lane]
+
+
+def held(rng: np.random.Generator, draws: np.ndarray, longest: int) -> np.ndarray:
+    """Draws that are held for a while: each lane's time is cut into pieces, and a piece repeats its first draw.
+
+    The lengths are uniform on 1 .. `longest`. With ε-greedy draws a random action then lasts for a whole piece, which
+    carries exploration further than independent steps do (Dabney et al. 2021, arXiv:2006.01782, section 3, with a
+    bounded uniform duration in place of their zeta distribution); the share of random steps stays ε.
+
+    Args:
+        draws: [T, E, ...] independent draws.
+        longest: 1 returns `draws` as they are.
+    """
+    if longest <= 1:
+        return draws
+    steps, lanes = draws.shape[:2]
+    lengths = rng.integers(1, longest + 1, size=(steps, lanes))
+    ends = np.cumsum(lengths, axis=0)  # piece k of a lane covers the steps ends[k - 1] .. ends[k] - 1
+    first = np.empty((steps, lanes), np.int64)
+    for lane in range(lanes):
+        piece = np.searchsorted(ends[:, lane], np.arange(steps), side="right")
+        first[:, lane] = np.where(piece > 0, ends[np.maximum(piece - 1, 0), lane], 0)
+    return draws[first, np.arange(lanes)]
+
+
+def calculate_vectorized_scores(
+    rewards: np.ndarray, terminations: np.ndarray, include_unterminated: bool = False, only_first_episode: bool = True
+) -> list[float]:
+    """Episode returns from recorded steps, in a flat list, environment by environment.
+
+    Args:
+        rewards: [E, T].
+        terminations: [E, T], non-zero at the last step of an episode.
+        include_unterminated: also count what comes after an environment's last end. An environment without any end
+            counts with all its rewards in either case.
+        only_first_episode: one number per environment.
+    """
+    rewards, ends = np.asarray(rewards, dtype=np.float64), np.asarray(terminations).astype(bool)
+    if rewards.ndim != 2 or rewards.shape != ends.shape:
+        raise ConfigError(f"rewards and terminations must both be [envs, steps]; got {rewards.shape}, {ends.shape}.")
+    scores: list[float] = []
+    for reward, end in zip(rewards, ends, strict=True):
+        parts = np.split(reward, np.flatnonzero(end) + 1)  # the last part is what follows the last end
+        rest = parts.pop()
+        if not parts or (include_unterminated and len(rest)):
+            parts.append(rest)
+        scores += [float(part.sum()) for part in (parts[:1] if only_first_episode else parts)]
+    return scores
+
+
+@dataclass(frozen=True, slots=True)
+class EpsilonSchedule:
+    """Exploration by multiplicative decay per vector step: ε₀ = start, εₖ = max(end, start · decayᵏ).
+
+    Attributes:
+        start: ε of the first vector step, in [0, 1].
+        end: floor, in [0, 1].
+        decay: factor per vector step (one call to `env.step`, whatever the number of environments), in (0, 1].
+    """
+
+    start: float = 1.0
+    end: float = 0.1
+    decay: float = 0.995
+
+    def __post_init__(self) -> None:
+        for name, value, is_good in (
+            ("start", self.start, 0 <= self.start <= 1),
+            ("end", self.end, 0 <= self.end <= 1),
+            ("decay", self.decay, 0 < self.decay <= 1),
+        ):
+            if not is_good:
+                interval = "(0, 1]" if name == "decay" else "[0, 1]"
+                raise ConfigError(f"epsilon {name} must be in {interval}; got {value}.")
+
+    def at(self, vector_steps: int) -> float:
+        """ε after so many vector steps. A start below the floor holds for the first step only."""
+        return self.start if vector_steps == 0 else max(self.end, self.start * self.decay**vector_steps)
+
+    def values(self, first: int, count: int) -> np.ndarray:
+        """ε [count] float64 of the vector steps first, first + 1, ..."""
+        return np.array([self.at(first + i) for i in range(count)])
