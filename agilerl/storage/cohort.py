@@ -1,0 +1,267 @@
+"""The cohort: parameters, targets, gradients and moments of several members as rows of flat arrays.
+
+Views live only between `adopt` (the constructor) and `release`. In between a member's `nn.Parameter` objects and its
+torch optimiser's state tensors are views of its row; afterwards every tensor owns its storage again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from agilerl.modules.spec import DenseLayer, DenseStack
+from agilerl.storage.kernels import ACTIVATIONS, LayerViews
+from agilerl.storage.optim import RULES, Columns, OptimizerRule
+
+
+@dataclass(frozen=True)
+class NetworkBinding:
+    """One evaluation network of a member, with the target network that shadows it (None without)."""
+
+    name: str
+    stack: DenseStack
+    target: DenseStack | None = None
+
+
+@dataclass(frozen=True)
+class OptimizerBinding:
+    """One optimiser of a member: the live torch optimiser, the rule that repeats it, the networks it moves."""
+
+    name: str
+    networks: tuple[str, ...]
+    rule: OptimizerRule
+    optimizer: torch.optim.Optimizer
+
+
+@dataclass(frozen=True)
+class MemberBinding:
+    """Everything of a member that lives in rows. `networks` are in column order: each optimiser's lie side by side."""
+
+    networks: tuple[NetworkBinding, ...]
+    optimizers: tuple[OptimizerBinding, ...]
+
+    def signature(self) -> tuple[object, ...]:
+        """Members with equal signatures can share rows: depth, activations, normalisation, targets, optimisers."""
+        shape = tuple(
+            (
+                n.name,
+                n.target is not None,
+                n.stack.layers[0].in_features,
+                n.stack.layers[-1].out_features,
+                *tuple((layer.activation, layer.layer_norm) for layer in n.stack.layers),
+            )
+            for n in self.networks
+        )
+        first = self.networks[0].stack.parameters[0][0]
+        rules = tuple((o.name, o.networks, o.rule) for o in self.optimizers)
+        return shape, rules, first.dtype, str(first.device)
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where one parameter lives: columns [start, start + numel) of a row, with its padded shape."""
+
+    start: int
+    shape: tuple[int, ...]
+
+    def of(self, rows: Tensor) -> Tensor:
+        return rows[:, self.start : self.start + torch.Size(self.shape).numel()].view(rows.shape[0], *self.shape)
+
+
+@dataclass
+class _NetworkLayout:
+    name: str
+    has_target: bool
+    layers: tuple[DenseLayer, ...]  # padded widths
+    slots: list[list[_Slot]] = field(default_factory=list)
+    widths: list[Tensor] = field(default_factory=list)  # per layer [N] real output widths
+    start: int = 0
+    end: int = 0
+
+
+class Cohort:
+    """Rows of N members that share one signature.
+
+    Attributes:
+        value, target, grad, first, second: [N, D]; `target` holds valid columns only where a network has a target.
+        step: optimiser name -> [N, 1] float64 steps taken.
+    """
+
+    def __init__(self, members: Sequence[MemberBinding]) -> None:
+        """Adopt: read the members' live values into rows and bind their tensors to them.
+
+        Raises:
+            ValueError: the members' signatures differ.
+        """
+        if len({m.signature() for m in members}) != 1:
+            raise ValueError("members of one cohort need equal signatures (depth, activations, optimisers, dtype)")
+        self.members = list(members)
+        like = members[0].networks[0].stack.parameters[0][0]
+        self.dtype, self.device = like.dtype, like.device
+        self._layouts, width = self._lay_out()
+        self.value, self.target, self.grad, self.first, self.second = (
+            torch.zeros(len(members), width, dtype=self.dtype, device=self.device) for _ in range(5)
+        )
+        self.step = {
+            o.name: torch.zeros(len(members), 1, dtype=torch.float64, device=self.device) for o in members[0].optimizers
+        }
+        for row in range(len(members)):
+            self._adopt(row)
+
+    def _lay_out(self) -> tuple[list[_NetworkLayout], int]:
+        column = 0
+        layouts = []
+        for position, network in enumerate(self.members[0].networks):
+            stacks = [m.networks[position].stack for m in self.members]
+            padded = tuple(
+                DenseLayer(
+                    max(s.layers[i].in_features for s in stacks),
+                    max(s.layers[i].out_features for s in stacks),
+                    layer.activation,
+                    layer.layer_norm,
+                )
+                for i, layer in enumerate(network.stack.layers)
+            )
+            layout = _NetworkLayout(network.name, network.target is not None, padded, start=column)
+            for i, layer in enumerate(padded):
+                shapes: list[tuple[int, ...]] = [(layer.out_features, layer.in_features), (layer.out_features,)]
+                shapes += [(layer.out_features,)] * (2 if layer.layer_norm else 0)
+                slots = []
+                for shape in shapes:
+                    slots.append(_Slot(column, shape))
+                    column += torch.Size(shape).numel()
+                layout.slots.append(slots)
+                layout.widths.append(torch.tensor([s.layers[i].out_features for s in stacks]))
+            layout.end = column
+            layouts.append(layout)
+        return layouts, column
+
+    def _pairs(self, row: int, rows: Tensor, target: bool = False) -> list[tuple[nn.Parameter, Tensor]]:
+        """(live parameter, its strided view of `rows`) of every parameter of one member."""
+        pairs = []
+        for layout, network in zip(self._layouts, self.members[row].networks, strict=True):
+            stack = network.target if target else network.stack
+            if stack is None:
+                continue
+            for slots, parameters in zip(layout.slots, stack.parameters, strict=True):
+                for slot, parameter in zip(slots, parameters, strict=True):
+                    view = slot.of(rows)[row]
+                    pairs.append((parameter, view[tuple(slice(0, n) for n in parameter.shape)]))
+        return pairs
+
+    def _adopt(self, row: int) -> None:
+        with torch.no_grad():
+            for target, rows in ((False, self.value), (True, self.target)):
+                for parameter, view in self._pairs(row, rows, target):
+                    view.copy_(parameter)
+                    parameter.data = view
+        moments = list(zip(self._pairs(row, self.first), self._pairs(row, self.second), strict=True))
+        owner = self._optimizer_of_parameter(row)
+        for (parameter, first), (_, second) in moments:
+            binding = owner[parameter]
+            state = binding.optimizer.state[parameter]
+            for name, view in zip(RULES[binding.rule.kind].moments, (first, second), strict=True):
+                if name is None:
+                    continue
+                if state.get(name) is not None:
+                    view.copy_(state[name])
+                state[name] = view
+            if "step" in state:
+                self.step[binding.name][row] = float(state["step"])
+            else:
+                state["step"] = torch.zeros((), dtype=torch.float32)
+
+    def _optimizer_of_parameter(self, row: int) -> dict[nn.Parameter, OptimizerBinding]:
+        member = self.members[row]
+        networks = {n.name: n for n in member.networks}
+        return {
+            parameter: binding
+            for binding in member.optimizers
+            for name in binding.networks
+            for parameters in networks[name].stack.parameters
+            for parameter in parameters
+        }
+
+    def write_steps(self) -> None:
+        """Write the step counts into the torch optimisers' states (each parameter's own tensor)."""
+        for row in range(len(self.members)):
+            for parameter, binding in self._optimizer_of_parameter(row).items():
+                binding.optimizer.state[parameter]["step"] = torch.tensor(
+                    float(self.step[binding.name][row]), dtype=torch.float32
+                )
+
+    def release(self) -> None:
+        """Give every member tensors of its own again: parameters, targets, moments and step counts."""
+        for row in range(len(self.members)):
+            for target, rows in ((False, self.value), (True, self.target)):
+                for parameter, view in self._pairs(row, rows, target):
+                    parameter.data = view.clone(memory_format=torch.contiguous_format)
+            owner = self._optimizer_of_parameter(row)
+            for position, rows in enumerate((self.first, self.second)):
+                for parameter, view in self._pairs(row, rows):
+                    binding = owner[parameter]
+                    name = RULES[binding.rule.kind].moments[position]
+                    if name is not None:
+                        binding.optimizer.state[parameter][name] = view.clone(memory_format=torch.contiguous_format)
+        self.write_steps()
+
+    def is_current(self) -> bool:
+        """Whether every bound tensor is still the view that `adopt` made and no step was taken behind our back."""
+        for row, _member in enumerate(self.members):
+            for target, rows in ((False, self.value), (True, self.target)):
+                for parameter, view in self._pairs(row, rows, target):
+                    if parameter.data_ptr() != view.data_ptr() or parameter.shape != view.shape:
+                        return False
+        return True
+
+    def layers(self, network: str, rows: Tensor) -> list[LayerViews]:
+        """`network`'s layers as views of `rows` [N, D] (one of `value`, `target`, `grad`)."""
+        layout = next(item for item in self._layouts if item.name == network)
+        return [
+            _layer_views(layer, [slot.of(rows) for slot in slots], widths.to(self.device), self.dtype)
+            for layer, slots, widths in zip(layout.layers, layout.slots, layout.widths, strict=True)
+        ]
+
+    def has_target(self, network: str) -> bool:
+        return next(item for item in self._layouts if item.name == network).has_target
+
+    def span(self, network: str) -> slice:
+        """The columns of one network."""
+        layout = next(item for item in self._layouts if item.name == network)
+        return slice(layout.start, layout.end)
+
+    def columns(self, optimizer: str) -> Columns:
+        """The columns of one optimiser, as views.
+
+        Raises:
+            ValueError: its networks do not lie side by side.
+        """
+        binding = next(o for o in self.members[0].optimizers if o.name == optimizer)
+        spans = sorted((self.span(name) for name in binding.networks), key=lambda span: span.start)
+        if any(left.stop != right.start for left, right in itertools.pairwise(spans)):
+            raise ValueError(f"the networks of {optimizer!r} do not lie side by side in the rows")
+        span = slice(spans[0].start, spans[-1].stop)
+        value, grad, first, second = (x[:, span] for x in (self.value, self.grad, self.first, self.second))
+        return Columns(value, grad, first, second, self.step[optimizer])
+
+
+def _layer_views(layer: DenseLayer, views: list[Tensor], widths: Tensor, dtype: torch.dtype) -> LayerViews:
+    padded = bool((widths != layer.out_features).any())
+    mask = width = None
+    if padded:
+        mask = (torch.arange(layer.out_features, device=widths.device) < widths[:, None]).to(dtype).unsqueeze(1)
+        width = widths.to(dtype).view(-1, 1, 1)
+    norm = [v.unsqueeze(1) for v in views[2:]]
+    return LayerViews(
+        views[0],
+        views[1].unsqueeze(1),
+        norm[0] if norm else None,
+        norm[1] if norm else None,
+        ACTIVATIONS[layer.activation] if layer.activation else None,
+        mask,
+        width,
+    )

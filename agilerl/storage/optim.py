@@ -1,0 +1,138 @@
+"""Optimiser steps over flat rows: one call moves every parameter of every member.
+
+Each rule repeats the arithmetic of its `torch.optim` namesake, with learning rate and step count per member, so that
+a row and a plain torch optimiser agree to rounding (`tests/differential/test_flat_optimisers.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class OptimizerRule:
+    """How one optimiser moves its columns.
+
+    Attributes:
+        kind: key of `RULES`.
+        options: hashable (name, value) pairs of the options that the rule reads.
+    """
+
+    kind: str
+    options: tuple[tuple[str, Any], ...]
+
+    def get(self, name: str) -> Any:
+        return dict(self.options)[name]
+
+
+@dataclass(slots=True)
+class Columns:
+    """The rows' columns that belong to one optimiser; every tensor is a view.
+
+    Attributes:
+        value, grad: [N, C] parameters and gradients.
+        first, second: [N, C] first and second moments (momentum buffer and square average for SGD and RMSprop).
+        step: [N, 1] float64, optimiser steps taken by each member.
+    """
+
+    value: Tensor
+    grad: Tensor
+    first: Tensor
+    second: Tensor
+    step: Tensor
+
+
+def adam(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1); `lr` [N, 1]. AdamW (arXiv:1711.05101) decays first."""
+    beta1, beta2 = rule.get("betas")
+    decay, eps = rule.get("weight_decay"), rule.get("eps")
+    grad = columns.grad
+    if decay:
+        if rule.kind == "AdamW":
+            columns.value.mul_(1 - lr * decay)
+        else:
+            grad = grad.add(columns.value, alpha=decay)
+    columns.step.add_(1)
+    columns.first.lerp_(grad, 1 - beta1)
+    columns.second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+    step_size = (lr / (1 - beta1**columns.step)).to(lr.dtype)
+    root = (1 - beta2**columns.step).rsqrt_().to(lr.dtype)
+    denominator = columns.second.sqrt().mul_(root).add_(eps)
+    columns.value.sub_((columns.first * step_size).div_(denominator))
+
+
+def sgd(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:
+    """Gradient descent with momentum as in `torch.optim.SGD` (dampening 0): buf = mu·buf + g; p -= lr·buf."""
+    momentum, decay = rule.get("momentum"), rule.get("weight_decay")
+    grad = columns.grad.add(columns.value, alpha=decay) if decay else columns.grad
+    columns.step.add_(1)
+    if momentum:
+        columns.first.mul_(momentum).add_(grad)
+        grad = grad.add(columns.first, alpha=momentum) if rule.get("nesterov") else columns.first
+    columns.value.sub_(grad * lr)
+
+
+def rmsprop(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:
+    """RMSprop (Hinton 2012, lecture 6e) as in `torch.optim.RMSprop` without centring; momentum is allowed."""
+    alpha, eps = rule.get("alpha"), rule.get("eps")
+    momentum, decay = rule.get("momentum"), rule.get("weight_decay")
+    grad = columns.grad.add(columns.value, alpha=decay) if decay else columns.grad
+    columns.step.add_(1)
+    columns.second.mul_(alpha).addcmul_(grad, grad, value=1 - alpha)
+    moved = grad / columns.second.sqrt().add_(eps)
+    if momentum:
+        moved = columns.first.mul_(momentum).add_(moved)
+    columns.value.sub_(moved * lr)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    step: Callable[[Columns, Tensor, OptimizerRule], None]
+    options: tuple[str, ...]
+    moments: tuple[str | None, str | None]  # names of (first, second) in the torch optimiser's state
+    refused: Mapping[str, Any]  # option values that the flat rule does not carry out
+
+
+RULES: dict[str, _Kind] = {
+    "Adam": _Kind(
+        adam, ("betas", "eps", "weight_decay"), ("exp_avg", "exp_avg_sq"), {"amsgrad": True, "maximize": True}
+    ),
+    "AdamW": _Kind(
+        adam, ("betas", "eps", "weight_decay"), ("exp_avg", "exp_avg_sq"), {"amsgrad": True, "maximize": True}
+    ),
+    "SGD": _Kind(sgd, ("momentum", "weight_decay", "nesterov"), ("momentum_buffer", None), {"maximize": True}),
+    "RMSprop": _Kind(
+        rmsprop,
+        ("alpha", "eps", "weight_decay", "momentum"),
+        ("momentum_buffer", "square_avg"),
+        {"centered": True, "maximize": True},
+    ),
+}
+
+
+def rule_of(optimizer: torch.optim.Optimizer) -> OptimizerRule | None:
+    """The flat rule that does what `optimizer` does, or None: then the optimiser itself must run."""
+    cls = type(optimizer)
+    kind = RULES.get(cls.__name__)
+    if kind is None or cls is not getattr(torch.optim, cls.__name__):
+        return None
+    group = optimizer.param_groups[0]
+    if any(group.get(name) == value for name, value in kind.refused.items()) or group.get("dampening"):
+        return None
+    options = tuple((name, group[name]) for name in kind.options)
+    same = all(tuple((name, g[name]) for name in kind.options) == options for g in optimizer.param_groups)
+    return OptimizerRule(cls.__name__, options) if same else None
+
+
+def clip_rows(grad: Tensor, max_norm: Tensor) -> None:
+    """Scale each member's gradient row [N, C] in place so that its 2-norm is at most `max_norm` [N, 1].
+
+    Pascanu et al. 2013, arXiv:1211.5063, algorithm 1, with the 1e-6 of `torch.nn.utils.clip_grad_norm_`.
+    """
+    norm = torch.linalg.vector_norm(grad, dim=1, keepdim=True)
+    grad.mul_((max_norm / (norm + 1e-6)).clamp_(max=1))

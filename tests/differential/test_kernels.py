@@ -1,0 +1,97 @@
+"""Closed-form kernels against autograd and plain torch modules, in float64."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from agilerl.storage.kernels import ACTIVATIONS, LayerViews, mlp_backward, mlp_forward
+
+
+def torch_layers(sizes: list[int], activation: str | None, norm: bool, seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    modules: list[nn.Module] = []
+    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+        modules.append(nn.Linear(fan_in, fan_out))
+        if i < len(sizes) - 2:
+            if norm:
+                layer = nn.LayerNorm(fan_out)
+                nn.init.normal_(layer.weight)
+                nn.init.normal_(layer.bias)
+                modules.append(layer)
+            if activation:
+                modules.append(getattr(nn, activation)())
+    return nn.Sequential(*modules).double()
+
+
+def views(nets: list[nn.Sequential], activation: str | None, width: int, grads: bool = False) -> list[LayerViews]:
+    """Zero-padded copies of several networks' parameters; hidden layers padded to `width`."""
+    linears = [[m for m in net if isinstance(m, nn.Linear)] for net in nets]
+    norms = [[m for m in net if isinstance(m, nn.LayerNorm)] for net in nets]
+    layers = []
+    depth = len(linears[0])
+    for i in range(depth):
+        fan_in = linears[0][0].in_features if i == 0 else width
+        last = i == depth - 1
+        fan_out = linears[0][-1].out_features if last else width
+        weight = torch.zeros(len(nets), fan_out, fan_in, dtype=torch.float64)
+        bias = torch.zeros(len(nets), 1, fan_out, dtype=torch.float64)
+        scale, shift = torch.zeros_like(bias), torch.zeros_like(bias)
+        mask = torch.zeros_like(bias)
+        count = torch.zeros(len(nets), 1, 1, dtype=torch.float64)
+        for n, own in enumerate(linears):
+            out, inn = own[i].weight.shape
+            mask[n, 0, :out], count[n] = 1, out
+            if not grads:
+                weight[n, :out, :inn], bias[n, 0, :out] = own[i].weight.detach(), own[i].bias.detach()
+                if norms[n] and not last:
+                    scale[n, 0, :out] = norms[n][i].weight.detach()
+                    shift[n, 0, :out] = norms[n][i].bias.detach()
+        padded = bool((mask == 0).any())
+        has_norm = bool(norms[0]) and not last
+        layers.append(
+            LayerViews(
+                weight,
+                bias,
+                scale if has_norm else None,
+                shift if has_norm else None,
+                ACTIVATIONS[activation] if activation and not last else None,
+                mask if padded else None,
+                count if padded else None,
+            )
+        )
+    return layers
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, None])
+def test_stack_equals_each_network_alone_in_outputs_and_gradients(activation: str | None, norm: bool) -> None:
+    nets = [torch_layers([5, w, w + 3, 2], activation, norm, seed) for seed, w in enumerate((7, 16, 11))]
+    layers, grads = views(nets, activation, 19), views(nets, activation, 19, grads=True)
+    x = torch.randn(3, 33, 5, dtype=torch.float64)
+    weight = torch.randn(3, 33, 2, dtype=torch.float64)
+    out, saved = mlp_forward(layers, x, save=True)
+    dx = mlp_backward(layers, grads, saved, weight, input_grad=True)
+    assert dx is not None
+    for n, net in enumerate(nets):
+        own = x[n].clone().requires_grad_()
+        expected = net(own)
+        (expected * weight[n]).sum().backward()
+        torch.testing.assert_close(out[n], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(dx[n], own.grad, rtol=1e-11, atol=1e-12)
+        linears = [m for m in net if isinstance(m, nn.Linear)]
+        norms = [m for m in net if isinstance(m, nn.LayerNorm)]
+        for i, linear in enumerate(linears):
+            o, k = linear.weight.shape
+            torch.testing.assert_close(grads[i].weight[n, :o, :k], linear.weight.grad, rtol=1e-11, atol=1e-12)
+            torch.testing.assert_close(grads[i].bias[n, 0, :o], linear.bias.grad, rtol=1e-11, atol=1e-12)
+            assert not grads[i].weight[n, o:].any(), "gradient leaked into padded units"
+            assert not grads[i].weight[n, :, k:].any(), "gradient leaked into padded inputs"
+            if i < len(norms):
+                torch.testing.assert_close(grads[i].norm_weight[n, 0, :o], norms[i].weight.grad, rtol=1e-11, atol=1e-12)
+                torch.testing.assert_close(grads[i].norm_bias[n, 0, :o], norms[i].bias.grad, rtol=1e-11, atol=1e-12)
+                assert not grads[i].norm_weight[n, 0, o:].any()
+                assert not grads[i].norm_bias[n, 0, o:].any()
