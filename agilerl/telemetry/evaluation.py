@@ -1,0 +1,59 @@
+"""What a policy scores: the returns of its episodes and how sure their mean is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+RESAMPLES = 5000
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns of full episodes that chose nothing.
+
+    Attributes:
+        mean, std: over the episodes; std with n - 1.
+        iqm: mean of the middle half (25 % cut at each end).
+        ci95: 95 % bootstrap interval of the mean.
+        returns: one per episode.
+    """
+
+    mean: float
+    std: float
+    iqm: float
+    ci95: tuple[float, float]
+    returns: tuple[float, ...]
+
+    @classmethod
+    def from_returns(cls, returns: Sequence[float]) -> Evaluation:
+        """Summarise returns; equal returns give an equal interval (the resampling has a seed of its own)."""
+        values = np.asarray(returns, dtype=np.float64)
+        if values.ndim != 1 or not len(values):
+            raise ValueError(f"returns must hold at least one episode; got shape {values.shape}. fix: episodes >= 1.")
+        cut = len(values) // 4
+        middle = np.sort(values)[cut : len(values) - cut]
+        draws = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
+        low, high = np.quantile(values[draws].mean(axis=1), [0.025, 0.975])
+        std = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+        return cls(float(values.mean()), std, float(middle.mean()), (float(low), float(high)), tuple(values.tolist()))
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values; std is null for a single episode."""
+        return {
+            "episodes": len(self.returns),
+            "mean": self.mean,
+            "std": None if math.isnan(self.std) else self.std,
+            "iqm": self.iqm,
+            "ci95": list(self.ci95),
+            "returns": list(self.returns),
+        }
+
+    def __str__(self) -> str:
+        """`100 episodes: mean 224.1, 95% CI 214.0..233.0`."""
+        low, high = self.ci95
+        return f"{len(self.returns)} episodes: mean {self.mean:.1f}, 95% CI {low:.1f}..{high:.1f}"

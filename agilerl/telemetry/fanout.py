@@ -1,0 +1,80 @@
+"""One sink that is many, and that keeps a broken one away from the training."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+
+from agilerl.errors import AgileRLError, warn_once
+from agilerl.telemetry.record import Birth, GenerationRecord, RunPlan, Sink
+
+
+class BaseSink:
+    """A sink that does nothing: override what you need."""
+
+    def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
+        """Called once, before the first environment step."""
+
+    def progress(self, env_steps: int, seconds: float) -> None:
+        """Called now and then inside a generation."""
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Called after each generation."""
+
+    def message(self, text: str) -> None:
+        """One line that the user should see."""
+
+    def close(self) -> None:
+        """Called once, also after an error."""
+
+
+class Sinks(BaseSink):
+    """Hands every call to each sink in turn.
+
+    A sink that raises is closed, dropped and warned about once; the training goes on. The exception is a user
+    error in `start` (`AgileRLError`), which is raised: nothing has been trained yet.
+    """
+
+    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
+        self.sinks: list[Sink] = list(sinks)
+
+    def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
+        """Start each sink."""
+        self._each(lambda sink: sink.start(plan, founders), raise_user_errors=True)
+
+    def progress(self, env_steps: int, seconds: float) -> None:
+        """Pass the progress on."""
+        self._each(lambda sink: sink.progress(env_steps, seconds))
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Pass the generation on."""
+        self._each(lambda sink: sink.generation(record))
+
+    def message(self, text: str) -> None:
+        """Pass the line on."""
+        self._each(lambda sink: sink.message(text))
+
+    def close(self) -> None:
+        """Close each sink that is left, once."""
+        self._each(lambda sink: sink.close())
+        self.sinks = []
+
+    def _each(self, call: Callable[[Sink], None], raise_user_errors: bool = False) -> None:
+        for sink in list(self.sinks):
+            try:
+                call(sink)
+            except Exception as error:  # whatever a tracker may raise must not end the training
+                if raise_user_errors and isinstance(error, AgileRLError):
+                    raise
+                self._drop(sink, error)
+
+    def _drop(self, sink: Sink, error: Exception) -> None:
+        self.sinks.remove(sink)
+        with contextlib.suppress(Exception):
+            sink.close()
+        name = type(sink).__name__
+        warn_once(
+            f"sink:{name}:{type(error).__name__}",
+            f"{name} failed ({type(error).__name__}: {error}) and gets no more records; the training goes on.",
+            stacklevel=5,
+        )

@@ -1,0 +1,106 @@
+"""Records as files: metrics.csv (a row per member and generation), evolution.jsonl (a line per birth)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from agilerl.telemetry.fanout import BaseSink
+from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
+
+MEMBER_COLUMNS = (
+    "generation", "id", "slot", "parent", "fitness", "score", "env_steps", "updates", "loss", "mutation", "network",
+    "is_best",
+)  # fmt: skip
+GENERATION_COLUMNS = ("population_env_steps", "evaluation_env_steps", "epsilon", "confirmation", "seconds")
+
+
+def jsonable(value: Any) -> Any:
+    """Plain JSON values: numpy scalars become numbers, tuples lists, a number that is not finite becomes null."""
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): jsonable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(v) for v in value]
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+class _FileSink(BaseSink):
+    """A text file opened at `start` for appending and flushed after each generation."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._file: IO[str] | None = None
+
+    def _open(self) -> IO[str]:
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.path, "a", encoding="utf-8", newline="")  # noqa: SIM115 (open for the whole run)
+        return self._file
+
+    def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
+        """Open the file."""
+        self._open()
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class CsvSink(_FileSink):
+    """One row per member and generation; the header stands once, hyperparameters are columns `hp.<name>`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        self._columns: list[str] = []
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Append the generation's rows and flush."""
+        file = self._open()
+        rows = [_row(record, member) for member in record.members]
+        if not self._columns:
+            names = sorted({key for row in rows for key in row if key.startswith("hp.")})
+            self._columns = [*MEMBER_COLUMNS, *names, *GENERATION_COLUMNS]
+        writer = csv.DictWriter(file, self._columns, extrasaction="ignore", lineterminator="\n")
+        if file.tell() == 0:
+            writer.writeheader()
+        writer.writerows(rows)
+        file.flush()
+
+
+def _row(record: GenerationRecord, member: MemberRecord) -> dict[str, Any]:
+    row = {name: getattr(member, name) for name in MEMBER_COLUMNS if name != "generation"}
+    row |= {name: getattr(record, name) for name in ("generation", *GENERATION_COLUMNS)}
+    row |= {f"hp.{name}": value for name, value in member.hyperparameters.items()}
+    row["seconds"] = round(record.seconds, 3)
+    row["is_best"] = int(member.is_best)
+    return row
+
+
+class JsonlSink(_FileSink):
+    """One JSON line per birth, the founders first; lines are only ever appended."""
+
+    def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
+        """Open the file and write the founders."""
+        super().start(plan, founders)
+        self._write(founders)
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Append the generation's births."""
+        self._write(record.births)
+
+    def _write(self, births: Iterable[Birth]) -> None:
+        file = self._open()
+        file.writelines(json.dumps(jsonable(asdict(birth)), allow_nan=False) + "\n" for birth in births)
+        file.flush()

@@ -1,0 +1,190 @@
+"""The folder of a run: configuration, facts, metrics, lineage and the best policy."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from agilerl.checkpoint import load_tree, save_tree, write_atomic
+from agilerl.config import Manifest, dump_yaml, load_manifest
+from agilerl.errors import RunError
+from agilerl.telemetry.fanout import BaseSink
+from agilerl.telemetry.files import CsvSink, JsonlSink, jsonable
+from agilerl.telemetry.record import Birth
+
+PACKAGES = ("agilerl", "torch", "numpy", "gymnasium", "tensordict", "safetensors", "pydantic")
+
+
+class RunDirectory:
+    """`runs/<env>/<algo>-<nnnn>/`. Files are replaced atomically or only appended to."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """A directory that exists already; `create` makes one, `open` checks one."""
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, out: str | os.PathLike[str], env_id: str, algo: str) -> RunDirectory:
+        """Make the next free directory. Two processes never get the same one: `mkdir` decides."""
+        folder = Path(out) / re.sub(r"[^\w.-]+", "-", env_id).strip(".")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            number = 1 + max((_number(p.name, algo) for p in folder.iterdir()), default=0)
+            while True:
+                path = folder / f"{algo.lower()}-{number:04d}"
+                try:
+                    path.mkdir()
+                    return cls(path)
+                except FileExistsError:
+                    number += 1
+        except OSError as error:
+            raise RunError(f"cannot make a run directory in {folder} ({error.strerror}). fix: --out DIR.") from error
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
+        """The run at `path`; RunError says what is there instead."""
+        folder = Path(path)
+        if not folder.exists():
+            raise RunError(f"there is no run at {folder}. fix: check the path; `agilerl train` prints it.")
+        if not (folder / "run.json").is_file():
+            raise RunError(f"{folder} is not a run directory (no run.json). fix: name runs/<env>/<algo>-<nnnn>.")
+        return cls(folder)
+
+    def begin(self, manifest: Manifest, *, argv: Sequence[str] = (), **facts: Any) -> None:
+        """Write config.yaml, and run.json with status "running"."""
+        write_atomic(self.path / "config.yaml", dump_yaml(manifest))
+        self._write(
+            {
+                "status": "running",
+                "algo": manifest.algorithm.name,
+                "env_id": manifest.environment.name,
+                "seed": manifest.training.seed,
+                "manifest_hash": manifest.hash(),
+                "argv": list(argv),
+                "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                "git": git_hash(),
+                "versions": versions(),
+                "host": {"system": platform.platform(), "cpus": os.cpu_count()},
+                **facts,
+            }
+        )
+
+    def update(self, **facts: Any) -> None:
+        """Replace some entries of run.json (a nested dictionary is merged)."""
+        content = self.facts()
+        for key, value in facts.items():
+            old = content.get(key)
+            content[key] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
+        self._write(content)
+
+    def finish(self, status: str, **facts: Any) -> None:
+        """Record how the run ended: "done", "interrupted" or "failed"."""
+        self.update(status=status, ended=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **facts)
+
+    def facts(self) -> dict[str, Any]:
+        """The content of run.json."""
+        try:
+            return dict(json.loads((self.path / "run.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.path / 'run.json'} cannot be read ({error}). fix: name another run.") from error
+
+    def manifest(self) -> Manifest:
+        """The resolved configuration of the run."""
+        return load_manifest(self.path / "config.yaml")
+
+    def lineage(self) -> list[Birth]:
+        """Every birth. A killed process may have left half of the last line: only whole lines count."""
+        path = self.path / "evolution.jsonl"
+        if not path.is_file():
+            return []
+        known = {f.name for f in fields(Birth)}
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        whole = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [Birth(**{k: v for k, v in birth.items() if k in known}) for birth in whole]
+
+    def history(self) -> list[list[float]]:
+        """Fitness by generation, then member."""
+        path = self.path / "metrics.csv"
+        if not path.is_file():
+            return []
+        by_generation: dict[str, list[float]] = {}
+        with open(path, encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                by_generation.setdefault(row["generation"], []).append(float(row["fitness"] or "nan"))
+        return list(by_generation.values())
+
+    def sinks(self) -> list[BaseSink]:
+        """metrics.csv and evolution.jsonl, and the facts of the plan into run.json."""
+        metrics, lineage = CsvSink(self.path / "metrics.csv"), JsonlSink(self.path / "evolution.jsonl")
+        return [metrics, lineage, _PlanSink(self)]
+
+    def save_best(self, spec: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec) and best/policy.json.
+
+        The first file alone is enough to rebuild the policy, so that a kill between the two loses nothing; the
+        second is for readers.
+
+        Args:
+            spec: JSON values: algorithm, spaces, network, normaliser (`agent.policy_spec()`).
+            state: name -> tensor (`agent.policy_state()`).
+        """
+        save_tree(self.path / "best" / "policy.safetensors", {"policy": dict(state), "spec": dict(spec)})
+        write_atomic(self.path / "best" / "policy.json", json.dumps(jsonable(spec), indent=2) + "\n")
+
+    def load_best(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(spec, state) as they were saved."""
+        path = self.path / "best" / "policy.safetensors"
+        if not path.is_file():
+            status = self.facts().get("status", "unknown")
+            raise RunError(f"{self.path} holds no policy (status: {status}). fix: train again, or name another run.")
+        tree = load_tree(path)
+        return tree["spec"], tree["policy"]
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        write_atomic(self.path / "run.json", json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n")
+
+
+class _PlanSink(BaseSink):
+    """Writes what was decided at the start (learner, backend, threads) into run.json."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+
+    def start(self, plan: Any, founders: Sequence[Any]) -> None:
+        names = ("learner", "env_backend", "threads", "device", "num_envs", "population", "max_env_steps", "notes")
+        self._run.update(**{name: getattr(plan, name) for name in names}, **dict(plan.extra))
+
+
+def _number(name: str, algo: str) -> int:
+    match = re.fullmatch(rf"{re.escape(algo.lower())}-(\d+)", name)
+    return int(match[1]) if match else 0
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that decide a result."""
+    found = {"python": sys.version.split()[0]}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_hash() -> str | None:
+    """The commit of the working directory, None outside a repository or without git."""
+    try:
+        result = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None
