@@ -1,0 +1,315 @@
+"""Single-agent algorithms: spaces, batches, and the choice between the row engine and plain modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agilerl.algorithms.core.base import EvolvableAlgorithm
+from agilerl.algorithms.core.registry import HyperparameterConfig
+from agilerl.algorithms.core.solo import SoloRows
+from agilerl.algorithms.core.update import ModuleEngine, TransitionBatch, UpdateEngine
+from agilerl.envs.step import as_lanes
+from agilerl.envs.vector import make_vect_envs
+from agilerl.errors import AlgorithmError, EnvError, NotAvailableYetError, RunError, ShapeError
+from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.spaces import space_from_json, space_to_json
+from agilerl.rng import Purpose, resolve_seed, seeds, stream
+from agilerl.rollouts.evaluate import evaluate, test_agent
+from agilerl.storage.cohort import MemberBinding, NetworkBinding, OptimizerBinding
+from agilerl.storage.optim import rule_of
+from agilerl.telemetry.evaluation import Evaluation
+
+FIELDS = ("obs", "action", "reward", "next_obs", "done")
+OLD_FIELDS = {"state": "obs", "next_state": "next_obs"}
+
+
+class RLAlgorithm(EvolvableAlgorithm):
+    """An algorithm for one policy in one observation space and one action space.
+
+    `policy_class` is the network class of the policy, by which a saved one is made again.
+
+    Args:
+        observation_space, action_space: of one environment, not of the vector.
+        seed: of this agent's exploration and evaluation streams; None follows `torch.initial_seed()`.
+
+    The other arguments are `EvolvableAlgorithm`'s.
+    """
+
+    policy_class: type[EvolvableNetwork]
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        torch_compiler: str | None = None,
+        name: str | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(index, hp_config, device, accelerator, torch_compiler, name)
+        for what, space in (("observation_space", observation_space), ("action_space", action_space)):
+            if not isinstance(space, gym.Space):
+                raise AlgorithmError(
+                    f"{self.algo}: {what} must be a gymnasium space; got {type(space).__name__}. "
+                    f"fix: pass env.single_{what} (or env.{what})."
+                )
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.seed = resolve_seed(seed)
+        self.environment: dict[str, Any] | None = None  # {"id", "kwargs"} of the environment trained in
+        self._exploration = stream(self.seed, Purpose.EXPLORATION, member=index)
+
+    # --- population engine ---------------------------------------------------------------------------------------
+
+    def policy_network(self) -> EvolvableNetwork:
+        """The policy, for algorithms whose policy is a network over an observation space."""
+        policy = self.policy_module()
+        assert isinstance(policy, EvolvableNetwork)
+        return policy
+
+    def update_options(self) -> tuple[Any, ...]:
+        """Options that `update` branches on; members of one cohort have them in common."""
+        return ()
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> Tensor:
+        """One update of every member in `engine`; of this agent only the options above may be read."""
+        raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch) or learn(experiences)")
+
+    @staticmethod
+    def greedy(outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:
+        """Greedy actions from policy outputs [..., out]; a subclass implements it."""
+        raise NotImplementedError("an algorithm with update() must implement greedy(outputs, mask) -> actions")
+
+    @staticmethod
+    def is_stackable(network: nn.Module) -> bool:
+        """Whether the network is still nothing but dense layers, without hooks."""
+        return isinstance(network, EvolvableNetwork) and network.dense_stack() is not None
+
+    def binding(self) -> MemberBinding | None:
+        """What of this agent can live in rows; None where a network or an optimiser does not stack."""
+        self.follow_optimizers()
+        if not isinstance(self.policy_module(), EvolvableNetwork):
+            return None
+        networks, optimizers = [], []
+        for group in self.registry.groups:
+            stack = getattr(self, str(group.eval_network)).dense_stack()
+            shared = [getattr(self, name).dense_stack() for name in group.shared_networks or []]
+            if stack is None or len(shared) > 1 or any(s is None for s in shared):
+                return None
+            networks.append(NetworkBinding(str(group.eval_network), stack, shared[0] if shared else None))
+        for config in self.registry.optimizers:
+            rule = rule_of(getattr(self, config.name).optimizer)
+            if rule is None:
+                return None
+            optimizer = getattr(self, config.name).optimizer
+            optimizers.append(OptimizerBinding(config.name, tuple(config.networks), rule, optimizer))
+        return MemberBinding(tuple(networks), tuple(optimizers))
+
+    def solo_rows(self) -> SoloRows | None:
+        """This agent's own row, bound anew where its networks have changed; None where it does not stack."""
+        rows: SoloRows | None = self.__dict__.get("_cohort")
+        self.follow_optimizers()
+        if rows is None or not rows.is_current(self):
+            rows = SoloRows(self) if self.binding() is not None else None
+            object.__setattr__(self, "_cohort", rows)
+        return rows
+
+    # --- learning ------------------------------------------------------------------------------------------------
+
+    def learn(self, experiences: Any) -> float:
+        """One update from sampled transitions.
+
+        Args:
+            experiences: what `ReplayBuffer.sample` returns in either dialect: a TensorDict or mapping with the keys
+                obs, action, reward, next_obs, done, or a tuple in that order. `done` means terminated.
+
+        Returns:
+            The loss before the update.
+        """
+        return self.learn_batch(self.make_batch(experiences))
+
+    def learn_batch(self, batch: TransitionBatch, plain: bool = False) -> float:
+        """One update from a prepared batch [B, ...]; `plain` forces plain torch modules."""
+        self.remember_observations(batch.obs)
+        rows = None if plain else self.solo_rows()
+        if rows is None:
+            self.follow_optimizers()
+            return float(self.update(ModuleEngine(self), batch).detach())
+        prepare = self.policy_network().preprocess
+        prepared = replace(batch, obs=prepare(batch.obs), next_obs=prepare(batch.next_obs))
+        loss = self.update(rows.refresh(self), prepared.map(lambda x: x.unsqueeze(0)))
+        rows.stepped()
+        return float(loss.detach())
+
+    def make_batch(self, experiences: Any) -> TransitionBatch:
+        """Sampled transitions as tensors on this agent's device."""
+        fields = _fields(experiences)
+        dtype = next(iter(self.policy_module().parameters())).dtype
+        obs, next_obs = (torch.as_tensor(fields[name]).to(self.device) for name in ("obs", "next_obs"))
+        if isinstance(self.observation_space, gym.spaces.Discrete):
+            obs, next_obs = obs.flatten(), next_obs.flatten()  # old buffers store scalars as columns
+        count = obs.shape[0]
+        reward, done = (
+            torch.as_tensor(fields[name]).to(self.device, dtype).reshape(count) for name in ("reward", "done")
+        )
+        action = torch.as_tensor(fields["action"]).to(self.device)
+        weight = torch.full((count,), 1 / count, dtype=dtype, device=obs.device)
+        mask = None if "next_mask" not in fields else torch.as_tensor(fields["next_mask"]).to(self.device).bool()
+        return TransitionBatch(obs, self.prepare_action(action, count), reward, next_obs, done, weight, mask)
+
+    def prepare_action(self, action: Tensor, count: int) -> Tensor:
+        """Stored actions as the update wants them: int64 [B] for discrete spaces."""
+        return action.reshape(count).long()
+
+    # --- evaluation ------------------------------------------------------------------------------------------------
+
+    def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
+        """Mean return of the first finished episode of each environment, averaged over `loop` rounds; greedy.
+
+        The training mode is restored. The result is appended to `fitness`.
+
+        Args:
+            env: single or vector environment; it is reset, never closed.
+            swap_channels: observations are [H, W, C] and turned to [C, H, W].
+            max_steps: cut episodes there and count the return so far; None runs to the end.
+            loop: evaluation rounds.
+        """
+        before = self.training
+        self.set_training_mode(False)
+        try:
+            count = max(1, int(getattr(env, "num_envs", 1)))
+            start = seeds(self.seed, Purpose.EVALUATION, count * loop, len(self.fitness)).reshape(loop, count)
+            fitness = test_agent(self._greedy, env, max_steps, loop, swap_channels, seeds=start)
+        finally:
+            self.set_training_mode(before)
+        self.fitness.append(fitness)
+        return fitness
+
+    def evaluate(self, episodes: int = 100, seed: int | None = None, env: Any = None) -> Evaluation:
+        """Play whole episodes greedily and summarise their returns; neither `fitness` nor training is touched.
+
+        Args:
+            episodes: how many. seed: of the episodes; None takes the agent's own final-test stream, so that two calls
+                play the same episodes.
+            env: anything that trains; None makes the environment that the agent was trained in.
+
+        Raises:
+            EnvError: no environment is given and none is known.
+        """
+        made = None if env is not None else self._make_environment(episodes)
+        lanes = as_lanes(env) if made is None else made.replicate(1, reset_ended=False)
+        start = seeds(self.seed if seed is None else resolve_seed(seed), Purpose.FINAL_TEST, episodes)
+        before = self.training
+        self.set_training_mode(False)
+        try:
+            found = evaluate(_GreedyActor(self), lanes, 1, episodes, start)
+        finally:
+            self.set_training_mode(before)
+            if made is not None:
+                lanes.close()
+                made.close()
+        return Evaluation.from_returns(found.returns[0].tolist())
+
+    def _make_environment(self, episodes: int) -> Any:
+        if self.environment is None:
+            raise EnvError(f"{self.algo}.evaluate() does not know an environment. fix: agent.evaluate(env=my_env).")
+        return make_vect_envs(
+            self.environment["id"], num_envs=min(episodes, 32), **dict(self.environment.get("kwargs") or {})
+        )
+
+    def state(self) -> dict[str, Any]:
+        spaces = {name: _space(getattr(self, name)) for name in ("observation_space", "action_space")}
+        return {**super().state(), "spaces": spaces, "exploration": self._exploration.bit_generator.state}
+
+    def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
+        super().load_state(state, source)
+        if "exploration" in state:
+            self._exploration.bit_generator.state = state["exploration"]
+
+    @classmethod
+    def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Self:
+        unknown = [name for name, space in state["spaces"].items() if space is None]
+        if unknown:
+            raise RunError(f"the file does not hold the {unknown[0]}. fix: make the agent, then load_checkpoint(path).")
+        spaces: dict[str, Any] = {name: space_from_json(space) for name, space in state["spaces"].items()}
+        return cls(**spaces, device=device, accelerator=accelerator)
+
+    def policy_spec(self) -> dict[str, Any]:
+        """JSON-able description of the policy, with the environment that it was trained in."""
+        return {**super().policy_spec(), "environment": self.environment}
+
+    def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+        action: np.ndarray = self.get_action(obs, 0.0, mask)
+        return action
+
+    def clone(self, index: int | None = None, wrap: bool = True) -> Self:
+        twin = super().clone(index, wrap)
+        if index is not None and index != self.index:
+            twin._exploration = stream(self.seed, Purpose.EXPLORATION, len(self.fitness), index)
+        return twin
+
+    @classmethod
+    def population(
+        cls,
+        size: int,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        wrapper_cls: Any = None,
+        wrapper_kwargs: dict[str, Any] | None = None,
+        *,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """`size` agents with indices 0 .. size-1, each with weights of its own."""
+        run_seed = resolve_seed(seed)
+        own = seeds(run_seed, Purpose.INITIAL_WEIGHTS, size)
+        agents: list[Any] = [
+            cls(observation_space, action_space, index=i, seed=int(own[i]), **kwargs) for i in range(size)
+        ]
+        return [wrapper_cls(a, **(wrapper_kwargs or {})) for a in agents] if wrapper_cls else agents
+
+
+def _space(space: gym.Space[Any]) -> dict[str, Any] | None:
+    """The space as JSON, None for a kind that cannot be described yet."""
+    try:
+        return space_to_json(space)
+    except NotAvailableYetError:
+        return None
+
+
+class _GreedyActor:
+    """One agent as the population that `rollouts.evaluate` expects."""
+
+    def __init__(self, agent: RLAlgorithm) -> None:
+        self.agent = agent
+
+    def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        """obs [1, E, ...] -> actions [1, E, ...]."""
+        return self.agent._greedy(obs[0], None if mask is None else mask[0])[None]
+
+
+def _fields(experiences: Any) -> dict[str, Any]:
+    if isinstance(experiences, Mapping) or hasattr(experiences, "keys"):
+        fields = {OLD_FIELDS.get(str(k), str(k)): experiences[k] for k in experiences.keys()}  # noqa: SIM118
+    elif isinstance(experiences, tuple | list) and len(experiences) >= len(FIELDS):
+        fields = dict(zip(FIELDS, experiences, strict=False))
+    else:
+        raise ShapeError(
+            f"learn got experiences of type {type(experiences).__name__}; expected a TensorDict, a mapping or a tuple "
+            f"with {', '.join(FIELDS)}. fix: agent.learn(memory.sample(agent.batch_size))"
+        )
+    missing = [name for name in FIELDS if name not in fields]
+    if missing:
+        raise ShapeError(f"learn got experiences without {', '.join(missing)}; it has {', '.join(fields)}.")
+    return fields

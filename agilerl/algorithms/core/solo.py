@@ -1,0 +1,83 @@
+"""An agent alone is a cohort of one: its own [1, D] row, rebuilt when the user has changed anything behind our back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from agilerl.storage.cohort import Cohort
+from agilerl.storage.optim import RULES, rule_of
+from agilerl.storage.rows_engine import RowsEngine
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.core.single_agent import RLAlgorithm
+
+
+class SoloRows:
+    """The row of one agent that learns by itself, and what tells that it is still the agent's."""
+
+    def __init__(self, agent: RLAlgorithm) -> None:
+        binding = agent.binding()
+        if binding is None:
+            raise ValueError("this agent does not stack")
+        self.cohort = Cohort([binding])
+        self.engine = RowsEngine(self.cohort, {o.name: o.lr for o in agent.registry.optimizers})
+        self._hyperparameters: dict[str, float] = {}
+        self._networks = [(name, getattr(agent, name)) for name in agent.registry.all_registered()]
+        self._parameters = [p for _, network in self._networks for p in network.parameters()]
+        self._pointers = [p.data_ptr() for p in self._parameters]
+        self.cohort.write_steps()
+        self._states: list[tuple[torch.optim.Optimizer, nn.Parameter, str, int]] = []
+        self._steps: list[Tensor] = []
+        for optimizer in binding.optimizers:
+            moment = next(name for name in RULES[optimizer.rule.kind].moments if name is not None)
+            for parameter in (p for g in optimizer.optimizer.param_groups for p in g["params"]):
+                state = optimizer.optimizer.state[parameter]
+                self._states.append((optimizer.optimizer, parameter, moment, state[moment].data_ptr()))
+                self._steps.append(state["step"])
+        self._taken = float(self._steps[0])
+        self._bindings = binding
+
+    def is_current(self, agent: RLAlgorithm) -> bool:
+        """Whether networks, parameters, moments and step counts are the ones that the row was bound to."""
+        if any(getattr(agent, name) is not network for name, network in self._networks):
+            return False
+        present = [p for _, network in self._networks for p in network.parameters()]
+        if len(present) != len(self._parameters):
+            return False
+        if any(
+            p is not q or p.data_ptr() != at for p, q, at in zip(present, self._parameters, self._pointers, strict=True)
+        ):
+            return False
+        if any(not agent.is_stackable(network) for _, network in self._networks):
+            return False
+        for entry, bound in self._optimizers(agent):
+            optimizer = getattr(agent, entry.name).optimizer
+            if optimizer is not bound.optimizer or rule_of(optimizer) != bound.rule:
+                return False
+        for optimizer, parameter, moment, pointer in self._states:
+            value = optimizer.state.get(parameter, {}).get(moment)
+            if value is None or value.data_ptr() != pointer:
+                return False
+        optimizer, parameter, _, _ = self._states[0]
+        return float(optimizer.state[parameter]["step"]) == self._taken
+
+    def _optimizers(self, agent: RLAlgorithm):  # type: ignore[no-untyped-def]
+        return zip(agent.registry.optimizers, self._bindings.optimizers, strict=True)
+
+    def refresh(self, agent: RLAlgorithm) -> RowsEngine:
+        """The engine with the agent's live hyperparameters."""
+        values = agent.update_hyperparameters()
+        if values != self._hyperparameters:
+            self.engine.set_hyperparameters({name: [value] for name, value in values.items()})
+            self._hyperparameters = values
+        return self.engine
+
+    def stepped(self) -> None:
+        """Tell the torch optimisers' own counters that updates were done."""
+        taken = float(next(iter(self.cohort.step.values())))
+        if taken != self._taken:
+            torch._foreach_add_(self._steps, taken - self._taken)
+            self._taken = taken

@@ -1,0 +1,212 @@
+"""Deep Q-learning with soft targets, optionally double (Mnih et al. 2015; van Hasselt et al. 2016)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn, optim
+
+from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
+from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
+from agilerl.algorithms.core.single_agent import RLAlgorithm
+from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, soft_update
+from agilerl.errors import AlgorithmError, ShapeError
+from agilerl.losses.td import q_learning_target, squared_td_error
+from agilerl.modules.base import EvolvableModule
+from agilerl.networks.base import checked_arguments
+from agilerl.networks.q_networks import QNetwork
+
+
+class DQN(RLAlgorithm):
+    """Deep Q-network.
+
+    Args:
+        observation_space: vector (Box of rank 1), Discrete, MultiDiscrete or MultiBinary.
+        action_space: Discrete.
+        index: unique id within the population.
+        hp_config: mutable hyperparameters, among lr, batch_size, learn_step, gamma, tau.
+        net_config: `{"encoder_config": {"hidden_size": [..]}, "head_config": {..}, "latent_dim": ..}`.
+        batch_size: transitions per update.
+        lr: learning rate of Adam.
+        learn_step: environment steps per update; with E environments and `learn_step` <= E there are
+            E // learn_step updates a vector step, otherwise one every learn_step // E vector steps.
+        gamma: discount per step, in [0, 1].
+        tau: share of the online weights in each soft target update, in (0, 1].
+        mut: label of the last mutation.
+        double: select the next action by the online network, value it by the target network.
+        normalize_images: kept for image observations.
+        actor_network: a Q-network to use instead of building one.
+        device: where networks and batches live.
+        accelerator: one process only.
+        cudagraphs, wrap: accepted for compatibility; neither changes anything in one process.
+        seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
+    """
+
+    policy_class = QNetwork
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: int = 64,
+        lr: float = 1e-4,
+        learn_step: int = 5,
+        gamma: float = 0.99,
+        tau: float = 1e-3,
+        mut: str | None = None,
+        double: bool = False,
+        normalize_images: bool = True,
+        actor_network: EvolvableModule | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        cudagraphs: bool = False,
+        wrap: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
+        if not isinstance(action_space, gym.spaces.Discrete):
+            raise AlgorithmError(
+                f"DQN needs Discrete actions; got {action_space}. "
+                "fix: use an environment with Discrete actions; algorithms for Box actions come in a later release."
+            )
+        _check(batch_size=batch_size, learn_step=learn_step, lr=lr, gamma=gamma, tau=tau)
+        self.batch_size = batch_size
+        self.lr = lr
+        self.learn_step = learn_step
+        self.gamma = gamma
+        self.tau = tau
+        self.mut = mut
+        self.double = double
+        self.normalize_images = normalize_images
+        self.net_config = net_config
+        if actor_network is None:
+            arguments = checked_arguments(net_config, QNetwork)
+            actor_network = QNetwork(observation_space, action_space, device=device, random_seed=self.seed, **arguments)
+        elif not isinstance(actor_network, EvolvableModule):
+            raise TypeError(
+                f"'actor_network' must be an EvolvableModule; got {type(actor_network).__name__}. "
+                "fix: subclass agilerl.modules.base.EvolvableModule."
+            )
+        self.actor = actor_network
+        self.actor_target = actor_network.clone()
+        self.actor_target.requires_grad_(False)
+        self.optimizer = OptimizerWrapper(optim.Adam, self.actor, self.lr, lr_name="lr")
+        self.register_network_group(NetworkGroup(self.actor, self.actor_target, policy=True))
+
+    @property
+    def criterion(self) -> nn.Module:
+        """The loss that `update` writes out with row weights."""
+        return nn.MSELoss()
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        return {"lr": self.lr, "gamma": self.gamma, "tau": self.tau}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return (self.double,)
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> Tensor:
+        """Squared TD error on the action taken, one Adam step, one soft target update; losses [N] or a scalar."""
+        hp = engine.hp
+        with torch.no_grad():
+            selector = engine.frozen("actor")(batch.next_obs) if self.double else None
+            discount = hp["gamma"] * (1 - batch.done)
+            next_q = engine.target("actor")(batch.next_obs)
+            if batch.next_mask is not None:  # an illegal action is never taken, so its value is never learned
+                selector = (next_q if selector is None else selector).masked_fill(~batch.next_mask, float("-inf"))
+            target = q_learning_target(batch.reward, discount, next_q, selector)
+        ran = engine.forward("actor", batch.obs)
+        loss, grad = squared_td_error(ran.value, batch.action, target, batch.weight)
+        engine.descend("optimizer", ran, grad)
+        engine.track("actor", hp["tau"])
+        return loss
+
+    def soft_update(self) -> None:
+        """One soft target update with `tau`."""
+        soft_update(self.actor, self.actor_target, self.tau)
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def greedy(outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:
+        """The legal action of highest value; outputs [..., A], mask [..., A] 1 = legal; returns [...] int64."""
+        if mask is not None:
+            outputs = outputs.masked_fill(~torch.as_tensor(mask, device=outputs.device).bool(), float("-inf"))
+        action: np.ndarray = outputs.argmax(-1).cpu().numpy()
+        return action
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Uniform numbers in [0, 1): the first decides whether a row explores, the second which action it takes."""
+        return rng.random(shape), rng.random(shape)
+
+    @staticmethod
+    def explore(
+        action: np.ndarray,
+        draws: tuple[np.ndarray, np.ndarray],
+        epsilon: float,
+        num_actions: int,
+        mask: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Per row: with probability ε a uniformly random legal action, else `action`.
+
+        Args:
+            action: [...] greedy actions. draws: as `draw_exploration` made them, each [...].
+            epsilon: probability of a random action, each row for itself.
+            mask: [..., A], 1 = legal.
+        """
+        explores, which = draws
+        if mask is None:
+            random = (which * num_actions).astype(np.int64)
+        else:
+            legal = np.cumsum(mask.astype(bool), axis=-1)
+            rank = (which * legal[..., -1]).astype(np.int64)
+            random = (legal <= rank[..., None]).sum(-1)
+        return np.where(explores < epsilon, random, action)
+
+    def get_action(
+        self, obs: Any, epsilon: float = 0.0, action_mask: np.ndarray | None = None, **kwargs: Any
+    ) -> np.ndarray:
+        """ε-greedy actions.
+
+        Args:
+            obs: one observation or a batch [E, ...], numpy or torch.
+            epsilon: probability of a random action, each row for itself.
+            action_mask: [A] or [E, A], 1 = legal.
+
+        Returns:
+            [E] int64; [1] for one observation.
+        """
+        if kwargs:
+            raise TypeError(f"DQN.get_action got unexpected arguments {sorted(kwargs)}; it takes epsilon, action_mask")
+        with torch.no_grad():
+            values = self.actor(obs)
+        values = values.unsqueeze(0) if values.dim() == 1 else values  # a module of the user's own, one observation
+        count, actions = values.shape
+        mask = None
+        if action_mask is not None:
+            mask = np.stack([np.asarray(m) for m in action_mask]) if np.ndim(action_mask) else None
+            mask = np.array(np.broadcast_to(np.asarray(mask).reshape(-1, actions), (count, actions)))
+            if not mask.any(axis=-1).all():
+                raise ShapeError("DQN.get_action got an action_mask that allows no action in some row")
+        action = self.greedy(values, mask)
+        if epsilon > 0:
+            action = self.explore(action, self.draw_exploration(self._exploration, (count,)), epsilon, actions, mask)
+        return action
+
+
+def _check(batch_size: int, learn_step: int, lr: float, gamma: float, tau: float) -> None:
+    for name, value in (("batch_size", batch_size), ("learn_step", learn_step)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise AlgorithmError(f"DQN: {name} must be an integer of at least 1; got {value!r}.")
+    if not lr > 0:
+        raise AlgorithmError(f"DQN: lr must be above 0; got {lr!r}. fix: 1e-3 is a usual start.")
+    if not 0 <= gamma <= 1:
+        raise AlgorithmError(f"DQN: gamma must be in [0, 1]; got {gamma!r}.")
+    if not 0 < tau <= 1:
+        raise AlgorithmError(f"DQN: tau must be in (0, 1]; got {tau!r}.")

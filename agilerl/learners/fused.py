@@ -1,0 +1,184 @@
+"""The population as one tensor program: members grouped into cohorts that act and learn in one pass each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms.core.single_agent import RLAlgorithm
+from agilerl.algorithms.core.update import TransitionBatch
+from agilerl.errors import ConfigError, unknown_name
+from agilerl.storage.cohort import Cohort, MemberBinding
+from agilerl.storage.rows_engine import RowsEngine
+
+
+@dataclass
+class Group:
+    """Members that learn in one call.
+
+    Attributes:
+        members: positions in the population, in row order.
+        lead: the member whose `update` and options stand for all of them.
+    """
+
+    members: list[int]
+    lead: RLAlgorithm
+
+
+@dataclass
+class RowsGroup(Group):
+    """Members that share rows."""
+
+    cohort: Cohort
+    engine: RowsEngine
+
+
+class FusedLearner:
+    """Adopts a population for one generation; `release` gives every agent its own tensors back.
+
+    Members fall into groups by architecture signature, update options, hyperparameter names and update frequency; a
+    group runs as one batched pass. Groups depend on the genomes alone, in population order.
+    """
+
+    name = "fused"
+
+    def __init__(self, agents: Sequence[RLAlgorithm]) -> None:
+        """Adopt `agents`.
+
+        Raises:
+            ValueError: an agent does not stack; ask `can_fuse` first.
+        """
+        self.agents = list(agents)
+        by_key: dict[Any, list[int]] = {}
+        bindings: list[MemberBinding] = []
+        for position, agent in enumerate(self.agents):
+            binding = agent.binding()
+            if binding is None:
+                raise ValueError(f"agent {agent.index} does not stack")
+            bindings.append(binding)
+            names = tuple(agent.update_hyperparameters())
+            scaled = agent.policy_network().scale_observations
+            options = (scaled, names, getattr(agent, "learn_step", 1), *agent.update_options())
+            key = (type(agent), binding.signature(), options)
+            by_key.setdefault(key, []).append(position)
+        self.groups = [self._make_group(members, bindings) for members in by_key.values()]
+        policies = [self.agents[g.members[0]].registry.policy() for g in self.groups]
+        self._policies = [g.engine.frozen(str(name)) for g, name in zip(self.groups, policies, strict=True)]
+
+    def _make_group(self, members: list[int], bindings: list[MemberBinding]) -> RowsGroup:
+        lead = self.agents[members[0]]
+        cohort = Cohort([bindings[i] for i in members])
+        engine = RowsEngine(cohort, {o.name: o.lr for o in lead.registry.optimizers})
+        values = [self.agents[i].update_hyperparameters() for i in members]
+        engine.set_hyperparameters({name: [v[name] for v in values] for name in values[0]})
+        return RowsGroup(members, lead, cohort, engine)
+
+    def learn(self, group: int, batch: TransitionBatch) -> Tensor:
+        """One update of every member of a group on its own row of `batch` [N_g, B, ...]; losses [N_g]."""
+        chosen = self.groups[group]
+        return chosen.lead.update(chosen.engine, batch)
+
+    def prepare(self, group: int, obs: Tensor) -> Tensor:
+        """Stored observations as the rows of a group take them: [..., in]."""
+        return self.groups[group].lead.policy_network().preprocess(obs)
+
+    def outputs(self, obs: np.ndarray) -> list[tuple[list[int], Tensor]]:
+        """Policy outputs for observations [N, E, ...], as (member positions, [N_g, E, out]) per group."""
+        with torch.no_grad():
+            return [
+                (
+                    g.members,
+                    policy(g.lead.policy_network().preprocess(obs if len(self.groups) == 1 else obs[g.members])),
+                )
+                for g, policy in zip(self.groups, self._policies, strict=True)
+            ]
+
+    def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        """Greedy actions [N, E, ...] of all members for observations [N, E, ...], mask [N, E, A]."""
+        chosen: np.ndarray | None = None
+        for members, values in self.outputs(obs):
+            part: np.ndarray = self.groups[0].lead.greedy(values, None if mask is None else mask[members])
+            if len(self.groups) == 1:
+                return part
+            if chosen is None:
+                chosen = np.empty((len(self.agents), *part.shape[1:]), part.dtype)
+            chosen[members] = part
+        assert chosen is not None
+        return chosen
+
+    def release(self) -> None:
+        """Copy every row back into its member's own tensors."""
+        for group in self.groups:
+            group.cohort.release()
+
+
+class SequentialLearner:
+    """The reference path: the same calls, carried out member by member with plain torch modules."""
+
+    name = "sequential"
+
+    def __init__(self, agents: Sequence[RLAlgorithm]) -> None:
+        self.agents = list(agents)
+        self.groups = [Group([i], agent) for i, agent in enumerate(self.agents)]
+
+    def prepare(self, group: int, obs: Tensor) -> Tensor:
+        """Modules preprocess by themselves."""
+        return obs
+
+    def learn(self, group: int, batch: TransitionBatch) -> Tensor:
+        """One update of one member; `batch` [1, B, ...], loss [1]."""
+        agent = self.agents[group]
+        return torch.tensor([agent.learn_batch(batch.map(lambda x: x[0]), plain=True)])
+
+    def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        """Greedy actions [N, E, ...] of all members."""
+        actions = []
+        with torch.no_grad():
+            for i, agent in enumerate(self.agents):
+                values = agent.policy_module()(obs[i])
+                actions.append(agent.greedy(values, None if mask is None else mask[i]))
+        return np.stack(actions)
+
+    def release(self) -> None:
+        """Nothing was adopted."""
+
+
+Learner = FusedLearner | SequentialLearner
+
+
+def choose_learner(agents: Sequence[RLAlgorithm], wanted: str = "auto") -> tuple[type[Learner], str]:
+    """The learner by a fixed rule over (algorithm, genomes, device), and the reason.
+
+    Args:
+        wanted: "auto", "fused" or "sequential".
+
+    Raises:
+        ValueError: "fused" is asked for and a member does not stack.
+    """
+    if wanted not in ("auto", "fused", "sequential"):
+        raise ConfigError(unknown_name("learner", str(wanted), ("auto", "fused", "sequential")))
+    reason = next((f"agent {a.index} does not stack: {why}" for a in agents if (why := unfusable(a))), "")
+    if wanted == "fused" and reason:
+        raise ConfigError(f"learner='fused' is not possible: {reason}. fix: learner='auto'")
+    if wanted == "sequential":
+        return SequentialLearner, "asked for"
+    if reason:
+        return SequentialLearner, reason
+    return FusedLearner, "every network is a stack of dense layers"
+
+
+def unfusable(agent: Any) -> str:
+    """Why an agent must train by itself; empty where it need not."""
+    update: Any = getattr(type(agent), "update", None)
+    if update is None or update is RLAlgorithm.update:
+        return "it defines learn() only"
+    if type(agent).learn is not RLAlgorithm.learn:
+        return "it has a learn() of its own"
+    if agent.binding() is None:
+        return "a network is no plain stack of dense layers, or its optimiser has no flat rule"
+    return ""

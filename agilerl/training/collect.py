@@ -1,0 +1,278 @@
+"""Collect and learn: one generation of experience, in lockstep or one member after another."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms.core.update import TransitionBatch
+from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.envs.step import Lanes, StepBatch, action_mask, final_action_mask
+from agilerl.learners.fused import Learner
+from agilerl.rng import Purpose, seeds, stream
+from agilerl.rollouts.off_policy import EpisodeTracker, held
+from agilerl.training.options import OffPolicyOptions
+
+DRAWN_AHEAD = 4096  # vector steps of exploration drawn at once
+
+
+@dataclass
+class MemberTally:
+    """What one member did in one generation."""
+
+    env_steps: int = 0
+    updates: int = 0
+    loss_sum: float = 0.0
+    scores: list[float] = field(default_factory=list)
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of the generation's updates, None without any."""
+        return self.loss_sum / self.updates if self.updates else None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When a member learns: `count` updates at every `interval`-th vector step.
+
+    With E lanes: E // learn_step updates each vector step if learn_step <= E, else one each learn_step // E of them.
+    """
+
+    interval: int
+    count: int
+
+    @classmethod
+    def of(cls, learn_step: int, num_envs: int) -> Schedule:
+        if learn_step > num_envs:
+            return cls(learn_step // num_envs, 1)
+        return cls(1, num_envs // learn_step)
+
+
+class Generation:
+    """One generation's collecting and learning of some members on their lanes.
+
+    Args:
+        agents: the members. slots: their slots in the population (keys of their random streams).
+        learner: adopted learner of exactly these members.
+        lanes: len(agents) * E lanes; member i owns lanes [i·E, (i+1)·E).
+        memory: shared replay. options: of the run.
+        run_seed, number: keys of the random streams.
+        epsilon: exploration rate of the first vector step.
+        progress: called with the environment steps of each vector step (all members).
+    """
+
+    def __init__(
+        self,
+        agents: Sequence[Any],
+        slots: Sequence[int],
+        learner: Learner,
+        lanes: Lanes,
+        memory: ReplayBuffer,
+        options: OffPolicyOptions,
+        run_seed: int,
+        number: int,
+        epsilon: float,
+        progress: Callable[[int], None],
+    ) -> None:
+        self.agents, self.learner, self.lanes, self.memory = list(agents), learner, lanes, memory
+        self.options, self.epsilon, self.progress = options, epsilon, progress
+        self.num_envs = lanes.num_lanes // len(self.agents)
+        self.tallies = [MemberTally() for _ in self.agents]
+        self.num_actions = int(getattr(lanes.single_action_space, "n", 0))
+        self._replay = [stream(run_seed, Purpose.REPLAY, number, slot) for slot in slots]
+        self._explore = [stream(run_seed, Purpose.EXPLORATION, number, slot) for slot in slots]
+        start = [seeds(run_seed, Purpose.ENVIRONMENT, self.num_envs, number, slot) for slot in slots]
+        self.obs, self.info = lanes.reset(np.concatenate(start))
+        self._tracker = EpisodeTracker(lanes.num_lanes)
+        self._plans = self._plan_updates()
+        self._loss: list[Tensor | None] = [None] * len(learner.groups)
+
+    def _plan_updates(self) -> list[tuple[int, list[int], Schedule]]:
+        """(group, its members, schedule); a group's members have their schedule in common."""
+        plans = []
+        for index, group in enumerate(self.learner.groups):
+            kinds = {Schedule.of(int(self.agents[i].learn_step), self.num_envs) for i in group.members}
+            assert len(kinds) == 1
+            plans.append((index, group.members, kinds.pop()))
+        return plans
+
+    def run(self, vector_steps: int) -> float:
+        """Make `vector_steps` vector steps; returns the exploration rate of the next one."""
+        for start in range(0, vector_steps, DRAWN_AHEAD):
+            count = min(DRAWN_AHEAD, vector_steps - start)
+            draws = self._draw(count)
+            for t in range(count):
+                self._step(start + t, tuple(d[t] for d in draws))
+        for index, members, _ in self._plans:
+            total = self._loss[index]
+            if total is not None:
+                for member, value in zip(members, total.tolist(), strict=True):
+                    self.tallies[member].loss_sum += value
+        return self.epsilon
+
+    def _draw(self, count: int) -> tuple[np.ndarray, ...]:
+        """Exploration draws [count, N, E, ...] for the coming vector steps, each member from its own stream."""
+        each = [self._draw_member(a, r, count) for a, r in zip(self.agents, self._explore, strict=True)]
+        return tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
+
+    def _draw_member(self, agent: Any, rng: np.random.Generator, count: int) -> list[np.ndarray]:
+        draws = agent.draw_exploration(rng, (count, self.num_envs))
+        if self.options.explore_hold == 1:
+            return list(draws)
+        first = held(rng, np.broadcast_to(np.arange(count)[:, None], (count, self.num_envs)), self.options.explore_hold)
+        return [part[first, np.arange(self.num_envs)] for part in draws]
+
+    def _step(self, index: int, draws: tuple[np.ndarray, ...]) -> None:
+        shape = (len(self.agents), self.num_envs)
+        obs = self.obs.reshape(*shape, *self.obs.shape[1:])
+        mask = action_mask(self.info, self.lanes.num_lanes, self.num_actions) if self.info else None
+        if mask is not None:
+            mask = mask.reshape(*shape, -1)
+        action = self.learner.act_greedy(obs, mask)
+        action = self.agents[0].explore(action, draws, self.epsilon, self.num_actions, mask)
+        self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
+        flat = action.reshape(-1, *action.shape[2:])
+        batch = self.lanes.step(flat)
+        self._store(self.obs, flat, batch)
+        self.obs, self.info = batch.obs, batch.info
+        self._learn(index)
+        self.progress(self.lanes.num_lanes)
+
+    def _store(self, obs: np.ndarray, action: np.ndarray, batch: StepBatch) -> None:
+        scale = self.options.reward_scale
+        reward = batch.reward if scale == 1.0 else batch.reward * scale
+        legal = final_action_mask(batch.info, self.lanes.num_lanes, self.num_actions)
+        self.memory.write(obs, action, reward, batch.final_obs, batch.terminated, batch.mask, legal)
+        finished = self._tracker.update(batch)
+        for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
+            self.tallies[lane // self.num_envs].scores.append(score)
+        for tally in self.tallies:
+            tally.env_steps += self.num_envs
+
+    def _learn(self, index: int) -> None:
+        ready = self.memory.counter > self.options.learning_delay
+        for group, members, schedule in self._plans:
+            if not ready or index % schedule.interval:
+                continue
+            if len(self.memory) < max(int(self.agents[i].batch_size) for i in members):
+                continue
+            for batch in self._batches(group, members, schedule.count):
+                loss = self.learner.learn(group, batch)
+                before = self._loss[group]
+                self._loss[group] = loss if before is None else before + loss
+            for member in members:
+                self.tallies[member].updates += schedule.count
+
+    def _batches(self, group: int, members: list[int], count: int) -> list[TransitionBatch]:
+        """`count` batches [N_g, B, ...]; a member with a smaller batch than the largest gets rows of weight 0."""
+        sizes = [int(self.agents[i].batch_size) for i in members]
+        largest = max(sizes)
+        indices = np.zeros((count, len(members), largest), np.int64)
+        for row, (member, size) in enumerate(zip(members, sizes, strict=True)):
+            indices[:, row, :size] = self.memory.sample_indices(self._replay[member], (count, size))
+        rows = self.memory.gather(indices)
+        like = next(iter(self.agents[members[0]].policy_module().parameters()))
+        obs, next_obs = (self.learner.prepare(group, rows[name]) for name in ("obs", "next_obs"))
+        action = rows["action"].long() if self.num_actions else rows["action"]
+        weight = torch.zeros(len(members), largest, dtype=like.dtype)
+        for row, size in enumerate(sizes):
+            weight[row, :size] = 1 / size
+        weight, reward, done = (x.to(like.device, like.dtype) for x in (weight, rows["reward"], rows["done"]))
+        legal = rows["next_mask"].to(like.device).bool() if "next_mask" in rows else None
+        last = count - 1
+        for row, member in enumerate(members):
+            self.agents[member].remember_observations(rows["obs"][last, row, : sizes[row]])
+        return [
+            TransitionBatch(
+                obs[k], action[k], reward[k], next_obs[k], done[k], weight, None if legal is None else legal[k]
+            )
+            for k in range(count)
+        ]
+
+
+class AgentLoop:
+    """One generation of one agent that brings its own `get_action` and `learn`: custom and duck-typed algorithms."""
+
+    def __init__(
+        self,
+        agent: Any,
+        lanes: Lanes,
+        memory: Any,
+        options: OffPolicyOptions,
+        start: np.ndarray,
+        epsilon: float,
+        progress: Callable[[int], None],
+    ) -> None:
+        self.agent, self.lanes, self.memory, self.options = agent, lanes, memory, options
+        self.epsilon, self.progress = epsilon, progress
+        self.tally = MemberTally()
+        self.obs, self.info = lanes.reset(start)
+        parameters = inspect.signature(agent.get_action).parameters
+        passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        self._takes_epsilon = "epsilon" in parameters or passes_on  # a wrapper's *args, **kwargs reach its agent
+        self._takes_mask = "action_mask" in parameters
+        self._tracker = EpisodeTracker(lanes.num_lanes)
+        self._schedule = Schedule.of(int(getattr(agent, "learn_step", 1)), lanes.num_lanes)
+
+    def run(self, vector_steps: int) -> float:
+        """Make `vector_steps` vector steps; returns the exploration rate of the next one."""
+        if callable(getattr(self.agent, "set_training_mode", None)):
+            self.agent.set_training_mode(True)
+        for index in range(vector_steps):
+            self._step(index)
+        return self.epsilon
+
+    def _act(self) -> np.ndarray:
+        arguments: dict[str, Any] = {"epsilon": self.epsilon} if self._takes_epsilon else {}
+        count = int(getattr(self.lanes.single_action_space, "n", 0))
+        mask = action_mask(self.info, self.lanes.num_lanes, count) if self.info and count else None
+        if mask is not None and self._takes_mask:
+            arguments["action_mask"] = mask
+        action = self.agent.get_action(self.obs, **arguments)
+        if isinstance(action, Tensor):
+            action = action.detach().cpu().numpy()
+        space = self.lanes.single_action_space
+        if space is None:  # a duck-typed environment: whatever the agent answers, one row per lane
+            return np.asarray(action).reshape(self.lanes.num_lanes, *np.shape(action)[1:])
+        return np.asarray(action).reshape(self.lanes.num_lanes, *(space.shape or ()))
+
+    def _step(self, index: int) -> None:
+        action = self._act()
+        self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
+        batch = self.lanes.step(action)
+        reward = batch.reward * self.options.reward_scale
+        store = getattr(self.memory, "write", None)
+        if store is not None:
+            count = int(getattr(self.lanes.single_action_space, "n", 0))
+            legal = final_action_mask(batch.info, self.lanes.num_lanes, count)
+            extra = () if legal is None else (legal,)
+            store(self.obs, action, reward, batch.final_obs, batch.terminated, batch.mask, *extra)
+        else:
+            self._store_elsewhere(action, reward, batch)
+        self.tally.scores += self._tracker.update(batch).returns.tolist()
+        self.obs, self.info = batch.obs, batch.info
+        self.tally.env_steps += self.lanes.num_lanes
+        if self.memory.counter > self.options.learning_delay and index % self._schedule.interval == 0:
+            self._learn()
+        self.progress(self.lanes.num_lanes)
+
+    def _store_elsewhere(self, action: np.ndarray, reward: np.ndarray, batch: StepBatch) -> None:
+        keep = batch.mask
+        fields = (self.obs, action, reward, batch.final_obs, batch.terminated)
+        self.memory.save_to_memory(*(np.asarray(f)[keep] for f in fields), is_vectorised=True)
+
+    def _learn(self) -> None:
+        size = int(getattr(self.agent, "batch_size", 64))
+        if len(self.memory) < size:
+            return
+        for _ in range(self._schedule.count):
+            loss = self.agent.learn(self.memory.sample(size))
+            self.tally.updates += 1
+            if isinstance(loss, int | float):
+                self.tally.loss_sum += float(loss)

@@ -1,0 +1,74 @@
+"""Evaluation inside the loop: all members at once, with the same episodes for all of them in a generation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from agilerl.envs.step import Lanes, as_lanes
+from agilerl.learners.fused import Learner, SequentialLearner
+from agilerl.rng import Purpose, seeds
+from agilerl.rollouts.evaluate import evaluate
+from agilerl.training.options import OffPolicyOptions
+
+# Blocks of `Purpose.EVALUATION` seeds within one generation, so that no two uses share an episode.
+_FITNESS, _RESCORE = 0, 1
+
+
+class Evaluator:
+    """Evaluates members of one run.
+
+    Args:
+        env: what `make_vect_envs` built is replicated; any other environment evaluates one member at a time.
+
+    Attributes:
+        env_steps: environment steps of all evaluations so far.
+    """
+
+    def __init__(self, env: Any, options: OffPolicyOptions, seed: int) -> None:
+        self.env, self.options, self.seed = env, options, seed
+        self.env_steps = 0
+        self._num_envs = max(1, int(getattr(env, "num_envs", 1)))
+        self._replicable = callable(getattr(env, "replicate", None))
+        self._lanes: dict[int, Lanes] = {}
+
+    def _lanes_for(self, count: int) -> Lanes:
+        """Lanes for about `count` episodes at once; replicas come in whole environments."""
+        if not self._replicable:
+            count = 0
+        copies = -(-count // self._num_envs)
+        if copies not in self._lanes:
+            self._lanes[copies] = self.env.replicate(copies, reset_ended=False) if copies else as_lanes(self.env)
+        return self._lanes[copies]
+
+    def _run(self, learner: Learner, episode_seeds: np.ndarray) -> list[float]:
+        members = len(learner.agents)
+        count = len(episode_seeds)
+        if not self._replicable and members > 1:
+            return [self._run(SequentialLearner([agent]), episode_seeds)[0] for agent in learner.agents]
+        lanes = self._lanes_for(members * count)
+        found = evaluate(learner, lanes, members, count, episode_seeds, self.options.eval_steps)
+        self.env_steps += int(found.env_steps)
+        return [float(np.mean(row)) for row in found.returns]
+
+    def population(self, learner: Learner, generation: int) -> list[float]:
+        """Mean return of every member over this generation's episodes; the same seeds for all."""
+        count = self.options.eval_episodes
+        return self._run(learner, seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
+
+    def rescore(self, learner: Learner, generation: int, count: int) -> list[float]:
+        """Mean return over `count` further episodes of this generation."""
+        return self._run(learner, seeds(self.seed, Purpose.EVALUATION, count, generation, _RESCORE))
+
+    def confirm(self, learner: Learner, generation: int) -> float:
+        """Mean return of one member over fresh episodes that chose nothing."""
+        count = self.options.confirm_episodes
+        return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, count, generation))[0]
+
+    def one(self, agent: Any) -> float:
+        """An agent with a `test` of its own; it appends to its own fitness."""
+        loop = max(1, self.options.eval_episodes // self._num_envs)
+        return float(
+            agent.test(self.env, swap_channels=self.options.swap_channels, max_steps=self.options.eval_steps, loop=loop)
+        )

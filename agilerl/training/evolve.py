@@ -1,0 +1,199 @@
+"""From a manifest to a run: environments, population, replay, selection, mutation, and the loop over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from agilerl.algorithms import find_algorithm
+from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
+from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.config import Manifest
+from agilerl.envs.vector import make_vect_envs
+from agilerl.errors import AgileRLError
+from agilerl.hpo.mutation import Mutations
+from agilerl.hpo.tournament import TournamentSelection
+from agilerl.telemetry.record import Sink
+from agilerl.telemetry.run_dir import RunDirectory
+from agilerl.training.loop import OffPolicyLoop
+from agilerl.training.options import OffPolicyOptions
+from agilerl.training.result import EvolveResult
+
+
+def run_manifest(
+    manifest: Manifest,
+    env: Any = None,
+    *,
+    seed: int,
+    device: str,
+    sinks: Sequence[Sink],
+    run_directory: RunDirectory | None = None,
+    evolution: bool = True,
+) -> EvolveResult:
+    """Train as `manifest` says.
+
+    Args:
+        env: an environment or a function that makes one; None makes `manifest.environment.name`.
+        seed: of every random stream. device: where networks live.
+        sinks: where records go.
+        run_directory: the best policy is saved there as soon as there is a better one.
+        evolution: False trains the same population without selection and mutation.
+
+    Returns:
+        The result; `stopped` is "interrupted" after Ctrl-C.
+    """
+    train_env, eval_env = make_environments(manifest, env)
+    population = make_population(manifest, train_env, seed, device)
+    for agent in population:
+        agent.environment = environment_facts(manifest, env)
+    tournament, mutation = make_evolution(manifest, seed, device) if evolution else (None, None)
+    loop = OffPolicyLoop(
+        population,
+        train_env,
+        ReplayBuffer(max_size=manifest.replay_buffer.max_size, device=device),
+        make_options(manifest),
+        seed=seed,
+        tournament=tournament,
+        mutation=mutation,
+        sinks=sinks,
+        eval_env=eval_env,
+        env_id=manifest.environment.name,
+        on_best=_saver(run_directory),
+    )
+    try:
+        return loop.run()
+    except KeyboardInterrupt:
+        if loop.result.best is None:
+            raise
+        loop.result.stopped = "interrupted"
+        return loop.result
+    finally:
+        for made in {id(e): e for e in (train_env, eval_env) if e is not env}.values():
+            made.close()
+
+
+def _saver(run_directory: RunDirectory | None) -> Callable[[Any], None] | None:
+    if run_directory is None:
+        return None
+    return lambda agent: run_directory.save_best(agent.policy_spec(), agent.policy_state())
+
+
+def make_environments(manifest: Manifest, env: Any) -> tuple[Any, Any]:
+    """(environment to train in, environment to evaluate in); they differ where training episodes are cut shorter."""
+    name, lanes = manifest.environment.name, manifest.environment.num_envs
+    kwargs, limit = dict(manifest.environment.kwargs), manifest.training.train_max_episode_steps
+    if isinstance(env, gym.Env | gym.vector.VectorEnv) or (env is not None and not callable(env)):
+        return env, env
+
+    def make(limited: bool) -> Any:
+        if env is None:
+            extra: dict[str, Any] = {"max_episode_steps": limit} if limited else {}
+            return make_vect_envs(name, num_envs=lanes, **kwargs, **extra)
+        if limited:
+            return make_vect_envs(num_envs=lanes, make_env=lambda: _limited(env(), limit or 0))
+        return make_vect_envs(num_envs=lanes, make_env=env)
+
+    evaluated = make(limited=False)
+    return (make(limited=True) if limit else evaluated), evaluated
+
+
+def _limited(env: gym.Env[Any, Any], limit: int) -> gym.Env[Any, Any]:
+    """`env` with training episodes cut at `limit` steps: its own limit, if any, is put aside first."""
+    inner = env
+    while isinstance(inner, gym.Wrapper):
+        if isinstance(inner, gym.wrappers.TimeLimit):
+            return gym.wrappers.TimeLimit(inner.env, limit)
+        inner = inner.env
+    return gym.wrappers.TimeLimit(env, limit)
+
+
+def environment_facts(manifest: Manifest, env: Any) -> dict[str, Any] | None:
+    """What `agent.evaluate()` needs to make the environment again; None for one that was handed over."""
+    if env is not None:
+        return None
+    return {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
+
+
+def make_population(manifest: Manifest, env: Any, seed: int, device: str) -> list[Any]:
+    """The founders: equal hyperparameters, weights of their own."""
+    cls = find_algorithm(manifest.algorithm.name)
+    space = getattr(env, "single_observation_space", None) or env.observation_space
+    actions = getattr(env, "single_action_space", None) or env.action_space
+    try:
+        return cls.population(
+            manifest.training.pop_size,
+            space,
+            actions,
+            seed=seed,
+            hp_config=hyperparameter_config(manifest),
+            net_config=manifest.network.model_dump(),
+            device=device,
+            **manifest.algorithm.hyperparameters,
+        )
+    except AgileRLError as error:
+        raise type(error)(f"{manifest.environment.name}: {error}") from None
+
+
+def hyperparameter_config(manifest: Manifest) -> HyperparameterConfig:
+    """What evolution may change, with the type of the manifest's own value."""
+    values = manifest.algorithm.hyperparameters
+    return HyperparameterConfig(
+        **{
+            name: RLParameter(
+                min=limits.min,
+                max=limits.max,
+                shrink_factor=limits.shrink_factor,
+                grow_factor=limits.grow_factor,
+                dtype=int if isinstance(values[name], int) else float,
+            )
+            for name, limits in manifest.mutation.rl_hp_selection.items()
+        }
+    )
+
+
+def make_evolution(manifest: Manifest, seed: int, device: str) -> tuple[TournamentSelection, Mutations]:
+    """Selection and mutation as the manifest says."""
+    chances, selection = manifest.mutation.probabilities, manifest.tournament_selection
+    tournament = TournamentSelection(
+        selection.tournament_size, selection.elitism, manifest.training.pop_size, selection.eval_loop, seed=seed
+    )
+    mutation = Mutations(
+        no_mutation=chances.no_mut,
+        architecture=chances.arch_mut,
+        new_layer_prob=chances.new_layer,
+        parameters=chances.params_mut,
+        activation=chances.act_mut,
+        rl_hp=chances.rl_hp_mut,
+        mutation_sd=manifest.mutation.mutation_sd,
+        mutate_elite=manifest.mutation.mutate_elite,
+        rand_seed=seed,
+        device=device,
+    )
+    return tournament, mutation
+
+
+def make_options(manifest: Manifest) -> OffPolicyOptions:
+    """The loop's options."""
+    t = manifest.training
+    return OffPolicyOptions(
+        max_steps=t.max_steps,
+        evo_steps=t.evo_steps,
+        eval_steps=t.eval_steps,
+        eval_episodes=t.eval_episodes,
+        learning_delay=t.learning_delay,
+        eps_start=t.eps_start,
+        eps_end=t.eps_end,
+        eps_decay=t.eps_decay,
+        explore_hold=t.explore_hold,
+        target=t.target_score,
+        fitness_window=manifest.tournament_selection.eval_loop,
+        confirm_episodes=t.confirm_episodes,
+        stop_margin=t.stop_margin,
+        evolve_from=t.evolve_from,
+        rescore_episodes=t.elite_rescore_episodes,
+        reward_scale=t.reward_scale,
+        lockstep=t.lockstep,
+        learner=t.learner,
+    )

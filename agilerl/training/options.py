@@ -1,0 +1,84 @@
+"""What one training run is asked to do, as data. Steps are environment steps of ONE member unless named otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from agilerl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class OffPolicyOptions:
+    """Options of the off-policy loop.
+
+    Attributes:
+        max_steps: environment steps per member. evo_steps: steps per member between evaluations (a generation).
+        eval_steps: cut evaluation episodes there; None runs to their end.
+        eval_episodes: evaluation episodes per member and generation.
+        learning_delay: steps of the whole population stored before learning starts.
+        eps_start, eps_end, eps_decay: exploration, multiplied by `eps_decay` every vector step.
+        explore_hold: longest time, in vector steps, for which a random action is held; 1 draws anew each step.
+        target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
+        fitness_window: how many evaluations a stop averages.
+        confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none.
+        evolve_from: share of the budget before which nothing is selected or mutated.
+        evolve_last: whether the last generation is evolved too, as published; its children never train.
+        rescore_episodes: extra episodes for the two fittest before selection.
+        reward_scale: factor on stored rewards; scores and fitness are never scaled.
+        lockstep: whether members act at the same time on replicas of the environment.
+        learner: "auto", "fused" or "sequential".
+        swap_channels: images are [H, W, C].
+        checkpoint: save the population each time a member has made so many more steps; None: never.
+    """
+
+    max_steps: int = 1_000_000
+    evo_steps: int = 10_000
+    eval_steps: int | None = None
+    eval_episodes: int = 16
+    learning_delay: int = 0
+    eps_start: float = 1.0
+    eps_end: float = 0.1
+    eps_decay: float = 0.995
+    explore_hold: int = 1
+    target: float | None = None
+    fitness_window: int = 1
+    confirm_episodes: int = 0
+    stop_margin: float = 0.0
+    evolve_from: float = 0.0
+    evolve_last: bool = False
+    rescore_episodes: int = 0
+    reward_scale: float = 1.0
+    lockstep: bool = True
+    learner: str = "auto"
+    swap_channels: bool = False
+    checkpoint: int | None = None
+    checkpoint_path: str | None = None
+    overwrite_checkpoints: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "evo_steps", "eval_episodes", "fitness_window", "explore_hold"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("learning_delay", "confirm_episodes", "rescore_episodes"):
+            _at_least(name, getattr(self, name), 0)
+        for name in ("eval_steps", "checkpoint"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        for name in ("eps_start", "eps_end", "evolve_from"):
+            _within(name, getattr(self, name), 0, 1)
+        if not 0 < self.eps_decay <= 1:
+            raise ConfigError(f"eps_decay must be in (0, 1]; got {self.eps_decay!r}. fix: 0.995 per vector step.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able, for `run.json`."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def _at_least(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} must be an integer of at least {least}; got {value!r}.")
+
+
+def _within(name: str, value: Any, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{name} must be in [{low}, {high}]; got {value!r}.")

@@ -1,0 +1,175 @@
+"""The published helpers: populations, vector environments, progress bars, files."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from agilerl.algorithms import find_algorithm
+from agilerl.algorithms.core.base import check_device
+from agilerl.algorithms.core.registry import HyperparameterConfig
+from agilerl.envs.spaces import observation_space_channels_to_first
+from agilerl.envs.vector import make_vect_envs
+from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.rng import resolve_seed
+from agilerl.training.population import save_population
+from agilerl.utils.legacy import constructor_arguments, network_arguments, spaces_from_dimensions
+
+__all__ = [
+    "agent_from_policy",
+    "create_population",
+    "default_progress_bar",
+    "make_vect_envs",
+    "observation_space_channels_to_first",
+    "save_population_checkpoint",
+    "tournament_selection_and_mutation",
+]
+
+
+def create_population(
+    algo: str,
+    net_config: dict[str, Any] | None = None,
+    INIT_HP: dict[str, Any] | None = None,
+    observation_space: gym.Space[Any] | None = None,
+    action_space: gym.Space[Any] | None = None,
+    hp_config: HyperparameterConfig | None = None,
+    actor_network: Any = None,
+    critic_network: Any = None,
+    agent_wrapper: Any = None,
+    wrapper_kwargs: dict[str, Any] | None = None,
+    population_size: int = 1,
+    num_envs: int = 1,
+    device: str | torch.device = "cpu",
+    accelerator: Any = None,
+    torch_compiler: str | None = None,
+    tokenizer: Any = None,
+    model_name: str | None = None,
+    lora_config: Any = None,
+    vllm_config: Any = None,
+    algo_kwargs: dict[str, Any] | None = None,
+    *,
+    state_dim: Any = None,
+    action_dim: Any = None,
+    one_hot: bool | None = None,
+    seed: int | None = None,
+) -> list[Any]:
+    """A population of `population_size` agents with indices 0, 1, ... and weights of their own.
+
+    Args:
+        algo: name; case, spaces and dashes do not matter.
+        net_config: encoder and head configuration; the old flat form is understood.
+        INIT_HP: initial hyperparameters, upper or lower case; an unknown key warns with the nearest known one.
+        observation_space, action_space: of one environment.
+        hp_config: mutable hyperparameters; every agent keeps its own copy.
+        actor_network: network to use instead of building one; every agent gets a copy.
+        agent_wrapper, wrapper_kwargs: class put around every agent.
+        num_envs: environments of the vector the agents will act in.
+        device: where networks live.
+        algo_kwargs: further constructor arguments.
+        state_dim, action_dim, one_hot: the old way to give the spaces.
+        seed: of weights and exploration; None follows `torch.initial_seed()`.
+
+    Raises:
+        AlgorithmError, ConfigError: an unknown algorithm, or values that do not fit.
+        NotAvailableYetError: an argument of an algorithm that this version does not have.
+    """
+    later = {"critic_network": critic_network, "tokenizer": tokenizer, "model_name": model_name}
+    later |= {"lora_config": lora_config, "vllm_config": vllm_config, "torch_compiler": torch_compiler}
+    for name, value in later.items():
+        if value is not None:
+            raise NotAvailableYetError(
+                f"create_population({name}=) is not carried out by this version yet. fix: omit it."
+            )
+    cls = find_algorithm(algo)
+    if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 1:
+        raise ConfigError(f"population_size must be an integer of at least 1; got {population_size!r}.")
+    check_device(device)
+    if observation_space is None or action_space is None:
+        if state_dim is None or action_dim is None:
+            raise ConfigError(
+                "create_population needs observation_space and action_space. "
+                "fix: env.single_observation_space, env.single_action_space."
+            )
+        observation_space, action_space = spaces_from_dimensions(state_dim, action_dim, one_hot, True, INIT_HP)
+    accepted = set(inspect.signature(cls.__init__).parameters)
+    arguments = constructor_arguments(INIT_HP, accepted)
+    if actor_network is not None:
+        arguments["actor_network"] = actor_network
+    population = cls.population(
+        population_size,
+        observation_space,
+        action_space,
+        agent_wrapper,
+        wrapper_kwargs,
+        seed=resolve_seed(seed),
+        hp_config=hp_config,
+        net_config=network_arguments(net_config),
+        device=device,
+        accelerator=accelerator,
+        **arguments,
+        **(algo_kwargs or {}),
+    )
+    for agent in population:
+        if isinstance(agent, cls):
+            agent.check_registry()
+    if actor_network is not None:
+        return [agent.clone(agent.index) for agent in population]
+    return population
+
+
+def default_progress_bar(max_steps: int, accelerator: Any = None) -> Any:
+    """A tqdm bar over `max_steps` environment steps; silent in every process but the main one."""
+    from tqdm import tqdm
+
+    disabled = accelerator is not None and not accelerator.is_local_main_process
+    bar_format = "{l_bar}{bar:10}| {n:4}/{total_fmt} [{elapsed:>7}<{remaining:>7}, {rate_fmt}{postfix}]"
+    return tqdm(total=max_steps, unit="step", bar_format=bar_format, ascii=True, disable=disabled)
+
+
+def save_population_checkpoint(
+    population: Sequence[Any], save_path: str | Path, overwrite_checkpoints: bool, accelerator: Any = None
+) -> None:
+    """Write every agent to `<save_path>_<slot>_<steps>.pt` (without the steps where `overwrite_checkpoints`)."""
+    save_population(population, str(save_path).removesuffix(".pt"), overwrite_checkpoints)
+
+
+def tournament_selection_and_mutation(
+    population: list[Any],
+    tournament: Any,
+    mutation: Any,
+    env_name: str = "",
+    algo: str | None = None,
+    elite_path: str | Path | None = None,
+    save_elite: bool = False,
+    accelerator: Any = None,
+    language_model: bool = False,
+) -> list[Any]:
+    """Select, mutate and (with `save_elite`) save the elite; returns the next generation."""
+    elite, population = tournament.select(population)
+    population = mutation.mutation(population)
+    if save_elite:
+        elite.save_checkpoint(elite_path or f"{env_name}-elite_{algo or elite.algo}.pt")
+    return population
+
+
+def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], device: str | torch.device = "cpu") -> Any:
+    """The agent behind a saved policy: its algorithm, its network with these weights, its hyperparameters.
+
+    Args:
+        spec: what `agent.policy_spec()` returned. state: what `agent.policy_state()` returned.
+    """
+    cls = find_algorithm(spec["algo"])
+    network = cls.policy_class.from_spec(spec["network"], device=check_device(device))
+    network.load_state_dict(dict(state))
+    accepted = set(inspect.signature(cls.__init__).parameters)
+    values = {k: v for k, v in spec["hyperparameters"].items() if k in accepted}
+    agent: Any = cls
+    agent = agent(network.observation_space, network.action_space, actor_network=network, device=device, **values)
+    agent.environment = spec.get("environment")
+    return agent
