@@ -1,0 +1,41 @@
+"""Evolutionary hyperparameter optimisation for reinforcement learning.
+
+    import agilerl
+    run = agilerl.train("LunarLander-v3")
+    run.best.evaluate(episodes=100)
+
+Nothing heavy is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agilerl.api import Evaluation, Run, load, train
+    from agilerl.errors import AgileRLError, AgileRLWarning
+
+__version__ = "0.1.0"
+__all__ = ["AgileRLError", "AgileRLWarning", "Evaluation", "Run", "__version__", "load", "train"]
+
+_HOME = {
+    "train": "agilerl.api",
+    "load": "agilerl.api",
+    "Run": "agilerl.api",
+    "Evaluation": "agilerl.api",
+    "AgileRLError": "agilerl.errors",
+    "AgileRLWarning": "agilerl.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'agilerl' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value  # the next access does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,148 @@
+"""Public signatures against a stored table: names, order, defaults; what is new comes after `*`."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from agilerl.algorithms.core.base import EvolvableAlgorithm
+from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
+from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup, RLParameter
+from agilerl.algorithms.core.single_agent import RLAlgorithm
+from agilerl.algorithms.dqn import DQN
+from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.hpo.mutation import Mutations
+from agilerl.hpo.tournament import TournamentSelection
+from agilerl.modules.base import EvolvableModule
+from agilerl.modules.mlp import EvolvableMLP
+from agilerl.networks.q_networks import QNetwork
+from agilerl.training.train_off_policy import train_off_policy
+from agilerl.utils import utils
+
+# CONTRACT.md 1.1 to 1.5 and CONTRACT_DETAILS.md 5. A published argument never changes its place, name or default;
+# an exception is written beside it. Adding a keyword-only argument means adding it here.
+TABLE: dict[str, tuple[Any, str]] = {
+    "create_population": (
+        utils.create_population,  # the published `device` and `accelerator` keep their places
+        "algo net_config=None INIT_HP=None observation_space=None action_space=None hp_config=None actor_network=None "
+        "critic_network=None agent_wrapper=None wrapper_kwargs=None population_size=1 num_envs=1 device='cpu' "
+        "accelerator=None torch_compiler=None tokenizer=None model_name=None lora_config=None vllm_config=None "
+        "algo_kwargs=None * state_dim=None action_dim=None one_hot=None seed=None",
+    ),
+    "make_vect_envs": (
+        utils.make_vect_envs,
+        "env_name=None num_envs=1 * make_env=None should_async_vector=None extra_wrappers=None seed=None backend=None "
+        "**env_kwargs",
+    ),
+    "default_progress_bar": (utils.default_progress_bar, "max_steps accelerator=None"),
+    "save_population_checkpoint": (
+        utils.save_population_checkpoint,
+        "population save_path overwrite_checkpoints accelerator=None",
+    ),
+    "tournament_selection_and_mutation": (
+        utils.tournament_selection_and_mutation,
+        "population tournament mutation env_name='' algo=None elite_path=None save_elite=False accelerator=None "
+        "language_model=False",
+    ),
+    "ReplayBuffer": (
+        ReplayBuffer,  # without `max_size` the older dialect is meant: memory_size, field_names
+        "max_size=None device='cpu' dtype=torch.float32 * memory_size=None field_names=None seed=None",
+    ),
+    "ReplayBuffer.sample": (ReplayBuffer.sample, "self batch_size return_idx=False"),
+    "ReplayBuffer.save_to_memory": (ReplayBuffer.save_to_memory, "self *fields is_vectorised=False"),
+    "TournamentSelection": (
+        TournamentSelection,
+        "tournament_size elitism population_size eval_loop=1 * seed=None",
+    ),
+    "TournamentSelection.select": (TournamentSelection.select, "self population"),
+    "Mutations": (
+        Mutations,
+        "no_mutation architecture new_layer_prob parameters activation rl_hp mutation_sd=0.1 activation_selection=None "
+        "mutate_elite=True rand_seed=None device='cpu' accelerator=None * published=False noise_bound=0.02 "
+        "super_noise_bound=0.05 removal_bound=0.1 removal=True algo=None arch=None agent_ids=None "
+        "rl_hp_selection=None min_lr=None max_lr=None min_learn_step=None max_learn_step=None min_batch_size=None "
+        "max_batch_size=None",
+    ),
+    "Mutations.mutation": (Mutations.mutation, "self population pre_training_mut=False"),
+    "RLParameter": (
+        RLParameter,
+        "min max shrink_factor=0.8 grow_factor=1.2 dtype=<class 'float'> value=None",
+    ),
+    "HyperparameterConfig": (HyperparameterConfig, "**parameters"),
+    "OptimizerWrapper": (
+        OptimizerWrapper,
+        "optimizer_cls networks lr optimizer_kwargs=None network_names=None lr_name=None",
+    ),
+    "NetworkGroup": (
+        NetworkGroup,  # `eval` and `shared` are other published names of the first two, which is why the first is None
+        "eval_network=None shared_networks=None policy=False * eval=None shared=None",
+    ),
+    "EvolvableAlgorithm": (
+        EvolvableAlgorithm.__init__,  # `__new__` captures the arguments, so the class itself shows *args, **kwargs
+        "self index=0 hp_config=None device='cpu' accelerator=None torch_compiler=None name=None",
+    ),
+    "EvolvableAlgorithm.clone": (EvolvableAlgorithm.clone, "self index=None wrap=True"),
+    "EvolvableAlgorithm.load": (EvolvableAlgorithm.load, "path device='cpu' accelerator=None"),
+    "EvolvableAlgorithm.save_checkpoint": (EvolvableAlgorithm.save_checkpoint, "self path"),
+    "EvolvableAlgorithm.load_checkpoint": (EvolvableAlgorithm.load_checkpoint, "self path"),
+    "RLAlgorithm": (
+        RLAlgorithm,
+        "observation_space action_space index=0 hp_config=None device='cpu' accelerator=None torch_compiler=None "
+        "name=None * seed=None",
+    ),
+    "RLAlgorithm.population": (
+        RLAlgorithm.population,
+        "size observation_space action_space wrapper_cls=None wrapper_kwargs=None * seed=None **kwargs",
+    ),
+    "RLAlgorithm.test": (RLAlgorithm.test, "self env swap_channels=False max_steps=None loop=1"),
+    "DQN": (
+        DQN,
+        "observation_space action_space index=0 hp_config=None net_config=None batch_size=64 lr=0.0001 learn_step=5 "
+        "gamma=0.99 tau=0.001 mut=None double=False normalize_images=True actor_network=None device='cpu' "
+        "accelerator=None cudagraphs=False wrap=True * seed=None",
+    ),
+    "DQN.get_action": (DQN.get_action, "self obs epsilon=0.0 action_mask=None **kwargs"),
+    "DQN.learn": (DQN.learn, "self experiences"),
+    "QNetwork": (
+        QNetwork,
+        "observation_space action_space encoder_cls=None encoder_config=None head_config=None min_latent_dim=8 "
+        "max_latent_dim=128 latent_dim=64 simba=False recurrent=False device='cpu' random_seed=None "
+        "scale_observations=False",
+    ),
+    "EvolvableMLP": (
+        EvolvableMLP,
+        "num_inputs num_outputs hidden_size activation='ReLU' output_activation=None min_hidden_layers=1 "
+        "max_hidden_layers=3 min_mlp_nodes=32 max_mlp_nodes=500 layer_norm=False output_layernorm=False "
+        "output_vanish=True init_layers=True noisy=False noise_std=0.5 device='cpu' name='mlp' random_seed=None",
+    ),
+    "EvolvableModule.sample_mutation_method": (
+        EvolvableModule.sample_mutation_method,
+        "self new_layer_prob rng=None * excluded=()",
+    ),
+    "train_off_policy, beyond what is published": (
+        train_off_policy,  # the published part is compared in tests/unit/test_train_off_policy.py
+        "seed=None lockstep=True learner='auto' sinks=()",
+    ),
+}
+
+
+def shown(function: Any) -> str:
+    words, starred = [], False
+    for parameter in inspect.signature(function).parameters.values():
+        kind = parameter.kind
+        if kind is parameter.KEYWORD_ONLY and not starred:
+            words += ["*"]
+        starred = starred or kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
+        prefix = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(kind, "")
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        words.append(f"{prefix}{parameter.name}{default}")
+    return " ".join(words)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_signature_is_the_stored_one(name: str) -> None:
+    function, stored = TABLE[name]
+    now = shown(function)
+    assert (now.partition(" * ")[2] if name.startswith("train_off_policy") else now) == stored
