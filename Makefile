@@ -1,0 +1,38 @@
+.PHONY: check format lint types layers fast test slow golden golden-update bench
+PYTEST = python -m pytest -q -n 2
+
+# What every commit must pass.
+check: lint types layers fast
+
+lint:
+	ruff format --check .
+	ruff check .
+
+format:
+	ruff format .
+	ruff check --fix .
+
+types:
+	mypy
+
+layers:
+	python -m pytest -q tests/contract/test_layers.py tests/contract/test_import.py
+
+fast:
+	$(PYTEST)
+
+test: fast
+
+slow:
+	python -m pytest -q -m slow
+
+# Seeded learning curves: compare with the stored ones, or rewrite them and say why in the commit.
+golden:
+	python -m pytest -q tests/golden -m "slow or not slow"
+
+golden-update:
+	AGILERL_GOLDEN_UPDATE=1 python -m pytest -q tests/golden -m "slow or not slow"
+
+# One JSON line per claim.
+bench:
+	@set -e; for name in scaling throughput lockstep solve; do echo "== $$name"; python "benchmarks/$$name.py"; done

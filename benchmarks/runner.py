@@ -1,0 +1,85 @@
+"""Runs seeded jobs two at a time and appends one JSON line per finished job; a second start runs what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(os.environ.get("AGILERL_RESULTS", Path(__file__).parent / "results"))
+PACKAGE = Path(__file__).parents[1] / "agilerl"
+
+
+def package_commit() -> str:
+    """The last commit that changed the package, with "+" where the working tree differs from it."""
+    git = ["git", "-C", str(PACKAGE.parent)]
+    commit = subprocess.run([*git, "log", "-1", "--format=%h", "--", "agilerl"], capture_output=True, text=True)
+    dirty = subprocess.run([*git, "status", "--porcelain", "--", "agilerl"], capture_output=True, text=True)
+    return (commit.stdout.strip() or "unknown") + ("+" if dirty.stdout.strip() else "")
+
+
+def facts() -> dict[str, Any]:
+    """Versions and hardware, for every result line."""
+    packages = ("torch", "numpy", "gymnasium")
+    return {
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "cpus": os.cpu_count(),
+        "machine": platform.machine(),
+    }
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Whole result lines of a file; a line cut off by a kill is left out."""
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
+    """Append one JSON line and make sure that it is on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def run_jobs(script: str, path: Path, jobs: Iterable[dict[str, Any]], workers: int = 2) -> None:
+    """Run each job that has no line in `path` yet as `python script --job JSON`, `workers` at a time.
+
+    A job is identified by its "key", a mapping that its result line repeats.
+    """
+    done = {json.dumps(line["key"], sort_keys=True) for line in read_lines(path)}
+    missing = [job for job in jobs if json.dumps(job["key"], sort_keys=True) not in done]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    about = facts()
+
+    def run(job: dict[str, Any]) -> None:
+        command = [sys.executable, script, "--job", json.dumps(job)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if done.returncode:
+            print(f"job {job['key']} failed:\n{done.stderr}", file=sys.stderr, flush=True)
+            return
+        line = {**json.loads(done.stdout.splitlines()[-1]), **about}
+        append_line(path, line)
+        print(json.dumps({k: v for k, v in line.items() if k not in ("history", "versions", "command")}), flush=True)
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(run, missing))
+
+
+def seed_range(text: str) -> list[int]:
+    """ "0-9" or "3,5,8" as a list."""
+    if "-" in text:
+        first, last = text.split("-")
+        return list(range(int(first), int(last) + 1))
+    return [int(part) for part in text.split(",")]

@@ -1,0 +1,188 @@
+"""Writes docs/benchmarks.md and the README's figures from the lines in benchmarks/results: no figure is typed.
+
+python benchmarks/tables.py
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stdout
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import lockstep
+from runner import RESULTS, read_lines
+from solve import THRESHOLDS, path_of
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- figures: python benchmarks/tables.py -->", "<!-- end of figures -->"
+HEAD = """# Benchmarks
+
+Made by `python benchmarks/tables.py` from the lines in `benchmarks/results`; every line holds its command, commit,
+versions and raw samples. All figures: two shared cores, one thread a process.
+"""
+
+
+def latest_solve(env_id: str, evolution: bool) -> list[dict[str, Any]]:
+    """The lines of the last preset and commit in the file, by seed."""
+    lines = [line for line in read_lines(path_of(env_id)) if line["key"]["evolution"] is evolution]
+    if not lines:
+        return []
+    last = (lines[-1]["key"]["preset"], lines[-1]["key"]["commit"])
+    lines = [line for line in lines if (line["key"]["preset"], line["key"]["commit"]) == last]
+    return sorted(lines, key=lambda line: int(line["key"]["seed"]))
+
+
+def readme_rows() -> list[str]:
+    """The README's short form: solved counts, speed, scaling."""
+    rows = [
+        "| environment, target | solved, seeds 0-9 | steps of the population, median | wall seconds, median |",
+        "|---|---|---|---|",
+    ]
+    for env_id, (threshold, _) in THRESHOLDS.items():
+        if lines := latest_solve(env_id, evolution=True):
+            steps, wall = (median(line[k] for line in lines) for k in ("population_env_steps", "wall_seconds"))
+            solved = sum(line["solved"] for line in lines)
+            rows.append(f"| {env_id}, {threshold:g} | {solved} of {len(lines)} | {steps:,.0f} | {wall:.0f} |")
+    rows += [
+        "",
+        "DQN with the shipped presets, `python benchmarks/solve.py`: the mean of 100 fresh episodes that neither stopped the",
+        "run nor chose the agent; evaluation and evolution are in the seconds, two seeds ran at a time on two cores.",
+        "",
+    ]
+    for line in {line["row"]: line for line in read_lines(RESULTS / "throughput.jsonl")}.values():
+        ours = median(line["steps_per_cpu_second"]["ours"])
+        ratios = line["median_ratio"]
+        against = f"{ratios['ours/plain']:.1f} times a plain torch loop of the same work"
+        if "ours/original" in ratios:
+            against += f", {ratios['ours/original']:.1f} times `agilerl==2.58.0`"
+        name = "LayerNorm in all" if line["row"] == "layer_norm" else "each with its own defaults"
+        rows.append(f"* LunarLander-v3, population 4, {name}: {ours:,.0f} environment steps per CPU second, {against}")
+    rows.append("  (`python benchmarks/throughput.py --original PYTHON`).")
+    for line in read_lines(RESULTS / "scaling.jsonl"):
+        if line["claim"].startswith("population update") and not line["mixed"]:
+            ratio = line["ratio"]
+            text = (
+                f"* One update of 8 members costs {ratio['stacked 8 / plain 8']:.2f} of 8 plain torch updates, of one member "
+                f"{ratio['stacked 1 / plain 1']:.2f} of one (`python benchmarks/scaling.py`)."
+            )
+    return [*rows, text]
+
+
+def solve_rows() -> list[str]:
+    """One row per environment and way, of the latest preset and commit in the file."""
+    rows = [
+        "## Do the presets solve their environments?",
+        "",
+        "`python benchmarks/solve.py` and, for the rows without evolution, `python benchmarks/solve.py --envs CartPole-v1",
+        "LunarLander-v3 --no-evolution`. Seeds 0 to 9, none left out, one configuration an environment; presets were tuned",
+        "on seeds 100 and up. A score is the mean of 100 fresh greedy episodes that neither stopped the run nor chose the",
+        "agent. Steps are those of the whole population in training; evaluation steps come on top. Seconds count training,",
+        "evaluation, confirmations and evolution; two seeds ran at a time.",
+        "",
+        "| environment | threshold | evolution | solved | scores by seed | population steps, median | evaluation steps, median "
+        "| CPU s, median | wall s, median | wall s, worst |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for env_id, (threshold, _) in THRESHOLDS.items():
+        for evolution in (True, False):
+            lines = latest_solve(env_id, evolution)
+            if not lines:
+                continue
+            middle = {k: median(line[k] for line in lines) for k in ("population_env_steps", "evaluation_env_steps",
+                                                                     "cpu_seconds", "wall_seconds")}  # fmt: skip
+            scores = " ".join(format(line["score"], ".0f") for line in lines)
+            rows.append(
+                f"| {env_id} | {threshold:g} | {'on' if evolution else 'off'} "
+                f"| {sum(line['solved'] for line in lines)}/{len(lines)} "
+                f"| {scores} "
+                f"| {middle['population_env_steps']:,.0f} | {middle['evaluation_env_steps']:,.0f} "
+                f"| {middle['cpu_seconds']:.1f} | {middle['wall_seconds']:.1f} "
+                f"| {max(line['wall_seconds'] for line in lines):.1f} |"
+            )
+    return rows
+
+
+def throughput_rows() -> list[str]:
+    """Latest line of each row of throughput.py."""
+    rows = [
+        "## How many environment steps per CPU second, all in?",
+        "",
+        "`python benchmarks/throughput.py --original PYTHON`: DQN on LunarLander-v3, population 4, 16 environments, one update",
+        "per environment step, batch 128; training, evaluation and evolution; worker processes counted. Medians over rounds.",
+        "",
+        "| row | ours | plain torch, one after another | agilerl 2.58.0 | ours / plain | ours / agilerl 2.58.0 |",
+        "|---|---|---|---|---|---|",
+    ]
+    latest = {line["row"]: line for line in read_lines(RESULTS / "throughput.jsonl")}
+    for name, line in latest.items():
+        speed = {side: f"{median(values):,.0f}" for side, values in line["steps_per_cpu_second"].items()}
+        ratio = {other: f"{value:.1f}" for other, value in line["median_ratio"].items()}
+        rows.append(
+            f"| {name} | {speed['ours']} | {speed['plain']} | {speed.get('original', '-')} "
+            f"| {ratio['ours/plain']} | {ratio.get('ours/original', '-')} |"
+        )
+    return rows
+
+
+def scaling_rows() -> list[str]:
+    """Latest line of each claim of scaling.py."""
+    rows = ["## What does a larger population cost?", "", "`python benchmarks/scaling.py`.", ""]
+    latest: dict[str, dict[str, Any]] = {}
+    for line in read_lines(RESULTS / "scaling.jsonl"):
+        latest[line["claim"] + (" (mixed architectures)" if line.get("mixed") else "")] = line
+    for claim, line in latest.items():
+        values = line["median"]
+        text = ", ".join(f"{k}: {v:g}" for k, v in values.items()) if isinstance(values, dict) else f"{values:g}"
+        rows.append(f"* {claim}: {text}")
+        if "ratio" in line:
+            rows.append("  (" + ", ".join(f"{k} = {v:g}" for k, v in line["ratio"].items()) + ")")
+    return rows
+
+
+def lockstep_rows() -> list[str]:
+    """lockstep.py's summary as a table."""
+    rows = [
+        "## Lockstep or one after another?",
+        "",
+        "`python benchmarks/lockstep.py`: mean fitness of the four members at equal member steps, with 95 % bootstrap",
+        "intervals over seeds; the same presets, steps and updates, without evolution and without a stop. In lockstep the",
+        "members see each other's experience as it comes in; one after another, the later ones of a generation see all that",
+        "the earlier ones made in it.",
+        "",
+        "| environment | steps per member | seeds | lockstep | one after another | difference | CPU s, lockstep | CPU s, other |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for env_id in lockstep.STEPS:
+        captured = io.StringIO()
+        with redirect_stdout(captured):
+            lockstep.summary(env_id)
+        for text in captured.getvalue().splitlines():
+            row = json.loads(text)
+            cells = [
+                f"{row[k][0]:.1f} [{row[k][1]:.1f}, {row[k][2]:.1f}]"
+                for k in ("lockstep", "one_after_another", "difference")
+            ]
+            cpu = row["median_cpu_seconds"]
+            rows.append(
+                f"| {env_id} | {row['member_steps']:,} | {row['seeds']} | {' | '.join(cells)} "
+                f"| {cpu[0]:.1f} | {cpu[1]:.1f} |"
+            )
+    return rows
+
+
+def main() -> None:
+    parts = [HEAD.splitlines(), solve_rows(), throughput_rows(), scaling_rows(), lockstep_rows()]
+    readme = ROOT / "README.md"
+    before, rest = readme.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    text = "\n".join([BEGIN, *readme_rows(), END])
+    readme.write_text(before + text + after, encoding="utf-8")
+    OUT.write_text("\n\n".join("\n".join(part).rstrip() for part in parts) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
