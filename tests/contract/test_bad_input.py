@@ -1,4 +1,4 @@
-"""Every mistake of the table in UX.md 4.2 gives a named error with a fix, or one warning; none is silent."""
+"""Every mistake that newcomers make gives a named error with a fix, or one warning; none is silent."""
 
 from __future__ import annotations
 

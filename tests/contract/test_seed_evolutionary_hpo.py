@@ -1,4 +1,4 @@
-"""The page `evolutionary_hpo`, completed as CONTRACT.md 1.7 says: its blocks, and its custom algorithm in the loop."""
+"""The page `evolutionary_hpo`, with what its text leaves out filled in: its blocks, and its custom algorithm in the loop."""
 
 from __future__ import annotations
 

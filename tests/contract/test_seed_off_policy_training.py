@@ -1,4 +1,4 @@
-"""The page `off_policy_training`, completed as CONTRACT.md 1.7 says, with small budgets (see BUDGET lines)."""
+"""The page `off_policy_training`, with the lines that its text lost filled in and small budgets (see BUDGET lines)."""
 
 from __future__ import annotations
 

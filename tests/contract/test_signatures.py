@@ -21,7 +21,7 @@ from agilerl.networks.q_networks import QNetwork
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils import utils
 
-# CONTRACT.md 1.1 to 1.5 and CONTRACT_DETAILS.md 5. A published argument never changes its place, name or default;
+# A published argument never changes its place, name or default;
 # an exception is written beside it. Adding a keyword-only argument means adding it here.
 TABLE: dict[str, tuple[Any, str]] = {
     "create_population": (

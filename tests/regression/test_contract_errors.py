@@ -1,4 +1,4 @@
-"""Errors that the original ships (CONTRACT.md section 5), through the public interface. The number is the row there."""
+"""Errors that the original ships, through the public interface; numbered as where they were collected."""
 
 from __future__ import annotations
 
