@@ -17,11 +17,16 @@ RESULTS = Path(os.environ.get("AGILERL_RESULTS", Path(__file__).parent / "result
 PACKAGE = Path(__file__).parents[1] / "agilerl"
 
 
+# What decides how a run trains; the command line, the records and the facade do not.
+TRAINS = ("algorithms", "components", "config", "envs", "hpo", "learners", "losses", "modules", "networks", "presets",
+          "rng.py", "rollouts", "storage", "training")  # fmt: skip
+
+
 def package_commit() -> str:
-    """The last commit that changed the package, with "+" where the working tree differs from it."""
-    git = ["git", "-C", str(PACKAGE.parent)]
-    commit = subprocess.run([*git, "log", "-1", "--format=%h", "--", "agilerl"], capture_output=True, text=True)
-    dirty = subprocess.run([*git, "status", "--porcelain", "--", "agilerl"], capture_output=True, text=True)
+    """The last commit that changed what trains, with "+" where the working tree differs from it."""
+    git, paths = ["git", "-C", str(PACKAGE)], ["--", *TRAINS]
+    commit = subprocess.run([*git, "log", "-1", "--format=%h", *paths], capture_output=True, text=True)
+    dirty = subprocess.run([*git, "status", "--porcelain", *paths], capture_output=True, text=True)
     return (commit.stdout.strip() or "unknown") + ("+" if dirty.stdout.strip() else "")
 
 

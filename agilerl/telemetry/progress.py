@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -9,7 +10,7 @@ from tqdm import tqdm
 
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.telemetry.record import Birth, GenerationRecord, RunPlan
-from agilerl.telemetry.text import generation_line, number
+from agilerl.telemetry.text import generation_line, headline, number
 
 
 class TqdmSink(BaseSink):
@@ -22,7 +23,9 @@ class TqdmSink(BaseSink):
         self._bar: Any = None
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
-        """Open the bar."""
+        """Print what is about to run (its seed above all) and any note on it; open the bar."""
+        for line in (headline(plan, None), *plan.notes):
+            tqdm.write(line, file=self._stream if self._stream is not None else sys.stderr)
         self._bar = tqdm(
             total=plan.max_env_steps,
             unit="step",

@@ -50,7 +50,7 @@ def _deprecated(what: str, instead: str) -> None:
         "old-dialect",
         f"{what} belongs to the old interface; it keeps working. New code: {instead}.",
         DeprecationWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
 
 
@@ -69,7 +69,7 @@ def constructor_arguments(init_hp: Mapping[str, Any] | None, accepted: set[str])
             continue
         close = nearest(upper, HYPERPARAMETERS, limit=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        warnings.warn(f"INIT_HP key {key!r} is not known and changes nothing.{hint}", AgileRLWarning, stacklevel=4)
+        warnings.warn(f"INIT_HP key {key!r} is not known and changes nothing.{hint}", AgileRLWarning, stacklevel=3)
     return arguments
 
 

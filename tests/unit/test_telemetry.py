@@ -273,3 +273,13 @@ def test_numbers_and_times_are_short() -> None:
     assert [clock(x) for x in (0, 232, 3725, math.inf)] == ["00:00", "03:52", "1:02:05", "--:--"]
     assert sparkline([0.0, math.nan, 5.0, 10.0], 0.0, 10.0) == "▁ ▅█"
     assert "left --:--" in pace(0, 100, 4, 0.0)
+
+
+def test_the_progress_bar_names_the_seed_and_the_notes_first() -> None:
+    stream = io.StringIO()
+    sink = TqdmSink(stream)
+    sink.start(PLAN, [])
+    sink.close()
+    lines = stream.getvalue().splitlines()
+    assert f"seed {PLAN.seed}" in lines[0]
+    assert lines[1 : 1 + len(PLAN.notes)] == list(PLAN.notes)
