@@ -76,6 +76,11 @@ class DQN(RLAlgorithm):
                 f"DQN needs Discrete actions; got {action_space}. "
                 "fix: use an environment with Discrete actions; algorithms for Box actions come in a later release."
             )
+        if action_space.start != 0:
+            raise AlgorithmError(
+                f"DQN numbers actions from 0; got {action_space}. fix: wrap the environment in "
+                "gymnasium.wrappers.TransformAction, with Discrete(n) as its action space."
+            )
         _check(batch_size=batch_size, learn_step=learn_step, lr=lr, gamma=gamma, tau=tau)
         self.batch_size = batch_size
         self.lr = lr

@@ -220,7 +220,8 @@ class EvolvableMLP(MlpLayers):
                 return None
             if not activation(name).pointwise:
                 return None
-            layers.append(DenseLayer(widths[k], widths[k + 1], name, norm is not None))
+            kind = None if name == "Identity" else name
+            layers.append(DenseLayer(widths[k], widths[k + 1], kind, norm is not None))
             parameters.append((linear.weight, linear.bias, *((norm.weight, norm.bias) if norm is not None else ())))
         flat = [p for group in parameters for p in group]
         if {id(p) for p in flat} != {id(p) for p in self.parameters()} or len({id(p) for p in flat}) != len(flat):

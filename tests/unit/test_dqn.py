@@ -18,6 +18,7 @@ from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.learners.fused import unfusable
 from agilerl.modules.base import EvolvableModule, MutationType, mutation
+from agilerl.modules.layers import ACTIVATIONS
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.networks.q_networks import QNetwork
 from agilerl.training.train_off_policy import train_off_policy
@@ -342,3 +343,35 @@ def test_a_q_network_given_from_outside_is_used_as_it_is() -> None:
     dqn = DQN(OBS, ACTIONS, actor_network=network)
     assert dqn.actor is network
     assert unfusable(dqn) == ""
+
+
+@pytest.mark.parametrize("name", [*ACTIVATIONS])
+def test_every_activation_learns_on_the_rows_or_on_its_modules_as_plain_torch_does(name: str) -> None:
+    hidden = name if ACTIVATIONS[name].pointwise else "ReLU"
+    net = {
+        "encoder_config": {"hidden_size": [8], "activation": hidden},
+        "head_config": {"hidden_size": [8], "activation": hidden, "output_activation": name},
+    }
+    box = gym.spaces.Box(-1, 1, (3,), np.float64)
+    one, other = (DQN(box, gym.spaces.Discrete(2), net_config=net, lr=1e-2, seed=3) for _ in range(2))
+    for agent in (one, other):
+        agent.actor.double()
+        agent.actor_target.double()
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        batch = {
+            "obs": rng.normal(size=(16, 3)),
+            "action": rng.integers(2, size=16),
+            "reward": rng.normal(size=16),
+            "next_obs": rng.normal(size=(16, 3)),
+            "done": rng.random(16) < 0.2,
+        }
+        one.learn(batch)
+        other.learn_batch(other.make_batch(batch), plain=True)
+    for mine, plain in zip(one.actor.parameters(), other.actor.parameters(), strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-10, atol=1e-10)
+
+
+def test_actions_that_do_not_start_at_zero_are_refused_with_the_way_out() -> None:
+    with pytest.raises(AlgorithmError, match=r"numbers actions from 0.*TransformAction"):
+        DQN(gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2, start=1))
