@@ -8,29 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from agilerl.envs.step import Lanes, as_lanes
 from agilerl.learners.fused import Learner, choose_learner
 from agilerl.rng import Purpose, seeds
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan, Sink
+from agilerl.threads import one_thread
 from agilerl.training.collect import AgentLoop, Generation, MemberTally
 from agilerl.training.evaluation import Evaluator
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.population import has_update, save_population, set_training_mode
 from agilerl.training.records import birth_of, member_records
 from agilerl.training.result import EvolveResult
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """One intra-op torch thread: small networks run fastest so; the caller's setting comes back afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class OffPolicyLoop:

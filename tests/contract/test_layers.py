@@ -15,6 +15,7 @@ LAYERS = {
     "errors": 0,
     "rng": 1,
     "tree": 1,
+    "threads": 1,
     "typing": 1,
     "checkpoint": 1,
     "losses": 2,

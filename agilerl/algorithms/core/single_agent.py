@@ -25,6 +25,7 @@ from agilerl.rollouts.evaluate import evaluate, test_agent
 from agilerl.storage.cohort import MemberBinding, NetworkBinding, OptimizerBinding
 from agilerl.storage.optim import rule_of
 from agilerl.telemetry.evaluation import Evaluation
+from agilerl.threads import one_thread
 
 FIELDS = ("obs", "action", "reward", "next_obs", "done")
 OLD_FIELDS = {"state": "obs", "next_state": "next_obs"}
@@ -213,7 +214,8 @@ class RLAlgorithm(EvolvableAlgorithm):
         before = self.training
         self.set_training_mode(False)
         try:
-            found = evaluate(_GreedyActor(self), lanes, 1, episodes, start)
+            with one_thread():
+                found = evaluate(_GreedyActor(self), lanes, 1, episodes, start)
         finally:
             self.set_training_mode(before)
             if made is not None:
@@ -274,9 +276,10 @@ class RLAlgorithm(EvolvableAlgorithm):
         """`size` agents with indices 0 .. size-1, each with weights of its own."""
         run_seed = resolve_seed(seed)
         own = seeds(run_seed, Purpose.INITIAL_WEIGHTS, size)
-        agents: list[Any] = [
-            cls(observation_space, action_space, index=i, seed=int(own[i]), **kwargs) for i in range(size)
-        ]
+        with one_thread():  # initial weights come out of a matrix factorisation, which rounds by thread count
+            agents: list[Any] = [
+                cls(observation_space, action_space, index=i, seed=int(own[i]), **kwargs) for i in range(size)
+            ]
         return [wrapper_cls(a, **(wrapper_kwargs or {})) for a in agents] if wrapper_cls else agents
 
 
