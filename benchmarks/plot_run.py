@@ -2,7 +2,8 @@
 
     python benchmarks/plot_run.py runs/LunarLander-v3/dqn-0001 docs/images/evolution.png
 
-Needs matplotlib (the `plots` extra). Everything comes from the run's own metrics.csv and evolution.jsonl.
+Needs matplotlib (the `plots` extra). Everything comes from the run's own metrics.csv, evolution.jsonl and
+config.yaml.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import yaml
 
 COLOURS = {"rl_hp": "tab:orange", "architecture": "tab:purple", "parameters": "tab:red", "activation": "tab:brown"}
 LABELS = {
@@ -39,7 +41,7 @@ def read(run: Path) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
 
 def draw(run: Path, out: Path) -> None:
     rows, births = read(run)
-    facts = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    target = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["training"].get("target_score")
     at = {(r["id"], r["generation"]): r["fitness"] for r in rows}
     figure, axis = plt.subplots(figsize=(9, 4.2), dpi=110)
     for row in rows:
@@ -54,7 +56,6 @@ def draw(run: Path, out: Path) -> None:
     generations = sorted({r["generation"] for r in rows})
     best = [max(r["fitness"] for r in rows if r["generation"] == g) for g in generations]
     axis.plot(generations, best, color="tab:blue", linewidth=2, label="best member")
-    target = facts.get("target") or (facts.get("plan") or {}).get("target")
     if target is not None:
         axis.axhline(float(target), color="tab:green", linestyle="--", linewidth=1, label=f"target {float(target):g}")
     for kind, colour in COLOURS.items():
