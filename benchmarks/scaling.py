@@ -188,7 +188,7 @@ def evolution(rounds: int) -> None:
     batch = pool(6)[0]
     for i, agent in enumerate(agents):
         agent.fitness = [float(i)]
-        agent.learn_batch(TransitionBatch(**{k: getattr(batch, k)[i] for k in TransitionBatch.__dataclass_fields__}))
+        agent.learn_batch(batch.map(lambda x, i=i: x[i]))
     tournament = TournamentSelection(2, True, 6, seed=0)
     mutations = Mutations(0.4, 0.2, 0.2, 0.2, 0.0, 0.2, rand_seed=0)
     for _ in range(10 * rounds):
