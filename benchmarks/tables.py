@@ -22,7 +22,8 @@ BEGIN, END = "<!-- figures: python benchmarks/tables.py -->", "<!-- end of figur
 HEAD = """# Benchmarks
 
 Made by `python benchmarks/tables.py` from the lines in `benchmarks/results`; every line holds its command, commit,
-versions and raw samples. All figures: two shared cores, one thread a process.
+versions and raw samples; the commit is the last one that changed what trains. All figures: two shared cores, one
+thread a process.
 """
 
 
