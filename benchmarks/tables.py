@@ -51,7 +51,7 @@ def readme_rows() -> list[str]:
     rows += [
         "",
         "DQN with the shipped presets, `python benchmarks/solve.py`: the mean of 100 fresh episodes that neither stopped the",
-        "run nor chose the agent; evaluation and evolution are in the seconds, two seeds ran at a time on two cores.",
+        "run nor chose the agent; evaluation and evolution are in the seconds, two seeds ran at a time on two busy cores.",
         "",
     ]
     for line in {line["row"]: line for line in read_lines(RESULTS / "throughput.jsonl")}.values():
@@ -82,7 +82,8 @@ def solve_rows() -> list[str]:
         "LunarLander-v3 --no-evolution`. Seeds 0 to 9, none left out, one configuration an environment; presets were tuned",
         "on seeds 100 and up. A score is the mean of 100 fresh greedy episodes that neither stopped the run nor chose the",
         "agent. Steps are those of the whole population in training; evaluation steps come on top. Seconds count training,",
-        "evaluation, confirmations and evolution; two seeds ran at a time.",
+        "evaluation, confirmations and evolution; two seeds ran at a time with other jobs beside them, so wall seconds are",
+        "upper bounds.",
         "",
         "| environment | threshold | evolution | solved | scores by seed | population steps, median | evaluation steps, median "
         "| CPU s, median | wall s, median | wall s, worst |",
