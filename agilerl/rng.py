@@ -42,13 +42,6 @@ def seeds(run_seed: int, purpose: Purpose, count: int, generation: int = 0, memb
     return (words >> 1).astype(np.int64)
 
 
-def torch_generator(rng: np.random.Generator, device: str | torch.device = "cpu") -> torch.Generator:
-    """A torch generator seeded by one draw of `rng`; torch's global generator is left alone."""
-    generator = torch.Generator(device=device)
-    generator.manual_seed(int(rng.integers(2**63 - 1)))
-    return generator
-
-
 def resolve_seed(seed: int | None) -> int:
     """The seed as given, else one that follows `torch.manual_seed` without changing torch's global state."""
     return int(seed) if seed is not None else int(torch.initial_seed() % 2**31)

@@ -1,4 +1,4 @@
-"""Book-keeping of the off-policy loop: episode scores and the exploration schedule."""
+"""Book-keeping of the off-policy loop: episode scores and held exploration."""
 
 from __future__ import annotations
 
@@ -101,36 +101,3 @@ def calculate_vectorized_scores(
             parts.append(rest)
         scores += [float(part.sum()) for part in (parts[:1] if only_first_episode else parts)]
     return scores
-
-
-@dataclass(frozen=True, slots=True)
-class EpsilonSchedule:
-    """Exploration by multiplicative decay per vector step: ε₀ = start, εₖ = max(end, start · decayᵏ).
-
-    Attributes:
-        start: ε of the first vector step, in [0, 1].
-        end: floor, in [0, 1].
-        decay: factor per vector step (one call to `env.step`, whatever the number of environments), in (0, 1].
-    """
-
-    start: float = 1.0
-    end: float = 0.1
-    decay: float = 0.995
-
-    def __post_init__(self) -> None:
-        for name, value, is_good in (
-            ("start", self.start, 0 <= self.start <= 1),
-            ("end", self.end, 0 <= self.end <= 1),
-            ("decay", self.decay, 0 < self.decay <= 1),
-        ):
-            if not is_good:
-                interval = "(0, 1]" if name == "decay" else "[0, 1]"
-                raise ConfigError(f"epsilon {name} must be in {interval}; got {value}.")
-
-    def at(self, vector_steps: int) -> float:
-        """ε after so many vector steps. A start below the floor holds for the first step only."""
-        return self.start if vector_steps == 0 else max(self.end, self.start * self.decay**vector_steps)
-
-    def values(self, first: int, count: int) -> np.ndarray:
-        """ε [count] float64 of the vector steps first, first + 1, ..."""
-        return np.array([self.at(first + i) for i in range(count)])

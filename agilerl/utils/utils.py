@@ -18,11 +18,13 @@ from agilerl.envs.spaces import observation_space_channels_to_first
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.rng import resolve_seed
+from agilerl.rollouts.off_policy import calculate_vectorized_scores
 from agilerl.training.population import save_population
 from agilerl.utils.legacy import constructor_arguments, network_arguments, spaces_from_dimensions
 
 __all__ = [
     "agent_from_policy",
+    "calculate_vectorized_scores",
     "create_population",
     "default_progress_bar",
     "make_vect_envs",

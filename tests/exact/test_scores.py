@@ -7,7 +7,7 @@ import pytest
 
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import ConfigError
-from agilerl.rollouts.off_policy import EpisodeTracker, EpsilonSchedule, calculate_vectorized_scores
+from agilerl.rollouts.off_policy import EpisodeTracker, calculate_vectorized_scores
 
 REWARDS = np.array([[1, 2, 4, 8, 16], [1, 1, 1, 1, 1], [3, 3, 3, 3, 3]])
 ENDS = np.array([[0, 1, 0, 1, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1]])
@@ -57,20 +57,3 @@ def test_the_tracker_counts_both_kinds_of_end_and_skips_masked_rows() -> None:
     assert tracker.completed() == []
     assert tracker.returns.sum() == tracker.lengths.sum() == 0
     np.testing.assert_array_equal(finished.returns, [3, 30])
-
-
-def test_epsilon_follows_the_published_loop() -> None:
-    schedule, epsilon = EpsilonSchedule(start=1.0, end=0.1, decay=0.995), 1.0
-    for vector_steps in range(600):
-        assert schedule.at(vector_steps) == pytest.approx(epsilon, rel=1e-12)
-        epsilon = max(0.1, epsilon * 0.995)
-    assert schedule.at(459) > 0.1  # 0.995^459 = 0.10017, 0.995^460 = 0.0997
-    assert schedule.at(460) == 0.1
-    np.testing.assert_array_equal(schedule.values(458, 4), [schedule.at(458 + i) for i in range(4)])
-    assert EpsilonSchedule(start=0.0, end=0.1).values(0, 2).tolist() == [0.0, 0.1]
-
-
-@pytest.mark.parametrize(("name", "value"), [("start", 1.1), ("end", -0.1), ("decay", 0.0), ("decay", 1.01)])
-def test_epsilon_ranges_are_checked(name: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"epsilon {name}"):
-        EpsilonSchedule(**{name: value})
