@@ -143,7 +143,7 @@ class DQN(RLAlgorithm):
         """The legal action of highest value; outputs [..., A], mask [..., A] 1 = legal; returns [...] int64."""
         if mask is not None:
             outputs = outputs.masked_fill(~torch.as_tensor(mask, device=outputs.device).bool(), float("-inf"))
-        action: np.ndarray = outputs.argmax(-1).cpu().numpy()
+        action: np.ndarray = outputs.max(-1).indices.cpu().numpy()  # faster than argmax on a transposed view
         return action
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:

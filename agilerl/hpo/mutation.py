@@ -26,8 +26,8 @@ from agilerl.hpo.engine import (
 from agilerl.hpo.legacy_keywords import Selection
 from agilerl.hpo.parameter_noise import NoiseOptions, mutate_parameters
 from agilerl.hpo.tournament import SettingError
+from agilerl.modules.activations import activation as check_activation
 from agilerl.modules.base import first
-from agilerl.modules.layers import activation as check_activation
 from agilerl.rng import Purpose, resolve_seed, stream
 
 __all__ = ["MutationError", "MutationRecord", "Mutations"]

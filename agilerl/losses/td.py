@@ -26,8 +26,10 @@ def q_learning_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_q_s
     Returns:
         [..., B].
     """
-    best = (next_q if next_q_selector is None else next_q_selector).argmax(-1)
-    return reward + discount * take(next_q, best)
+    if next_q_selector is None:
+        return torch.addcmul(reward, discount, next_q.amax(-1))
+    best = next_q_selector.max(-1).indices  # several times faster than argmax where the actions are not adjacent
+    return torch.addcmul(reward, discount, take(next_q, best))
 
 
 def squared_td_error(values: Tensor, action: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

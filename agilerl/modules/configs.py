@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agilerl.modules.activations import activation
 from agilerl.modules.base import as_widths
-from agilerl.modules.layers import activation
 
 
 @dataclass(frozen=True)

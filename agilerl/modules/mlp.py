@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.errors import ConfigError
+from agilerl.modules.activations import activation
 from agilerl.modules.base import MutationType, Refused, as_widths, first, is_untouched, mutation
-from agilerl.modules.layers import Linear, activation
+from agilerl.modules.layers import Linear
 from agilerl.modules.mlp_layers import MlpLayers, Plan
 from agilerl.modules.morph import Index, fresh, grown, leading, without
 from agilerl.modules.noisy import NoisyLinear
@@ -31,7 +32,7 @@ class EvolvableMLP(MlpLayers):
     Args:
         num_inputs, num_outputs: widths of input and output.
         hidden_size: widths of the hidden layers; the limits below bind mutations only, not the start.
-        activation, output_activation: names in `modules.layers.ACTIVATIONS`; None is the identity.
+        activation, output_activation: names in `modules.activations.ACTIVATIONS`; None is the identity.
         min_hidden_layers, max_hidden_layers, min_mlp_nodes, max_mlp_nodes: limits of the mutations, inclusive but
             for `min_mlp_nodes`, which a removal stays above.
         layer_norm: LayerNorm after every hidden linear map; growth is then approximate.

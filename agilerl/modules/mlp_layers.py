@@ -9,8 +9,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from agilerl.modules.activations import activation
 from agilerl.modules.base import EvolvableModule
-from agilerl.modules.layers import Linear, activation, dense, init_linear
+from agilerl.modules.layers import Linear, dense, init_linear
 from agilerl.modules.morph import Index, Transfer, leading, refit
 from agilerl.modules.noisy import NoisyLinear
 

@@ -13,7 +13,7 @@ class DenseLayer:
 
     Attributes:
         in_features, out_features: widths.
-        activation: name in `modules.layers.ACTIVATIONS`, or None for the identity.
+        activation: name in `modules.activations.ACTIVATIONS`, or None for the identity.
         layer_norm: True if an affine LayerNorm over `out_features` stands between the linear map and the activation.
     """
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from agilerl.modules.activations import ACTIVATIONS
 from agilerl.modules.spec import DenseLayer, DenseStack
-from agilerl.storage.kernels import ACTIVATIONS, LayerViews
+from agilerl.storage.kernels import LayerViews
 from agilerl.storage.optim import RULES, Columns, OptimizerRule
 
 
@@ -209,17 +210,8 @@ class Cohort:
                         binding.optimizer.state[parameter][name] = view.clone(memory_format=torch.contiguous_format)
         self.write_steps()
 
-    def is_current(self) -> bool:
-        """Whether every bound tensor is still the view that `adopt` made and no step was taken behind our back."""
-        for row, _member in enumerate(self.members):
-            for target, rows in ((False, self.value), (True, self.target)):
-                for parameter, view in self._pairs(row, rows, target):
-                    if parameter.data_ptr() != view.data_ptr() or parameter.shape != view.shape:
-                        return False
-        return True
-
     def layers(self, network: str, rows: Tensor) -> list[LayerViews]:
-        """`network`'s layers as views of `rows` [N, D] (one of `value`, `target`, `grad`)."""
+        """`network`'s layers as views of `rows` [N, D] (`value` or `target`)."""
         layout = next(item for item in self._layouts if item.name == network)
         return [
             _layer_views(layer, [slot.of(rows) for slot in slots], widths.to(self.device), self.dtype)
@@ -251,17 +243,14 @@ class Cohort:
 
 def _layer_views(layer: DenseLayer, views: list[Tensor], widths: Tensor, dtype: torch.dtype) -> LayerViews:
     padded = bool((widths != layer.out_features).any())
-    mask = width = None
-    if padded:
-        mask = (torch.arange(layer.out_features, device=widths.device) < widths[:, None]).to(dtype).unsqueeze(1)
-        width = widths.to(dtype).view(-1, 1, 1)
-    norm = [v.unsqueeze(1) for v in views[2:]]
+    real = (torch.arange(layer.out_features, device=widths.device) < widths[:, None]).to(dtype)
+    bias, *norm = (v.unsqueeze(2) for v in views[1:])
     return LayerViews(
         views[0],
-        views[1].unsqueeze(1),
+        bias,
         norm[0] if norm else None,
         norm[1] if norm else None,
         ACTIVATIONS[layer.activation] if layer.activation else None,
-        mask,
-        width,
+        real.unsqueeze(2) if padded else None,
+        (real / widths[:, None].to(dtype)).unsqueeze(1) if norm else None,
     )

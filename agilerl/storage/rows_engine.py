@@ -10,39 +10,8 @@ import torch
 from torch import Tensor
 
 from agilerl.storage.cohort import Cohort
-from agilerl.storage.kernels import LayerViews, Saved, mlp_backward, mlp_forward
+from agilerl.storage.kernels import Saved, mlp_backward, mlp_forward
 from agilerl.storage.optim import RULES, clip_rows
-
-
-class StackedNetwork:
-    """One network of every member: called with [N, B, in], returns [N, B, out], differentiable."""
-
-    def __init__(self, layers: list[LayerViews], grads: list[LayerViews]) -> None:
-        self.layers = layers
-        self.grads = grads
-        # Joins the graph, so that autograd calls our backward although no parameter is an autograd leaf.
-        self._anchor = torch.zeros((), dtype=layers[0].weight.dtype, device=layers[0].weight.device, requires_grad=True)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        output: Tensor = _DenseFunction.apply(self._anchor, x, self)  # type: ignore[no-untyped-call]
-        return output
-
-
-class _DenseFunction(torch.autograd.Function):
-    """Joins the closed-form kernels to autograd. Parameter gradients go straight into the gradient rows."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, x: Tensor, network: StackedNetwork) -> Tensor:
-        output, saved = mlp_forward(network.layers, x, save=True)
-        ctx.network, ctx.saved_layers = network, saved
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, None]:
-        network: StackedNetwork = ctx.network
-        saved: list[Saved] = ctx.saved_layers
-        (grad,) = grads
-        return None, mlp_backward(network.layers, network.grads, saved, grad, ctx.needs_input_grad[1]), None
 
 
 @dataclass(slots=True)
@@ -51,12 +20,27 @@ class RowsPass:
 
     Attributes:
         value: [N, B, out], a constant to autograd.
-        network: the network that ran; saved: what its backward needs.
+        network: name of the network that ran.
+        saved: what its backward needs.
     """
 
     value: Tensor
-    network: StackedNetwork
+    network: str
     saved: list[Saved]
+
+
+class _DenseFunction(torch.autograd.Function):
+    """Joins the closed-form kernels to autograd. Parameter gradients go straight into the gradient rows."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, x: Tensor, engine: RowsEngine, network: str) -> Tensor:
+        ctx.engine, ctx.ran = engine, engine.forward(network, x)
+        output: Tensor = ctx.ran.value
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, None, None]:
+        return None, ctx.engine.backward(ctx.ran, grads[0], inputs=ctx.needs_input_grad[1]), None, None
 
 
 class RowsEngine:
@@ -72,12 +56,15 @@ class RowsEngine:
         self.hp: Mapping[str, Tensor] = {}
         self._learning_rates = learning_rates
         names = [n.name for n in cohort.members[0].networks]
-        grads = {name: cohort.layers(name, cohort.grad) for name in names}
         self._value = {name: cohort.layers(name, cohort.value) for name in names}
         self._target = {name: cohort.layers(name, cohort.target) for name in names if cohort.has_target(name)}
-        self._networks = {name: StackedNetwork(self._value[name], grads[name]) for name in names}
+        self._grad = {name: cohort.grad[:, cohort.span(name)] for name in names}
+        self._written: set[str] = set()  # networks whose gradient columns hold something since the last step
+        self._networks_of = {o.name: o.networks for o in cohort.members[0].optimizers}
         self._columns = {o.name: cohort.columns(o.name) for o in cohort.members[0].optimizers}
         self._rules = {o.name: o.rule for o in cohort.members[0].optimizers}
+        # Joins the graph, so that autograd calls our backward although no parameter is an autograd leaf.
+        self._anchor = torch.zeros((), dtype=cohort.dtype, device=cohort.device, requires_grad=True)
 
     def set_hyperparameters(self, values: dict[str, list[float]]) -> None:
         """`values`: name -> one number per member."""
@@ -86,7 +73,12 @@ class RowsEngine:
 
     def network(self, name: str) -> Callable[[Tensor], Tensor]:
         """The evaluation network, differentiable."""
-        return self._networks[name]
+
+        def run(x: Tensor) -> Tensor:
+            output: Tensor = _DenseFunction.apply(self._anchor, x, self, name)  # type: ignore[no-untyped-call]
+            return output
+
+        return run
 
     def frozen(self, name: str) -> Callable[[Tensor], Tensor]:
         """The evaluation network as a constant."""
@@ -98,24 +90,37 @@ class RowsEngine:
 
     def forward(self, name: str, x: Tensor) -> RowsPass:
         """One pass through the evaluation network for a loss that knows its own gradient; see `descend`."""
-        network = self._networks[name]
-        value, saved = mlp_forward(network.layers, x, save=True)
-        return RowsPass(value, network, saved)
+        value, saved = mlp_forward(self._value[name], x, save=True)
+        return RowsPass(value, name, saved)
+
+    def backward(self, ran: RowsPass, grad: Tensor, *, inputs: bool = False) -> Tensor | None:
+        """Add the gradients of a pass's parameters, given [N, B, out] at its outputs; that of its input if wanted."""
+        parts, of_input = mlp_backward(self._value[ran.network], ran.saved, grad, inputs=inputs)
+        into = self._grad[ran.network]
+        if ran.network in self._written:
+            into.add_(torch.cat(parts, 1))
+        else:
+            torch.cat(parts, 1, out=into)
+            self._written.add(ran.network)
+        return of_input
 
     def descend(self, optimizer: str, ran: RowsPass, grad: Tensor, max_norm: Tensor | None = None) -> None:
         """One optimiser step of every member, given the gradient [N, B, out] at the outputs of one pass."""
-        self.cohort.grad.zero_()
-        mlp_backward(ran.network.layers, ran.network.grads, ran.saved, grad, input_grad=False)
+        self._written.clear()
+        self.backward(ran, grad)
         self._move(optimizer, max_norm)
 
     def minimise(self, optimizer: str, loss: Tensor, max_norm: Tensor | None = None) -> None:
         """One optimiser step of every member on its own entry of `loss` [N]."""
-        self.cohort.grad.zero_()
+        self._written.clear()
         loss.sum().backward()  # type: ignore[no-untyped-call]
         self._move(optimizer, max_norm)
 
     def _move(self, optimizer: str, max_norm: Tensor | None) -> None:
         columns, rule = self._columns[optimizer], self._rules[optimizer]
+        for name in self._networks_of[optimizer]:
+            if name not in self._written:  # the loss did not reach it
+                self._grad[name].zero_()
         with torch.no_grad():
             if max_norm is not None:
                 clip_rows(columns.grad, max_norm)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from agilerl.storage.kernels import ACTIVATIONS, LayerViews, mlp_backward, mlp_forward
+from agilerl.modules.activations import ACTIVATIONS
+from agilerl.storage.kernels import LayerViews, mlp_backward, mlp_forward
 
 
 def torch_layers(sizes: list[int], activation: str | None, norm: bool, seed: int) -> nn.Sequential:
@@ -27,7 +28,7 @@ def torch_layers(sizes: list[int], activation: str | None, norm: bool, seed: int
     return nn.Sequential(*modules).double()
 
 
-def views(nets: list[nn.Sequential], activation: str | None, width: int, grads: bool = False) -> list[LayerViews]:
+def views(nets: list[nn.Sequential], activation: str | None, width: int) -> list[LayerViews]:
     """Zero-padded copies of several networks' parameters; hidden layers padded to `width`."""
     linears = [[m for m in net if isinstance(m, nn.Linear)] for net in nets]
     norms = [[m for m in net if isinstance(m, nn.LayerNorm)] for net in nets]
@@ -38,18 +39,17 @@ def views(nets: list[nn.Sequential], activation: str | None, width: int, grads: 
         last = i == depth - 1
         fan_out = linears[0][-1].out_features if last else width
         weight = torch.zeros(len(nets), fan_out, fan_in, dtype=torch.float64)
-        bias = torch.zeros(len(nets), 1, fan_out, dtype=torch.float64)
+        bias = torch.zeros(len(nets), fan_out, 1, dtype=torch.float64)
         scale, shift = torch.zeros_like(bias), torch.zeros_like(bias)
         mask = torch.zeros_like(bias)
         count = torch.zeros(len(nets), 1, 1, dtype=torch.float64)
         for n, own in enumerate(linears):
             out, inn = own[i].weight.shape
-            mask[n, 0, :out], count[n] = 1, out
-            if not grads:
-                weight[n, :out, :inn], bias[n, 0, :out] = own[i].weight.detach(), own[i].bias.detach()
-                if norms[n] and not last:
-                    scale[n, 0, :out] = norms[n][i].weight.detach()
-                    shift[n, 0, :out] = norms[n][i].bias.detach()
+            mask[n, :out, 0], count[n] = 1, out
+            weight[n, :out, :inn], bias[n, :out, 0] = own[i].weight.detach(), own[i].bias.detach()
+            if norms[n] and not last:
+                scale[n, :out, 0] = norms[n][i].weight.detach()
+                shift[n, :out, 0] = norms[n][i].bias.detach()
         padded = bool((mask == 0).any())
         has_norm = bool(norms[0]) and not last
         layers.append(
@@ -60,22 +60,34 @@ def views(nets: list[nn.Sequential], activation: str | None, width: int, grads: 
                 shift if has_norm else None,
                 ACTIVATIONS[activation] if activation and not last else None,
                 mask if padded else None,
-                count if padded else None,
+                (mask / count).mT if has_norm else None,
             )
         )
     return layers
 
 
+def unpack(layers: list[LayerViews], parts: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """The gradients layer by layer: weight [N, out, in], bias and (with LayerNorm) its weight and bias [N, out]."""
+    rest, blocks = list(parts), []
+    for layer in layers:
+        size = 2 if layer.norm_weight is None else 4
+        block, rest = rest[:size], rest[size:]
+        blocks.append([block[0].view(layer.weight.shape), *block[1:]])
+    assert not rest
+    return blocks
+
+
 @pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("activation", [*ACTIVATIONS, None])
+@pytest.mark.parametrize("activation", [*(name for name, a in ACTIVATIONS.items() if a.pointwise), None])
 def test_stack_equals_each_network_alone_in_outputs_and_gradients(activation: str | None, norm: bool) -> None:
     nets = [torch_layers([5, w, w + 3, 2], activation, norm, seed) for seed, w in enumerate((7, 16, 11))]
-    layers, grads = views(nets, activation, 19), views(nets, activation, 19, grads=True)
+    layers = views(nets, activation, 19)
     x = torch.randn(3, 33, 5, dtype=torch.float64)
     weight = torch.randn(3, 33, 2, dtype=torch.float64)
     out, saved = mlp_forward(layers, x, save=True)
-    dx = mlp_backward(layers, grads, saved, weight, input_grad=True)
+    parts, dx = mlp_backward(layers, saved, weight, inputs=True)
     assert dx is not None
+    grads = unpack(layers, parts)
     for n, net in enumerate(nets):
         own = x[n].clone().requires_grad_()
         expected = net(own)
@@ -86,12 +98,16 @@ def test_stack_equals_each_network_alone_in_outputs_and_gradients(activation: st
         norms = [m for m in net if isinstance(m, nn.LayerNorm)]
         for i, linear in enumerate(linears):
             o, k = linear.weight.shape
-            torch.testing.assert_close(grads[i].weight[n, :o, :k], linear.weight.grad, rtol=1e-11, atol=1e-12)
-            torch.testing.assert_close(grads[i].bias[n, 0, :o], linear.bias.grad, rtol=1e-11, atol=1e-12)
-            assert not grads[i].weight[n, o:].any(), "gradient leaked into padded units"
-            assert not grads[i].weight[n, :, k:].any(), "gradient leaked into padded inputs"
+            torch.testing.assert_close(grads[i][0][n, :o, :k], linear.weight.grad, rtol=1e-11, atol=1e-12)
+            torch.testing.assert_close(grads[i][1][n, :o], linear.bias.grad, rtol=1e-11, atol=1e-12)
+            assert not grads[i][0][n, o:].any(), "gradient leaked into padded units"
+            assert not grads[i][0][n, :, k:].any(), "gradient leaked into padded inputs"
+            assert not grads[i][1][n, o:].any()
             if i < len(norms):
-                torch.testing.assert_close(grads[i].norm_weight[n, 0, :o], norms[i].weight.grad, rtol=1e-11, atol=1e-12)
-                torch.testing.assert_close(grads[i].norm_bias[n, 0, :o], norms[i].bias.grad, rtol=1e-11, atol=1e-12)
-                assert not grads[i].norm_weight[n, 0, o:].any()
-                assert not grads[i].norm_bias[n, 0, o:].any()
+                torch.testing.assert_close(grads[i][2][n, :o], norms[i].weight.grad, rtol=1e-11, atol=1e-12)
+                torch.testing.assert_close(grads[i][3][n, :o], norms[i].bias.grad, rtol=1e-11, atol=1e-12)
+                assert not grads[i][2][n, o:].any()
+                assert not grads[i][3][n, o:].any()
+    nothing, same = mlp_backward(layers, saved, weight, parameters=False, inputs=True)
+    assert not nothing
+    assert torch.equal(same, dx)

@@ -17,8 +17,8 @@ from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.learners.fused import unfusable
+from agilerl.modules.activations import ACTIVATIONS
 from agilerl.modules.base import EvolvableModule, MutationType, mutation
-from agilerl.modules.layers import ACTIVATIONS
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.networks.q_networks import QNetwork
 from agilerl.training.train_off_policy import train_off_policy

@@ -19,7 +19,8 @@ from agilerl.modules import (
     MutationType,
     mutation,
 )
-from agilerl.modules.layers import ACTIVATIONS, activation, dense, layer_norm
+from agilerl.modules.activations import ACTIVATIONS, activation
+from agilerl.modules.layers import dense
 from agilerl.modules.noisy import noisy_dense
 
 
@@ -168,28 +169,30 @@ def test_unknown_activation_names_the_nearest_one() -> None:
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activation_function_module_derivative_and_zero_agree(name: str) -> None:
+def test_activation_function_module_backward_and_zero_agree(name: str) -> None:
     entry = ACTIVATIONS[name]
     x = torch.linspace(-3, 3, 41, dtype=torch.float64).reshape(1, 41).requires_grad_()
     y = entry.function(x)
     torch.testing.assert_close(entry.module()(x), y)
     assert entry.zero_at_zero == bool((entry.function(torch.zeros(1, 3)) == 0).all())
-    if entry.derivative is not None:
-        (slope,) = torch.autograd.grad(y.sum(), x)
-        off_kink = x.detach().abs() > 1e-9
-        torch.testing.assert_close(entry.derivative(x, y)[off_kink], slope[off_kink])
+    torch.testing.assert_close(entry.in_place(x.detach().clone()), y.detach())
+    if entry.pointwise:
+        weight = torch.linspace(-1, 2, 41, dtype=torch.float64).reshape(1, 41)
+        (slope,) = torch.autograd.grad(y, x, weight)
+        saved = x if entry.needs_input else y
+        torch.testing.assert_close(entry.backward(weight, saved.detach()), slope)
 
 
 def test_stacked_layers_equal_each_member_alone() -> None:
     g = torch.Generator().manual_seed(0)
-    x, w, b, n, m = (torch.randn(*s, generator=g, dtype=torch.float64) for s in
-                     ((3, 5, 4), (3, 2, 4), (3, 2), (3, 2), (3, 2)))  # fmt: skip
+    shapes = ((3, 5, 4), (3, 2, 4), (3, 2), (3, 2))
+    x, w, b, n = (torch.randn(*s, generator=g, dtype=torch.float64) for s in shapes)
     sigma, bias_sigma = w.abs(), b.abs()
     e_in, e_out = x[:, 0], n
-    stacked = layer_norm(dense(x, w, b), n, m)
+    stacked = dense(x, w, b)
     noisy = noisy_dense(x, w, b, sigma, bias_sigma, e_in, e_out)
     for i in range(3):
-        torch.testing.assert_close(layer_norm(dense(x[i], w[i], b[i]), n[i], m[i]), stacked[i])
+        torch.testing.assert_close(dense(x[i], w[i], b[i]), stacked[i])
         alone = noisy_dense(x[i], w[i], b[i], sigma[i], bias_sigma[i], e_in[i], e_out[i])
         torch.testing.assert_close(alone, noisy[i])
     torch.testing.assert_close(dense(x, w, None)[1], x[1] @ w[1].T)

@@ -1,0 +1,100 @@
+"""Activations by name, with their derivatives in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from agilerl.errors import ConfigError, unknown_name
+
+aten = torch.ops.aten
+
+
+def _not_elementwise(grad: Tensor, _: Tensor) -> Tensor:
+    raise TypeError("only elementwise activations have a closed-form backward")
+
+
+@dataclass(frozen=True)
+class Activation:
+    """One activation function.
+
+    Attributes:
+        function: tensor to tensor, elementwise unless `pointwise` is False.
+        module: the `nn.Module` class that computes the same; made without arguments.
+        zero_at_zero: True if f(0) = 0, so that a zero-padded unit stays exactly zero.
+        in_place: as `function`, and may overwrite its argument.
+        backward: (gradient of the output, saved tensor) -> gradient of the input; the saved tensor is the input where
+            `needs_input`, else the output.
+        pointwise: False for functions over the last axis; those are allowed at the output only.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    module: Callable[[], nn.Module]
+    zero_at_zero: bool
+    in_place: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor], Tensor] = _not_elementwise
+    needs_input: bool = False
+    pointwise: bool = True
+
+
+def _softmax(x: Tensor) -> Tensor:
+    return F.softmax(x, dim=-1)
+
+
+def _log_softmax(x: Tensor) -> Tensor:
+    return F.log_softmax(x, dim=-1)
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
+def _of_input(
+    function: Callable[[Tensor], Tensor],
+    module: Callable[[], nn.Module],
+    zero_at_zero: bool,
+    backward: Callable[[Tensor, Tensor], Tensor],
+) -> Activation:
+    return Activation(function, module, zero_at_zero, function, backward, needs_input=True)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "ReLU": Activation(F.relu, nn.ReLU, True, torch.relu_, lambda g, y: aten.threshold_backward(g, y, 0)),
+    "ELU": Activation(F.elu, nn.ELU, True, F.elu_, lambda g, y: aten.elu_backward(g, 1.0, 1.0, 1.0, True, y)),
+    "GELU": _of_input(F.gelu, nn.GELU, True, aten.gelu_backward),
+    "SiLU": _of_input(F.silu, nn.SiLU, True, aten.silu_backward),
+    "Mish": _of_input(F.mish, nn.Mish, True, aten.mish_backward),
+    "Tanh": Activation(torch.tanh, nn.Tanh, True, torch.tanh_, aten.tanh_backward),
+    "LeakyReLU": Activation(
+        F.leaky_relu, nn.LeakyReLU, True, F.leaky_relu_, lambda g, y: aten.leaky_relu_backward(g, y, 0.01, True)
+    ),
+    "Sigmoid": Activation(torch.sigmoid, nn.Sigmoid, False, torch.sigmoid_, aten.sigmoid_backward),
+    "Softplus": _of_input(F.softplus, nn.Softplus, False, lambda g, x: aten.softplus_backward(g, x, 1.0, 20.0)),
+    "Softsign": _of_input(F.softsign, nn.Softsign, True, lambda g, x: g / (1 + x.abs()).square()),
+    "Identity": Activation(_identity, nn.Identity, True, _identity, lambda g, y: g),
+    "Softmax": Activation(_softmax, lambda: nn.Softmax(dim=-1), False, _softmax, pointwise=False),
+    "LogSoftmax": Activation(_log_softmax, lambda: nn.LogSoftmax(dim=-1), False, _log_softmax, pointwise=False),
+}
+
+
+def activation(name: str | None, *, hidden: bool = False) -> Activation:
+    """The entry of `name`; None is the identity.
+
+    Args:
+        name: exact name, e.g. "ReLU".
+        hidden: True where the activation stands between layers and must be elementwise.
+
+    Raises:
+        ConfigError: the name is unknown, or names an output activation where a hidden one is needed.
+    """
+    name = "Identity" if name is None else name
+    known = [k for k, a in ACTIVATIONS.items() if a.pointwise or not hidden]
+    if name not in known:
+        if name in ACTIVATIONS:
+            raise ConfigError(f"activation {name!r} works at the output only; hidden layers take {', '.join(known)}")
+        raise ConfigError(unknown_name("activation", str(name), known))
+    return ACTIVATIONS[name]
