@@ -12,7 +12,7 @@ from torch import Tensor, nn, optim
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, soft_update
+from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult, soft_update
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
@@ -116,21 +116,22 @@ class DQN(RLAlgorithm):
     def update_options(self) -> tuple[Any, ...]:
         return (self.double,)
 
-    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> Tensor:
-        """Squared TD error on the action taken, one Adam step, one soft target update; losses [N] or a scalar."""
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """Squared TD error on the action taken, one Adam step, one soft target update."""
         hp = engine.hp
         with torch.no_grad():
-            selector = engine.frozen("actor")(batch.next_obs) if self.double else None
-            discount = hp["gamma"] * (1 - batch.done)
-            next_q = engine.target("actor")(batch.next_obs)
+            if self.double:
+                selector, next_q = engine.frozen_and_target("actor")(batch.next_obs)
+            else:
+                selector, next_q = None, engine.target("actor")(batch.next_obs)
             if batch.next_mask is not None:  # an illegal action is never taken, so its value is never learned
                 selector = (next_q if selector is None else selector).masked_fill(~batch.next_mask, float("-inf"))
-            target = q_learning_target(batch.reward, discount, next_q, selector)
+            target = q_learning_target(batch.reward, batch.discounts(hp["gamma"]), next_q, selector)
         ran = engine.forward("actor", batch.obs)
-        loss, grad = squared_td_error(ran.value, batch.action, target, batch.weight)
+        loss, grad, error = squared_td_error(ran.value, batch.action, target, batch.weight)
         engine.descend("optimizer", ran, grad)
         engine.track("actor", hp["tau"])
-        return loss
+        return UpdateResult(loss, priorities=error.abs())
 
     def soft_update(self) -> None:
         """One soft target update with `tau`."""
@@ -150,29 +151,29 @@ class DQN(RLAlgorithm):
         """Uniform numbers in [0, 1): the first decides whether a row explores, the second which action it takes."""
         return rng.random(shape), rng.random(shape)
 
-    @staticmethod
+    @classmethod
     def explore(
-        action: np.ndarray,
-        draws: tuple[np.ndarray, np.ndarray],
+        cls,
+        outputs: Tensor,
+        draws: tuple[np.ndarray, ...],
         epsilon: float,
-        num_actions: int,
         mask: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Per row: with probability ε a uniformly random legal action, else `action`.
+        """Per row: with probability ε a uniformly random legal action, else the greedy one.
 
         Args:
-            action: [...] greedy actions. draws: as `draw_exploration` made them, each [...].
+            outputs: [..., A] action values. draws: as `draw_exploration` made them, each [...].
             epsilon: probability of a random action, each row for itself.
             mask: [..., A], 1 = legal.
         """
         explores, which = draws
         if mask is None:
-            random = (which * num_actions).astype(np.int64)
+            random = (which * outputs.shape[-1]).astype(np.int64)
         else:
             legal = np.cumsum(mask.astype(bool), axis=-1)
             rank = (which * legal[..., -1]).astype(np.int64)
             random = (legal <= rank[..., None]).sum(-1)
-        return np.where(explores < epsilon, random, action)
+        return np.where(explores < epsilon, random, cls.greedy(outputs, mask))
 
     def get_action(
         self, obs: Any, epsilon: float = 0.0, action_mask: np.ndarray | None = None, **kwargs: Any
@@ -199,10 +200,9 @@ class DQN(RLAlgorithm):
             mask = np.array(np.broadcast_to(np.asarray(mask).reshape(-1, actions), (count, actions)))
             if not mask.any(axis=-1).all():
                 raise ShapeError("DQN.get_action got an action_mask that allows no action in some row")
-        action = self.greedy(values, mask)
-        if epsilon > 0:
-            action = self.explore(action, self.draw_exploration(self._exploration, (count,)), epsilon, actions, mask)
-        return action
+        if epsilon <= 0:
+            return self.greedy(values, mask)
+        return self.explore(values, self.draw_exploration(self._exploration, (count,)), epsilon, mask)
 
 
 def _check(batch_size: int, learn_step: int, lr: float, gamma: float, tau: float) -> None:

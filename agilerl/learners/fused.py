@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.algorithms.core.update import TransitionBatch
+from agilerl.algorithms.core.update import TransitionBatch, UpdateResult
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.storage.cohort import Cohort, MemberBinding
 from agilerl.storage.rows_engine import RowsEngine
@@ -73,13 +73,13 @@ class FusedLearner:
     def _make_group(self, members: list[int], bindings: list[MemberBinding]) -> RowsGroup:
         lead = self.agents[members[0]]
         cohort = Cohort([bindings[i] for i in members])
-        engine = RowsEngine(cohort, {o.name: o.lr for o in lead.registry.optimizers})
+        engine = RowsEngine(cohort, {o.name: o.lr for o in lead.registry.optimizers}, lead.evaluation_networks())
         values = [self.agents[i].update_hyperparameters() for i in members]
         engine.set_hyperparameters({name: [v[name] for v in values] for name in values[0]})
         return RowsGroup(members, lead, cohort, engine)
 
-    def learn(self, group: int, batch: TransitionBatch) -> Tensor:
-        """One update of every member of a group on its own row of `batch` [N_g, B, ...]; losses [N_g]."""
+    def learn(self, group: int, batch: TransitionBatch) -> UpdateResult:
+        """One update of every member of a group on its own row of `batch` [N_g, B, ...]; results [N_g, ...]."""
         chosen = self.groups[group]
         return chosen.lead.update(chosen.engine, batch)
 
@@ -99,16 +99,25 @@ class FusedLearner:
             ]
 
     def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """Greedy actions [N, E, ...] of all members for observations [N, E, ...], mask [N, E, A]."""
-        chosen: np.ndarray | None = None
-        for members, values in self.outputs(obs):
-            part: np.ndarray = self.groups[0].lead.greedy(values, None if mask is None else mask[members])
-            if len(self.groups) == 1:
-                return part
-            if chosen is None:
-                chosen = np.empty((len(self.agents), *part.shape[1:]), part.dtype)
+        """Greedy actions of all members for the environment, [N, E, ...]; obs [N, E, ...], mask [N, E, A]."""
+        lead = self.groups[0].lead
+        return self._join(obs, lambda x, rows: lead.environment_action(lead.greedy(x, _of(mask, rows))))
+
+    def explore(
+        self, obs: np.ndarray, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Exploring actions to store, [N, E, ...]; draws [N, E, ...] each."""
+        lead = self.groups[0].lead
+        return self._join(obs, lambda x, rows: lead.explore(x, tuple(d[rows] for d in draws), epsilon, _of(mask, rows)))
+
+    def _join(self, obs: np.ndarray, decide: Callable[[Tensor, Any], np.ndarray]) -> np.ndarray:
+        """Actions that `decide` takes from the outputs of each group, in population order."""
+        if len(self.groups) == 1:
+            return decide(self.outputs(obs)[0][1], slice(None))
+        parts = [(members, decide(values, members)) for members, values in self.outputs(obs)]
+        chosen = np.empty((len(self.agents), *parts[0][1].shape[1:]), parts[0][1].dtype)
+        for members, part in parts:
             chosen[members] = part
-        assert chosen is not None
         return chosen
 
     def release(self) -> None:
@@ -130,25 +139,38 @@ class SequentialLearner:
         """Modules preprocess by themselves."""
         return obs
 
-    def learn(self, group: int, batch: TransitionBatch) -> Tensor:
-        """One update of one member; `batch` [1, B, ...], loss [1]."""
-        agent = self.agents[group]
-        return torch.tensor([agent.learn_batch(batch.map(lambda x: x[0]), plain=True)])
+    def learn(self, group: int, batch: TransitionBatch) -> UpdateResult:
+        """One update of one member; `batch` [1, B, ...], results [1, ...]."""
+        result = self.agents[group].learn_batch(batch.map(lambda x: x[0]), plain=True)
+        return result.map(lambda x: x.detach().unsqueeze(0))
+
+    def _outputs(self, obs: np.ndarray) -> list[Tensor]:
+        with torch.no_grad():
+            return [agent.policy_output(obs[i]) for i, agent in enumerate(self.agents)]
 
     def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """Greedy actions [N, E, ...] of all members."""
-        actions = []
-        with torch.no_grad():
-            for i, agent in enumerate(self.agents):
-                values = agent.policy_module()(obs[i])
-                actions.append(agent.greedy(values, None if mask is None else mask[i]))
-        return np.stack(actions)
+        """Greedy actions of all members for the environment, [N, E, ...]."""
+        pairs = zip(self.agents, self._outputs(obs), strict=True)
+        return np.stack([a.environment_action(a.greedy(x, _of(mask, i))) for i, (a, x) in enumerate(pairs)])
+
+    def explore(
+        self, obs: np.ndarray, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Exploring actions to store, [N, E, ...]; draws [N, E, ...] each."""
+        pairs = zip(self.agents, self._outputs(obs), strict=True)
+        return np.stack(
+            [a.explore(x, tuple(d[i] for d in draws), epsilon, _of(mask, i)) for i, (a, x) in enumerate(pairs)]
+        )
 
     def release(self) -> None:
         """Nothing was adopted."""
 
 
 Learner = FusedLearner | SequentialLearner
+
+
+def _of(mask: np.ndarray | None, members: Any) -> np.ndarray | None:
+    return None if mask is None else mask[members]
 
 
 def choose_learner(agents: Sequence[RLAlgorithm], wanted: str = "auto") -> tuple[type[Learner], str]:

@@ -32,7 +32,7 @@ def q_learning_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_q_s
     return torch.addcmul(reward, discount, take(next_q, best))
 
 
-def squared_td_error(values: Tensor, action: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def squared_td_error(values: Tensor, action: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """L = Σ_b w_b (Q(s_b, a_b) − y_b)², the mean squared TD error where w_b = 1/B, and its gradient in closed form.
 
     ∂L/∂Q(s_b, a) = 2 w_b (Q(s_b, a_b) − y_b) for a = a_b and 0 for every other action. Rows beyond a member's own
@@ -42,9 +42,10 @@ def squared_td_error(values: Tensor, action: Tensor, target: Tensor, weight: Ten
         values: [..., B, A]. action: [..., B] int64. target, weight: [..., B].
 
     Returns:
-        (loss [...], gradient [..., B, A]).
+        (loss [...], gradient [..., B, A], TD errors Q(s_b, a_b) − y_b [..., B]).
     """
-    error = take(values, action) - target
-    weighted = weight * error
-    grad = torch.zeros_like(values).scatter_(-1, action.unsqueeze(-1), (2 * weighted).unsqueeze(-1))
-    return (weighted * error).sum(-1), grad
+    index = action.unsqueeze(-1)
+    error = values.gather(-1, index).squeeze(-1) - target
+    weighted = error * weight
+    grad = torch.zeros_like(values).scatter_(-1, index, (weighted + weighted).unsqueeze(-1))
+    return (weighted * error).sum(-1), grad, error

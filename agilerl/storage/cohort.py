@@ -89,6 +89,8 @@ class Cohort:
 
     Attributes:
         value, target, grad, first, second: [N, D]; `target` holds valid columns only where a network has a target.
+        value_and_target: [2N, D], of which `value` and `target` are the halves, so that both run as one pass of 2N
+            members; None for a cohort of one.
         step: optimiser name -> [N, 1] float64 steps taken.
     """
 
@@ -104,9 +106,11 @@ class Cohort:
         like = members[0].networks[0].stack.parameters[0][0]
         self.dtype, self.device = like.dtype, like.device
         self._layouts, width = self._lay_out()
-        self.value, self.target, self.grad, self.first, self.second = (
-            torch.zeros(len(members), width, dtype=self.dtype, device=self.device) for _ in range(5)
-        )
+        rows = torch.zeros(2 * len(members), width, dtype=self.dtype, device=self.device)
+        # A lone agent's views live on between its updates: whoever saves its network must not save the target too.
+        self.value_and_target = rows if len(members) > 1 else None
+        self.value, self.target = rows.chunk(2) if len(members) > 1 else (part.clone() for part in rows.chunk(2))
+        self.grad, self.first, self.second = self.value.new_zeros(3, len(members), width).unbind()
         self.step = {
             o.name: torch.zeros(len(members), 1, dtype=torch.float64, device=self.device) for o in members[0].optimizers
         }
@@ -211,10 +215,11 @@ class Cohort:
         self.write_steps()
 
     def layers(self, network: str, rows: Tensor) -> list[LayerViews]:
-        """`network`'s layers as views of `rows` [N, D] (`value` or `target`)."""
+        """`network`'s layers as views of `rows` (`value`, `target` or `value_and_target`)."""
         layout = next(item for item in self._layouts if item.name == network)
+        times = len(rows) // len(self.members)
         return [
-            _layer_views(layer, [slot.of(rows) for slot in slots], widths.to(self.device), self.dtype)
+            _layer_views(layer, [slot.of(rows) for slot in slots], widths.repeat(times).to(self.device), self.dtype)
             for layer, slots, widths in zip(layout.layers, layout.slots, layout.widths, strict=True)
         ]
 

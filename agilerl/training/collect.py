@@ -92,6 +92,7 @@ class Generation:
         self._tracker = EpisodeTracker(lanes.num_lanes)
         self._plans = self._plan_updates()
         self._loss: list[Tensor | None] = [None] * len(learner.groups)
+        self._updates = [0] * len(learner.groups)
 
     def _plan_updates(self) -> list[tuple[int, list[int], Schedule]]:
         """(group, its members, schedule); a group's members have their schedule in common."""
@@ -134,11 +135,10 @@ class Generation:
         mask = action_mask(self.info, self.lanes.num_lanes, self.num_actions) if self.info else None
         if mask is not None:
             mask = mask.reshape(*shape, -1)
-        action = self.learner.act_greedy(obs, mask)
-        action = self.agents[0].explore(action, draws, self.epsilon, self.num_actions, mask)
+        action = self.learner.explore(obs, draws, self.epsilon, mask)
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         flat = action.reshape(-1, *action.shape[2:])
-        batch = self.lanes.step(flat)
+        batch = self.lanes.step(self.agents[0].environment_action(flat))
         self._store(self.obs, flat, batch)
         self.obs, self.info = batch.obs, batch.info
         self._learn(index)
@@ -163,9 +163,9 @@ class Generation:
             if len(self.memory) < max(int(self.agents[i].batch_size) for i in members):
                 continue
             for batch in self._batches(group, members, schedule.count):
-                loss = self.learner.learn(group, batch)
+                loss = self.learner.learn(group, batch).loss
                 before = self._loss[group]
-                self._loss[group] = loss if before is None else before + loss
+                self._loss[group] = loss if before is None else before.add_(loss)
             for member in members:
                 self.tallies[member].updates += schedule.count
 
@@ -178,22 +178,52 @@ class Generation:
             indices[:, row, :size] = self.memory.sample_indices(self._replay[member], (count, size))
         rows = self.memory.gather(indices)
         like = next(iter(self.agents[members[0]].policy_module().parameters()))
-        obs, next_obs = (self.learner.prepare(group, rows[name]) for name in ("obs", "next_obs"))
-        action = rows["action"].long() if self.num_actions else rows["action"]
         weight = torch.zeros(len(members), largest, dtype=like.dtype)
         for row, size in enumerate(sizes):
             weight[row, :size] = 1 / size
         weight, reward, done = (x.to(like.device, like.dtype) for x in (weight, rows["reward"], rows["done"]))
-        legal = rows["next_mask"].to(like.device).bool() if "next_mask" in rows else None
+        stacked = {
+            "obs": self.learner.prepare(group, rows["obs"]),
+            "action": rows["action"].long() if self.num_actions else rows["action"],
+            "reward": reward,
+            "next_obs": self.learner.prepare(group, rows["next_obs"]),
+            "done": done,
+        }
+        gammas = [self.agents[i].update_hyperparameters().get("gamma") for i in members]
+        if "discount" in rows:  # of n-step transitions
+            stacked["discount"] = rows["discount"].to(like.device, like.dtype)
+        elif None not in gammas:  # for all updates at once
+            stacked["discount"] = torch.tensor(gammas, dtype=like.dtype, device=like.device).unsqueeze(1) * (1 - done)
+        if "next_mask" in rows:
+            stacked["next_mask"] = rows["next_mask"].to(like.device).bool()
+        noise = self._draw_noise(members, sizes, count, like)
         last = count - 1
         for row, member in enumerate(members):
             self.agents[member].remember_observations(rows["obs"][last, row, : sizes[row]])
+        self._updates[group] += count
+        each = {name: values.unbind() for name, values in stacked.items()}
         return [
             TransitionBatch(
-                obs[k], action[k], reward[k], next_obs[k], done[k], weight, None if legal is None else legal[k]
+                **{name: values[k] for name, values in each.items()},
+                weight=weight,
+                noise={name: values[k] for name, values in noise.items()},
+                number=self._updates[group] - last + k,
             )
             for k in range(count)
         ]
+
+    def _draw_noise(self, members: list[int], sizes: list[int], count: int, like: Tensor) -> dict[str, Tensor]:
+        """What the updates need of random numbers, name -> [count, N_g, B, ...], each member from its own stream."""
+        drawn = [
+            self.agents[i].draw_noise(self._replay[i], (count, size)) for i, size in zip(members, sizes, strict=True)
+        ]
+        noise = {}
+        for name, first in drawn[0].items():
+            stacked = np.zeros((count, len(members), max(sizes), *first.shape[2:]))
+            for row, (parts, size) in enumerate(zip(drawn, sizes, strict=True)):
+                stacked[:, row, :size] = parts[name]
+            noise[name] = torch.from_numpy(stacked).to(like.device, like.dtype)
+        return noise
 
 
 class AgentLoop:

@@ -14,16 +14,18 @@ from torch import Tensor, nn
 from agilerl.algorithms.core.base import EvolvableAlgorithm
 from agilerl.algorithms.core.registry import HyperparameterConfig
 from agilerl.algorithms.core.solo import SoloRows
-from agilerl.algorithms.core.update import ModuleEngine, TransitionBatch, UpdateEngine
+from agilerl.algorithms.core.update import ModuleEngine, TransitionBatch, UpdateEngine, UpdateResult, raw_output
 from agilerl.envs.step import as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, EnvError, NotAvailableYetError, RunError, ShapeError
+from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.spaces import space_from_json, space_to_json
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
 from agilerl.rollouts.evaluate import evaluate, test_agent
 from agilerl.storage.cohort import MemberBinding, NetworkBinding, OptimizerBinding
 from agilerl.storage.optim import rule_of
+from agilerl.storage.rows_engine import column_name, dense_parts
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
 
@@ -70,6 +72,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         self.seed = resolve_seed(seed)
         self.environment: dict[str, Any] | None = None  # {"id", "kwargs"} of the environment trained in
         self._exploration = stream(self.seed, Purpose.EXPLORATION, member=index)
+        self.learn_counter = 0
 
     # --- population engine ---------------------------------------------------------------------------------------
 
@@ -79,11 +82,15 @@ class RLAlgorithm(EvolvableAlgorithm):
         assert isinstance(policy, EvolvableNetwork)
         return policy
 
+    def policy_output(self, obs: Any) -> Tensor:
+        """Raw output of the policy for observations [E, ...], what `greedy` and `explore` take."""
+        return raw_output(self.policy_module())(obs)
+
     def update_options(self) -> tuple[Any, ...]:
         """Options that `update` branches on; members of one cohort have them in common."""
         return ()
 
-    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> Tensor:
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """One update of every member in `engine`; of this agent only the options above may be read."""
         raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch) or learn(experiences)")
 
@@ -92,10 +99,36 @@ class RLAlgorithm(EvolvableAlgorithm):
         """Greedy actions from policy outputs [..., out]; a subclass implements it."""
         raise NotImplementedError("an algorithm with update() must implement greedy(outputs, mask) -> actions")
 
+    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Random numbers that updates need, name -> [*shape, ...]; `shape` is (updates, B). None by default."""
+        return {}
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+        """Random numbers for `explore`, each [*shape, ...]; `shape` is (vector steps, E), or (E,) for one call.
+
+        What depends on this agent's own hyperparameters (the scale of its noise, say) is applied here: `explore` is
+        called once for all members.
+        """
+        raise NotImplementedError("an algorithm with update() must implement draw_exploration(rng, shape)")
+
+    def explore(
+        self, outputs: Tensor, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Actions to store, from raw policy outputs [..., out]; see `environment_action` for those to take."""
+        raise NotImplementedError("an algorithm with update() must implement explore(outputs, draws, epsilon, mask)")
+
+    def environment_action(self, action: np.ndarray) -> np.ndarray:
+        """Stored actions [..., A] as the environment takes them; the same by default."""
+        return action
+
     @staticmethod
     def is_stackable(network: nn.Module) -> bool:
         """Whether the network is still nothing but dense layers, without hooks."""
-        return isinstance(network, EvolvableNetwork) and network.dense_stack() is not None
+        return isinstance(network, EvolvableModule) and dense_parts(network) is not None
+
+    def evaluation_networks(self) -> dict[str, nn.Module]:
+        """The evaluation network of every group, by attribute name."""
+        return {str(group.eval_network): getattr(self, str(group.eval_network)) for group in self.registry.groups}
 
     def binding(self) -> MemberBinding | None:
         """What of this agent can live in rows; None where a network or an optimiser does not stack."""
@@ -104,17 +137,21 @@ class RLAlgorithm(EvolvableAlgorithm):
             return None
         networks, optimizers = [], []
         for group in self.registry.groups:
-            stack = getattr(self, str(group.eval_network)).dense_stack()
-            shared = [getattr(self, name).dense_stack() for name in group.shared_networks or []]
-            if stack is None or len(shared) > 1 or any(s is None for s in shared):
+            name = str(group.eval_network)
+            parts = dense_parts(getattr(self, name))
+            shared = [dense_parts(getattr(self, other)) for other in group.shared_networks or []]
+            if parts is None or len(shared) > 1 or any(p is None or p.keys() != parts.keys() for p in shared):
                 return None
-            networks.append(NetworkBinding(str(group.eval_network), stack, shared[0] if shared else None))
+            target = shared[0] if shared else None
+            for part, stack in parts.items():
+                networks.append(NetworkBinding(column_name(name, part), stack, target[part] if target else None))
         for config in self.registry.optimizers:
             rule = rule_of(getattr(self, config.name).optimizer)
             if rule is None:
                 return None
             optimizer = getattr(self, config.name).optimizer
-            optimizers.append(OptimizerBinding(config.name, tuple(config.networks), rule, optimizer))
+            moved = tuple(n.name for name in config.networks for n in networks if n.name.split("/")[0] == name)
+            optimizers.append(OptimizerBinding(config.name, moved, rule, optimizer))
         return MemberBinding(tuple(networks), tuple(optimizers))
 
     def solo_rows(self) -> SoloRows | None:
@@ -138,36 +175,48 @@ class RLAlgorithm(EvolvableAlgorithm):
         Returns:
             The loss before the update.
         """
-        return self.learn_batch(self.make_batch(experiences))
+        return float(self.learn_batch(self.make_batch(experiences)).loss.detach())
 
-    def learn_batch(self, batch: TransitionBatch, plain: bool = False) -> float:
-        """One update from a prepared batch [B, ...]; `plain` forces plain torch modules."""
+    def learn_batch(self, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
+        """One update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis results."""
         self.remember_observations(batch.obs)
+        self.learn_counter += 1
         rows = None if plain else self.solo_rows()
         if rows is None:
             self.follow_optimizers()
-            return float(self.update(ModuleEngine(self), batch).detach())
+            return self.update(ModuleEngine(self), batch)
         prepare = self.policy_network().preprocess
         prepared = replace(batch, obs=prepare(batch.obs), next_obs=prepare(batch.next_obs))
-        loss = self.update(rows.refresh(self), prepared.map(lambda x: x.unsqueeze(0)))
+        result = self.update(rows.refresh(self), prepared.map(lambda x: x.unsqueeze(0)))
         rows.stepped()
-        return float(loss.detach())
+        return result.map(lambda x: x[0])
 
     def make_batch(self, experiences: Any) -> TransitionBatch:
         """Sampled transitions as tensors on this agent's device."""
-        fields = _fields(experiences)
+        given = _fields(experiences)
         dtype = next(iter(self.policy_module().parameters())).dtype
-        obs, next_obs = (torch.as_tensor(fields[name]).to(self.device) for name in ("obs", "next_obs"))
+        obs, next_obs = (torch.as_tensor(given[name]).to(self.device) for name in ("obs", "next_obs"))
         if isinstance(self.observation_space, gym.spaces.Discrete):
             obs, next_obs = obs.flatten(), next_obs.flatten()  # old buffers store scalars as columns
         count = obs.shape[0]
         reward, done = (
-            torch.as_tensor(fields[name]).to(self.device, dtype).reshape(count) for name in ("reward", "done")
+            torch.as_tensor(given[name]).to(self.device, dtype).reshape(count) for name in ("reward", "done")
         )
-        action = torch.as_tensor(fields["action"]).to(self.device)
+        action = torch.as_tensor(given["action"]).to(self.device)
         weight = torch.full((count,), 1 / count, dtype=dtype, device=obs.device)
-        mask = None if "next_mask" not in fields else torch.as_tensor(fields["next_mask"]).to(self.device).bool()
-        return TransitionBatch(obs, self.prepare_action(action, count), reward, next_obs, done, weight, mask)
+        mask = None if "next_mask" not in given else torch.as_tensor(given["next_mask"]).to(self.device).bool()
+        drawn = self.draw_noise(self._exploration, (1, count))
+        return TransitionBatch(
+            obs,
+            self.prepare_action(action, count),
+            reward,
+            next_obs,
+            done,
+            weight,
+            mask,
+            noise={name: torch.as_tensor(x[0]).to(obs.device, dtype) for name, x in drawn.items()},
+            number=self.learn_counter,
+        )
 
     def prepare_action(self, action: Tensor, count: int) -> Tensor:
         """Stored actions as the update wants them: int64 [B] for discrete spaces."""
@@ -304,15 +353,15 @@ class _GreedyActor:
 
 def _fields(experiences: Any) -> dict[str, Any]:
     if isinstance(experiences, Mapping) or hasattr(experiences, "keys"):
-        fields = {OLD_FIELDS.get(str(k), str(k)): experiences[k] for k in experiences.keys()}  # noqa: SIM118
+        found = {OLD_FIELDS.get(str(k), str(k)): experiences[k] for k in experiences.keys()}  # noqa: SIM118
     elif isinstance(experiences, tuple | list) and len(experiences) >= len(FIELDS):
-        fields = dict(zip(FIELDS, experiences, strict=False))
+        found = dict(zip(FIELDS, experiences, strict=False))
     else:
         raise ShapeError(
             f"learn got experiences of type {type(experiences).__name__}; expected a TensorDict, a mapping or a tuple "
             f"with {', '.join(FIELDS)}. fix: agent.learn(memory.sample(agent.batch_size))"
         )
-    missing = [name for name in FIELDS if name not in fields]
+    missing = [name for name in FIELDS if name not in found]
     if missing:
-        raise ShapeError(f"learn got experiences without {', '.join(missing)}; it has {', '.join(fields)}.")
-    return fields
+        raise ShapeError(f"learn got experiences without {', '.join(missing)}; it has {', '.join(found)}.")
+    return found

@@ -23,7 +23,9 @@ class SoloRows:
         if binding is None:
             raise ValueError("this agent does not stack")
         self.cohort = Cohort([binding])
-        self.engine = RowsEngine(self.cohort, {o.name: o.lr for o in agent.registry.optimizers})
+        self.engine = RowsEngine(
+            self.cohort, {o.name: o.lr for o in agent.registry.optimizers}, agent.evaluation_networks()
+        )
         self._hyperparameters: dict[str, float] = {}
         self._networks = [(name, getattr(agent, name)) for name in agent.registry.all_registered()]
         self._parameters = [p for _, network in self._networks for p in network.parameters()]

@@ -7,31 +7,45 @@ agent's own modules and optimisers. The second is the reference, and the path fo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from agilerl.networks.base import EvolvableNetwork
+
 if TYPE_CHECKING:
     from agilerl.algorithms.core.base import EvolvableAlgorithm
 
-Network = Callable[[Tensor], Tensor]
+Network = Callable[..., Tensor]
 
 
 class UpdateEngine(Protocol):
-    """What an update may use. Tensors carry a leading member axis [N, ...] over rows, none with plain modules."""
+    """What an update may use. Tensors carry a leading member axis [N, ...] over rows, none with plain modules.
+
+    A network is called with what its `output` takes: the observations of the batch and, for action values, actions.
+
+    Attributes:
+        hp: name -> [N, 1] tensor, or a scalar tensor with plain modules.
+    """
 
     hp: Mapping[str, Tensor]
 
     def network(self, name: str) -> Network:
-        """The evaluation network, differentiable; takes the observations of the batch."""
+        """The evaluation network, differentiable in its parameters and inputs."""
+
+    def through(self, name: str) -> Network:
+        """The evaluation network with its parameters as constants: differentiable in its inputs alone."""
 
     def frozen(self, name: str) -> Network:
         """The evaluation network as a constant."""
 
     def target(self, name: str) -> Network:
         """The target network that shadows `name`, as a constant."""
+
+    def frozen_and_target(self, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
+        """Both of the last two for the same inputs, in one pass where that is cheaper."""
 
     def forward(self, name: str, x: Tensor) -> Any:
         """One pass through the evaluation network for a loss that knows its own gradient: no autograd over rows.
@@ -49,6 +63,10 @@ class UpdateEngine(Protocol):
     def track(self, name: str, tau: Tensor) -> None:
         """Soft update of the target of `name`: θ⁻ ← τ·θ + (1 − τ)·θ⁻."""
 
+    def reset_noise(self, name: str) -> None:
+        """Draw the noise of noisy layers anew, in the evaluation network and in its target, each from its own
+        generator; networks without noisy layers are left alone."""
+
 
 @dataclass(frozen=True)
 class TransitionBatch:
@@ -59,8 +77,13 @@ class TransitionBatch:
             observations with modules (a module preprocesses by itself).
         action: [..., B] int64 (or [..., B, A] float).
         reward, done: [..., B]; `done` means terminated.
-        weight: [..., B] 1/B_i in the first B_i rows of a member, 0 beyond.
+        weight: [..., B] in the first B_i rows of a member 1/B_i (times the importance weight under prioritised
+            replay), 0 beyond.
         next_mask: [..., B, A] bool, the actions that are legal in `next_obs`; None where all are.
+        discount: [..., B] what the value of `next_obs` counts: γ^k · (1 − terminated) after k steps; None where every
+            transition is one step (see `discounts`).
+        noise: name -> [..., B, ...] numbers that `draw_noise` of the algorithm drew for this update.
+        number: of this update in its generation (of the agent's updates, when it learns alone).
     """
 
     obs: Tensor
@@ -70,12 +93,38 @@ class TransitionBatch:
     done: Tensor
     weight: Tensor
     next_mask: Tensor | None = None
+    discount: Tensor | None = None
+    noise: Mapping[str, Tensor] = field(default_factory=dict)
+    number: int = 0
+
+    def discounts(self, gamma: Tensor) -> Tensor:
+        """`discount` [..., B]; where it was not stored, γ · (1 − terminated) for `gamma` [N, 1] or a scalar."""
+        return gamma * (1 - self.done) if self.discount is None else self.discount
 
     def map(self, change: Callable[[Tensor], Tensor]) -> TransitionBatch:
         """The batch with `change` applied to every tensor that is there."""
-        given: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        changed: dict[str, Any] = {k: v if v is None else change(v) for k, v in given.items()}
-        return TransitionBatch(**changed)
+        changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **changed, noise={k: change(v) for k, v in self.noise.items()})
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What one update reports; [N] over rows, scalars with plain modules.
+
+    Attributes:
+        loss: of the value function (the only one where there is only one).
+        actor_loss: None where the policy was not updated.
+        priorities: [..., B] new priorities of the sampled rows, for prioritised replay; None where none are known.
+    """
+
+    loss: Tensor
+    actor_loss: Tensor | None = None
+    priorities: Tensor | None = None
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> UpdateResult:
+        """The result with `change` applied to every tensor that is there."""
+        changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if v is not None}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
@@ -108,17 +157,40 @@ class ModuleEngine:
         module: nn.Module = getattr(self._agent, name)
         return module
 
+    def _raw(self, name: str) -> Network:
+        """What runs: the raw output of a network, or a module of the user's own."""
+        return raw_output(self._module(name))
+
     def network(self, name: str) -> Network:
-        return self._module(name)
+        return self._raw(name)
+
+    def through(self, name: str) -> Network:
+        module, raw = self._module(name), self._raw(name)
+
+        def run(*inputs: Any) -> Tensor:
+            trained = [p for p in module.parameters() if p.requires_grad]
+            for parameter in trained:
+                parameter.requires_grad_(False)
+            try:
+                return raw(*inputs)
+            finally:
+                for parameter in trained:
+                    parameter.requires_grad_(True)
+
+        return run
 
     def frozen(self, name: str) -> Network:
-        return torch.no_grad()(self._module(name))
+        return torch.no_grad()(self._raw(name))
 
     def target(self, name: str) -> Network:
-        return torch.no_grad()(self._module(self._targets[name]))
+        return torch.no_grad()(self._raw(self._targets[name]))
+
+    def frozen_and_target(self, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
+        value, target = self.frozen(name), self.target(name)
+        return lambda *inputs: (value(*inputs), target(*inputs))
 
     def forward(self, name: str, x: Tensor) -> ModulePass:
-        return ModulePass(self._module(name)(x))
+        return ModulePass(self._raw(name)(x))
 
     def descend(self, optimizer: str, ran: ModulePass, grad: Tensor, max_norm: Tensor | None = None) -> None:
         getattr(self._agent, optimizer).zero_grad()
@@ -139,6 +211,17 @@ class ModuleEngine:
 
     def track(self, name: str, tau: Tensor) -> None:
         soft_update(self._module(name), self._module(self._targets[name]), tau)
+
+    def reset_noise(self, name: str) -> None:
+        for module in (self._module(name), self._module(self._targets[name]) if name in self._targets else None):
+            if callable(getattr(module, "reset_noise", None)):
+                module.reset_noise()  # type: ignore[union-attr, operator]
+
+
+def raw_output(module: nn.Module) -> Network:
+    """What engines run of a network: its `output`; the module itself, with its hooks, where that is the same."""
+    run: Network = getattr(module, "output", module)
+    return module if type(module).forward is EvolvableNetwork.forward else run
 
 
 def soft_update(network: nn.Module, target: nn.Module, tau: Tensor | float) -> None:
