@@ -68,7 +68,9 @@ class FusedLearner:
             by_key.setdefault(key, []).append(position)
         self.groups = [self._make_group(members, bindings) for members in by_key.values()]
         policies = [self.agents[g.members[0]].registry.policy() for g in self.groups]
-        self._policies = [g.engine.frozen(str(name)) for g, name in zip(self.groups, policies, strict=True)]
+        pairs = [(g.engine, str(name)) for g, name in zip(self.groups, policies, strict=True)]
+        self._policies = [engine.frozen(name) for engine, name in pairs]
+        self._quiet_policies = [engine.frozen(name, noisy=False) for engine, name in pairs]
 
     def _make_group(self, members: list[int], bindings: list[MemberBinding]) -> RowsGroup:
         lead = self.agents[members[0]]
@@ -87,34 +89,41 @@ class FusedLearner:
         """Stored observations as the rows of a group take them: [..., in]."""
         return self.groups[group].lead.policy_network().preprocess(obs)
 
-    def outputs(self, obs: np.ndarray) -> list[tuple[list[int], Tensor]]:
-        """Policy outputs for observations [N, E, ...], as (member positions, [N_g, E, out]) per group."""
+    def outputs(self, obs: np.ndarray, noisy: bool = False) -> list[tuple[list[int], Tensor]]:
+        """Policy outputs for observations [N, E, ...], as (member positions, [N_g, E, out]) per group.
+
+        `noisy` keeps the noise of noisy layers, as exploration wants it.
+        """
+        policies = self._policies if noisy else self._quiet_policies
         with torch.no_grad():
             return [
                 (
                     g.members,
                     policy(g.lead.policy_network().preprocess(obs if len(self.groups) == 1 else obs[g.members])),
                 )
-                for g, policy in zip(self.groups, self._policies, strict=True)
+                for g, policy in zip(self.groups, policies, strict=True)
             ]
 
     def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         """Greedy actions of all members for the environment, [N, E, ...]; obs [N, E, ...], mask [N, E, A]."""
         lead = self.groups[0].lead
-        return self._join(obs, lambda x, rows: lead.environment_action(lead.greedy(x, _of(mask, rows))))
+        return self._join(self.outputs(obs), lambda x, rows: lead.environment_action(lead.greedy(x, _of(mask, rows))))
 
     def explore(
         self, obs: np.ndarray, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
     ) -> np.ndarray:
         """Exploring actions to store, [N, E, ...]; draws [N, E, ...] each."""
         lead = self.groups[0].lead
-        return self._join(obs, lambda x, rows: lead.explore(x, tuple(d[rows] for d in draws), epsilon, _of(mask, rows)))
+        return self._join(
+            self.outputs(obs, noisy=True),
+            lambda x, rows: lead.explore(x, tuple(d[rows] for d in draws), epsilon, _of(mask, rows)),
+        )
 
-    def _join(self, obs: np.ndarray, decide: Callable[[Tensor, Any], np.ndarray]) -> np.ndarray:
+    def _join(self, outputs: list[tuple[list[int], Tensor]], decide: Callable[[Tensor, Any], np.ndarray]) -> np.ndarray:
         """Actions that `decide` takes from the outputs of each group, in population order."""
-        if len(self.groups) == 1:
-            return decide(self.outputs(obs)[0][1], slice(None))
-        parts = [(members, decide(values, members)) for members, values in self.outputs(obs)]
+        if len(outputs) == 1:
+            return decide(outputs[0][1], slice(None))
+        parts = [(members, decide(values, members)) for members, values in outputs]
         chosen = np.empty((len(self.agents), *parts[0][1].shape[1:]), parts[0][1].dtype)
         for members, part in parts:
             chosen[members] = part
@@ -144,9 +153,9 @@ class SequentialLearner:
         result = self.agents[group].learn_batch(batch.map(lambda x: x[0]), plain=True)
         return result.map(lambda x: x.detach().unsqueeze(0))
 
-    def _outputs(self, obs: np.ndarray) -> list[Tensor]:
+    def _outputs(self, obs: np.ndarray, noisy: bool = False) -> list[Tensor]:
         with torch.no_grad():
-            return [agent.policy_output(obs[i]) for i, agent in enumerate(self.agents)]
+            return [agent.policy_output(obs[i], noisy) for i, agent in enumerate(self.agents)]
 
     def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         """Greedy actions of all members for the environment, [N, E, ...]."""
@@ -157,7 +166,7 @@ class SequentialLearner:
         self, obs: np.ndarray, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
     ) -> np.ndarray:
         """Exploring actions to store, [N, E, ...]; draws [N, E, ...] each."""
-        pairs = zip(self.agents, self._outputs(obs), strict=True)
+        pairs = zip(self.agents, self._outputs(obs, noisy=True), strict=True)
         return np.stack(
             [a.explore(x, tuple(d[i] for d in draws), epsilon, _of(mask, i)) for i, (a, x) in enumerate(pairs)]
         )

@@ -209,27 +209,32 @@ class EvolvableMLP(MlpLayers):
                 module.reset_noise(self.generator())
 
     def dense_stack(self) -> DenseStack | None:
-        """Layers and live parameters, or None if a hook, a subclass or a noisy layer adds to them."""
+        """Layers and live parameters, or None if a hook or a subclass adds to them."""
         if type(self).forward is not EvolvableMLP.forward or not is_untouched(self):
             return None
-        layers, parameters = [], []
+        layers, parameters, noise = [], [], []
         widths = self._widths()
         for k, label in enumerate(self._labels()):
             linear, norm = self._part("linear", label), self._part("norm", label)
             name = self.output_activation if label == "output" else self.activation
-            if type(linear) is not Linear or (norm is not None and type(norm) is not nn.LayerNorm):
+            is_noisy = type(linear) is NoisyLinear
+            if not is_noisy and (type(linear) is not Linear or (norm is not None and type(norm) is not nn.LayerNorm)):
                 return None
             if not activation(name).pointwise:
                 return None
             kind = None if name == "Identity" else name
-            layers.append(DenseLayer(widths[k], widths[k + 1], kind, norm is not None))
-            parameters.append((linear.weight, linear.bias, *((norm.weight, norm.bias) if norm is not None else ())))
+            layers.append(DenseLayer(widths[k], widths[k + 1], kind, norm is not None, is_noisy))
+            own = [linear.weight, linear.bias, *((norm.weight, norm.bias) if norm is not None else ())]
+            parameters.append((*own, *((linear.weight_sigma, linear.bias_sigma) if is_noisy else ())))
+            noise.append((linear.noise_in, linear.noise_out) if is_noisy else ())
         flat = [p for group in parameters for p in group]
         if {id(p) for p in flat} != {id(p) for p in self.parameters()} or len({id(p) for p in flat}) != len(flat):
             return None
-        if len({(p.dtype, p.device, p.requires_grad) for p in flat}) != 1 or next(self.buffers(), None) is not None:
+        if {id(b) for b in self.buffers()} != {id(b) for pair in noise for b in pair}:
             return None
-        return DenseStack(tuple(layers), tuple(parameters))
+        if len({(p.dtype, p.device, p.requires_grad) for p in flat}) != 1:
+            return None
+        return DenseStack(tuple(layers), tuple(parameters), tuple(noise))
 
     # -- small facts ---------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -33,6 +34,36 @@ def noisy_dense(
     """
     noise = noise_out.unsqueeze(-1) * noise_in.unsqueeze(-2)
     return dense(x, weight + weight_sigma * noise, bias + bias_sigma * noise_out)
+
+
+def factorised(draws: np.ndarray) -> np.ndarray:
+    """f(x) = sgn(x)·sqrt(|x|) of standard Gaussian draws [...] (equation 11 of the paper)."""
+    scaled: np.ndarray = np.sign(draws) * np.sqrt(np.abs(draws))
+    return scaled
+
+
+def noisy_layers(module: nn.Module) -> list[NoisyLinear]:
+    """The noisy layers of a network, in the order of its modules."""
+    return [child for _, child in module.named_modules() if isinstance(child, NoisyLinear)]
+
+
+def noise_size(module: nn.Module) -> int:
+    """How many numbers `set_noise` takes."""
+    return sum(layer.in_features + layer.out_features for layer in noisy_layers(module))
+
+
+def layer_noise(module: nn.Module, rng: np.random.Generator, count: int) -> np.ndarray:
+    """`count` draws of a network's noise [count, noise_size], for `set_noise`."""
+    return factorised(rng.standard_normal((count, noise_size(module))))
+
+
+def set_noise(module: nn.Module, values: Tensor) -> None:
+    """Give every noisy layer its noise, inputs before outputs: `values` [noise_size] as `layer_noise` draws them."""
+    position = 0
+    for layer in noisy_layers(module):
+        for noise in (layer.noise_in, layer.noise_out):
+            noise.copy_(values[position : position + len(noise)])
+            position += len(noise)
 
 
 class NoisyLinear(nn.Module):

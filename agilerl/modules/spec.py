@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -15,12 +15,14 @@ class DenseLayer:
         in_features, out_features: widths.
         activation: name in `modules.activations.ACTIVATIONS`, or None for the identity.
         layer_norm: True if an affine LayerNorm over `out_features` stands between the linear map and the activation.
+        noisy: True for a `modules.noisy.NoisyLinear`.
     """
 
     in_features: int
     out_features: int
     activation: str | None = None
     layer_norm: bool = False
+    noisy: bool = False
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,16 @@ class DenseStack:
 
     Attributes:
         layers: the layers, input to output.
-        parameters: per layer (weight [out, in], bias [out]) or, under LayerNorm, (weight, bias, norm weight [out],
-            norm bias [out]): the live `nn.Parameter` objects of the module.
+        parameters: per layer (weight [out, in], bias [out]), under LayerNorm followed by (norm weight [out], norm bias
+            [out]), for a noisy layer by (weight sigma [out, in], bias sigma [out]): the live `nn.Parameter` objects.
+        noise: per layer the live buffers (noise_in [in], noise_out [out]) of a noisy layer, else ().
     """
 
     layers: tuple[DenseLayer, ...]
     parameters: tuple[tuple[nn.Parameter, ...], ...]
+    noise: tuple[tuple[Tensor, ...], ...] = ()
+
+    @property
+    def buffers(self) -> tuple[tuple[Tensor, ...], ...]:
+        """`noise`, with one entry per layer."""
+        return self.noise or ((),) * len(self.layers)

@@ -298,7 +298,7 @@ class EvolvableNetwork(EvolvableModule):
         kinds = {(p.dtype, p.device, p.requires_grad) for group in parameters for p in group}
         if len(set(ids)) != len(ids) or set(ids) != {id(p) for p in self.parameters()} or len(kinds) != 1:
             return None
-        return DenseStack(encoder.layers + head.layers, parameters)
+        return DenseStack(encoder.layers + head.layers, parameters, encoder.buffers + head.buffers)
 
     def get_init_dict(self) -> dict[str, Any]:
         """Constructor arguments of this network as it is now."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from agilerl.modules.activations import ACTIVATIONS
 from agilerl.modules.spec import DenseLayer, DenseStack
-from agilerl.storage.kernels import LayerViews
+from agilerl.storage.kernels import LayerViews, NoiseViews
 from agilerl.storage.optim import RULES, Columns, OptimizerRule
 
 
@@ -53,7 +53,7 @@ class MemberBinding:
                 n.target is not None,
                 n.stack.layers[0].in_features,
                 n.stack.layers[-1].out_features,
-                *tuple((layer.activation, layer.layer_norm) for layer in n.stack.layers),
+                *tuple((layer.activation, layer.layer_norm, layer.noisy) for layer in n.stack.layers),
             )
             for n in self.networks
         )
@@ -79,6 +79,7 @@ class _NetworkLayout:
     has_target: bool
     layers: tuple[DenseLayer, ...]  # padded widths
     slots: list[list[_Slot]] = field(default_factory=list)
+    noise: list[list[_Slot]] = field(default_factory=list)  # per layer, in `Cohort.noise`; empty where not noisy
     widths: list[Tensor] = field(default_factory=list)  # per layer [N] real output widths
     start: int = 0
     end: int = 0
@@ -91,6 +92,7 @@ class Cohort:
         value, target, grad, first, second: [N, D]; `target` holds valid columns only where a network has a target.
         value_and_target: [2N, D], of which `value` and `target` are the halves, so that both run as one pass of 2N
             members; None for a cohort of one.
+        noise: [2N, M + 1] noise of the noisy layers, of the evaluation networks and below of the targets.
         step: optimiser name -> [N, 1] float64 steps taken.
     """
 
@@ -105,20 +107,22 @@ class Cohort:
         self.members = list(members)
         like = members[0].networks[0].stack.parameters[0][0]
         self.dtype, self.device = like.dtype, like.device
-        self._layouts, width = self._lay_out()
+        self._layouts, width, noise = self._lay_out()
         rows = torch.zeros(2 * len(members), width, dtype=self.dtype, device=self.device)
         # A lone agent's views live on between its updates: whoever saves its network must not save the target too.
         self.value_and_target = rows if len(members) > 1 else None
         self.value, self.target = rows.chunk(2) if len(members) > 1 else (part.clone() for part in rows.chunk(2))
         self.grad, self.first, self.second = self.value.new_zeros(3, len(members), width).unbind()
+        # One column more than the noise takes: `noise_positions` sends there what a narrower member does not have.
+        self.noise = self.value.new_zeros(2 * len(members), noise + 1)
         self.step = {
             o.name: torch.zeros(len(members), 1, dtype=torch.float64, device=self.device) for o in members[0].optimizers
         }
         for row in range(len(members)):
             self._adopt(row)
 
-    def _lay_out(self) -> tuple[list[_NetworkLayout], int]:
-        column = 0
+    def _lay_out(self) -> tuple[list[_NetworkLayout], int, int]:
+        column = noise = 0
         layouts = []
         for position, network in enumerate(self.members[0].networks):
             stacks = [m.networks[position].stack for m in self.members]
@@ -128,6 +132,7 @@ class Cohort:
                     max(s.layers[i].out_features for s in stacks),
                     layer.activation,
                     layer.layer_norm,
+                    layer.noisy,
                 )
                 for i, layer in enumerate(network.stack.layers)
             )
@@ -135,15 +140,19 @@ class Cohort:
             for i, layer in enumerate(padded):
                 shapes: list[tuple[int, ...]] = [(layer.out_features, layer.in_features), (layer.out_features,)]
                 shapes += [(layer.out_features,)] * (2 if layer.layer_norm else 0)
+                shapes += [(layer.out_features, layer.in_features), (layer.out_features,)] if layer.noisy else []
                 slots = []
                 for shape in shapes:
                     slots.append(_Slot(column, shape))
                     column += torch.Size(shape).numel()
                 layout.slots.append(slots)
+                sizes = (layer.in_features, layer.out_features) if layer.noisy else ()
+                layout.noise.append([_Slot(noise + sum(sizes[:k]), (size,)) for k, size in enumerate(sizes)])
+                noise += sum(sizes)
                 layout.widths.append(torch.tensor([s.layers[i].out_features for s in stacks]))
             layout.end = column
             layouts.append(layout)
-        return layouts, column
+        return layouts, column, noise
 
     def _pairs(self, row: int, rows: Tensor, target: bool = False) -> list[tuple[nn.Parameter, Tensor]]:
         """(live parameter, its strided view of `rows`) of every parameter of one member."""
@@ -158,12 +167,44 @@ class Cohort:
                     pairs.append((parameter, view[tuple(slice(0, n) for n in parameter.shape)]))
         return pairs
 
+    def _noise_pairs(self, row: int) -> list[tuple[Tensor, Tensor]]:
+        """(live buffer, its view of `noise`) of every noisy layer of one member."""
+        pairs = []
+        for layout, network in zip(self._layouts, self.members[row].networks, strict=True):
+            for at, stack in ((row, network.stack), (len(self.members) + row, network.target)):
+                for slots, buffers in zip(layout.noise, () if stack is None else stack.buffers, strict=False):
+                    for slot, buffer in zip(slots, buffers, strict=True):
+                        pairs.append((buffer, slot.of(self.noise)[at][: len(buffer)]))
+        return pairs
+
+    def noise_positions(self, networks: Sequence[str]) -> Tensor:
+        """[N, S]: the columns of `noise` for each member's noise numbers, network by network, layer by layer, inputs
+        before outputs; a member with fewer than S numbers points at the spare column."""
+        each = []
+        for member in self.members:
+            own = {n.name: n.stack for n in member.networks}
+            layouts = [layout for name in networks for layout in self._layouts if layout.name == name]
+            slots = [
+                torch.arange(slot.start, slot.start + len(buffer))
+                for layout in layouts
+                for pair, buffers in zip(layout.noise, own[layout.name].buffers, strict=True)
+                for slot, buffer in zip(pair, buffers, strict=True)
+            ]
+            each.append(torch.cat(slots) if slots else torch.zeros(0, dtype=torch.long))
+        size = max(len(row) for row in each)
+        spare = self.noise.shape[1] - 1
+        padded = [nn.functional.pad(row, (0, size - len(row)), value=spare) for row in each]
+        return torch.stack(padded).to(self.device)
+
     def _adopt(self, row: int) -> None:
         with torch.no_grad():
             for target, rows in ((False, self.value), (True, self.target)):
                 for parameter, view in self._pairs(row, rows, target):
                     view.copy_(parameter)
                     parameter.data = view
+            for buffer, view in self._noise_pairs(row):
+                view.copy_(buffer)
+                buffer.data = view
         moments = list(zip(self._pairs(row, self.first), self._pairs(row, self.second), strict=True))
         owner = self._optimizer_of_parameter(row)
         for (parameter, first), (_, second) in moments:
@@ -205,6 +246,8 @@ class Cohort:
             for target, rows in ((False, self.value), (True, self.target)):
                 for parameter, view in self._pairs(row, rows, target):
                     parameter.data = view.clone(memory_format=torch.contiguous_format)
+            for buffer, view in self._noise_pairs(row):
+                buffer.data = view.clone()
             owner = self._optimizer_of_parameter(row)
             for position, rows in enumerate((self.first, self.second)):
                 for parameter, view in self._pairs(row, rows):
@@ -217,10 +260,17 @@ class Cohort:
     def layers(self, network: str, rows: Tensor) -> list[LayerViews]:
         """`network`'s layers as views of `rows` (`value`, `target` or `value_and_target`)."""
         layout = next(item for item in self._layouts if item.name == network)
-        times = len(rows) // len(self.members)
+        count = len(self.members)
+        noise = self.noise if len(rows) > count else self.noise[count:] if rows is self.target else self.noise[:count]
         return [
-            _layer_views(layer, [slot.of(rows) for slot in slots], widths.repeat(times).to(self.device), self.dtype)
-            for layer, slots, widths in zip(layout.layers, layout.slots, layout.widths, strict=True)
+            _layer_views(
+                layer,
+                [slot.of(rows) for slot in slots],
+                [slot.of(noise) for slot in pair],
+                widths.repeat(len(rows) // count).to(self.device),
+                self.dtype,
+            )
+            for layer, slots, pair, widths in zip(layout.layers, layout.slots, layout.noise, layout.widths, strict=True)
         ]
 
     def has_target(self, network: str) -> bool:
@@ -246,16 +296,20 @@ class Cohort:
         return Columns(value, grad, first, second, self.step[optimizer])
 
 
-def _layer_views(layer: DenseLayer, views: list[Tensor], widths: Tensor, dtype: torch.dtype) -> LayerViews:
+def _layer_views(
+    layer: DenseLayer, views: list[Tensor], noise: list[Tensor], widths: Tensor, dtype: torch.dtype
+) -> LayerViews:
     padded = bool((widths != layer.out_features).any())
     real = (torch.arange(layer.out_features, device=widths.device) < widths[:, None]).to(dtype)
-    bias, *norm = (v.unsqueeze(2) for v in views[1:])
+    weight, bias, *rest = views
+    norm = [v.unsqueeze(2) for v in rest[:2]] if layer.layer_norm else [None, None]
     return LayerViews(
-        views[0],
-        bias,
-        norm[0] if norm else None,
-        norm[1] if norm else None,
+        weight,
+        bias.unsqueeze(2),
+        norm[0],
+        norm[1],
         ACTIVATIONS[layer.activation] if layer.activation else None,
         real.unsqueeze(2) if padded else None,
-        (real / widths[:, None].to(dtype)).unsqueeze(1) if norm else None,
+        (real / widths[:, None].to(dtype)).unsqueeze(1) if layer.layer_norm else None,
+        NoiseViews(rest[-2], rest[-1].unsqueeze(2), noise[0].unsqueeze(1), noise[1].unsqueeze(2)) if noise else None,
     )

@@ -24,6 +24,21 @@ LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's default
 
 
 @dataclass(frozen=True, slots=True)
+class NoiseViews:
+    """What makes a layer noisy (Fortunato et al. 2018, arXiv:1706.10295, equation 9), as views of the rows.
+
+    Attributes:
+        weight_sigma: [N, out, in]; bias_sigma: [N, out, 1].
+        noise_in: [N, 1, in]; noise_out: [N, out, 1]; zero in padding.
+    """
+
+    weight_sigma: Tensor
+    bias_sigma: Tensor
+    noise_in: Tensor
+    noise_out: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class LayerViews:
     """One dense layer of N members, as views of the rows.
 
@@ -42,25 +57,42 @@ class LayerViews:
     activation: Activation | None
     mask: Tensor | None = None
     averaging: Tensor | None = None
+    noise: NoiseViews | None = None
 
 
 @dataclass(slots=True)
 class Saved:
-    """What one layer's backward needs: its input, what its activation needs, and the normalised values."""
+    """What one layer's backward needs.
+
+    Attributes:
+        inputs: [N, in, B]; weight: [N, out, in] that multiplied them.
+        activated: what the activation's backward takes.
+        normalised, inverse_std: of LayerNorm.
+        noise: [N, out, in] ε_out εᵢₙᵀ of a noisy layer.
+    """
 
     inputs: Tensor
+    weight: Tensor
     activated: Tensor | None
     normalised: Tensor | None = None
     inverse_std: Tensor | None = None
+    noise: Tensor | None = None
 
 
-def mlp_forward(layers: list[LayerViews], x: Tensor, save: bool) -> tuple[Tensor, list[Saved]]:
-    """Outputs [N, B, out] for inputs x [N, B, in], and what `mlp_backward` needs (empty unless `save`)."""
+def mlp_forward(layers: list[LayerViews], x: Tensor, save: bool, noisy: bool = True) -> tuple[Tensor, list[Saved]]:
+    """Outputs [N, B, out] for inputs x [N, B, in], and what `mlp_backward` needs (empty unless `save`).
+
+    Without `noisy` the noise of noisy layers is left out.
+    """
     saved: list[Saved] = []
     x = x.mT
     for layer in layers:
-        inputs = x
-        x = torch.baddbmm(layer.bias, layer.weight, x)
+        inputs, weight, bias, noise = x, layer.weight, layer.bias, None
+        if layer.noise is not None and noisy:
+            noise = layer.noise.noise_out * layer.noise.noise_in
+            weight = torch.addcmul(weight, layer.noise.weight_sigma, noise)
+            bias = torch.addcmul(bias, layer.noise.bias_sigma, layer.noise.noise_out)
+        x = torch.baddbmm(bias, weight, x)
         normalised = inverse_std = None
         if layer.norm_weight is not None:
             assert layer.norm_bias is not None
@@ -76,7 +108,7 @@ def mlp_forward(layers: list[LayerViews], x: Tensor, save: bool) -> tuple[Tensor
             if layer.mask is not None and not act.zero_at_zero:
                 x = x * layer.mask
         if save:
-            saved.append(Saved(inputs, kept, normalised, inverse_std))
+            saved.append(Saved(inputs, weight, kept, normalised, inverse_std, noise))
     return x.mT, saved
 
 
@@ -112,10 +144,20 @@ def mlp_backward(
                 norm = [(grad * keep.normalised).sum(2), grad.sum(2)]
             grad = _normalise_backward(grad * layer.norm_weight, keep.normalised, keep.inverse_std, layer)
         if parameters:
-            blocks.append([torch.bmm(grad, keep.inputs.mT).flatten(1), grad.sum(2), *norm])
+            of_weight, of_bias = torch.bmm(grad, keep.inputs.mT), grad.sum(2)
+            blocks.append([of_weight.flatten(1), of_bias, *norm, *_sigma_gradients(of_weight, of_bias, keep, layer)])
         if index > 0 or inputs:
-            grad = torch.bmm(layer.weight.mT, grad)
+            grad = torch.bmm(keep.weight.mT, grad)
     return [part for block in reversed(blocks) for part in block], grad.mT if inputs else None
+
+
+def _sigma_gradients(of_weight: Tensor, of_bias: Tensor, keep: Saved, layer: LayerViews) -> list[Tensor]:
+    """∂L/∂σ of a noisy layer: the gradients of weight and bias times the noise that multiplied σ."""
+    if layer.noise is None:
+        return []
+    if keep.noise is None:  # it ran without noise
+        return [torch.zeros_like(of_weight).flatten(1), torch.zeros_like(of_bias)]
+    return [(of_weight * keep.noise).flatten(1), of_bias * layer.noise.noise_out.squeeze(2)]
 
 
 def _normalise(x: Tensor, layer: LayerViews) -> tuple[Tensor, Tensor]:

@@ -94,6 +94,7 @@ class RowsEngine:
         self._both = {} if both is None else {name: cohort.layers(name, both) for name in shadowed}
         self._spans = {name: (cohort.target[:, s], cohort.value[:, s]) for name in names for s in (cohort.span(name),)}
         self._grad = {name: cohort.grad[:, cohort.span(name)] for name in names}
+        self._noise_positions: dict[str, Tensor] = {}
         self._written: set[str] = set()  # networks whose gradient columns hold something since the last step
         self._networks_of = {o.name: o.networks for o in cohort.members[0].optimizers}
         self._columns = {o.name: cohort.columns(o.name) for o in cohort.members[0].optimizers}
@@ -130,9 +131,9 @@ class RowsEngine:
 
         return run
 
-    def frozen(self, name: str) -> Network:
-        """The evaluation network as a constant."""
-        return self._program(name, lambda part: lambda x: mlp_forward(self._value[part], x, save=False)[0])
+    def frozen(self, name: str, noisy: bool = True) -> Network:
+        """The evaluation network as a constant; without the noise of noisy layers if not `noisy`."""
+        return self._program(name, lambda part: lambda x: mlp_forward(self._value[part], x, False, noisy)[0])
 
     def target(self, name: str) -> Network:
         """The target network of `name`, as a constant."""
@@ -200,5 +201,15 @@ class RowsEngine:
                 target, value = self._spans[column_name(name, part)]
                 target.lerp_(value, tau)
 
-    def reset_noise(self, name: str) -> None:
-        """Nothing to draw: networks with noisy layers do not stack."""
+    def set_noise(self, name: str, values: Tensor, target_values: Tensor | None = None) -> None:
+        """The noise of noisy layers: [N, S] for the evaluation network and for its target, S of the widest member.
+
+        A member with fewer numbers than the widest has them first.
+        """
+        if name not in self._noise_positions:
+            parts = [column_name(name, part) for part in self._parts[name]]
+            self._noise_positions[name] = self.cohort.noise_positions(parts)
+        positions, count = self._noise_positions[name], len(self.cohort.members)
+        self.cohort.noise[:count].scatter_(1, positions, values)
+        if target_values is not None:
+            self.cohort.noise[count:].scatter_(1, positions, target_values)

@@ -213,15 +213,16 @@ class Generation:
         ]
 
     def _draw_noise(self, members: list[int], sizes: list[int], count: int, like: Tensor) -> dict[str, Tensor]:
-        """What the updates need of random numbers, name -> [count, N_g, B, ...], each member from its own stream."""
+        """What the updates need of random numbers, name -> [count, N_g, K, ...], each member from its own stream."""
         drawn = [
             self.agents[i].draw_noise(self._replay[i], (count, size)) for i, size in zip(members, sizes, strict=True)
         ]
         noise = {}
         for name, first in drawn[0].items():
-            stacked = np.zeros((count, len(members), max(sizes), *first.shape[2:]))
-            for row, (parts, size) in enumerate(zip(drawn, sizes, strict=True)):
-                stacked[:, row, :size] = parts[name]
+            widest = max(parts[name].shape[1] for parts in drawn)
+            stacked = np.zeros((count, len(members), widest, *first.shape[2:]))
+            for row, parts in enumerate(drawn):
+                stacked[:, row, : parts[name].shape[1]] = parts[name]
             noise[name] = torch.from_numpy(stacked).to(like.device, like.dtype)
         return noise
 

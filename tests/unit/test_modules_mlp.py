@@ -126,7 +126,6 @@ def test_anything_added_makes_a_net_not_plain() -> None:
 
     assert fresh().dense_stack() is not None
     assert Scaled(3, 2, [8], random_seed=0).dense_stack() is None
-    assert EvolvableMLP(3, 2, [8], noisy=True, random_seed=0).dense_stack() is None
     assert EvolvableMLP(3, 2, [8], output_activation="Softmax", random_seed=0).dense_stack() is None
     for change in (
         lambda n: n.model.linear_0.register_forward_hook(lambda *a: None),

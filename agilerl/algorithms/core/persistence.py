@@ -68,9 +68,9 @@ class Persistent(Registered):
     def _own_tensors(self) -> None:
         """Give parameters and moments that are views of a row storage of their own: pickle writes whole storages."""
         for network in self.evolvable_attributes(networks_only=True).values():
-            for parameter in network.parameters():
-                if _is_part(parameter):
-                    parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+            for tensor in (*network.parameters(), *network.buffers()):
+                if _is_part(tensor):
+                    tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
         for config in self.registry.optimizers:
             for state in getattr(self, config.name).optimizer.state.values():
                 state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and _is_part(v)})

@@ -82,9 +82,18 @@ class RLAlgorithm(EvolvableAlgorithm):
         assert isinstance(policy, EvolvableNetwork)
         return policy
 
-    def policy_output(self, obs: Any) -> Tensor:
-        """Raw output of the policy for observations [E, ...], what `greedy` and `explore` take."""
-        return raw_output(self.policy_module())(obs)
+    def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
+        """Raw output of the policy for observations [E, ...], what `greedy` and `explore` take.
+
+        `noisy` keeps the noise of noisy layers, whatever mode the network is in.
+        """
+        policy = self.policy_module()
+        before = policy.training
+        policy.train(noisy)
+        try:
+            return raw_output(policy)(obs)
+        finally:
+            policy.train(before)
 
     def update_options(self) -> tuple[Any, ...]:
         """Options that `update` branches on; members of one cohort have them in common."""
@@ -100,7 +109,10 @@ class RLAlgorithm(EvolvableAlgorithm):
         raise NotImplementedError("an algorithm with update() must implement greedy(outputs, mask) -> actions")
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Random numbers that updates need, name -> [*shape, ...]; `shape` is (updates, B). None by default."""
+        """Random numbers that updates need, name -> [updates, K, ...]; `shape` is (updates, B). None by default.
+
+        K is B for numbers of the batch's rows, anything else for numbers of another kind (`modules.noisy`).
+        """
         return {}
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from agilerl.modules.noisy import set_noise
 from agilerl.networks.base import EvolvableNetwork
 
 if TYPE_CHECKING:
@@ -63,9 +64,12 @@ class UpdateEngine(Protocol):
     def track(self, name: str, tau: Tensor) -> None:
         """Soft update of the target of `name`: θ⁻ ← τ·θ + (1 − τ)·θ⁻."""
 
-    def reset_noise(self, name: str) -> None:
-        """Draw the noise of noisy layers anew, in the evaluation network and in its target, each from its own
-        generator; networks without noisy layers are left alone."""
+    def set_noise(self, name: str, values: Tensor, target_values: Tensor | None = None) -> None:
+        """Give the noisy layers of a network, and those of its target, the noise of this update.
+
+        Args:
+            values, target_values: [..., S] from `batch.noise`, as `modules.noisy.layer_noise` drew it.
+        """
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ class TransitionBatch:
         next_mask: [..., B, A] bool, the actions that are legal in `next_obs`; None where all are.
         discount: [..., B] what the value of `next_obs` counts: γ^k · (1 − terminated) after k steps; None where every
             transition is one step (see `discounts`).
-        noise: name -> [..., B, ...] numbers that `draw_noise` of the algorithm drew for this update.
+        noise: name -> [..., K, ...] numbers that `draw_noise` of the algorithm drew for this update; K is B, or what
+            the algorithm asked for, and then a member with fewer than the others has zeros at the end.
         number: of this update in its generation (of the agent's updates, when it learns alone).
     """
 
@@ -212,10 +217,10 @@ class ModuleEngine:
     def track(self, name: str, tau: Tensor) -> None:
         soft_update(self._module(name), self._module(self._targets[name]), tau)
 
-    def reset_noise(self, name: str) -> None:
-        for module in (self._module(name), self._module(self._targets[name]) if name in self._targets else None):
-            if callable(getattr(module, "reset_noise", None)):
-                module.reset_noise()  # type: ignore[union-attr, operator]
+    def set_noise(self, name: str, values: Tensor, target_values: Tensor | None = None) -> None:
+        set_noise(self._module(name), values)
+        if target_values is not None:
+            set_noise(self._module(self._targets[name]), target_values)
 
 
 def raw_output(module: nn.Module) -> Network:

@@ -1,0 +1,80 @@
+"""Noisy layers over rows against plain modules and autograd, in float64."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.modules.noisy import layer_noise, noise_size, noisy_layers
+from agilerl.networks.q_networks import QNetwork
+from agilerl.storage.cohort import Cohort, MemberBinding, NetworkBinding, OptimizerBinding
+from agilerl.storage.optim import rule_of
+from agilerl.storage.rows_engine import RowsEngine
+
+OBS, ACTIONS = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2)
+
+
+def network(width: int, seed: int) -> QNetwork:
+    made = QNetwork(
+        OBS,
+        ACTIONS,
+        latent_dim=9,
+        encoder_config={"hidden_size": [6]},
+        head_config={"hidden_size": [width], "noisy": True, "activation": "Tanh"},
+        random_seed=seed,
+    ).double()
+    return made
+
+
+def cohort_of(pairs: list[tuple[QNetwork, QNetwork]]) -> Cohort:
+    members = []
+    for net, target in pairs:
+        stack, shadow = net.dense_stack(), target.dense_stack()
+        assert stack is not None
+        adam = torch.optim.Adam(net.parameters())
+        rule = rule_of(adam)
+        assert rule is not None
+        optimizer = OptimizerBinding("optimizer", ("actor",), rule, adam)
+        members.append(MemberBinding((NetworkBinding("actor", stack, shadow),), (optimizer,)))
+    return Cohort(members)
+
+
+def test_noisy_rows_equal_each_module_alone_in_outputs_and_gradients() -> None:
+    pairs = [(network(w, i), network(w, 10 + i)) for i, w in enumerate((5, 8, 8))]
+    rng = np.random.default_rng(0)
+    sizes = [noise_size(net) for net, _ in pairs]
+    assert sizes[0] < sizes[1]
+    draws = np.zeros((2, 3, max(sizes)))
+    for row, ((net, _), size) in enumerate(zip(pairs, sizes, strict=True)):
+        draws[:, row, :size] = layer_noise(net, rng, 2)
+    cohort = cohort_of(pairs)
+    engine = RowsEngine(cohort, {"optimizer": "lr"}, {"actor": pairs[0][0]})
+    engine.set_noise("actor", *torch.from_numpy(draws))
+    x = torch.randn(3, 17, 3, dtype=torch.float64)
+    weight = torch.randn(3, 17, 2, dtype=torch.float64)
+    ran = engine.forward("actor", x)
+    engine.backward(ran, weight)
+    quiet = engine.frozen("actor", noisy=False)(x)
+    value, target = engine.frozen_and_target("actor")(x)
+    grads: list[dict[int, Tensor]] = [
+        {id(parameter): view.clone() for parameter, view in cohort._pairs(row, cohort.grad)} for row in range(3)
+    ]
+    for row, (net, shadow) in enumerate(pairs):
+        expected = net(x[row])
+        torch.testing.assert_close(ran.value[row], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(value[row], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(target[row], shadow(x[row]), rtol=1e-12, atol=1e-12)
+        (expected * weight[row]).sum().backward()
+        for parameter in net.parameters():
+            torch.testing.assert_close(grads[row][id(parameter)], parameter.grad, rtol=1e-11, atol=1e-12)
+        net.eval()
+        torch.testing.assert_close(quiet[row], net(x[row]), rtol=1e-12, atol=1e-12)
+        assert not torch.allclose(quiet[row], expected)
+        layer = noisy_layers(net)[0]
+        assert layer.noise_in.tolist() == draws[0, row, : layer.in_features].tolist()
+    cohort.release()
+    for net, _ in pairs:
+        for layer in noisy_layers(net):
+            assert layer.noise_in.untyped_storage().nbytes() == 8 * layer.in_features
