@@ -66,7 +66,7 @@ class BatchLanes:
         return self._obs.copy(), {}
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes; see `protocol.Lanes.step`. `actions` [L] integers.
+        """Step the lanes; see `protocol.Lanes.step`. `actions` [L] integers, or [L, A].
 
         Raises:
             EnvError: not reset yet, or an action outside of the space.
@@ -92,12 +92,18 @@ class BatchLanes:
         return StepBatch(obs.copy(), reward, terminated, truncated, final_obs, mask, {})
 
     def _check(self, actions: np.ndarray) -> np.ndarray:
-        actions = np.asarray(actions)
-        count = int(self.single_action_space.n)  # type: ignore[attr-defined]
-        if actions.shape != (self.num_lanes,) or actions.min() < 0 or actions.max() >= count:
+        space = self.single_action_space
+        if isinstance(space, gymnasium.spaces.Discrete):
+            actions, wanted = np.asarray(actions), f"one action in 0..{space.n - 1} per lane"
+            fits = actions.shape == (self.num_lanes,) and actions.min() >= 0 and actions.max() < space.n
+        else:
+            actions, wanted = np.asarray(actions, dtype=space.dtype), f"finite actions {space.shape} per lane"
+            fits = actions.shape == (self.num_lanes, *(space.shape or ())) and bool(np.isfinite(actions).all())
+        if not fits:
+            expected = (self.num_lanes, *(space.shape or ()))
             raise EnvError(
-                f"{self.env_id} takes one action in 0..{count - 1} per lane: expected shape ({self.num_lanes},), got "
-                f"shape {actions.shape}" + (f", values {actions.min()}..{actions.max()}." if actions.size else ".")
+                f"{self.env_id} takes {wanted}: expected shape {expected}, got shape {actions.shape}"
+                + (f", values {actions.min()}..{actions.max()}." if actions.size else ".")
             )
         return actions
 
