@@ -129,6 +129,15 @@ class RLAlgorithm(EvolvableAlgorithm):
         """Actions to store, from raw policy outputs [..., out]; see `environment_action` for those to take."""
         raise NotImplementedError("an algorithm with update() must implement explore(outputs, draws, epsilon, mask)")
 
+    def random_action(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Uniformly random actions to store, [*shape] int64 or [*shape, A] in [-1, 1]."""
+        space = self.action_space
+        if isinstance(space, gym.spaces.Discrete):
+            return rng.integers(int(space.n), size=shape)
+        if isinstance(space, gym.spaces.MultiDiscrete):
+            return rng.integers(space.nvec, size=(*shape, *space.nvec.shape))
+        return rng.uniform(-1, 1, size=(*shape, *(space.shape or ()))).astype(np.float32)
+
     def environment_action(self, action: np.ndarray) -> np.ndarray:
         """Stored actions [..., A] as the environment takes them; the same by default."""
         return action
@@ -205,7 +214,7 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     def make_batch(self, experiences: Any) -> TransitionBatch:
         """Sampled transitions as tensors on this agent's device."""
-        given = _fields(experiences)
+        given = experience_fields(experiences)
         dtype = next(iter(self.policy_module().parameters())).dtype
         obs, next_obs = (torch.as_tensor(given[name]).to(self.device) for name in ("obs", "next_obs"))
         if isinstance(self.observation_space, gym.spaces.Discrete):
@@ -363,7 +372,8 @@ class _GreedyActor:
         return self.agent._greedy(obs[0], None if mask is None else mask[0])[None]
 
 
-def _fields(experiences: Any) -> dict[str, Any]:
+def experience_fields(experiences: Any) -> dict[str, Any]:
+    """Sampled transitions in either dialect as obs, action, reward, next_obs, done and what else was stored."""
     if isinstance(experiences, Mapping) or hasattr(experiences, "keys"):
         found = {OLD_FIELDS.get(str(k), str(k)): experiences[k] for k in experiences.keys()}  # noqa: SIM118
     elif isinstance(experiences, tuple | list) and len(experiences) >= len(FIELDS):

@@ -1,0 +1,192 @@
+"""Wrappers around one agent: they change what it sees, and are selected, mutated, cloned and saved with it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from agilerl.algorithms import find_algorithm
+from agilerl.algorithms.core.single_agent import RLAlgorithm, experience_fields
+from agilerl.checkpoint import load_tree, save_tree
+from agilerl.errors import ConfigError, RunError
+from agilerl.wrappers.running import RunningMeanStd
+
+OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon"}
+
+
+class AgentWrapper:
+    """An agent whose observations pass through `observe` first; everything else is the agent's.
+
+    Attributes are read from and written to the agent. It trains wherever an agent does, one member at a time.
+    """
+
+    def __init__(self, agent: Any) -> None:
+        self.agent = agent
+
+    def __getattr__(self, name: str) -> Any:
+        if name in OWN or name.startswith("__"):  # not set yet: while unpickling, say
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self.agent, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.agent, name, value)
+
+    def observe(self, obs: Any, count: bool = False) -> Any:
+        """Observations as the agent is to see them; `count` tells that they are new experience."""
+        return obs
+
+    def get_action(self, obs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The agent's action; statistics move while it trains."""
+        return self.agent.get_action(self.observe(obs, count=bool(self.agent.training)), *args, **kwargs)
+
+    def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+        action: np.ndarray = self.agent._greedy(self.observe(obs), mask)
+        return action
+
+    def learn(self, *experiences: Any, **kwargs: Any) -> Any:
+        """The agent's `learn`, from observations that passed through `observe`.
+
+        Raises:
+            ValueError: no experiences.
+        """
+        if not experiences:
+            raise ConfigError(f"{type(self).__name__}.learn needs experiences. fix: agent.learn(memory.sample(n)).")
+        seen = [self._seen(part) for part in experiences]
+        named = {k: self._seen(v) if k == "n_experiences" and v is not None else v for k, v in kwargs.items()}
+        return self.agent.learn(*seen, **named)
+
+    def _seen(self, experiences: Any) -> Any:
+        if not isinstance(experiences, tuple | list | Mapping) and not hasattr(experiences, "keys"):
+            return experiences  # an option, not experiences
+        fields = experience_fields(experiences)
+        return {**fields, **{name: self.observe(fields[name]) for name in ("obs", "next_obs")}}
+
+    def test(self, *args: Any, **kwargs: Any) -> float:
+        """As the agent's `test`, through this wrapper."""
+        fitness: float = RLAlgorithm.test(self, *args, **kwargs)  # type: ignore[arg-type]
+        return fitness
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """As the agent's `evaluate`, through this wrapper."""
+        return RLAlgorithm.evaluate(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    def clone(self, index: int | None = None, wrap: bool = True) -> Self:
+        """An independent copy of wrapper and agent."""
+        twin = copy.copy(self)
+        twin.agent = self.agent.clone(index, wrap)
+        twin.load_wrapper_state(self.wrapper_state())
+        return twin
+
+    def wrapper_state(self) -> dict[str, Any]:
+        """What the wrapper itself has learned, as plain data."""
+        return {}
+
+    def load_wrapper_state(self, state: Mapping[str, Any]) -> None:
+        """Put back what `wrapper_state()` returned."""
+
+    def state(self) -> dict[str, Any]:
+        """State of wrapper and agent."""
+        agent = self.agent.state()
+        return {"class": type(self).__name__, "wrapper": self.wrapper_state(), "agent": agent}
+
+    def save_checkpoint(self, path: str | Path) -> None:
+        """Write wrapper and agent to one file."""
+        save_tree(path, self.state())
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Read a file of `save_checkpoint` in place."""
+        tree = self._tree(path)
+        self.agent.load_state(tree["agent"], str(path))
+        self.load_wrapper_state(tree["wrapper"])
+
+    @classmethod
+    def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
+        """Wrapper and agent from a file of `save_checkpoint`."""
+        tree = cls._tree(path)
+        kind = find_algorithm(str(tree["agent"]["algo"]))
+        agent = kind._blank(tree["agent"], device, accelerator)
+        agent.load_state(tree["agent"], str(path))
+        wrapper = cls(agent)
+        wrapper.load_wrapper_state(tree["wrapper"])
+        return wrapper
+
+    @classmethod
+    def _tree(cls, path: str | Path) -> dict[str, Any]:
+        tree: dict[str, Any] = load_tree(path)
+        if tree.get("class") != cls.__name__:
+            raise RunError(f"{path} holds a {tree.get('class')}, not a {cls.__name__}. fix: {tree.get('class')}.load.")
+        return tree
+
+
+class RSNorm(AgentWrapper):
+    """Observations normalised by their running mean and standard deviation, which move while the agent trains.
+
+    Replay keeps raw observations; they are normalised when they are learned from, by the statistics of that moment.
+
+    Args:
+        agent: the agent. epsilon: added to the variance.
+        norm_obs_keys: the keys of a Dict space to normalise; None normalises every Box in the space.
+    """
+
+    def __init__(self, agent: Any, epsilon: float = 1e-4, norm_obs_keys: list[str] | None = None) -> None:
+        super().__init__(agent)
+        self.epsilon, self.norm_obs_keys = epsilon, norm_obs_keys
+        space = agent.observation_space
+        if norm_obs_keys is not None:
+            known = list(space.spaces) if isinstance(space, spaces.Dict) else []
+            unknown = [key for key in norm_obs_keys if key not in known]
+            if unknown:
+                raise ConfigError(f"norm_obs_keys {unknown} are not keys of {space}. fix: choose among {known}.")
+        self.obs_rms = self._statistics(space)
+
+    def _statistics(self, space: spaces.Space[Any]) -> Any:
+        """Statistics in the shape of the space; None for what is not normalised."""
+        if isinstance(space, spaces.Dict):
+            kept = self.norm_obs_keys
+            return {k: self._statistics(s) if kept is None or k in kept else None for k, s in space.spaces.items()}
+        if isinstance(space, spaces.Tuple):
+            return tuple(self._statistics(part) for part in space.spaces)
+        return RunningMeanStd(space.shape, self.epsilon) if isinstance(space, spaces.Box) else None
+
+    def observe(self, obs: Any, count: bool = False) -> Any:
+        """Normalised copies; rows [B, ...] or one observation."""
+        return _normalised(self.obs_rms, obs, count)
+
+    def wrapper_state(self) -> dict[str, Any]:
+        return {"statistics": [part.state() for part in _parts(self.obs_rms)], "keys": self.norm_obs_keys}
+
+    def load_wrapper_state(self, state: Mapping[str, Any]) -> None:
+        self.norm_obs_keys = state["keys"]
+        self.obs_rms = self._statistics(self.agent.observation_space)
+        for part, saved in zip(_parts(self.obs_rms), state["statistics"], strict=True):
+            part.load_state(saved)
+
+
+def _parts(statistics: Any) -> list[RunningMeanStd]:
+    if isinstance(statistics, RunningMeanStd):
+        return [statistics]
+    inside = statistics.values() if isinstance(statistics, dict) else statistics or ()
+    return [found for part in inside for found in _parts(part)]
+
+
+def _normalised(statistics: Any, obs: Any, count: bool) -> Any:
+    if isinstance(statistics, dict):
+        return {key: _normalised(part, obs[key], count) for key, part in statistics.items()}
+    if isinstance(statistics, tuple):
+        return tuple(_normalised(part, value, count) for part, value in zip(statistics, obs, strict=True))
+    if statistics is None:
+        return obs
+    values = obs.detach().cpu().numpy() if isinstance(obs, torch.Tensor) else np.asarray(obs)
+    if count:
+        statistics.update(values.reshape(-1, *statistics.mean.shape))
+    scaled = statistics.normalise(values)
+    return torch.from_numpy(scaled) if isinstance(obs, torch.Tensor) else scaled
