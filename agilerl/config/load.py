@@ -165,9 +165,21 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def preset_names() -> list[str]:
     """The environment ids that have a preset of their own."""
-    folder = resources.files("agilerl") / "presets"
-    names = (p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
-    return sorted(n for n in names if n != "default")
+    return sorted({name for name, _ in _preset_files() if name != "default"})
+
+
+def _preset_files() -> dict[tuple[str, str | None], Any]:
+    """(environment id, algorithm or None for the one that an environment gets unasked) -> file.
+
+    `<id>.yaml` is the preset of an environment, `<id>.<algorithm>.yaml` that of another algorithm there; the slash of
+    an id is written `__`.
+    """
+    found: dict[tuple[str, str | None], Any] = {}
+    for file in (resources.files("agilerl") / "presets").iterdir():
+        if file.name.endswith(".yaml"):
+            stem, _, algorithm = file.name.removesuffix(".yaml").partition(".")
+            found[(stem.replace("__", "/"), algorithm or None)] = file
+    return found
 
 
 def preset_for(env_id: str, algo: str | None = None) -> Manifest:
@@ -175,18 +187,19 @@ def preset_for(env_id: str, algo: str | None = None) -> Manifest:
 
     Args:
         env_id: a Gymnasium id; `environment.name` of the result is this id, whichever preset was taken.
-        algo: an algorithm; one that the preset is not made for keeps its budget and target only.
+        algo: an algorithm; where the environment has no preset for it, that of its own algorithm gives budget and
+            target only.
     """
-    name = _preset_name(env_id)
-    file = resources.files("agilerl") / "presets" / f"{name}.yaml"
-    data = parse_yaml(file.read_text(encoding="utf-8"), f"preset {name}")
+    name, files = _preset_name(env_id), _preset_files()
+    wanted = None if algo is None else canonical_algorithm(str(algo))
+    label = name if (name, wanted) not in files or wanted is None else f"{name}.{wanted}"
+    file = files.get((name, wanted), files[(name, None)])
+    data = parse_yaml(file.read_text(encoding="utf-8"), f"preset {label}")
     data["environment"] = {**data.get("environment", {}), "name": env_id}
-    if algo is not None:
-        wanted = canonical_algorithm(str(algo))
-        if wanted != canonical_algorithm(data["algorithm"]["name"]):
-            data["algorithm"] = {"name": wanted}
-            data.pop("mutation", None)
-    return manifest_from(data, f"preset {name}")
+    if wanted is not None and wanted != canonical_algorithm(data["algorithm"]["name"]):
+        data["algorithm"] = {"name": wanted}
+        data.pop("mutation", None)
+    return manifest_from(data, f"preset {label}")
 
 
 def _preset_name(env_id: str) -> str:

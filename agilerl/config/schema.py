@@ -91,6 +91,7 @@ class Training(Section):
     eval_steps: Count | None = None  # cut evaluation episodes here; null plays them out
     eval_episodes: Count = 8  # per member and generation
     learning_delay: CountOrZero = 1000  # steps of the whole population before the first update
+    random_steps: CountOrZero = 0  # steps of the whole population with uniformly random actions
     eps_start: Fraction = 1.0
     eps_end: Fraction = 0.1
     eps_decay: PositiveFraction = 0.995  # factor per vector step
@@ -102,6 +103,7 @@ class Training(Section):
     confirm_episodes: CountOrZero = 100  # fresh episodes that confirm target_score before a stop
     stop_margin: NonNegative = 0.0  # confirmation must reach target_score + stop_margin
     reward_scale: Positive = 1.0
+    clip_rewards: bool = False  # rewards are learned from by their sign; scores stay as they are
     lockstep: bool = True  # members act at the same time; false trains them one after another
     learner: Literal["auto", "fused", "sequential"] = "auto"
     elite_rescore_episodes: CountOrZero = 0  # extra episodes for the top two before selection

@@ -16,6 +16,7 @@ from agilerl.envs.adapters import VectorLanes
 from agilerl.envs.classic import FAST
 from agilerl.envs.lanes import EnvFactory, SyncLanes
 from agilerl.envs.pool import EnvPoolLanes
+from agilerl.envs.preprocessing import preprocessing as find_preprocessing
 from agilerl.envs.protocol import Lanes
 from agilerl.errors import EnvError, warn_once
 from agilerl.rng import Purpose
@@ -97,6 +98,7 @@ def make_vect_envs(
     extra_wrappers: Sequence[Wrapper] | Wrapper | None = None,
     seed: int | None = None,
     backend: str | None = None,
+    preprocessing: str | Sequence[str] | None = None,
     **env_kwargs: Any,
 ) -> VectorEnv:
     """A Gymnasium vector environment with NEXT_STEP autoreset, from a registered id or from a factory.
@@ -111,6 +113,7 @@ def make_vect_envs(
         seed: makes the first reset without a seed repeatable; every environment gets a seed of its own.
         backend: "envpool" steps the replicas (what the training loops use) with EnvPool, for the ids on which it has
             been compared with Gymnasium. It needs `pip install "agilerl[fast]"` and a plain id.
+        preprocessing: names in `envs.preprocessing.PREPROCESSING`, such as "atari", applied before `extra_wrappers`.
         **env_kwargs: passed to `gymnasium.make` or to `make_env`.
 
     Returns:
@@ -126,13 +129,17 @@ def make_vect_envs(
             "num_envs must be a positive integer (environments stepped at once); "
             f"got {num_envs!r}. fix: use 1 for a single environment."
         )
-    is_plain = make_env is None and not extra_wrappers and not env_kwargs
+    wrappers = [extra_wrappers] if callable(extra_wrappers) else list(extra_wrappers or ())
+    named = [preprocessing] if isinstance(preprocessing, str) else list(preprocessing or ())
+    for step in reversed([find_preprocessing(name) for name in named]):
+        wrappers.insert(0, step.wrap)
+        env_kwargs = {**step.env_kwargs, **env_kwargs}
+    is_plain = make_env is None and not wrappers and not env_kwargs
     if backend not in (None, "envpool") or (backend and (should_async_vector or not is_plain)):
         raise EnvError(
             'backend must be None or "envpool", the latter for a registered id without wrappers, keywords and worker '
             f"processes; got {backend!r}. fix: leave it out."
         )
-    wrappers = [extra_wrappers] if callable(extra_wrappers) else list(extra_wrappers or ())
     env_id = resolve_id(env_name) if env_name is not None and make_env is None else None
     factory = _factory(env_id, make_env, wrappers, env_kwargs)
     kind = AsyncVectEnv if should_async_vector else SyncVectEnv

@@ -135,7 +135,11 @@ class Generation:
         mask = action_mask(self.info, self.lanes.num_lanes, self.num_actions) if self.info else None
         if mask is not None:
             mask = mask.reshape(*shape, -1)
-        action = self.learner.explore(obs, draws, self.epsilon, mask)
+        if self.memory.counter < self.options.random_steps and mask is None:
+            each = zip(self.agents, self._explore, strict=True)
+            action = np.stack([agent.random_action(rng, (self.num_envs,)) for agent, rng in each])
+        else:
+            action = self.learner.explore(obs, draws, self.epsilon, mask)
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         flat = action.reshape(-1, *action.shape[2:])
         batch = self.lanes.step(self.agents[0].environment_action(flat))
@@ -145,8 +149,7 @@ class Generation:
         self.progress(self.lanes.num_lanes)
 
     def _store(self, obs: np.ndarray, action: np.ndarray, batch: StepBatch) -> None:
-        scale = self.options.reward_scale
-        reward = batch.reward if scale == 1.0 else batch.reward * scale
+        reward = self.options.learned_reward(batch.reward)
         legal = final_action_mask(batch.info, self.lanes.num_lanes, self.num_actions)
         self.memory.write(obs, action, reward, batch.final_obs, batch.terminated, batch.mask, legal)
         finished = self._tracker.update(batch)
@@ -277,7 +280,7 @@ class AgentLoop:
         action = self._act()
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         batch = self.lanes.step(action)
-        reward = batch.reward * self.options.reward_scale
+        reward = self.options.learned_reward(batch.reward)
         store = getattr(self.memory, "write", None)
         if store is not None:
             count = int(getattr(self.lanes.single_action_space, "n", 0))

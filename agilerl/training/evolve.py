@@ -183,6 +183,7 @@ def make_options(manifest: Manifest) -> OffPolicyOptions:
         eval_steps=t.eval_steps,
         eval_episodes=t.eval_episodes,
         learning_delay=t.learning_delay,
+        random_steps=t.random_steps,
         eps_start=t.eps_start,
         eps_end=t.eps_end,
         eps_decay=t.eps_decay,
@@ -194,6 +195,7 @@ def make_options(manifest: Manifest) -> OffPolicyOptions:
         evolve_from=t.evolve_from,
         rescore_episodes=t.elite_rescore_episodes,
         reward_scale=t.reward_scale,
+        clip_rewards=t.clip_rewards,
         lockstep=t.lockstep,
         learner=t.learner,
     )

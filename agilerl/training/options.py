@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from agilerl.errors import ConfigError
 
 
@@ -17,6 +19,7 @@ class OffPolicyOptions:
         eval_steps: cut evaluation episodes there; None runs to their end.
         eval_episodes: evaluation episodes per member and generation.
         learning_delay: steps of the whole population stored before learning starts.
+        random_steps: steps of the whole population, from the first on, with uniformly random actions.
         eps_start, eps_end, eps_decay: exploration, multiplied by `eps_decay` every vector step.
         explore_hold: longest time, in vector steps, for which a random action is held; 1 draws anew each step.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
@@ -26,6 +29,7 @@ class OffPolicyOptions:
         evolve_last: whether the last generation is evolved too, as published; its children never train.
         rescore_episodes: extra episodes for the two fittest before selection.
         reward_scale: factor on stored rewards; scores and fitness are never scaled.
+        clip_rewards: store the sign of a reward (Mnih et al. 2015, methods), times `reward_scale`.
         lockstep: whether members act at the same time on replicas of the environment.
         learner: "auto", "fused" or "sequential".
         swap_channels: images are [H, W, C].
@@ -37,6 +41,7 @@ class OffPolicyOptions:
     eval_steps: int | None = None
     eval_episodes: int = 16
     learning_delay: int = 0
+    random_steps: int = 0
     eps_start: float = 1.0
     eps_end: float = 0.1
     eps_decay: float = 0.995
@@ -49,6 +54,7 @@ class OffPolicyOptions:
     evolve_last: bool = False
     rescore_episodes: int = 0
     reward_scale: float = 1.0
+    clip_rewards: bool = False
     lockstep: bool = True
     learner: str = "auto"
     swap_channels: bool = False
@@ -59,7 +65,7 @@ class OffPolicyOptions:
     def __post_init__(self) -> None:
         for name in ("max_steps", "evo_steps", "eval_episodes", "fitness_window", "explore_hold"):
             _at_least(name, getattr(self, name), 1)
-        for name in ("learning_delay", "confirm_episodes", "rescore_episodes"):
+        for name in ("learning_delay", "random_steps", "confirm_episodes", "rescore_episodes"):
             _at_least(name, getattr(self, name), 0)
         for name in ("eval_steps", "checkpoint"):
             if getattr(self, name) is not None:
@@ -68,6 +74,11 @@ class OffPolicyOptions:
             _within(name, getattr(self, name), 0, 1)
         if not 0 < self.eps_decay <= 1:
             raise ConfigError(f"eps_decay must be in (0, 1]; got {self.eps_decay!r}. fix: 0.995 per vector step.")
+
+    def learned_reward(self, reward: np.ndarray) -> np.ndarray:
+        """Rewards as they are stored."""
+        reward = np.sign(reward) if self.clip_rewards else reward
+        return reward if self.reward_scale == 1.0 else reward * self.reward_scale
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able, for `run.json`."""
