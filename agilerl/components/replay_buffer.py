@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from agilerl.components.prioritized import PrioritizedReplayBuffer
 from agilerl.components.uniform import ReplayBuffer
 from agilerl.errors import NotAvailableYetError
 
 __all__ = ["MultiStepReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer"]
-
-
-class PrioritizedReplayBuffer:
-    """Prioritised replay; comes with the next release."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotAvailableYetError("PrioritizedReplayBuffer comes with the next release. fix: use ReplayBuffer.")
 
 
 class MultiStepReplayBuffer:

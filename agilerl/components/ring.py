@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agilerl.components.data import to_tensordict
 from agilerl.components.row_store import Path, Rows, RowStore, check_dtype, plan, put
-from agilerl.errors import ConfigError, RunError
+from agilerl.errors import ConfigError, RunError, ShapeError
 
 
 class RowRing:
@@ -48,7 +48,8 @@ class RowRing:
     def size(self, value: int) -> None:
         if not 0 <= value <= self.max_size:
             raise ConfigError(f"size must be in 0..{self.max_size}; got {value}.")
-        self._size = int(value)
+        before, self._size = self._size, int(value)
+        self._resized(before)
 
     @property
     def is_full(self) -> bool:
@@ -110,14 +111,38 @@ class RowRing:
         first = min(count, self.max_size - self._position)
         if first == count:
             if count:
-                self._store.write(self._position, rows)
+                self._put(self._position, rows, count)
         else:
-            self._store.write(self._position, {path: values[:first] for path, values in rows.items()})
-            self._store.write(0, {path: values[first:] for path, values in rows.items()})
+            self._put(self._position, {path: values[:first] for path, values in rows.items()}, first)
+            self._put(0, {path: values[first:] for path, values in rows.items()}, count - first)
         self._position = (self._position + count) % self.max_size
         self._size = min(self._size + count, self.max_size)
         self.counter += added
         return added
+
+    def _put(self, start: int, rows: Rows, count: int) -> None:
+        """Write `count` rows to start, start + 1, ...; subclasses follow what is written by extending this."""
+        assert self._store is not None
+        self._store.write(start, rows)
+
+    def _resized(self, before: int) -> None:
+        """The user has set `size`, which was `before`."""
+
+    def _live_rows(self, indices: Any) -> np.ndarray:
+        """`indices` of any shape, an array or a tensor, as int64.
+
+        Raises:
+            ShapeError: not integers, or not all of them rows in the buffer.
+        """
+        index = indices.detach().cpu().numpy() if isinstance(indices, Tensor) else np.asarray(indices)
+        if index.size and index.dtype.kind not in "iu":
+            raise ShapeError(f"row indices must be integers; got {index.dtype}. fix: the `idxs` of a sample.")
+        if index.size and not 0 <= index.min() <= index.max() < self._size:
+            raise ShapeError(
+                f"row indices must be in 0..{self._size - 1} (rows in the buffer); got {index.min()}..{index.max()}. "
+                "fix: the `idxs` of a sample."
+            )
+        return index.astype(np.int64, copy=False)
 
     def _named(self, data: Mapping[Path, Tensor]) -> dict[str, Any]:
         """Fields by path as nested dicts under the names that they were added with."""

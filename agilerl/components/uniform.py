@@ -161,21 +161,35 @@ class ReplayBuffer(OlderDialect, RowRing):
             A TensorDict of batch size [batch_size] with the keys as added (and `idxs` [batch_size] with `return_idx`);
             with `field_names` a tuple of float tensors in their order (and the indices last). Scalars are [B, 1].
         """
+        indices = self._draw(batch_size)
+        return self._batch(indices, torch.from_numpy(indices).to(self.device) if return_idx else None)
+
+    def sample_from_indices(self, idxs: Any) -> Any:
+        """The rows `idxs` ([B] or [B, 1], integers) as `sample` gives them.
+
+        Raises:
+            ShapeError: an index outside of the rows in the buffer.
+        """
+        return self._batch(self._live_rows(idxs).reshape(-1), None)
+
+    def _draw(self, batch_size: int) -> np.ndarray:
         if batch_size < 1:
             raise ConfigError(f"batch_size must be a positive integer (rows); got {batch_size}. fix: 64.")
-        indices = self.sample_indices(self._rng, int(batch_size))
-        assert self._store is not None
+        return self.sample_indices(self._rng, int(batch_size))
+
+    def _batch(self, indices: np.ndarray, idxs: Tensor | None) -> Any:
+        """Rows `indices` [B] in the published dialect of this buffer, with `idxs` if they are given."""
+        if self._store is None:
+            raise RunError("the replay buffer is empty: nothing to sample. fix: add transitions first.")
         data = self._store.gather(indices)
-        idxs = torch.from_numpy(indices).to(self.device)
         if self.field_names is not None:
             named = self._named({path: values.to(self.dtype) for path, values in data.items()})
             fields = tuple(named[name] for name in self.field_names)
-            return (*fields, idxs) if return_idx else fields
-        restored = {field.path: data[field.path].to(field.dtype) for field in self._store.fields}
-        named = self._named(restored)
-        if return_idx:
+            return fields if idxs is None else (*fields, idxs)
+        named = self._named({field.path: data[field.path].to(field.dtype) for field in self._store.fields})
+        if idxs is not None:
             named["idxs"] = idxs
-        return to_tensordict(named, [int(batch_size)])
+        return to_tensordict(named, [len(indices)])
 
     # -- state -------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 import agilerl.errors
 from agilerl.components.data import ReplayDataset, Transition, to_torch_tensor
-from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError, ShapeError
 
 FIELDS = ["state", "action", "reward", "next_state", "done"]
@@ -246,7 +246,7 @@ def test_an_empty_buffer_and_wrong_fields_are_named() -> None:
         buffer.save_to_memory(1)
 
 
-@pytest.mark.parametrize("cls", [PrioritizedReplayBuffer, MultiStepReplayBuffer])
+@pytest.mark.parametrize("cls", [MultiStepReplayBuffer])
 def test_buffers_of_the_next_release_say_so(cls: type) -> None:
     with pytest.raises(NotAvailableYetError, match="next release"):
         cls(100)
