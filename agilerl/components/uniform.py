@@ -68,8 +68,12 @@ class ReplayBuffer(OlderDialect, RowRing):
         done: Any,
         mask: np.ndarray | None = None,
         next_mask: np.ndarray | None = None,
+        truncated: np.ndarray | None = None,
     ) -> int:
         """Add the rows of one vector step.
+
+        Observations that do not fit into a packed row (images) are kept once for both transitions that they belong
+        to, as long as row l follows on row l of the call before; where it does not, nothing but memory is lost.
 
         Args:
             obs, next_obs: [L, ...] arrays (dicts and tuples of them for such spaces). `next_obs` is s' of the
@@ -79,21 +83,38 @@ class ReplayBuffer(OlderDialect, RowRing):
             done: [L] terminated, not truncated: where the future is worth nothing.
             mask: [L] bool; rows where it is False are no transitions and are left out. None takes all.
             next_mask: [L, A] bool, the actions that are legal in `next_obs`; None: all. Kept if the first rows had one.
+            truncated: [L] bool, where a time limit cut the episode off. A one-step transition bootstraps there as
+                anywhere else, so it is not kept; `MultiStepReplayBuffer` needs it.
 
         Returns:
             The number of rows added.
         """
+        rows = self._interned(self._step_rows(obs, action, reward, next_obs, done, next_mask), mask)
+        added = self._append(rows)
+        self._release(rows)
+        return added
+
+    def _step_rows(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any, next_mask: np.ndarray | None
+    ) -> Rows:
+        """The checked fields [L, ...] of one vector step."""
         rows: Rows = {}
         for name, value in zip(Transition.FIELDS, (obs, action, reward, next_obs, done), strict=True):
             flatten((name,), value, rows)
-        kept = next((f for f in self._store.fields if f.path == ("next_mask",)), None) if self._store else None
+        kept = None if self._fields is None else self._fields.get(("next_mask",))
         if next_mask is None and kept is not None:
             next_mask = np.ones((len(rows[("reward",)]), *kept.shape), dtype=bool)
-        if next_mask is not None and (self._store is None or kept is not None):
+        if next_mask is not None and (self._fields is None or kept is not None):
             rows[("next_mask",)] = np.asarray(next_mask, dtype=bool)
-        if mask is not None and not mask.all():
-            rows = {path: values[mask] for path, values in rows.items()}
-        return self._add(rows)
+        self._check(rows, in_lanes=True)
+        return rows
+
+    def _interned(self, rows: Rows, mask: np.ndarray | None) -> Rows:
+        """The rows that are transitions, with frame numbers instead of images that are kept once."""
+        mask = None if mask is None or mask.all() else mask
+        if self._frames is not None:
+            return self._frames.intern(rows, mask)
+        return rows if mask is None else {path: values[mask] for path, values in rows.items()}
 
     def sample_indices(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:
         """Row numbers `shape` int64, uniform over the rows in the buffer, with replacement.
@@ -116,9 +137,8 @@ class ReplayBuffer(OlderDialect, RowRing):
         """
         if self._store is None:
             raise RunError("the replay buffer is empty: nothing to gather. fix: add transitions first.")
-        data = self._store.gather(indices)
-        out: dict[str, Any] = {}
-        for field in self._store.fields:
+        data, out = self._gather(indices), dict[str, Any]()
+        for field in self._kept_fields().values():
             values, role = data[field.path], field.path[0]
             if role == "action" and not field.dtype.is_floating_point:
                 values = values.long()
@@ -134,9 +154,19 @@ class ReplayBuffer(OlderDialect, RowRing):
     def add(self, data: Any) -> None:
         """Add a batch: a TensorDict, a `Transition` or a (nested) dict whose leaves have a leading batch axis.
 
+        The rows of a batch need not follow on one another, so both observations of each are kept.
+
         Raises:
             ShapeError: no leading batch axis, or fields that differ from those added before.
         """
+        rows = self._batch_rows(data, ROLES)
+        self._check(rows, in_lanes=False)
+        rows = rows if self._frames is None else self._frames.intern_apart(rows)
+        self._append(rows)
+        self._release(rows)
+
+    def _batch_rows(self, data: Any, roles: Mapping[str, str]) -> Rows:
+        """The fields of a batch, under the names that the engine reads: `roles` says which user's name is which."""
         batch = data.batch_size if hasattr(data, "batch_size") else None
         if batch is not None and len(batch) == 0:
             raise ShapeError("add() needs a leading batch axis; got batch_size []. fix: add(transition.unsqueeze(0)).")
@@ -147,12 +177,12 @@ class ReplayBuffer(OlderDialect, RowRing):
         rows: Rows = {}
         taken = set(data.keys())
         for name, value in data.items():
-            role = ROLES.get(name, name)
+            role = roles.get(name, name)
             role = name if role in taken else role  # "state" beside "obs" is a field of its own
             taken.add(role)
             self._names.setdefault(role, name)
             flatten((role,), value, rows)
-        self._add(rows)
+        return rows
 
     def sample(self, batch_size: int, return_idx: bool = False) -> Any:
         """A uniform sample, with replacement, as copies on the buffer's device.
@@ -181,12 +211,12 @@ class ReplayBuffer(OlderDialect, RowRing):
         """Rows `indices` [B] in the published dialect of this buffer, with `idxs` if they are given."""
         if self._store is None:
             raise RunError("the replay buffer is empty: nothing to sample. fix: add transitions first.")
-        data = self._store.gather(indices)
+        data = self._gather(indices)
         if self.field_names is not None:
             named = self._named({path: values.to(self.dtype) for path, values in data.items()})
             fields = tuple(named[name] for name in self.field_names)
             return fields if idxs is None else (*fields, idxs)
-        named = self._named({field.path: data[field.path].to(field.dtype) for field in self._store.fields})
+        named = self._named({field.path: data[field.path].to(field.dtype) for field in self._kept_fields().values()})
         if idxs is not None:
             named["idxs"] = idxs
         return to_tensordict(named, [len(indices)])
