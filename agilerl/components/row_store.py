@@ -60,6 +60,36 @@ def plan(rows: Rows, dtype: torch.dtype) -> tuple[Field, ...]:
     return tuple(fields)
 
 
+def check_rows(fields: Mapping[Path, Field], rows: Rows, dtype: torch.dtype) -> int:
+    """The number of rows, after checking that their fields and shapes are those of `fields`.
+
+    Raises:
+        ShapeError: other fields, other shapes, unequal counts, or an integer that is not exact in `dtype`.
+    """
+    if rows.keys() != fields.keys():
+        missing, extra = fields.keys() - rows.keys(), rows.keys() - fields.keys()
+        raise ShapeError(
+            f"the buffer holds the fields {sorted('/'.join(p) for p in fields)}; missing: "
+            f"{sorted('/'.join(p) for p in missing)}, unknown: {sorted('/'.join(p) for p in extra)}."
+        )
+    count = -1
+    for path, values in rows.items():
+        field = fields[path]
+        if values.shape[1:] != field.shape and not (values.ndim == 1 and field.shape == (1,)):
+            raise ShapeError(
+                f"field {field.name!r} has rows of shape {list(field.shape)}; got {list(values.shape[1:])}. "
+                "fix: use one buffer per environment."
+            )
+        if count not in (-1, len(values)):
+            raise ShapeError(f"every field needs the same number of rows; {field.name!r} has {len(values)}.")
+        count = len(values)
+        if field.columns and not field.dtype.is_floating_point and values.dtype.kind in "iu":
+            largest = int(np.abs(values).max(initial=0))
+            if largest > 2 / torch.finfo(dtype).eps:  # integers up to here are exact in this dtype
+                raise ShapeError(f"field {field.name!r}: {largest} is not exact in {dtype}. fix: float64.")
+    return count
+
+
 class RowStore:
     """`max_size` rows. One gather of the packed array fetches every small field of every sampled row.
 
@@ -79,9 +109,12 @@ class RowStore:
             for field in fields
             if field.columns is None
         }
-        self._by_path = {field.path: field for field in fields}
-        self._largest = int(2 / torch.finfo(dtype).eps)  # integers up to here are exact in this dtype
         self._bind()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of all rows."""
+        return sum(tensor.nbytes for tensor in (self.packed, *self.own.values()))
 
     def _bind(self) -> None:
         """Host arrays that are views of the tensors' memory: NumPy slices cost a tenth of torch's."""
@@ -97,31 +130,6 @@ class RowStore:
         self.__dict__.update(state)
         self._bind()
 
-    def check(self, rows: Rows) -> int:
-        """The number of rows, after checking that the fields and their shapes are those of the store."""
-        if rows.keys() != self._by_path.keys():
-            missing, extra = self._by_path.keys() - rows.keys(), rows.keys() - self._by_path.keys()
-            raise ShapeError(
-                f"the buffer holds the fields {sorted('/'.join(p) for p in self._by_path)}; missing: "
-                f"{sorted('/'.join(p) for p in missing)}, unknown: {sorted('/'.join(p) for p in extra)}."
-            )
-        count = -1
-        for path, values in rows.items():
-            field = self._by_path[path]
-            if values.shape[1:] != field.shape and not (values.ndim == 1 and field.shape == (1,)):
-                raise ShapeError(
-                    f"field {field.name!r} has rows of shape {list(field.shape)}; got {list(values.shape[1:])}. "
-                    "fix: use one buffer per environment."
-                )
-            if count not in (-1, len(values)):
-                raise ShapeError(f"every field needs the same number of rows; {field.name!r} has {len(values)}.")
-            count = len(values)
-            if field.columns and not field.dtype.is_floating_point and values.dtype.kind in "iu":
-                largest = int(np.abs(values).max(initial=0))
-                if largest > self._largest:
-                    raise ShapeError(f"field {field.name!r}: {largest} is not exact in {self.dtype}. fix: float64.")
-        return count
-
     def write(self, start: int, rows: Rows) -> None:
         """Copy checked rows to start, start + 1, ...; they must fit before the end."""
         stop = start + len(next(iter(rows.values())))
@@ -130,7 +138,7 @@ class RowStore:
             for path, view in self._own_views.items():
                 view[start:stop] = rows[path].reshape(stop - start, *view.shape[1:])
             return
-        staged = np.empty((stop - start, self.packed.shape[1]), _numpy_dtype(self.dtype))
+        staged = np.empty((stop - start, self.packed.shape[1]), numpy_dtype(self.dtype))
         self._fill(staged, rows)
         self.packed[start:stop] = torch.from_numpy(staged).to(self.device)
         for path, tensor in self.own.items():
@@ -168,38 +176,43 @@ class RowStore:
 
     def state(self, size: int) -> dict[str, Any]:
         """The first `size` rows (copied) and the fields, as plain data."""
-        fields = [
-            {
-                "path": list(field.path),
-                "shape": list(field.shape),
-                "dtype": str(field.dtype).removeprefix("torch."),
-                "is_scalar": field.is_scalar,
-                "columns": None if field.columns is None else list(field.columns),
-            }
-            for field in self.fields
-        ]
+        fields = [field_state(field) for field in self.fields]
         own = {"/".join(path): tensor[:size].clone() for path, tensor in self.own.items()}
         return {"fields": fields, "packed": self.packed[:size].clone(), "own": own}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], max_size: int, dtype: torch.dtype, device: torch.device) -> RowStore:
         """A store with the rows of `state`, which are at most `max_size`."""
-        fields = tuple(
-            Field(
-                tuple(entry["path"]),
-                tuple(entry["shape"]),
-                getattr(torch, entry["dtype"]),
-                entry["is_scalar"],
-                None if entry["columns"] is None else (entry["columns"][0], entry["columns"][1]),
-            )
-            for entry in state["fields"]
-        )
+        fields = tuple(field_from_state(entry) for entry in state["fields"])
         store = cls(fields, max_size, dtype, device)
         store.packed[: len(state["packed"])] = state["packed"].to(device)
         for path, tensor in store.own.items():
             saved = state["own"]["/".join(path)]
             tensor[: len(saved)] = saved.to(device)
         return store
+
+
+def field_state(field: Field) -> dict[str, Any]:
+    """A field as plain data."""
+    return {
+        "path": list(field.path),
+        "shape": list(field.shape),
+        "dtype": str(field.dtype).removeprefix("torch."),
+        "is_scalar": field.is_scalar,
+        "columns": None if field.columns is None else list(field.columns),
+    }
+
+
+def field_from_state(entry: Mapping[str, Any]) -> Field:
+    """The field that `field_state` described."""
+    columns = entry["columns"]
+    return Field(
+        tuple(entry["path"]),
+        tuple(entry["shape"]),
+        getattr(torch, entry["dtype"]),
+        entry["is_scalar"],
+        None if columns is None else (columns[0], columns[1]),
+    )
 
 
 def flatten(path: Path, value: Any, rows: Rows) -> None:
@@ -235,5 +248,6 @@ def check_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def _numpy_dtype(dtype: torch.dtype) -> Any:
+def numpy_dtype(dtype: torch.dtype) -> Any:
+    """NumPy's name for a torch dtype."""
     return torch.empty(0, dtype=dtype).numpy().dtype

@@ -1,0 +1,253 @@
+"""Images kept once: an observation that is the s' of one transition and the s of the next has one place in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.components.row_store import Field, Path, Rows, field_from_state, field_state, numpy_dtype
+
+# What a row keeps instead of its images: numbers of frames; 0 is the frame of nothing, for rows never written.
+FRAME: Path = ("obs", "#frame")
+NEXT_FRAME: Path = ("next_obs", "#frame")
+SMALLEST_SHARED_BYTES = 64  # below, the two numbers and the comparison cost more than the copy
+Leaves = dict[Path, np.ndarray]  # parts of an observation by their path below "obs"
+
+
+def shared_fields(fields: Mapping[Path, Field]) -> list[Field]:
+    """The fields of `obs` that are worth keeping once: unpacked ones whose counterpart in `next_obs` is alike."""
+    shared = [
+        field
+        for path, field in fields.items()
+        if path[0] == "obs" and field.columns is None and _is_alike(field, fields.get(("next_obs", *path[1:])))
+    ]
+    return shared if sum(_bytes(field) for field in shared) >= SMALLEST_SHARED_BYTES else []
+
+
+class FrameStore:
+    """Reference-counted frames: a frame is every shared part of one observation.
+
+    The observations of a lane's vector steps overlap: s of a step is s' of the one before, unless an episode ended
+    there, the environments were reset, or other lanes follow. Whether it is, is decided by comparing the bytes, so a
+    frame is shared only where that changes nothing; without an overlap both are kept.
+
+    `capacity` frames have a place in the main memory; the further ones (final observations, and frames under way to
+    their rows) have theirs in a side store, which grows as needed and is empty at first.
+
+    Args:
+        fields: from `shared_fields`.
+        capacity: frames in the main memory.
+        device: where frames are kept and come out.
+    """
+
+    def __init__(self, fields: Sequence[Field], capacity: int, device: torch.device) -> None:
+        self.fields = {field.path[1:]: field for field in fields}
+        self.capacity, self.device = capacity, device
+        self._main = {part: self._empty(field, capacity + 1) for part, field in self.fields.items()}
+        self._side = {part: self._empty(field, 0) for part, field in self.fields.items()}
+        self._references = np.zeros(capacity + 1, dtype=np.int64)
+        self._references[0] = 1
+        self._free: list[int] = []
+        self._used = 1  # frame numbers ever given out
+        self._lane_frame = np.zeros(0, dtype=np.int64)  # frame of each lane's last s'; 0: none
+        self._forget_lanes(0)
+
+    def _empty(self, field: Field, count: int) -> Any:
+        """Memory for `count` frames: an array on the host, a tensor on other devices."""
+        if self.device.type == "cpu":
+            return np.zeros((count, *field.shape), numpy_dtype(field.dtype))
+        return torch.zeros((count, *field.shape), dtype=field.dtype, device=self.device)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of all frames that there is room for."""
+        return sum(_bytes(field) for field in self.fields.values()) * len(self._references)
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def intern(self, rows: Rows, mask: np.ndarray | None) -> Rows:
+        """The rows of one vector step ([L] lanes), with frame numbers in place of the images.
+
+        The caller holds one reference to each frame of the result and gives it back by `release(frames_in(result))`.
+
+        Args:
+            rows: checked fields [L, ...].
+            mask: [L] bool; rows where it is False are left out. None takes all.
+        """
+        count = len(next(iter(rows.values())))
+        kept = np.arange(count) if mask is None else np.flatnonzero(mask)
+        obs, next_obs = self._leaves(rows, "obs"), self._leaves(rows, "next_obs")
+        if len(self._lane_frame) != count:
+            self._forget_lanes(count)
+        frame = np.where(self._is_known(obs), self._lane_frame, 0)[kept]
+        self._references[frame] += 1  # no two lanes have a frame in common
+        is_new = frame == 0
+        frame[is_new] = self._place({part: values[kept[is_new]] for part, values in obs.items()})
+        next_obs = {part: values[kept] for part, values in next_obs.items()}
+        next_frame = self._place(next_obs)
+        self._references[next_frame] += 1
+        self.release(self._lane_frame[kept])
+        self._lane_frame[kept] = next_frame
+        for part, values in next_obs.items():
+            self._lane_bytes[part][kept] = _as_bytes(values)
+        return self._numbered(rows, frame, next_frame, kept)
+
+    def intern_apart(self, rows: Rows) -> Rows:
+        """As `intern` for rows that need not follow on those before: both observations of each are kept."""
+        frames = [self._place(self._leaves(rows, role)) for role in ("obs", "next_obs")]
+        return self._numbered(rows, frames[0], frames[1], slice(None))
+
+    def retain(self, frames: np.ndarray) -> None:
+        """One more reference to each of `frames` [k], as often as it occurs."""
+        np.add.at(self._references, frames, 1)
+
+    def release(self, frames: np.ndarray) -> None:
+        """One reference less to each of `frames` [k], as often as it occurs; frames without any are free again."""
+        np.subtract.at(self._references, frames, 1)
+        self._references[0] = 1
+        dead = frames[self._references[frames] == 0]
+        if len(dead):
+            self._free += np.unique(dead).tolist()
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def expand(self, data: dict[Path, Any]) -> None:
+        """Put copies of the images in place of the frame numbers [..., 1] of both observations, as tensors."""
+        for role, path in (("obs", FRAME), ("next_obs", NEXT_FRAME)):
+            frames = data.pop(path)[..., 0]
+            for part in self.fields:
+                data[(role, *part)] = self._take(part, frames)
+
+    def _take(self, part: Path, frames: Any) -> Tensor:
+        main, side = self._main[part], self._side[part]
+        if isinstance(main, np.ndarray):
+            frames = frames.numpy() if isinstance(frames, Tensor) else frames
+            values = np.take(main, frames, axis=0, mode="clip")
+            is_aside = frames >= len(main)
+            if is_aside.any():
+                values[is_aside] = side[frames[is_aside] - len(main)]
+            return torch.from_numpy(values)
+        frames = torch.as_tensor(frames, device=self.device)
+        is_aside = frames >= len(main)
+        out: Tensor = main[frames.clamp(max=len(main) - 1)]
+        if len(side):
+            out[is_aside] = side[frames[is_aside] - len(main)]
+        return out
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything as plain data; copies."""
+        split = min(self._used, self.capacity + 1)
+        return {
+            "fields": [field_state(field) for field in self.fields.values()],
+            "used": self._used,
+            "main": {"/".join(part): _copy(block[:split]) for part, block in self._main.items()},
+            "side": {"/".join(part): _copy(block[: self._used - split]) for part, block in self._side.items()},
+            "references": _copy(self._references[: self._used]),
+            "free": torch.tensor(self._free, dtype=torch.int64),
+            "lane_frame": _copy(self._lane_frame),
+            "lane_bytes": {"/".join(part): _copy(values) for part, values in self._lane_bytes.items()},
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], capacity: int, device: torch.device) -> FrameStore:
+        """The store that `state` was taken from; `capacity` must be the same."""
+        store = cls([field_from_state(entry) for entry in state["fields"]], capacity, device)
+        used = int(state["used"])
+        store._grow(used)
+        for part in store.fields:
+            for block, saved in ((store._main, state["main"]), (store._side, state["side"])):
+                values = saved["/".join(part)]
+                on_host = isinstance(block[part], np.ndarray)
+                block[part][: len(values)] = values.cpu().numpy() if on_host else values.to(device)
+        store._references[:used] = state["references"].cpu().numpy()
+        store._used, store._free = used, state["free"].tolist()
+        store._lane_frame = state["lane_frame"].cpu().numpy().copy()
+        store._lane_bytes = {part: state["lane_bytes"]["/".join(part)].cpu().numpy().copy() for part in store.fields}
+        return store
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _leaves(self, rows: Rows, role: str) -> Leaves:
+        return {
+            part: np.ascontiguousarray(rows[(role, *part)], dtype=numpy_dtype(field.dtype))
+            for part, field in self.fields.items()
+        }
+
+    def _numbered(self, rows: Rows, frame: np.ndarray, next_frame: np.ndarray, kept: Any) -> Rows:
+        shared = {(role, *part) for role in ("obs", "next_obs") for part in self.fields}
+        out = {path: values[kept] for path, values in rows.items() if path not in shared}
+        out[FRAME], out[NEXT_FRAME] = frame, next_frame
+        return out
+
+    def _forget_lanes(self, count: int) -> None:
+        self.release(self._lane_frame)
+        self._lane_frame = np.zeros(count, dtype=np.int64)
+        self._lane_bytes = {part: np.zeros((count, _bytes(field)), np.uint8) for part, field in self.fields.items()}
+
+    def _is_known(self, obs: Leaves) -> np.ndarray:
+        """[L] whether the observation is, to the bit, the last s' of its lane."""
+        is_known = self._lane_frame > 0
+        for part, values in obs.items():
+            is_known &= (_as_bytes(values) == self._lane_bytes[part]).all(axis=1)
+        return is_known
+
+    def _place(self, leaves: Leaves) -> np.ndarray:
+        """New frames with the values `leaves` [k, ...], one reference each: their numbers [k]."""
+        count = len(next(iter(leaves.values())))
+        reused = self._free[len(self._free) - min(count, len(self._free)) :]
+        del self._free[len(self._free) - len(reused) :]
+        fresh = range(self._used, self._used + count - len(reused))
+        self._used = fresh.stop
+        self._grow(self._used)
+        frames = np.array([*reused, *fresh], dtype=np.int64)
+        is_aside = frames > self.capacity
+        for part, values in leaves.items():
+            for block, chosen, shift in ((self._main, ~is_aside, 0), (self._side, is_aside, self.capacity + 1)):
+                if chosen.any():
+                    given: Any = values if chosen.all() else values[chosen]
+                    if not isinstance(block[part], np.ndarray):
+                        given = torch.from_numpy(given).to(self.device)
+                    block[part][frames[chosen] - shift] = given
+        self._references[frames] = 1
+        return frames
+
+    def _grow(self, used: int) -> None:
+        """Room for `used` frames; the side store grows by half at least, so that growing is rare."""
+        have = len(self._references)
+        if used <= have:
+            return
+        aside = max(used - self.capacity - 1, (have - self.capacity - 1) * 3 // 2)
+        for part, field in self.fields.items():
+            old, self._side[part] = self._side[part], self._empty(field, aside)
+            self._side[part][: len(old)] = old
+        references = np.zeros(self.capacity + 1 + aside, dtype=np.int64)
+        references[:have] = self._references
+        self._references = references
+
+
+def frames_in(rows: Mapping[Path, np.ndarray]) -> np.ndarray:
+    """Every frame number in `rows`, [2k]: of obs, then of next_obs."""
+    return np.concatenate([rows[FRAME].reshape(-1), rows[NEXT_FRAME].reshape(-1)])
+
+
+def _bytes(field: Field) -> int:
+    return math.prod(field.shape) * field.dtype.itemsize
+
+
+def _is_alike(field: Field, other: Field | None) -> bool:
+    return other is not None and (field.shape, field.dtype, other.columns) == (other.shape, other.dtype, None)
+
+
+def _as_bytes(values: np.ndarray) -> np.ndarray:
+    return values.reshape(len(values), math.prod(values.shape[1:])).view(np.uint8)
+
+
+def _copy(block: Any) -> Tensor:
+    return torch.from_numpy(block.copy()) if isinstance(block, np.ndarray) else block.clone()

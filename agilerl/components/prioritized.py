@@ -1,0 +1,221 @@
+"""Prioritised replay: what surprised the agent comes back more often, and counts less each time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.components.row_store import Rows
+from agilerl.components.segment_tree import MinTree, SumTree
+from agilerl.components.uniform import ReplayBuffer
+from agilerl.errors import ConfigError, RunError, ShapeError
+
+SMALLEST_PRIORITY = 1e-5  # a row of priority 0 would never be seen again, and its weight would be infinite
+
+
+def beta_schedule(start: float, steps_done: float, budget: float) -> float:
+    """Exponent of the importance weights after part of a run (Schaul et al. 2016, arXiv:1511.05952, section 3.4).
+
+    beta = start + (1 - start) * steps_done / budget: linear, exactly 1 when the budget is spent, and 1 from there on.
+    The correction is complete only at the end, when it matters: convergence needs unbiased updates.
+
+    Args:
+        start: beta_0 in [0, 1].
+        steps_done, budget: environment steps (transitions of all lanes), both in the same unit; budget > 0.
+
+    Raises:
+        ConfigError: start outside of [0, 1], budget not above 0, or a negative or non-finite number of steps.
+    """
+    _check_beta("start", start)
+    if not (math.isfinite(budget) and budget > 0):
+        raise ConfigError(f"budget must be above 0 (environment steps of the run); got {budget}. fix: max_steps.")
+    if not (math.isfinite(steps_done) and steps_done >= 0):
+        raise ConfigError(f"steps_done must be 0 or more (environment steps so far); got {steps_done}.")
+    return 1.0 if steps_done >= budget else min(1.0, start + (1.0 - start) * (steps_done / budget))
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """Replay in proportion to priority (Schaul et al. 2016, arXiv:1511.05952, equation 1 and section 3.4).
+
+    P(i) = p_i^alpha / sum_k p_k^alpha;   w_i = (N P(i))^-beta / max_j (N P(j))^-beta
+
+    A new row gets the largest priority that any row has had so far (1 at first), so that it is seen soon. The largest
+    weight is taken over all rows in the buffer, not over the batch: a row's weight does not depend on the company in
+    which it was drawn, so members with batches of different sizes see the same correction. Since N and the sum cancel,
+    w_i = (min_j p_j^alpha / p_i^alpha)^beta, which is at most 1.
+
+    Departs from the paper: points are drawn independently and not one from each of B equal ranges (appendix B.2.1),
+    so that a draw has any shape and its first rows do not depend on how many follow; and priorities below 1e-5 count
+    as 1e-5.
+
+    Two interfaces: published `sample(batch_size, beta)` and `update_priorities(idxs, priorities)`; for the engine
+    `sample_indices`, `gather` and `weights` as well.
+
+    Args:
+        max_size: transitions.
+        alpha: how much priorities count, 0 (uniform) or more; 1 is in proportion.
+        device, dtype, seed: as for `ReplayBuffer`.
+
+    Attributes:
+        max_priority: the largest priority so far, before the exponent.
+
+    Raises:
+        ConfigError: alpha is negative or not finite.
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        alpha: float = 0.6,
+        device: str | torch.device | None = "cpu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        seed: int | None = None,
+        **more: Any,
+    ) -> None:
+        if not (math.isfinite(alpha) and alpha >= 0):
+            raise ConfigError(f"alpha must be 0 or more (exponent of the priorities); got {alpha}. fix: 0.6.")
+        super().__init__(max_size, device=device, dtype=dtype, seed=seed, **more)
+        self.alpha = float(alpha)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.max_priority = 1.0
+        self._sums, self._minima = SumTree(self.max_size), MinTree(self.max_size)
+
+    def clear(self) -> None:
+        super().clear()
+        self._forget()
+
+    # -- the engine's interface --------------------------------------------------------------------------------------
+
+    def sample_indices(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:
+        """Row numbers `shape` int64, each row with probability P(i), with replacement.
+
+        Raises:
+            RunError: the buffer is empty.
+        """
+        if len(self) == 0:
+            raise RunError("the replay buffer is empty: nothing to sample. fix: add transitions first.")
+        return self._sums.find(rng.random(shape) * self._sums.total)
+
+    def weights(self, indices: np.ndarray | Tensor, beta: float) -> np.ndarray:
+        """Importance weights of the rows `indices` [...]: float64 [...] in (0, 1], 1 for the least likely row.
+
+        Args:
+            indices: rows in the buffer.
+            beta: 0 (no correction) to 1 (full correction), from `beta_schedule`.
+
+        Raises:
+            ConfigError: beta outside of [0, 1].
+            ShapeError: an index outside of the rows in the buffer.
+        """
+        _check_beta("beta", beta)
+        scaled: np.ndarray = self._sums[self._live_rows(indices)]
+        return np.asarray((self._minima.minimum / scaled) ** beta)
+
+    def update_priorities(self, indices: Any, priorities: Any) -> None:
+        """Give the rows `indices` new priorities; where a row comes twice the last one counts.
+
+        Args:
+            indices: rows in the buffer, any shape, array or tensor.
+            priorities: as many numbers, any shape: absolute TD errors or whatever says how surprising a row was.
+
+        Raises:
+            ConfigError: a priority is negative, infinite or not a number.
+            ShapeError: not as many priorities as indices, or an index outside of the rows in the buffer.
+        """
+        rows = self._live_rows(indices).reshape(-1)
+        values = priorities.detach().cpu().double().numpy() if isinstance(priorities, Tensor) else priorities
+        values = np.asarray(values, dtype=np.float64).reshape(-1)
+        if len(values) != len(rows):
+            raise ShapeError(f"update_priorities() got {len(rows)} indices and {len(values)} priorities.")
+        is_bad = ~(np.isfinite(values) & (values >= 0))
+        if is_bad.any():
+            at = int(np.argmax(is_bad))
+            raise ConfigError(
+                f"priorities must be finite and 0 or more; got {values[at]} for row {rows[at]} ({is_bad.sum()} of "
+                f"{len(values)} are bad). fix: pass abs(td_error), and look for a diverged network."
+            )
+        if not len(rows):
+            return
+        values = np.maximum(values, SMALLEST_PRIORITY)
+        scaled = self._scaled(values)
+        self._sums.set(rows, scaled)
+        self._minima.set(rows, scaled)
+        self.max_priority = max(self.max_priority, float(values.max()))
+
+    # -- published ---------------------------------------------------------------------------------------------------
+
+    def sample(self, batch_size: int, beta: float = 0.4) -> Any:  # type: ignore[override]  # as published
+        """A prioritised sample, with replacement, as copies on the buffer's device.
+
+        Returns:
+            A TensorDict of batch size [batch_size] with the keys as added, `weights` [B, 1] (importance weights) and
+            `idxs` [B] int64 (rows, for `update_priorities`).
+        """
+        indices = self._draw(batch_size)
+        batch = self._batch(indices, torch.from_numpy(indices).to(self.device))
+        weights = torch.from_numpy(self.weights(indices, beta)).unsqueeze(-1)
+        batch["weights"] = weights.to(self.device, torch.promote_types(self.dtype, torch.float32))
+        return batch
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """As `ReplayBuffer.state`, with the priorities."""
+        own = {"alpha": self.alpha, "max_priority": self.max_priority, "scaled": torch.from_numpy(self._live_leaves())}
+        return {**super().state(), "priorities": own}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """As `ReplayBuffer.load_state`; alpha must be the same, because what is kept is priority^alpha.
+
+        Raises:
+            RunError: another `max_size` or `alpha`, or the state of a buffer without priorities.
+        """
+        own = state.get("priorities")
+        if own is None:
+            raise RunError("the saved buffer has no priorities. fix: load it into a ReplayBuffer.")
+        if own["alpha"] != self.alpha:
+            raise RunError(f"the saved buffer has alpha {own['alpha']}, this one {self.alpha}. fix: use the same.")
+        super().load_state(state)
+        self._forget()
+        self.max_priority = own["max_priority"]
+        self._set_range(0, len(self), own["scaled"].cpu().numpy())
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _scaled(self, priorities: np.ndarray) -> np.ndarray:
+        """priority^alpha, bounded so that no row is impossible and a full buffer has a finite sum."""
+        limits = np.finfo(np.float64)
+        with np.errstate(over="ignore", under="ignore"):
+            return np.clip(priorities**self.alpha, limits.tiny, limits.max / (2 * self.max_size))
+
+    def _set_range(self, start: int, stop: int, scaled: np.ndarray | float) -> None:
+        self._sums.set_range(start, stop, scaled)
+        self._minima.set_range(start, stop, scaled)
+
+    def _live_leaves(self) -> np.ndarray:
+        leaves: np.ndarray = self._sums[: len(self)]
+        return leaves
+
+    def _put(self, start: int, rows: Rows, count: int) -> None:
+        super()._put(start, rows, count)
+        self._set_range(start, start + count, self._scaled(np.array([self.max_priority]))[0])
+
+    def _resized(self, before: int) -> None:
+        super()._resized(before)
+        if len(self) > before:
+            self._set_range(before, len(self), self._scaled(np.array([self.max_priority]))[0])
+        self._sums.set_range(len(self), before, 0.0)
+        self._minima.set_range(len(self), before, np.inf)
+
+
+def _check_beta(name: str, beta: float) -> None:
+    if not 0.0 <= beta <= 1.0:
+        raise ConfigError(f"{name} must be in [0, 1] (0 no correction, 1 full correction); got {beta}. fix: 0.4.")

@@ -1,0 +1,222 @@
+"""A ring of rows: the memory, its size and its state, under every replay buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.components.data import to_tensordict
+from agilerl.components.frames import FRAME, NEXT_FRAME, FrameStore, frames_in, shared_fields
+from agilerl.components.row_store import (
+    Field,
+    Path,
+    Rows,
+    RowStore,
+    check_dtype,
+    check_rows,
+    field_from_state,
+    field_state,
+    plan,
+    put,
+)
+from agilerl.errors import ConfigError, RunError, ShapeError
+
+
+class RowRing:
+    """The last `max_size` rows; the fields and their shapes are those of the first rows.
+
+    Small fields lie side by side in one packed row, the others have memory of their own (`RowStore`). If the first rows
+    come by lanes (`write`), large observations are kept once (`FrameStore`): a row then has the numbers of its two
+    frames, 16 bytes, and there is one frame per transition, one more per episode, and those on the way.
+
+    Args:
+        max_size: rows.
+        device: where the memory is.
+        dtype: of floating-point fields: float32, float64 or float16.
+    """
+
+    def __init__(self, max_size: int | None, device: torch.device, dtype: torch.dtype) -> None:
+        if isinstance(max_size, bool) or not isinstance(max_size, int | np.integer) or max_size < 1:
+            raise ConfigError(
+                f"max_size must be a positive integer (transitions kept); got {max_size!r}. fix: 100_000."
+            )
+        self.max_size = int(max_size)
+        self.device, self.dtype = device, check_dtype(dtype)
+        self.counter = 0
+        self._names: dict[str, str] = {}  # role -> the user's name for it
+        self._fields: dict[Path, Field] | None = None  # as they come in and go out
+        self._frames: FrameStore | None = None
+        self._store: RowStore | None = None  # made with the first rows, frame numbers in place of images
+        self._size = 0
+        self._position = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def size(self) -> int:
+        """Transitions in the buffer now; at most `max_size`. (`counter` is the number ever added.)"""
+        return self._size
+
+    @size.setter
+    def size(self, value: int) -> None:
+        if not 0 <= value <= self.max_size:
+            raise ConfigError(f"size must be in 0..{self.max_size}; got {value}.")
+        before, self._size = self._size, int(value)
+        self._resized(before)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next transition replaces the oldest one."""
+        return self._size == self.max_size
+
+    @property
+    def initialized(self) -> bool:
+        """Whether the fields are known: something has been added."""
+        return self._fields is not None
+
+    @property
+    def storage(self) -> Any:
+        """The whole memory as a TensorDict of batch size [max_size], unwritten rows too; None if new.
+
+        The values are views, except for observations that are kept once: those are copies.
+        """
+        if self._store is None:
+            return None
+        data = self._store.views()
+        if self._frames is not None:
+            self._frames.expand(data)
+        return to_tensordict(self._named({path: data[path] for path in self._kept_fields()}), [self.max_size])
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the rows and their frames take, of all `max_size` rows."""
+        rows = 0 if self._store is None else self._store.memory_bytes
+        return rows + (0 if self._frames is None else self._frames.memory_bytes)
+
+    def clear(self) -> None:
+        """Forget everything, the fields too."""
+        self._store, self._size, self._position, self.counter = None, 0, 0, 0
+        self._fields, self._frames, self._names = None, None, {}
+
+    def state(self) -> dict[str, Any]:
+        """Contents and counters as nested dicts of tensors, numbers and strings; a copy."""
+        return {
+            "max_size": self.max_size,
+            "counter": self.counter,
+            "size": self._size,
+            "position": self._position,
+            "names": dict(self._names),
+            "fields": None if self._fields is None else [field_state(field) for field in self._fields.values()],
+            "frames": None if self._frames is None else self._frames.state(),
+            "rows": None if self._store is None else self._store.state(max(self._size, self._position)),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Become the buffer that `state()` was taken from, to the bit; `max_size` must be the same.
+
+        Raises:
+            RunError: another `max_size`.
+        """
+        if state["max_size"] != self.max_size:
+            raise RunError(
+                f"the saved buffer has max_size {state['max_size']}, this one {self.max_size}. fix: make it as large."
+            )
+        rows, fields, frames = state["rows"], state["fields"], state["frames"]
+        self._fields = None if fields is None else {f.path: f for f in map(field_from_state, fields)}
+        self._frames = None if frames is None else FrameStore.from_state(frames, self.max_size, self.device)
+        self._store = None if rows is None else RowStore.from_state(rows, self.max_size, self.dtype, self.device)
+        self.counter, self._size, self._position = state["counter"], state["size"], state["position"]
+        self._names = dict(state["names"])
+
+    def _check(self, rows: Rows, in_lanes: bool) -> None:
+        """Fix the fields at the first rows, and check further ones; `in_lanes`: row l follows on row l before."""
+        if self._fields is None:
+            fields = {field.path: field for field in plan(rows, self.dtype)}
+            check_rows(fields, rows, self.dtype)
+            self._fields = fields
+            shared = shared_fields(fields) if in_lanes else []
+            self._frames = FrameStore(shared, self.max_size, self.device) if shared else None
+        else:
+            check_rows(self._fields, rows, self.dtype)
+
+    def _kept_fields(self) -> dict[Path, Field]:
+        """The fields that come out."""
+        return self._fields or {}
+
+    def _release(self, rows: Rows) -> None:
+        """Give back the references to frames that came with interned rows."""
+        if self._frames is not None:
+            self._frames.release(frames_in(rows))
+
+    def _append(self, rows: Rows) -> int:
+        """Put checked, interned rows behind the newest ones; returns how many were given."""
+        if self._store is None:
+            self._store = RowStore(plan(rows, self.dtype), self.max_size, self.dtype, self.device)
+        count = added = len(next(iter(rows.values())))
+        if count > self.max_size:  # only the last max_size would survive
+            rows = {path: values[-self.max_size :] for path, values in rows.items()}
+            self._position = (self._position + count - self.max_size) % self.max_size
+            count = self.max_size
+        first = min(count, self.max_size - self._position)
+        if first == count:
+            if count:
+                self._put(self._position, rows, count)
+        else:
+            self._put(self._position, {path: values[:first] for path, values in rows.items()}, first)
+            self._put(0, {path: values[first:] for path, values in rows.items()}, count - first)
+        self._position = (self._position + count) % self.max_size
+        self._size = min(self._size + count, self.max_size)
+        self.counter += added
+        return added
+
+    def _put(self, start: int, rows: Rows, count: int) -> None:
+        """Write `count` rows to start, start + 1, ...; subclasses follow what is written by extending this."""
+        assert self._store is not None
+        if self._frames is not None:
+            own = self._store.own
+            replaced = {path: own[path][start : start + count].cpu().numpy() for path in (FRAME, NEXT_FRAME)}
+            self._frames.retain(frames_in(rows))
+            self._frames.release(frames_in(replaced))
+        self._store.write(start, rows)
+
+    def _gather(self, indices: np.ndarray | Tensor) -> dict[Path, Tensor]:
+        """Every field [..., *shape] of the rows `indices` [...], packed ones in the ring's dtype; no memory shared."""
+        assert self._store is not None
+        data = self._store.gather(indices)
+        if self._frames is not None:
+            self._frames.expand(data)
+        return {path: data[path] for path in self._kept_fields()}
+
+    def _resized(self, before: int) -> None:
+        """The user has set `size`, which was `before`."""
+
+    def _live_rows(self, indices: Any) -> np.ndarray:
+        """`indices` of any shape, an array or a tensor, as int64.
+
+        Raises:
+            ShapeError: not integers, or not all of them rows in the buffer.
+        """
+        index = indices.detach().cpu().numpy() if isinstance(indices, Tensor) else np.asarray(indices)
+        if index.size and index.dtype.kind not in "iu":
+            raise ShapeError(f"row indices must be integers; got {index.dtype}. fix: the `idxs` of a sample.")
+        if index.size and not 0 <= index.min() <= index.max() < self._size:
+            raise ShapeError(
+                f"row indices must be in 0..{self._size - 1} (rows in the buffer); got {index.min()}..{index.max()}. "
+                "fix: the `idxs` of a sample."
+            )
+        return index.astype(np.int64, copy=False)
+
+    def _named(self, data: Mapping[Path, Tensor]) -> dict[str, Any]:
+        """Fields by path as nested dicts under the names that they were added with."""
+        out: dict[str, Any] = {}
+        for (role, *rest), values in data.items():
+            put(out, (self._name(role), *rest), values)
+        return out
+
+    def _name(self, role: str) -> str:
+        return self._names.get(role, role)

@@ -1,0 +1,108 @@
+"""Sums and minima over a changing array in O(log n), for many positions in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from agilerl.errors import ConfigError
+
+
+class _Tree:
+    """A complete binary tree in one float64 array: the root is node 1, the children of k are 2k and 2k + 1.
+
+    Every inner node is computed from its two children alone, never by adding a difference, so no rounding errors
+    build up, and trees with equal leaves are equal to the bit, whatever the order of the writes.
+    """
+
+    _join: np.ufunc
+    _neutral: float
+
+    def __init__(self, capacity: int) -> None:
+        if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1:
+            raise ConfigError(f"capacity must be a positive integer (leaves); got {capacity!r}. fix: 100_000.")
+        self.capacity = int(capacity)
+        self._first = 1 << (self.capacity - 1).bit_length()  # node of leaf 0
+        self._depth = self._first.bit_length() - 1
+        self._nodes = np.full(2 * self._first, self._neutral)
+
+    def __len__(self) -> int:
+        return self.capacity
+
+    def __getitem__(self, indices: Any) -> Any:
+        """Leaves at `indices`, any shape; a copy."""
+        return self._nodes[self._first : self._first + self.capacity][indices].copy()
+
+    def set(self, indices: np.ndarray, values: np.ndarray | float) -> None:
+        """leaf[indices[i]] = values[i] for i = 0, 1, ...: of equal indices the last one wins.
+
+        Args:
+            indices: [n] int64 in 0..capacity - 1.
+            values: [n] or one number.
+        """
+        node = np.asarray(indices, dtype=np.int64) + self._first
+        self._nodes[node] = values
+        for _ in range(self._depth):
+            node = node >> 1  # duplicates compute the same sum twice, which is cheaper than finding them
+            self._nodes[node] = self._join(self._nodes[2 * node], self._nodes[2 * node + 1])
+
+    def set_range(self, start: int, stop: int, values: np.ndarray | float) -> None:
+        """leaf[start:stop] = values, by slices: the cheaper way for neighbours."""
+        if start >= stop:
+            return
+        low, high = start + self._first, stop + self._first
+        self._nodes[low:high] = values
+        for _ in range(self._depth):
+            low, high = low >> 1, ((high - 1) >> 1) + 1
+            children = self._nodes[2 * low : 2 * high]
+            self._join(children[::2], children[1::2], out=self._nodes[low:high])
+
+    @property
+    def root(self) -> float:
+        """The join of all leaves."""
+        return float(self._nodes[1])
+
+
+class SumTree(_Tree):
+    """`capacity` numbers >= 0 (any capacity, zero at first), their sum, and who owns a point of the summed range."""
+
+    _join, _neutral = np.add, 0.0
+
+    @property
+    def total(self) -> float:
+        """Sum of the leaves."""
+        return self.root
+
+    def find(self, prefix: np.ndarray) -> np.ndarray:
+        """The leaf into which each point falls when the leaves are laid end to end.
+
+        That is the smallest i with leaf[0] + ... + leaf[i] > prefix (`np.searchsorted(cumsum, prefix, "right")`). A
+        leaf of zero is never found, not even where rounding moves a point past the end of its subtree.
+
+        Args:
+            prefix: [...] float64, 0 <= prefix < total, which is above 0.
+
+        Returns:
+            [...] int64 leaf indices.
+        """
+        rest = np.array(prefix, dtype=np.float64)
+        node = np.ones(rest.shape, dtype=np.int64)
+        for _ in range(self._depth):
+            node *= 2
+            left = self._nodes[node]
+            is_right = (rest >= left) & (self._nodes[node + 1] > 0)
+            rest -= np.where(is_right, left, 0.0)
+            node += is_right
+        return node - self._first
+
+
+class MinTree(_Tree):
+    """`capacity` numbers (any capacity, infinite at first) and the smallest of them."""
+
+    _join, _neutral = np.minimum, np.inf
+
+    @property
+    def minimum(self) -> float:
+        """The smallest leaf; infinity if none was set."""
+        return self.root
