@@ -34,7 +34,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     "make_vect_envs": (
         utils.make_vect_envs,
         "env_name=None num_envs=1 * make_env=None should_async_vector=None extra_wrappers=None seed=None backend=None "
-        "**env_kwargs",
+        "preprocessing=None **env_kwargs",
     ),
     "default_progress_bar": (utils.default_progress_bar, "max_steps accelerator=None"),
     "save_population_checkpoint": (
