@@ -1,6 +1,6 @@
-"""Runs the seed's DQN set-up with the original library, in the interpreter that has it; prints one JSON line.
+"""Runs one set-up of `throughput_setups.py` with the original library, in the interpreter that has it.
 
-Called by `throughput.py --original PYTHON`. Uses only the documented calls.
+Called by `throughput.py --original PYTHON`; prints one JSON line. Uses only the documented calls.
 """
 
 from __future__ import annotations
@@ -8,18 +8,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import tempfile
 import time
 import warnings
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+from throughput_setups import BATCH, DELAY, LANES, MEMBERS, REPLAY, SETUPS, cpu_seconds, net_config
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--setup", choices=list(SETUPS), default="dqn")
     parser.add_argument("--layer-norm", choices=["default", "on"], default="default")
-    parser.add_argument("--generations", type=int, default=1)
     parser.add_argument("--sync", action="store_true", help="in-process environments instead of worker processes")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -29,42 +28,47 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
-    from agilerl.components.replay_buffer import ReplayBuffer
+    from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
     from agilerl.hpo.mutation import Mutations
     from agilerl.hpo.tournament import TournamentSelection
     from agilerl.training.train_off_policy import train_off_policy
     from agilerl.utils.utils import create_population, make_vect_envs
 
-    env = make_vect_envs("LunarLander-v3", num_envs=16, should_async_vector=not args.sync)
-    encoder, head = {"hidden_size": [32, 32]}, {"hidden_size": [32]}
-    if args.layer_norm == "on":
-        encoder["layer_norm"] = head["layer_norm"] = True
+    setup = SETUPS[args.setup]
+    env = make_vect_envs(setup["env"], num_envs=LANES, should_async_vector=not args.sync)
     pop = create_population(
-        algo="DQN",
-        net_config={"latent_dim": 64, "encoder_config": encoder, "head_config": head},
-        INIT_HP={"DOUBLE": True, "BATCH_SIZE": 128, "LR": 1e-3, "GAMMA": 0.99, "LEARN_STEP": 1, "TAU": 1e-3},
+        algo=setup["algo"],
+        net_config=net_config(args.layer_norm == "on"),
+        INIT_HP=setup["init_hp"],
         observation_space=env.single_observation_space,
         action_space=env.single_action_space,
         hp_config=HyperparameterConfig(
-            lr=RLParameter(min=1e-4, max=1e-2), batch_size=RLParameter(min=128, max=128, dtype=int)
+            **{name: RLParameter(min=1e-4, max=1e-2) for name in setup["mutable"]},
+            batch_size=RLParameter(min=BATCH, max=BATCH, dtype=int),
         ),
-        population_size=4,
-        num_envs=16,
+        population_size=MEMBERS,
+        num_envs=LANES,
     )
+    memories = {"memory": ReplayBuffer(max_size=REPLAY)}
+    if setup.get("prioritised_n_step"):
+        memories = {
+            "memory": PrioritizedReplayBuffer(max_size=REPLAY),
+            "n_step_memory": MultiStepReplayBuffer(max_size=REPLAY, n_step=3, gamma=0.99),
+        }
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         wall, cpu = time.perf_counter(), cpu_seconds()
         train_off_policy(
             env=env,
-            env_name="LunarLander-v3",
-            algo="DQN",
+            env_name=setup["env"],
+            algo=setup["algo"],
             pop=pop,
-            memory=ReplayBuffer(max_size=10_000),
-            max_steps=10_000 * args.generations,
-            evo_steps=10_000,
+            **memories,
+            max_steps=setup["generation"],
+            evo_steps=setup["generation"],
             eval_loop=1,
-            learning_delay=1000,
-            tournament=TournamentSelection(2, True, 4),
+            learning_delay=DELAY,
+            tournament=TournamentSelection(2, True, MEMBERS),
             mutation=Mutations(0.4, 0.2, 0.2, 0.2, 0.0, 0.2, mutation_sd=0.1, rand_seed=1),
             verbose=False,
         )
@@ -72,12 +76,6 @@ def main() -> None:
         cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
     env_steps = sum(int(a.steps if isinstance(a.steps, int) else a.steps[-1]) for a in pop)
     print(json.dumps({"env_steps": env_steps, "cpu_seconds": cpu, "wall_seconds": wall}))
-
-
-def cpu_seconds() -> float:
-    """Of this process and of its ended children."""
-    mine, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime
 
 
 if __name__ == "__main__":

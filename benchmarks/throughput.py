@@ -1,16 +1,16 @@
 """Claim: environment steps per CPU second, training, evaluation and evolution together, against two other ways.
 
-    python benchmarks/throughput.py [--original /path/to/python] [--rounds 5]
+    python benchmarks/throughput.py [--original /path/to/python] [--rounds 5] [--setups dqn td3 ddpg rainbow]
 
-The seed's DQN set-up on LunarLander-v3: population 4, 16 environments, one update per environment step, batch 128,
-double DQN, observation -> 32 -> 32 -> latent 64 -> head 32 -> actions; one generation of 10,000 steps per member, 16
-evaluation episodes per member, tournament and mutation. Compared within one run:
+The set-ups are those of `throughput_setups.py`: population 4, 16 environments, one update per environment step, batch
+128, observation -> 32 -> 32 -> latent 64 -> head 32 -> outputs; one generation, 16 evaluation episodes per member,
+tournament and mutation. Compared within one run:
 
-* plain: one agent after another with torch.nn, torch.optim.Adam (fused=True), gymnasium's SyncVectorEnv: this file;
+* plain (DQN): one agent after another with torch.nn, torch.optim.Adam (fused=True), gymnasium's SyncVectorEnv;
 * original: `agilerl==2.58.0` in an interpreter of its own, if its path is given.
 
-Two rows: each library's own defaults (ours without LayerNorm), and LayerNorm on in both. CPU seconds count worker
-processes. Every round runs all sides in turn; ratios are taken round by round.
+DQN has two rows: each library's own defaults (ours without LayerNorm), and LayerNorm on in both. CPU seconds count
+worker processes. Every round runs all sides in turn; ratios are taken round by round.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -27,53 +25,50 @@ from statistics import median
 from typing import Any
 
 from runner import facts, package_commit
+from throughput_setups import BATCH, DELAY, LANES, MEMBERS, REPLAY, SETUPS, cpu_seconds, net_config
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-MEMBERS, LANES, BATCH, GENERATION, DELAY, EPISODES = 4, 16, 128, 10_000, 1_000, 16
 HERE = Path(__file__).parent
 
 
-def cpu_seconds() -> float:
-    """Of this process and of its ended children."""
-    mine, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime
-
-
-def ours(layer_norm: bool, seed: int) -> dict[str, Any]:
+def ours(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
     """One generation with this package, through its published training function."""
     from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
-    from agilerl.components.replay_buffer import ReplayBuffer
+    from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
     from agilerl.hpo.mutation import Mutations
     from agilerl.hpo.tournament import TournamentSelection
     from agilerl.training.train_off_policy import train_off_policy
     from agilerl.utils.utils import create_population, make_vect_envs
 
-    env = make_vect_envs("LunarLander-v3", num_envs=LANES)
-    extra = {"layer_norm": True} if layer_norm else {}
+    env = make_vect_envs(setup["env"], num_envs=LANES)
     population = create_population(
-        algo="DQN",
-        net_config={
-            "latent_dim": 64,
-            "encoder_config": {"hidden_size": [32, 32], **extra},
-            "head_config": {"hidden_size": [32], **extra},
-        },
-        INIT_HP={"DOUBLE": True, "BATCH_SIZE": BATCH, "LR": 1e-3, "GAMMA": 0.99, "LEARN_STEP": 1, "TAU": 1e-3},
+        algo=setup["algo"],
+        net_config=net_config(layer_norm),
+        INIT_HP=setup["init_hp"],
         observation_space=env.single_observation_space,
         action_space=env.single_action_space,
         hp_config=HyperparameterConfig(
-            lr=RLParameter(min=1e-4, max=1e-2), batch_size=RLParameter(min=BATCH, max=BATCH, dtype=int)
+            **{name: RLParameter(min=1e-4, max=1e-2) for name in setup["mutable"]},
+            batch_size=RLParameter(min=BATCH, max=BATCH, dtype=int),
         ),
         population_size=MEMBERS,
         seed=seed,
     )
+    memories: dict[str, Any] = {"memory": ReplayBuffer(max_size=REPLAY)}
+    if setup.get("prioritised_n_step"):
+        memories = {
+            "memory": PrioritizedReplayBuffer(max_size=REPLAY),
+            "n_step_memory": MultiStepReplayBuffer(max_size=REPLAY, n_step=3, gamma=0.99),
+            "per": True,
+            "n_step": True,
+        }
     before = cpu_seconds()
     trained, _ = train_off_policy(
         env,
-        "LunarLander-v3",
+        setup["env"],
         pop=population,
-        memory=ReplayBuffer(max_size=10_000),
-        max_steps=GENERATION,
-        evo_steps=GENERATION,
+        **memories,
+        max_steps=setup["generation"],
+        evo_steps=setup["generation"],
         learning_delay=DELAY,
         tournament=TournamentSelection(2, True, MEMBERS, seed=seed),
         mutation=Mutations(0.4, 0.2, 0.2, 0.2, 0.0, 0.2, mutation_sd=0.1, rand_seed=seed),
@@ -84,7 +79,7 @@ def ours(layer_norm: bool, seed: int) -> dict[str, Any]:
     return {"env_steps": sum(agent.steps[-1] for agent in trained), "cpu_seconds": cpu_seconds() - before}
 
 
-def plain(layer_norm: bool, seed: int) -> dict[str, Any]:
+def plain(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
     """The same work, one agent after another, in plain torch: no evolution library, growth copied by hand."""
     import copy
 
@@ -96,7 +91,7 @@ def plain(layer_norm: bool, seed: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    env = gym.vector.SyncVectorEnv([lambda: gym.make("LunarLander-v3")] * LANES)
+    env = gym.vector.SyncVectorEnv([lambda: gym.make(setup["env"])] * LANES)
 
     def network() -> nn.Sequential:
         layers: list[nn.Module] = []
@@ -112,11 +107,11 @@ def plain(layer_norm: bool, seed: int) -> dict[str, Any]:
     targets = [copy.deepcopy(net) for net in nets]
     optimizers = [torch.optim.Adam(net.parameters(), lr=1e-3, fused=True) for net in nets]
     memory = {
-        "obs": np.zeros((10_000, 8), np.float32),
-        "action": np.zeros(10_000, np.int64),
-        "reward": np.zeros(10_000, np.float32),
-        "next_obs": np.zeros((10_000, 8), np.float32),
-        "done": np.zeros(10_000, np.float32),
+        "obs": np.zeros((REPLAY, 8), np.float32),
+        "action": np.zeros(REPLAY, np.int64),
+        "reward": np.zeros(REPLAY, np.float32),
+        "next_obs": np.zeros((REPLAY, 8), np.float32),
+        "done": np.zeros(REPLAY, np.float32),
     }
     added, total = 0, 0
     before = cpu_seconds()
@@ -124,21 +119,21 @@ def plain(layer_norm: bool, seed: int) -> dict[str, Any]:
     for net, target, optimizer in zip(nets, targets, optimizers, strict=True):
         obs, _ = env.reset(seed=int(rng.integers(2**31)))
         epsilon = 1.0
-        for _ in range(GENERATION // LANES):
+        for _ in range(setup["generation"] // LANES):
             with torch.no_grad():
                 action = net(torch.from_numpy(obs)).argmax(1).numpy()
             random = rng.random(LANES) < epsilon
             action = np.where(random, rng.integers(4, size=LANES), action)
             epsilon = max(0.1, epsilon * 0.995)
             next_obs, reward, terminated, _, _ = env.step(action)
-            slots = np.arange(added, added + LANES) % 10_000
+            slots = np.arange(added, added + LANES) % REPLAY
             for name, value in zip(memory, (obs, action, reward, next_obs, terminated), strict=True):
                 memory[name][slots] = value
             added, total, obs = added + LANES, total + LANES, next_obs
             if added <= DELAY:
                 continue
             for _ in range(LANES):
-                index = rng.integers(min(added, 10_000), size=BATCH)
+                index = rng.integers(min(added, REPLAY), size=BATCH)
                 s, a, r, s2, d = (torch.from_numpy(memory[name][index]) for name in memory)
                 with torch.no_grad():
                     best = net(s2).argmax(1, keepdim=True)
@@ -169,15 +164,15 @@ def plain(layer_norm: bool, seed: int) -> dict[str, Any]:
     return {"env_steps": total, "cpu_seconds": cpu_seconds() - before}
 
 
-def run(side: str, layer_norm: bool, seed: int, original: str | None) -> dict[str, Any]:
+def run(side: str, name: str, layer_norm: bool, seed: int, original: str | None) -> dict[str, Any]:
     """One side in a process of its own; {"env_steps", "cpu_seconds", "steps_per_cpu_second"}."""
     if side == "original":
         assert original is not None
         option = "on" if layer_norm else "default"
-        command = [original, str(HERE / "opponent_original.py"), "--layer-norm", option, "--seed", str(seed)]
+        command = [original, str(HERE / "opponent_original.py"), "--layer-norm", option]
     else:
-        command = [sys.executable, __file__, "--side", side, "--seed", str(seed)]
-        command += ["--layer-norm"] if layer_norm else []
+        command = [sys.executable, __file__, "--side", side, *(["--layer-norm"] if layer_norm else [])]
+    command += ["--setup", name, "--seed", str(seed)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
@@ -185,37 +180,46 @@ def run(side: str, layer_norm: bool, seed: int, original: str | None) -> dict[st
     return {**result, "steps_per_cpu_second": result["env_steps"] / result["cpu_seconds"]}
 
 
+def compare(name: str, row: str, layer_norm: bool, rounds: int, original: str | None) -> dict[str, Any]:
+    """All sides of one row, round by round."""
+    sides = ["ours", *(["plain"] if name == "dqn" else []), *(["original"] if original else [])]
+    raw = [{s: run(s, name, layer_norm, seed, original) for s in sides} for seed in range(rounds)]
+    ratios = {
+        f"ours/{other}": sorted(
+            round(r["ours"]["steps_per_cpu_second"] / r[other]["steps_per_cpu_second"], 2) for r in raw
+        )
+        for other in sides[1:]
+    }
+    return {
+        "claim": "environment steps per CPU second, all in",
+        "setup": name,
+        "row": row,
+        "median_ratio": {side: median(values) for side, values in ratios.items()},
+        "ratios": ratios,
+        "steps_per_cpu_second": {s: [round(r[s]["steps_per_cpu_second"]) for r in raw] for s in sides},
+        "raw": raw,
+        "commit": package_commit(),
+        **facts(),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--original", help="a Python interpreter that has agilerl==2.58.0")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--setups", nargs="+", choices=list(SETUPS), default=list(SETUPS))
     parser.add_argument("--side", choices=["ours", "plain"])
+    parser.add_argument("--setup", choices=list(SETUPS), default="dqn")
     parser.add_argument("--layer-norm", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if args.side:
-        print(json.dumps({"ours": ours, "plain": plain}[args.side](args.layer_norm, args.seed)))
+        made = {"ours": ours, "plain": plain}[args.side](SETUPS[args.setup], args.layer_norm, args.seed)
+        print(json.dumps(made))
         return
-    sides = ["ours", "plain"] + (["original"] if args.original else [])
-    for row, layer_norm in (("defaults", False), ("layer_norm", True)):
-        rounds = [{s: run(s, layer_norm, seed, args.original) for s in sides} for seed in range(args.rounds)]
-        ratios = {
-            f"ours/{other}": sorted(
-                round(r["ours"]["steps_per_cpu_second"] / r[other]["steps_per_cpu_second"], 2) for r in rounds
-            )
-            for other in sides[1:]
-        }
-        line = {
-            "claim": "environment steps per CPU second, all in",
-            "row": row,
-            "median_ratio": {name: median(values) for name, values in ratios.items()},
-            "ratios": ratios,
-            "steps_per_cpu_second": {s: [round(r[s]["steps_per_cpu_second"]) for r in rounds] for s in sides},
-            "raw": rounds,
-            "commit": package_commit(),
-            **facts(),
-        }
-        print(json.dumps(line), flush=True)
+    for name in args.setups:
+        for row, layer_norm in SETUPS[name]["rows"]:
+            print(json.dumps(compare(name, row, layer_norm, args.rounds, args.original)), flush=True)
 
 
 if __name__ == "__main__":

@@ -168,6 +168,9 @@ class ReplayBuffer(Section):
     """Off-policy memory, in transitions."""
 
     max_size: Count = 100_000
+    n_step: Count = 1  # steps whose rewards a transition sums, by the algorithm's own gamma
+    prioritized: bool = False
+    alpha: Fraction = 0.6  # exponent of the priorities
 
 
 class Manifest(Section):

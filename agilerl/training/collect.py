@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.update import TransitionBatch
-from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.envs.step import Lanes, StepBatch, action_mask, final_action_mask
+from agilerl.components.prioritized import beta_schedule
+from agilerl.envs.step import Lanes, StepBatch, action_mask
 from agilerl.learners.fused import Learner
 from agilerl.rng import Purpose, seeds, stream
 from agilerl.rollouts.off_policy import EpisodeTracker, held
 from agilerl.training.options import OffPolicyOptions
+from agilerl.training.replay import SharedReplay
 
 DRAWN_AHEAD = 4096  # vector steps of exploration drawn at once
 
@@ -63,6 +64,7 @@ class Generation:
         lanes: len(agents) * E lanes; member i owns lanes [i·E, (i+1)·E).
         memory: shared replay. options: of the run.
         run_seed, number: keys of the random streams.
+        begun: environment steps of one member before this generation.
         epsilon: exploration rate of the first vector step.
         progress: called with the environment steps of each vector step (all members).
     """
@@ -73,21 +75,24 @@ class Generation:
         slots: Sequence[int],
         learner: Learner,
         lanes: Lanes,
-        memory: ReplayBuffer,
+        memory: SharedReplay,
         options: OffPolicyOptions,
         run_seed: int,
         number: int,
+        begun: int,
         epsilon: float,
         progress: Callable[[int], None],
     ) -> None:
         self.agents, self.learner, self.lanes, self.memory = list(agents), learner, lanes, memory
         self.options, self.epsilon, self.progress = options, epsilon, progress
+        self.begun = begun
         self.num_envs = lanes.num_lanes // len(self.agents)
         self.tallies = [MemberTally() for _ in self.agents]
         self.num_actions = int(getattr(lanes.single_action_space, "n", 0))
         self._replay = [stream(run_seed, Purpose.REPLAY, number, slot) for slot in slots]
         self._explore = [stream(run_seed, Purpose.EXPLORATION, number, slot) for slot in slots]
         start = [seeds(run_seed, Purpose.ENVIRONMENT, self.num_envs, number, slot) for slot in slots]
+        memory.interrupt()
         self.obs, self.info = lanes.reset(np.concatenate(start))
         self._tracker = EpisodeTracker(lanes.num_lanes)
         self._plans = self._plan_updates()
@@ -110,6 +115,7 @@ class Generation:
             draws = self._draw(count)
             for t in range(count):
                 self._step(start + t, tuple(d[t] for d in draws))
+        self.memory.interrupt()
         for index, members, _ in self._plans:
             total = self._loss[index]
             if total is not None:
@@ -150,8 +156,7 @@ class Generation:
 
     def _store(self, obs: np.ndarray, action: np.ndarray, batch: StepBatch) -> None:
         reward = self.options.learned_reward(batch.reward)
-        legal = final_action_mask(batch.info, self.lanes.num_lanes, self.num_actions)
-        self.memory.write(obs, action, reward, batch.final_obs, batch.terminated, batch.mask, legal)
+        self.memory.write(obs, action, reward, batch, self.num_actions)
         finished = self._tracker.update(batch)
         for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
             self.tallies[lane // self.num_envs].scores.append(score)
@@ -165,26 +170,56 @@ class Generation:
                 continue
             if len(self.memory) < max(int(self.agents[i].batch_size) for i in members):
                 continue
-            for batch in self._batches(group, members, schedule.count):
-                loss = self.learner.learn(group, batch).loss
+            sizes = [int(self.agents[i].batch_size) for i in members]
+            indices = np.zeros((schedule.count, len(members), max(sizes)), np.int64)
+            for row, (member, size) in enumerate(zip(members, sizes, strict=True)):
+                indices[:, row, :size] = self.memory.sample_indices(self._replay[member], (schedule.count, size))
+            results = [
+                self.learner.learn(group, batch) for batch in self._batches(group, members, sizes, indices, index)
+            ]
+            for result in results:
                 before = self._loss[group]
-                self._loss[group] = loss if before is None else before.add_(loss)
+                self._loss[group] = result.loss if before is None else before + result.loss
+            if self.memory.prioritized:
+                self._reprioritise(members, sizes, indices, [r.priorities for r in results if r.priorities is not None])
             for member in members:
                 self.tallies[member].updates += schedule.count
 
-    def _batches(self, group: int, members: list[int], count: int) -> list[TransitionBatch]:
-        """`count` batches [N_g, B, ...]; a member with a smaller batch than the largest gets rows of weight 0."""
-        sizes = [int(self.agents[i].batch_size) for i in members]
-        largest = max(sizes)
-        indices = np.zeros((count, len(members), largest), np.int64)
+    def _reprioritise(
+        self, members: list[int], sizes: list[int], indices: np.ndarray, priorities: list[Tensor]
+    ) -> None:
+        """Once per vector step, when all its updates are done: member by member, the last update of a row counts."""
+        if not priorities:
+            return
+        values = torch.stack(priorities).double().cpu().numpy()  # [updates, N_g, B]
         for row, (member, size) in enumerate(zip(members, sizes, strict=True)):
-            indices[:, row, :size] = self.memory.sample_indices(self._replay[member], (count, size))
+            least = float(getattr(self.agents[member], "prior_eps", 0.0))
+            self.memory.update_priorities(indices[:, row, :size], values[:, row, :size] + least)
+
+    def _weights(
+        self, members: list[int], sizes: list[int], indices: np.ndarray, index: int, like: Tensor
+    ) -> list[Tensor]:
+        """[N_g, B] for every update: 1/B_i in member i's own rows, times the importance weight, 0 beyond."""
+        weight = np.zeros(indices.shape if self.memory.prioritized else indices.shape[1:])
+        for row, (member, size) in enumerate(zip(members, sizes, strict=True)):
+            if not self.memory.prioritized:
+                weight[row, :size] = 1 / size
+                continue
+            done = self.begun + index * self.num_envs
+            beta = beta_schedule(float(getattr(self.agents[member], "beta", 0.4)), done, self.options.max_steps)
+            weight[:, row, :size] = self.memory.weights(indices[:, row, :size], beta) / size
+        made = torch.from_numpy(weight).to(like.device, like.dtype)
+        return list(made) if self.memory.prioritized else [made] * len(indices)
+
+    def _batches(
+        self, group: int, members: list[int], sizes: list[int], indices: np.ndarray, index: int
+    ) -> list[TransitionBatch]:
+        """Batches [N_g, B, ...] from rows `indices` [updates, N_g, B]; beyond a member's own size the weight is 0."""
+        count = len(indices)
         rows = self.memory.gather(indices)
         like = next(iter(self.agents[members[0]].policy_module().parameters()))
-        weight = torch.zeros(len(members), largest, dtype=like.dtype)
-        for row, size in enumerate(sizes):
-            weight[row, :size] = 1 / size
-        weight, reward, done = (x.to(like.device, like.dtype) for x in (weight, rows["reward"], rows["done"]))
+        weight = self._weights(members, sizes, indices, index, like)
+        reward, done = (x.to(like.device, like.dtype) for x in (rows["reward"], rows["done"]))
         stacked = {
             "obs": self.learner.prepare(group, rows["obs"]),
             "action": rows["action"].long() if self.num_actions else rows["action"],
@@ -208,7 +243,7 @@ class Generation:
         return [
             TransitionBatch(
                 **{name: values[k] for name, values in each.items()},
-                weight=weight,
+                weight=weight[k],
                 noise={name: values[k] for name, values in noise.items()},
                 number=self._updates[group] - last + k,
             )
@@ -237,15 +272,18 @@ class AgentLoop:
         self,
         agent: Any,
         lanes: Lanes,
-        memory: Any,
+        replay: SharedReplay,
         options: OffPolicyOptions,
         start: np.ndarray,
+        begun: int,
         epsilon: float,
         progress: Callable[[int], None],
     ) -> None:
-        self.agent, self.lanes, self.memory, self.options = agent, lanes, memory, options
+        self.agent, self.lanes, self.replay, self.options = agent, lanes, replay, options
+        self.memory, self.begun = replay.memory, begun
         self.epsilon, self.progress = epsilon, progress
         self.tally = MemberTally()
+        replay.interrupt()
         self.obs, self.info = lanes.reset(start)
         parameters = inspect.signature(agent.get_action).parameters
         passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -281,19 +319,15 @@ class AgentLoop:
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         batch = self.lanes.step(action)
         reward = self.options.learned_reward(batch.reward)
-        store = getattr(self.memory, "write", None)
-        if store is not None:
-            count = int(getattr(self.lanes.single_action_space, "n", 0))
-            legal = final_action_mask(batch.info, self.lanes.num_lanes, count)
-            extra = () if legal is None else (legal,)
-            store(self.obs, action, reward, batch.final_obs, batch.terminated, batch.mask, *extra)
+        if callable(getattr(self.memory, "write", None)):
+            self.replay.write(self.obs, action, reward, batch, int(getattr(self.lanes.single_action_space, "n", 0)))
         else:
             self._store_elsewhere(action, reward, batch)
         self.tally.scores += self._tracker.update(batch).returns.tolist()
         self.obs, self.info = batch.obs, batch.info
         self.tally.env_steps += self.lanes.num_lanes
         if self.memory.counter > self.options.learning_delay and index % self._schedule.interval == 0:
-            self._learn()
+            self._learn(index)
         self.progress(self.lanes.num_lanes)
 
     def _store_elsewhere(self, action: np.ndarray, reward: np.ndarray, batch: StepBatch) -> None:
@@ -301,12 +335,30 @@ class AgentLoop:
         fields = (self.obs, action, reward, batch.final_obs, batch.terminated)
         self.memory.save_to_memory(*(np.asarray(f)[keep] for f in fields), is_vectorised=True)
 
-    def _learn(self) -> None:
+    def _learn(self, index: int) -> None:
         size = int(getattr(self.agent, "batch_size", 64))
         if len(self.memory) < size:
             return
         for _ in range(self._schedule.count):
-            loss = self.agent.learn(self.memory.sample(size))
+            loss = self._learn_once(size, index)
             self.tally.updates += 1
             if isinstance(loss, int | float):
                 self.tally.loss_sum += float(loss)
+
+    def _learn_once(self, size: int, index: int) -> Any:
+        """One `learn`, called as published for what the memory is; returns what it reports as its loss."""
+        n_step_memory = self.replay.n_step_memory
+        if not self.replay.prioritized and n_step_memory is None:
+            return self.agent.learn(self.memory.sample(size))
+        if not self.replay.prioritized:
+            experiences = self.memory.sample(size, return_idx=True)
+            return self.agent.learn(experiences, n_experiences=n_step_memory.sample_from_indices(experiences["idxs"]))
+        done = self.begun + index * self.lanes.num_lanes
+        beta = beta_schedule(float(getattr(self.agent, "beta", 0.4)), done, self.options.max_steps)
+        experiences = self.memory.sample(size, beta)
+        extra = {}
+        if n_step_memory is not None:
+            extra["n_experiences"] = n_step_memory.sample_from_indices(experiences["idxs"])
+        loss, indices, priorities = self.agent.learn(experiences, per=True, **extra)
+        self.memory.update_priorities(indices, priorities)
+        return loss

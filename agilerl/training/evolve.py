@@ -9,10 +9,15 @@ import gymnasium as gym
 
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
-from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.components.replay_buffer import (
+    MultiStepReplayBuffer,
+    PrioritizedMultiStepReplayBuffer,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+)
 from agilerl.config import Manifest
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AgileRLError
+from agilerl.errors import AgileRLError, ConfigError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.telemetry.record import Sink
@@ -52,7 +57,7 @@ def run_manifest(
     loop = OffPolicyLoop(
         population,
         train_env,
-        ReplayBuffer(max_size=manifest.replay_buffer.max_size, device=device),
+        make_replay(manifest, device),
         make_options(manifest),
         seed=seed,
         tournament=tournament,
@@ -151,6 +156,25 @@ def hyperparameter_config(manifest: Manifest) -> HyperparameterConfig:
             for name, limits in manifest.mutation.rl_hp_selection.items()
         }
     )
+
+
+def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
+    """The population's memory."""
+    asked = manifest.replay_buffer
+    size, n_step = asked.max_size, asked.n_step
+    gamma = float(manifest.algorithm.hyperparameters.get("gamma", 0.99))
+    if n_step > 1 and "gamma" in manifest.mutation.rl_hp_selection:
+        raise ConfigError(
+            "replay_buffer.n_step sums rewards by one gamma for the whole population, so gamma cannot be in "
+            "mutation.rl_hp_selection. fix: take gamma out of it, or n_step=1."
+        )
+    if asked.prioritized and n_step > 1:
+        return PrioritizedMultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, alpha=asked.alpha, device=device)
+    if asked.prioritized:
+        return PrioritizedReplayBuffer(size, alpha=asked.alpha, device=device)
+    if n_step > 1:
+        return MultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, device=device)
+    return ReplayBuffer(max_size=size, device=device)
 
 
 def make_evolution(manifest: Manifest, seed: int, device: str) -> tuple[TournamentSelection, Mutations]:

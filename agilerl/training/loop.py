@@ -19,6 +19,7 @@ from agilerl.training.evaluation import Evaluator
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.population import has_update, save_population, set_training_mode
 from agilerl.training.records import birth_of, member_records
+from agilerl.training.replay import SharedReplay
 from agilerl.training.result import EvolveResult
 
 
@@ -28,7 +29,7 @@ class OffPolicyLoop:
     Args:
         population: the agents; evolved in place of the list's elements, the list itself is not changed.
         env: environment to train in: what `make_vect_envs` built, any vector environment, or a single one.
-        memory: shared replay buffer.
+        memory: shared replay buffer. n_step_memory: n-step transitions beside it, see `training.replay`.
         options: what to do. seed: run seed of every random stream.
         tournament, mutation: both or neither; without them the population trains unevolved.
         sinks: where records go.
@@ -51,10 +52,12 @@ class OffPolicyLoop:
         eval_env: Any = None,
         env_id: str = "",
         on_best: Callable[[Any], None] | None = None,
+        n_step_memory: Any = None,
     ) -> None:
         self.population = list(population)
         self.on_best = on_best
-        self.env, self.memory, self.options, self.seed = env, memory, options, seed
+        self.env, self.options, self.seed = env, options, seed
+        self.replay = SharedReplay(memory, n_step_memory)
         self.tournament, self.mutation, self.sinks = tournament, mutation, list(sinks)
         self.env_id = env_id
         self.num_envs = max(1, int(getattr(env, "num_envs", 1)))
@@ -167,7 +170,14 @@ class OffPolicyLoop:
             for slot, agent in enumerate(self.population):
                 start = seeds(self.seed, Purpose.ENVIRONMENT, self.lanes.num_lanes, number, slot)
                 loop = AgentLoop(
-                    agent, self.lanes, self.memory, self.options, start, self.epsilon, self._progress(len(slots))
+                    agent,
+                    self.lanes,
+                    self.replay,
+                    self.options,
+                    start,
+                    self.result.env_steps_member,
+                    self.epsilon,
+                    self._progress(len(slots)),
                 )
                 epsilon = loop.run(vector_steps)
                 tallies.append(loop.tally)
@@ -193,10 +203,11 @@ class OffPolicyLoop:
                     group,
                     learner,
                     self.lanes,
-                    self.memory,
+                    self.replay,
                     self.options,
                     self.seed,
                     number,
+                    self.result.env_steps_member,
                     self.epsilon,
                     self._progress(len(self.population)),
                 )

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from agilerl.algorithms.core.base import EvolvableAlgorithm
+from agilerl.components.replay_buffer import MultiStepReplayBuffer
 from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError, ShapeError, warn_once
 from agilerl.rng import resolve_seed
 from agilerl.telemetry.progress import TqdmSink
@@ -76,7 +77,9 @@ def train_off_policy(
         learning_delay: steps of the whole population stored before learning starts.
         eps_start, eps_end, eps_decay: exploration rate, multiplied by `eps_decay` every vector step.
         target: stop after the first generation whose best fitness (mean of its last `eval_loop`) reaches it.
-        n_step, per, n_step_memory: come with a later version.
+        n_step: learn from n-step transitions: those of `n_step_memory`, or of `memory` if it is a
+            MultiStepReplayBuffer itself. per: sample by priority; `memory` is then a PrioritizedReplayBuffer.
+        n_step_memory: n-step transitions beside `memory`, row by row; fill both through this function only.
         tournament, mutation: objects with `select` and `mutation`; without either, the population is not evolved.
         checkpoint: save all agents each time a member has made so many more steps.
         checkpoint_path: where; `<path>_<slot>_<steps>.pt`. overwrite_checkpoints: leave the steps out.
@@ -97,7 +100,8 @@ def train_off_policy(
         NotAvailableYetError: an argument that this version does not carry out.
         AlgorithmError, ConfigError: what is given does not fit together.
     """
-    _refuse_later(n_step, per, n_step_memory, accelerator, memory)
+    _refuse_later(accelerator)
+    _check_replay(n_step, per, n_step_memory, memory)
     pop = list(pop or [])
     check_population(pop, algo, memory)
     _check_spaces(pop, env, env_name, swap_channels)
@@ -144,6 +148,7 @@ def train_off_policy(
         mutation=mutation,
         sinks=chosen,
         env_id=env_name,
+        n_step_memory=n_step_memory,
     )
     result = loop.run()
     if save_elite:
@@ -151,13 +156,21 @@ def train_off_policy(
     return result.population, result.history
 
 
-def _refuse_later(n_step: bool, per: bool, n_step_memory: Any, accelerator: Any, memory: Any) -> None:
-    for name, given in (("n_step=True", n_step), ("per=True", per), ("n_step_memory", n_step_memory is not None)):
-        if given:
-            raise NotAvailableYetError(
-                f"train_off_policy({name}) is not carried out by this version yet: n-step and prioritised replay come "
-                "next. fix: leave it out and use ReplayBuffer(max_size=100_000)."
-            )
+def _check_replay(n_step: bool, per: bool, n_step_memory: Any, memory: Any) -> None:
+    """What is asked for and what the memories do must be the same thing."""
+    prioritized = callable(getattr(memory, "update_priorities", None))
+    multi_step = n_step_memory is not None or isinstance(memory, MultiStepReplayBuffer)
+    if per != prioritized and memory is not None:
+        kind = type(memory).__name__
+        fix = "memory=PrioritizedReplayBuffer(...)" if per else "per=True, or memory=ReplayBuffer(...)"
+        raise ConfigError(f"train_off_policy got per={per} and a {kind}. fix: {fix}.")
+    if n_step != multi_step:
+        given = "an n-step memory" if multi_step else "no n-step memory"
+        fix = "n_step_memory=MultiStepReplayBuffer(...)" if n_step else "n_step=True, or leave n_step_memory out"
+        raise ConfigError(f"train_off_policy got n_step={n_step} and {given}. fix: {fix}.")
+
+
+def _refuse_later(accelerator: Any) -> None:
     if accelerator is not None and int(getattr(accelerator, "num_processes", 1)) > 1:
         raise NotAvailableYetError(
             f"train_off_policy runs in one process; the accelerator has {accelerator.num_processes}. "

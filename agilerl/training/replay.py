@@ -1,0 +1,99 @@
+"""What the loop does with replay: one memory, or a one-step memory whose rows are learned from as n-step ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from agilerl.envs.protocol import StepBatch
+from agilerl.envs.step import final_action_mask
+from agilerl.errors import ConfigError
+
+
+class SharedReplay:
+    """The population's experience.
+
+    Args:
+        memory: what is sampled from.
+        n_step_memory: if given, rows are learned from as its n-step transitions; `memory` then holds the one-step
+            transitions that begin where they begin, row by row.
+
+    Attributes:
+        prioritized: whether sampling follows priorities.
+
+    Raises:
+        ConfigError: the two have different sizes, or already hold different experience.
+    """
+
+    def __init__(self, memory: Any, n_step_memory: Any = None) -> None:
+        self.memory, self.n_step_memory = memory, n_step_memory
+        self.prioritized = callable(getattr(memory, "update_priorities", None))
+        if n_step_memory is None:
+            return
+        if not isinstance(n_step_memory, MultiStepReplayBuffer):
+            kind = type(n_step_memory).__name__
+            raise ConfigError(f"n_step_memory must be a MultiStepReplayBuffer; got {kind}. fix: MultiStepReplayBuffer.")
+        if isinstance(memory, MultiStepReplayBuffer) or not isinstance(memory, ReplayBuffer):
+            kind = type(memory).__name__
+            raise ConfigError(
+                f"beside an n_step_memory the memory holds one-step transitions; got {kind}. "
+                "fix: memory=PrioritizedReplayBuffer(...) or ReplayBuffer(...)."
+            )
+        if (memory.max_size, memory.counter) != (n_step_memory.max_size, n_step_memory.counter):
+            raise ConfigError(
+                "memory and n_step_memory must hold the same transitions, row by row: sizes "
+                f"{memory.max_size} and {n_step_memory.max_size}, added so far {memory.counter} and "
+                f"{n_step_memory.counter}. fix: make both with one max_size, and fill them together."
+            )
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    @property
+    def counter(self) -> int:
+        """Transitions ever added."""
+        return int(self.memory.counter)
+
+    def write(self, obs: Any, action: Any, reward: Any, batch: StepBatch, num_actions: int) -> None:
+        """Add one vector step; rows of `batch` with mask False are no transitions."""
+        legal = final_action_mask(batch.info, len(batch.reward), num_actions)
+        rows = (obs, action, reward, batch.final_obs, batch.terminated, batch.mask, legal, batch.truncated)
+        if self.n_step_memory is None:
+            self.memory.write(*rows)
+        else:
+            self.n_step_memory.write(*rows)
+            self._follow()
+
+    def interrupt(self) -> None:
+        """The lanes are about to be reset, or other lanes follow: windows end here, as truncated."""
+        for memory in (self.n_step_memory, self.memory):
+            if callable(getattr(memory, "interrupt", None)):
+                memory.interrupt()
+        if self.n_step_memory is not None:
+            self._follow()
+
+    def _follow(self) -> None:
+        finished = self.n_step_memory.last_one_step()
+        if finished is not None:
+            self.memory.write(**finished)
+
+    def sample_indices(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Row numbers to learn from."""
+        indices: np.ndarray = self.memory.sample_indices(rng, shape)
+        return indices
+
+    def gather(self, indices: np.ndarray) -> dict[str, Any]:
+        """Those rows as they are learned from."""
+        rows: dict[str, Any] = (self.memory if self.n_step_memory is None else self.n_step_memory).gather(indices)
+        return rows
+
+    def weights(self, indices: np.ndarray, beta: float) -> np.ndarray:
+        """Importance weights of rows drawn by priority."""
+        assert isinstance(self.memory, PrioritizedReplayBuffer)
+        return self.memory.weights(indices, beta)
+
+    def update_priorities(self, indices: np.ndarray, priorities: np.ndarray) -> None:
+        """New priorities of rows that were learned from."""
+        self.memory.update_priorities(indices, priorities)

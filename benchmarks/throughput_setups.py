@@ -1,0 +1,66 @@
+"""The set-ups of `throughput.py`, as data: both libraries and the plain loop read them. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+MEMBERS, LANES, BATCH, REPLAY, DELAY = 4, 16, 128, 10_000, 1_000
+NETWORK = {"encoder": [32, 32], "latent": 64, "head": [32]}
+COMMON = {"BATCH_SIZE": BATCH, "GAMMA": 0.99, "LEARN_STEP": 1}
+ACTOR_CRITIC = {**COMMON, "LR_ACTOR": 1e-4, "LR_CRITIC": 1e-3, "TAU": 5e-3, "POLICY_FREQ": 2, "O_U_NOISE": True}
+
+# generation: environment steps of one member. rows: LayerNorm on in both libraries or each with its own default.
+SETUPS: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "algo": "DQN",
+        "env": "LunarLander-v3",
+        "generation": 10_000,
+        "init_hp": {**COMMON, "DOUBLE": True, "LR": 1e-3, "TAU": 1e-3},
+        "mutable": ["lr"],
+        "rows": [("defaults", False), ("layer_norm", True)],
+    },
+    "td3": {
+        "algo": "TD3",
+        "env": "Pendulum-v1",
+        "generation": 4_000,
+        "init_hp": ACTOR_CRITIC,
+        "mutable": ["lr_actor", "lr_critic"],
+        "rows": [("defaults", False)],
+    },
+    "ddpg": {
+        "algo": "DDPG",
+        "env": "Pendulum-v1",
+        "generation": 4_000,
+        "init_hp": {**ACTOR_CRITIC, "TAU": 1e-3},
+        "mutable": ["lr_actor", "lr_critic"],
+        "rows": [("defaults", False)],
+    },
+    "rainbow": {
+        "algo": "Rainbow DQN",
+        "env": "LunarLander-v3",
+        "generation": 4_000,
+        "init_hp": {**COMMON, "LR": 1e-3, "TAU": 1e-3, "V_MIN": -200, "V_MAX": 200, "NUM_ATOMS": 51, "N_STEP": 3},
+        "mutable": ["lr"],
+        "rows": [("defaults", False)],
+        "prioritised_n_step": True,
+    },
+}
+
+
+def net_config(layer_norm: bool) -> dict[str, Any]:
+    """The published network configuration; LayerNorm is named only where it is asked for."""
+    extra = {"layer_norm": True} if layer_norm else {}
+    return {
+        "latent_dim": NETWORK["latent"],
+        "encoder_config": {"hidden_size": NETWORK["encoder"], **extra},
+        "head_config": {"hidden_size": NETWORK["head"], **extra},
+    }
+
+
+def cpu_seconds() -> float:
+    """Of this process and of its ended children."""
+    mine, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime
