@@ -88,13 +88,14 @@ class FrameStore:
         self._references[frame] += 1  # no two lanes have a frame in common
         is_new = frame == 0
         frame[is_new] = self._place({part: values[kept[is_new]] for part, values in obs.items()})
-        next_obs = {part: values[kept] for part, values in next_obs.items()}
+        if mask is not None:
+            next_obs = {part: values[kept] for part, values in next_obs.items()}
         next_frame = self._place(next_obs)
         self._references[next_frame] += 1
         self.release(self._lane_frame[kept])
         self._lane_frame[kept] = next_frame
         for part, values in next_obs.items():
-            self._lane_bytes[part][kept] = _as_bytes(values)
+            self._lane_words[part][kept] = _as_words(values)
         return self._numbered(rows, frame, next_frame, kept)
 
     def intern_apart(self, rows: Rows) -> Rows:
@@ -152,7 +153,7 @@ class FrameStore:
             "references": _copy(self._references[: self._used]),
             "free": torch.tensor(self._free, dtype=torch.int64),
             "lane_frame": _copy(self._lane_frame),
-            "lane_bytes": {"/".join(part): _copy(values) for part, values in self._lane_bytes.items()},
+            "lane_words": {"/".join(part): _copy(values) for part, values in self._lane_words.items()},
         }
 
     @classmethod
@@ -169,7 +170,7 @@ class FrameStore:
         store._references[:used] = state["references"].cpu().numpy()
         store._used, store._free = used, state["free"].tolist()
         store._lane_frame = state["lane_frame"].cpu().numpy().copy()
-        store._lane_bytes = {part: state["lane_bytes"]["/".join(part)].cpu().numpy().copy() for part in store.fields}
+        store._lane_words = {part: state["lane_words"]["/".join(part)].cpu().numpy().copy() for part in store.fields}
         return store
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -189,13 +190,16 @@ class FrameStore:
     def _forget_lanes(self, count: int) -> None:
         self.release(self._lane_frame)
         self._lane_frame = np.zeros(count, dtype=np.int64)
-        self._lane_bytes = {part: np.zeros((count, _bytes(field)), np.uint8) for part, field in self.fields.items()}
+        self._lane_words = {
+            part: _as_words(np.zeros((count, *field.shape), numpy_dtype(field.dtype)))
+            for part, field in self.fields.items()
+        }
 
     def _is_known(self, obs: Leaves) -> np.ndarray:
         """[L] whether the observation is, to the bit, the last s' of its lane."""
         is_known = self._lane_frame > 0
         for part, values in obs.items():
-            is_known &= (_as_bytes(values) == self._lane_bytes[part]).all(axis=1)
+            is_known &= (_as_words(values) == self._lane_words[part]).all(axis=1)
         return is_known
 
     def _place(self, leaves: Leaves) -> np.ndarray:
@@ -211,10 +215,11 @@ class FrameStore:
         for part, values in leaves.items():
             for block, chosen, shift in ((self._main, ~is_aside, 0), (self._side, is_aside, self.capacity + 1)):
                 if chosen.any():
+                    at: Any = frames[chosen] - shift
                     given: Any = values if chosen.all() else values[chosen]
                     if not isinstance(block[part], np.ndarray):
-                        given = torch.from_numpy(given).to(self.device)
-                    block[part][frames[chosen] - shift] = given
+                        at, given = (torch.from_numpy(x).to(self.device) for x in (at, given))
+                    block[part][at] = given
         self._references[frames] = 1
         return frames
 
@@ -245,8 +250,10 @@ def _is_alike(field: Field, other: Field | None) -> bool:
     return other is not None and (field.shape, field.dtype, other.columns) == (other.shape, other.dtype, None)
 
 
-def _as_bytes(values: np.ndarray) -> np.ndarray:
-    return values.reshape(len(values), math.prod(values.shape[1:])).view(np.uint8)
+def _as_words(values: np.ndarray) -> np.ndarray:
+    """The bits of contiguous rows [k, ...] as [k, W] integers, wide ones where they fit: fewer to compare."""
+    rows = values.reshape(len(values), math.prod(values.shape[1:]))
+    return rows.view(np.int64 if rows.shape[1] * rows.itemsize % 8 == 0 else np.uint8)
 
 
 def _copy(block: Any) -> Tensor:

@@ -230,7 +230,7 @@ def flatten(path: Path, value: Any, rows: Rows) -> None:
         raise ShapeError(f"field {'/'.join(path)!r} needs a leading batch axis; got a scalar. fix: unsqueeze(0).")
 
 
-def put(out: dict[str, Any], path: Sequence[str], values: Tensor) -> None:
+def put(out: dict[str, Any], path: Sequence[str], values: Any) -> None:
     """Set `values` at `path` in a dict of dicts."""
     for key in path[:-1]:
         out = out.setdefault(key, {})

@@ -94,6 +94,10 @@ class ReplayBuffer(OlderDialect, RowRing):
         self._release(rows)
         return added
 
+    def interrupt(self) -> int:
+        """The lanes do not go on where they were: of no concern here; 0 rows added (see `MultiStepReplayBuffer`)."""
+        return 0
+
     def _step_rows(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any, next_mask: np.ndarray | None
     ) -> Rows:

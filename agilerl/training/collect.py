@@ -164,37 +164,36 @@ class Generation:
             tally.env_steps += self.num_envs
 
     def _learn(self, index: int) -> None:
-        ready = self.memory.counter > self.options.learning_delay
+        if self.memory.counter <= self.options.learning_delay:
+            return
+        errors: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         for group, members, schedule in self._plans:
-            if not ready or index % schedule.interval:
-                continue
-            if len(self.memory) < max(int(self.agents[i].batch_size) for i in members):
-                continue
             sizes = [int(self.agents[i].batch_size) for i in members]
+            if index % schedule.interval or len(self.memory) < max(sizes):
+                continue
             indices = np.zeros((schedule.count, len(members), max(sizes)), np.int64)
             for row, (member, size) in enumerate(zip(members, sizes, strict=True)):
                 indices[:, row, :size] = self.memory.sample_indices(self._replay[member], (schedule.count, size))
-            results = [
-                self.learner.learn(group, batch) for batch in self._batches(group, members, sizes, indices, index)
-            ]
+            batches = self._batches(group, members, sizes, indices, index)
+            results = [self.learner.learn(group, batch) for batch in batches]
             for result in results:
                 before = self._loss[group]
                 self._loss[group] = result.loss if before is None else before + result.loss
-            if self.memory.prioritized:
-                self._reprioritise(members, sizes, indices, [r.priorities for r in results if r.priorities is not None])
             for member in members:
                 self.tallies[member].updates += schedule.count
+            found = [result.priorities for result in results if result.priorities is not None]
+            if self.memory.prioritized and found:
+                values = torch.stack(found).double().cpu().numpy()  # [updates, N_g, B]
+                for row, (member, size) in enumerate(zip(members, sizes, strict=True)):
+                    errors[member] = indices[:, row, :size], values[:, row, :size]
+        self._reprioritise(errors)
 
-    def _reprioritise(
-        self, members: list[int], sizes: list[int], indices: np.ndarray, priorities: list[Tensor]
-    ) -> None:
-        """Once per vector step, when all its updates are done: member by member, the last update of a row counts."""
-        if not priorities:
-            return
-        values = torch.stack(priorities).double().cpu().numpy()  # [updates, N_g, B]
-        for row, (member, size) in enumerate(zip(members, sizes, strict=True)):
-            least = float(getattr(self.agents[member], "prior_eps", 0.0))
-            self.memory.update_priorities(indices[:, row, :size], values[:, row, :size] + least)
+    def _reprioritise(self, errors: dict[int, tuple[np.ndarray, np.ndarray]]) -> None:
+        """Once per vector step, after all updates and in population order, so that it does not matter how members are
+        grouped; where a row was learned from more than once, the last one counts."""
+        for member in sorted(errors):
+            indices, values = errors[member]
+            self.memory.update_priorities(indices, values + float(getattr(self.agents[member], "prior_eps", 0.0)))
 
     def _weights(
         self, members: list[int], sizes: list[int], indices: np.ndarray, index: int, like: Tensor

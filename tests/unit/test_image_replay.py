@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+import agilerl.components.ring
 from agilerl.components.data import Transition
+from agilerl.components.frames import FrameStore
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.components.row_store import Field
 
 SHAPE = (3, 5, 5)
 FRAME_BYTES = 75
@@ -180,6 +183,24 @@ def test_one_step_episodes_need_two_frames_each_and_frames_are_used_again() -> N
         buffer.write(**stream.step())
     assert live_frames(buffer) == 30 + 3
     assert buffer.memory_bytes == size
+
+
+def test_frames_in_tensors_are_the_frames_in_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Other devices keep frames in tensors; the same code runs on tensors of the host.
+    class TensorFrames(FrameStore):
+        def _empty(self, field: Field, count: int) -> Any:
+            return torch.zeros((count, *field.shape), dtype=field.dtype)
+
+    monkeypatch.setattr(agilerl.components.ring, "FrameStore", TensorFrames)
+    stream, buffer, reference = Stream(4, 0, end=0.4), ReplayBuffer(30), Ring(30)
+    for step, t in zip(stream, range(40), strict=False):
+        buffer.write(**step)
+        reference.write(step)
+        reference.check(buffer)
+        if t == 20:
+            state, buffer = buffer.state(), ReplayBuffer(30)
+            buffer.load_state(state)
+    assert isinstance(buffer._frames, TensorFrames)
 
 
 def restored(buffer: ReplayBuffer) -> ReplayBuffer:

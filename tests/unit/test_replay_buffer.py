@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 
 import agilerl.errors
 from agilerl.components.data import ReplayDataset, Transition, to_torch_tensor
-from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
-from agilerl.errors import ConfigError, NotAvailableYetError, RunError, ShapeError
+from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.errors import ConfigError, RunError, ShapeError
 
 FIELDS = ["state", "action", "reward", "next_state", "done"]
 
@@ -242,12 +242,6 @@ def test_an_empty_buffer_and_wrong_fields_are_named() -> None:
         ReplayBuffer(max_size=1, dtype=torch.bfloat16)
     with pytest.raises(ConfigError, match="field_names"):
         buffer.save_to_memory(1)
-
-
-@pytest.mark.parametrize("cls", [MultiStepReplayBuffer])
-def test_buffers_of_the_next_release_say_so(cls: type) -> None:
-    with pytest.raises(NotAvailableYetError, match="next release"):
-        cls(100)
 
 
 def test_transition_keeps_integers_and_narrows_doubles() -> None:

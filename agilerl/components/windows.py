@@ -1,0 +1,130 @@
+"""Windows of n steps over lanes that end at different times, without a loop over the lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from agilerl.components.row_store import Field, Path, Rows, numpy_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """K windows that have got their last step: oldest first step first, then by lane.
+
+    Attributes:
+        lane: [K] int64.
+        first, last: [K] int64, places of the first and the last step in the ring of the lane.
+        steps: [K] int64, how many steps the window has, 1 to n.
+        total: [K] float64, sum over its steps of gamma^j times the reward of step j.
+    """
+
+    lane: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    steps: np.ndarray
+    total: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+
+class LaneWindows:
+    """The last n steps of each of L lanes, and the sum of rewards so far of the window that begins at each.
+
+    Each lane has a ring of its own, because a row that is no transition (the reset step of an environment) advances
+    one lane and not the others.
+
+    Args:
+        n_step: steps of a whole window. gamma: discount per step.
+        fields: of one step. num_lanes: L.
+    """
+
+    def __init__(self, n_step: int, gamma: float, fields: tuple[Field, ...], num_lanes: int) -> None:
+        self.n_step, self.num_lanes = n_step, num_lanes
+        self.powers = gamma ** np.arange(n_step + 1, dtype=np.float64)
+        # A scalar field stays [n, L], as it came.
+        self.rows: Rows = {
+            field.path: np.zeros(
+                (n_step, num_lanes, *(() if field.is_scalar else field.shape)), numpy_dtype(field.dtype)
+            )
+            for field in fields
+        }
+        self._total = np.zeros((n_step, num_lanes))
+        self._next = np.zeros(num_lanes, dtype=np.int64)  # place of the next step
+        self._open = np.zeros(num_lanes, dtype=np.int64)  # windows that wait for further steps: those of the last steps
+        self._seen = np.zeros(num_lanes, dtype=np.int64)  # steps in the ring, at most n
+
+    def push(self, rows: Rows, reward: np.ndarray, ended: np.ndarray, lanes: np.ndarray) -> Finished:
+        """One more step in `lanes` [k].
+
+        Args:
+            rows: fields [k, ...]. reward: [k] float64.
+            ended: [k] bool, terminated or truncated: every open window of the lane ends with this step.
+            lanes: [k] int64, each at most once.
+
+        Returns:
+            The windows that are whole or ended with this step.
+        """
+        at = self._next[lanes]
+        for path, values in rows.items():
+            self.rows[path][at, lanes] = values
+        self._total[at, lanes] = 0.0
+        self._open[lanes] += 1
+        self._seen[lanes] = np.minimum(self._seen[lanes] + 1, self.n_step)
+        self._next[lanes] = (at + 1) % self.n_step
+        age = (at - np.arange(self.n_step)[:, None]) % self.n_step  # [n, k] steps since the step in that place
+        is_open = age < self._open[lanes]
+        self._total[:, lanes] += np.where(is_open, self.powers[age] * reward, 0.0)
+        return self._finish(lanes, np.where(ended, self._open[lanes], self._open[lanes] == self.n_step))
+
+    def flush(self) -> Finished:
+        """End every open window with the last step of its lane; what follows begins anew."""
+        lanes = np.arange(self.num_lanes)
+        finished = self._finish(lanes, self._open)
+        self._seen[:] = 0
+        return finished
+
+    def _finish(self, lanes: np.ndarray, counts: np.ndarray) -> Finished:
+        """Close the `counts` [k] oldest windows of `lanes` [k]."""
+        rank, column = np.nonzero(np.arange(self.n_step)[:, None] < counts)
+        lane = lanes[column]
+        last = (self._next[lane] - 1) % self.n_step
+        steps = self._open[lane] - rank
+        first = (last - steps + 1) % self.n_step
+        self._open[lanes] -= counts
+        return Finished(lane, first, last, steps, self._total[first, lane])
+
+    def upcoming(self, path: Path, lanes: np.ndarray) -> np.ndarray:
+        """What the next steps of `lanes` [k] will overwrite in one field: [k, ...]."""
+        coming: np.ndarray = self.rows[path][self._next[lanes], lanes]
+        return coming
+
+    def recent(self) -> list[np.ndarray]:
+        """Places [L] of the last steps that every lane has, oldest first; at most n."""
+        depth = int(self._seen.min(initial=self.n_step))
+        return [(self._next - depth + j) % self.n_step for j in range(depth)]
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes, as plain data; copies."""
+        rows = {"/".join(path): torch.from_numpy(values.copy()) for path, values in self.rows.items()}
+        arrays = {"total": self._total, "next": self._next, "open": self._open, "seen": self._seen}
+        return {"num_lanes": self.num_lanes, "rows": rows} | {
+            name: torch.from_numpy(values.copy()) for name, values in arrays.items()
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Become the windows that `state()` was taken from, of as many lanes and the same fields."""
+        for path, values in self.rows.items():
+            values[...] = state["rows"]["/".join(path)].cpu().numpy()
+        for name, values in (
+            ("total", self._total),
+            ("next", self._next),
+            ("open", self._open),
+            ("seen", self._seen),
+        ):
+            values[...] = state[name].cpu().numpy()

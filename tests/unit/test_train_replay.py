@@ -1,0 +1,122 @@
+"""n-step and prioritised replay in the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from agilerl.algorithms.dqn import DQN
+from agilerl.components.replay_buffer import (
+    MultiStepReplayBuffer,
+    PrioritizedMultiStepReplayBuffer,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+)
+from agilerl.errors import ConfigError
+from agilerl.hpo.mutation import Mutations
+from agilerl.hpo.tournament import TournamentSelection
+from agilerl.training.train_off_policy import train_off_policy
+from agilerl.utils.utils import make_vect_envs
+
+SIZE = 2_000
+
+
+def train(memory: Any, learner: str = "auto", dtype: torch.dtype = torch.float32, **arguments: Any) -> list[DQN]:
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    pop = DQN.population(
+        2,
+        env.single_observation_space,
+        env.single_action_space,
+        seed=3,
+        net_config={"latent_dim": 16, "encoder_config": {"hidden_size": [16]}},
+        batch_size=16,
+        learn_step=2,
+        lr=1e-3,
+    )
+    for agent, size in zip(pop, (16, 24), strict=True):
+        agent.batch_size = size
+        agent.actor.to(dtype)
+        agent.actor_target.to(dtype)
+    settings = {"max_steps": 400, "evo_steps": 200, "learning_delay": 64, "verbose": False, "seed": 1}
+    trained, _ = train_off_policy(env, "CartPole-v1", pop=pop, memory=memory, learner=learner, **settings, **arguments)
+    return trained
+
+
+def weights(agents: list[DQN]) -> torch.Tensor:
+    return torch.cat([p.detach().double().flatten() for a in agents for p in a.actor.parameters()])
+
+
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "n-step": (lambda: {"memory": MultiStepReplayBuffer(SIZE, 3, 0.99)}, {"n_step": True}),
+    "prioritised": (lambda: {"memory": PrioritizedReplayBuffer(SIZE)}, {"per": True}),
+    "both in one": (
+        lambda: {"memory": PrioritizedMultiStepReplayBuffer(SIZE, 3, 0.99)},
+        {"per": True, "n_step": True},
+    ),
+    "both side by side": (
+        lambda: {"memory": PrioritizedReplayBuffer(SIZE), "n_step_memory": MultiStepReplayBuffer(SIZE, 3, 0.99)},
+        {"per": True, "n_step": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_learners_do_the_same_from_every_kind_of_memory(kind: str) -> None:
+    make, arguments = KINDS[kind]
+    one, other = (train(**make(), learner=name, dtype=torch.float64, **arguments) for name in ("fused", "sequential"))
+    torch.testing.assert_close(weights(one), weights(other), rtol=1e-9, atol=1e-9)
+    uniform = train(ReplayBuffer(SIZE), learner="fused", dtype=torch.float64)
+    assert not torch.allclose(weights(one), weights(uniform)), "the memory must make a difference"
+
+
+def test_one_buffer_or_two_side_by_side_hold_and_teach_the_same() -> None:
+    make, arguments = KINDS["both side by side"]
+    side_by_side = make()
+    single = KINDS["both in one"][0]()
+    one, other = train(**side_by_side, **arguments), train(**single, **arguments)
+    assert torch.equal(weights(one), weights(other))
+    memory, n_step_memory = side_by_side["memory"], side_by_side["n_step_memory"]
+    assert memory.counter == n_step_memory.counter == single["memory"].counter == 2 * 400
+    rows = np.arange(len(memory))
+    first, whole = memory.gather(rows), n_step_memory.gather(rows)
+    assert torch.equal(first["obs"], whole["obs"])
+    assert torch.equal(first["action"], whole["action"])
+    assert set(whole["reward"].unique().tolist()) > {1.0}  # CartPole pays 1 a step: sums of up to three
+    assert set(first["reward"].tolist()) == {1.0}
+
+
+def test_priorities_follow_the_errors_of_what_was_learned() -> None:
+    memory = PrioritizedReplayBuffer(SIZE)
+    train(memory, per=True)
+    scaled = memory.weights(np.arange(len(memory)), 1.0)
+    assert len(np.unique(scaled)) > len(memory) // 3
+
+
+def test_a_population_evolves_on_prioritised_n_step_replay() -> None:
+    make, arguments = KINDS["both side by side"]
+    evolution = {
+        "tournament": TournamentSelection(2, True, 2, seed=0),
+        "mutation": Mutations(0, 1, 0.5, 1, 1, 1, rand_seed=0),
+    }
+    trained = train(**make(), **arguments, **evolution)
+    assert all(np.isfinite(weights([agent]).numpy()).all() for agent in trained)
+
+
+@pytest.mark.parametrize(
+    ("memory", "arguments", "message"),
+    [
+        (ReplayBuffer(10), {"per": True}, "PrioritizedReplayBuffer"),
+        (PrioritizedReplayBuffer(10), {}, "per=True"),
+        (ReplayBuffer(10), {"n_step": True}, "no n-step memory"),
+        (MultiStepReplayBuffer(10), {}, "n_step=True"),
+        (ReplayBuffer(10), {"n_step_memory": MultiStepReplayBuffer(10)}, "n_step=True"),
+        (ReplayBuffer(10), {"n_step": True, "n_step_memory": MultiStepReplayBuffer(20)}, "max_size"),
+        (ReplayBuffer(10), {"n_step": True, "n_step_memory": ReplayBuffer(10)}, "MultiStepReplayBuffer"),
+    ],
+)
+def test_memories_that_do_not_fit_what_is_asked_are_refused(memory: Any, arguments: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(memory, **arguments)
