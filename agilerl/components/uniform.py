@@ -28,6 +28,11 @@ class ReplayBuffer(OlderDialect, RowRing):
 
     Floating-point data are kept in `dtype`; integers, uint8 images and booleans keep theirs.
 
+    Memory per transition: small fields lie in one packed row, 4 bytes a number (in float32), with both observations.
+    Images that come by `write` are kept once: one image and 16 bytes, and one image more per episode, per lane, and for
+    each of the n steps of a lane that a `MultiStepReplayBuffer` has open. `add` knows no lanes: two images.
+    `memory_bytes` is the sum.
+
     Args:
         max_size: transitions (published as `memory_size` in the older dialect).
         device: where the memory is and samples come out.
@@ -72,8 +77,8 @@ class ReplayBuffer(OlderDialect, RowRing):
     ) -> int:
         """Add the rows of one vector step.
 
-        Observations that do not fit into a packed row (images) are kept once for both transitions that they belong
-        to, as long as row l follows on row l of the call before; where it does not, nothing but memory is lost.
+        An image is kept once for both transitions that it belongs to, as long as row l follows on row l of the call
+        before; where it does not, nothing but memory is lost.
 
         Args:
             obs, next_obs: [L, ...] arrays (dicts and tuples of them for such spaces). `next_obs` is s' of the
