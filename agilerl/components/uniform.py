@@ -74,6 +74,7 @@ class ReplayBuffer(OlderDialect, RowRing):
         mask: np.ndarray | None = None,
         next_mask: np.ndarray | None = None,
         truncated: np.ndarray | None = None,
+        lanes: np.ndarray | None = None,
     ) -> int:
         """Add the rows of one vector step.
 
@@ -90,11 +91,13 @@ class ReplayBuffer(OlderDialect, RowRing):
             next_mask: [L, A] bool, the actions that are legal in `next_obs`; None: all. Kept if the first rows had one.
             truncated: [L] bool, where a time limit cut the episode off. A one-step transition bootstraps there as
                 anywhere else, so it is not kept; `MultiStepReplayBuffer` needs it.
+            lanes: [L] int64, whose rows they are, if not of lanes 0, 1, ...: only images kept once need it. A lane may
+                come several times, in the order of its steps; lanes rise until the next steps of lanes begin.
 
         Returns:
             The number of rows added.
         """
-        rows = self._interned(self._step_rows(obs, action, reward, next_obs, done, next_mask), mask)
+        rows = self._interned(self._step_rows(obs, action, reward, next_obs, done, next_mask), mask, lanes)
         added = self._append(rows)
         self._release(rows)
         return added
@@ -118,11 +121,11 @@ class ReplayBuffer(OlderDialect, RowRing):
         self._check(rows, in_lanes=True)
         return rows
 
-    def _interned(self, rows: Rows, mask: np.ndarray | None) -> Rows:
+    def _interned(self, rows: Rows, mask: np.ndarray | None, lanes: np.ndarray | None = None) -> Rows:
         """The rows that are transitions, with frame numbers instead of images that are kept once."""
         mask = None if mask is None or mask.all() else mask
         if self._frames is not None:
-            return self._frames.intern(rows, mask)
+            return self._frames.intern(rows, mask, lanes)
         return rows if mask is None else {path: values[mask] for path, values in rows.items()}
 
     def sample_indices(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:
