@@ -55,7 +55,8 @@ class FrameStore:
         self._free: list[int] = []
         self._used = 1  # frame numbers ever given out
         self._lane_frame = np.zeros(0, dtype=np.int64)  # frame of each lane's last s'; 0: none
-        self._forget_lanes(0)
+        self._lane_words: Leaves = {}  # the bits of those frames
+        self._make_lanes(0, keep=False)
 
     def _empty(self, field: Field, count: int) -> Any:
         """Memory for `count` frames: an array on the host, a tensor on other devices."""
@@ -70,21 +71,38 @@ class FrameStore:
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
-    def intern(self, rows: Rows, mask: np.ndarray | None) -> Rows:
-        """The rows of one vector step ([L] lanes), with frame numbers in place of the images.
+    def intern(self, rows: Rows, mask: np.ndarray | None, lanes: np.ndarray | None = None) -> Rows:
+        """The rows of one vector step with frame numbers in place of the images.
 
         The caller holds one reference to each frame of the result and gives it back by `release(frames_in(result))`.
 
         Args:
-            rows: checked fields [L, ...].
-            mask: [L] bool; rows where it is False are left out. None takes all.
+            rows: checked fields [K, ...].
+            mask: [K] bool; rows where it is False are left out. None takes all.
+            lanes: [K] int64, whose rows they are: several steps of a lane in their order, in runs of rising lanes.
+                None: one row of each lane 0..K-1.
         """
         count = len(next(iter(rows.values())))
-        kept = np.arange(count) if mask is None else np.flatnonzero(mask)
+        if lanes is None:
+            if len(self._lane_frame) != count:
+                self._make_lanes(count, keep=False)
+            return self._intern_once(rows, np.arange(count), mask)
+        if lanes.max(initial=-1) >= len(self._lane_frame):
+            self._make_lanes(int(lanes.max()) + 1, keep=True)
+        runs = np.split(np.arange(count), np.flatnonzero(np.diff(lanes) <= 0) + 1)
+        parts = [
+            self._intern_once(
+                {path: values[run] for path, values in rows.items()}, lanes[run], None if mask is None else mask[run]
+            )
+            for run in runs
+        ]
+        return {path: np.concatenate([part[path] for part in parts]) for path in parts[0]}
+
+    def _intern_once(self, rows: Rows, lanes: np.ndarray, mask: np.ndarray | None) -> Rows:
+        """`intern` of rows [K] of different lanes [K]."""
+        kept = np.arange(len(lanes)) if mask is None else np.flatnonzero(mask)
         obs, next_obs = self._leaves(rows, "obs"), self._leaves(rows, "next_obs")
-        if len(self._lane_frame) != count:
-            self._forget_lanes(count)
-        frame = np.where(self._is_known(obs), self._lane_frame, 0)[kept]
+        frame = np.where(self._is_known(obs, lanes), self._lane_frame[lanes], 0)[kept]
         self._references[frame] += 1  # no two lanes have a frame in common
         is_new = frame == 0
         frame[is_new] = self._place({part: values[kept[is_new]] for part, values in obs.items()})
@@ -92,10 +110,10 @@ class FrameStore:
             next_obs = {part: values[kept] for part, values in next_obs.items()}
         next_frame = self._place(next_obs)
         self._references[next_frame] += 1
-        self.release(self._lane_frame[kept])
-        self._lane_frame[kept] = next_frame
+        self.release(self._lane_frame[lanes[kept]])
+        self._lane_frame[lanes[kept]] = next_frame
         for part, values in next_obs.items():
-            self._lane_words[part][kept] = _as_words(values)
+            self._lane_words[part][lanes[kept]] = _as_words(values)
         return self._numbered(rows, frame, next_frame, kept)
 
     def intern_apart(self, rows: Rows) -> Rows:
@@ -187,19 +205,28 @@ class FrameStore:
         out[FRAME], out[NEXT_FRAME] = frame, next_frame
         return out
 
-    def _forget_lanes(self, count: int) -> None:
-        self.release(self._lane_frame)
+    def _make_lanes(self, count: int, keep: bool) -> None:
+        """As many lanes as `count`; those before are forgotten unless `keep`."""
+        if not keep:
+            self.release(self._lane_frame)
+        frames, words = self._lane_frame, self._lane_words
         self._lane_frame = np.zeros(count, dtype=np.int64)
         self._lane_words = {
             part: _as_words(np.zeros((count, *field.shape), numpy_dtype(field.dtype)))
             for part, field in self.fields.items()
         }
+        if keep:
+            self._lane_frame[: len(frames)] = frames
+            for part, values in self._lane_words.items():
+                values[: len(frames)] = words[part]
 
-    def _is_known(self, obs: Leaves) -> np.ndarray:
-        """[L] whether the observation is, to the bit, the last s' of its lane."""
-        is_known = self._lane_frame > 0
+    def _is_known(self, obs: Leaves, lanes: np.ndarray) -> np.ndarray:
+        """[K] whether the observation is, to the bit, the last s' of its lane."""
+        is_known: np.ndarray = self._lane_frame[lanes] > 0
+        is_all = len(lanes) == len(self._lane_frame)  # of rising lanes: then all of them, in order
         for part, values in obs.items():
-            is_known &= (_as_words(values) == self._lane_words[part]).all(axis=1)
+            words = self._lane_words[part]
+            is_known &= (_as_words(values) == (words if is_all else words[lanes])).all(axis=1)
         return is_known
 
     def _place(self, leaves: Leaves) -> np.ndarray:

@@ -80,6 +80,7 @@ class MultiStepReplayBuffer(NStepRows):
         mask: np.ndarray | None = None,
         next_mask: np.ndarray | None = None,
         truncated: np.ndarray | None = None,
+        lanes: np.ndarray | None = None,
     ) -> int:
         """Take one vector step into the windows, and add the rows of those that it finishes.
 
@@ -87,18 +88,21 @@ class MultiStepReplayBuffer(NStepRows):
             obs, action, reward, next_obs, done, mask, next_mask: as for `ReplayBuffer.write`. Rows where mask is False
                 are in no window and end none.
             truncated: [L] bool, where a time limit cut the episode off; None: nowhere.
+            lanes: must be None; a window needs every step of every lane.
 
         Returns:
             The number of rows added.
         """
+        if lanes is not None:
+            raise ShapeError("n-step rows are made of all lanes at once: lanes must be None. fix: give whole steps.")
         rows = self._step_rows(obs, action, reward, next_obs, done, next_mask)
         count = len(rows[("reward",)])
         cut = np.zeros(count, dtype=bool) if truncated is None else _flags("truncated", truncated, count)
-        lanes = np.arange(count) if mask is None else np.flatnonzero(mask)
+        kept = np.arange(count) if mask is None else np.flatnonzero(mask)
         rewards = np.asarray(rows[("reward",)], dtype=np.float64)
         ended = _flags("done", rows[("done",)], count) | cut
         added = self._meet(count)
-        return added + self._take(self._interned(rows, mask), rewards, ended, lanes)
+        return added + self._take(self._interned(rows, mask), rewards, ended, kept)
 
     def interrupt(self) -> int:
         """End all open windows as truncated: they bootstrap from the last s' of their lanes.
@@ -115,13 +119,14 @@ class MultiStepReplayBuffer(NStepRows):
         """The 1-step transitions of the rows that the last `write`, `add` or `interrupt` added, in their order.
 
         Returns:
-            Host arrays [K, ...] under the names of the arguments of `write` (dicts for Dict and Tuple spaces), copies;
-            None if there were none. To be fetched before the next call; not part of the state.
+            Host arrays [K, ...] under the names of the arguments of `write` (dicts for Dict and Tuple spaces; `lanes`
+            says whose they are), copies; None if there were none. To be fetched before the next call; not part of the
+            state.
         """
         rows = self._one_step_rows()
         if rows is None:
             return None
-        out: dict[str, Any] = {}
+        out: dict[str, Any] = {"lanes": self._one_step_lanes()}
         for path, values in rows.items():
             put(out, path, values)
         return out

@@ -45,7 +45,7 @@ class NStepRows(ReplayBuffer):
         self.n_step, self.gamma = int(n_step), float(gamma)
         self._windows: LaneWindows | None = None
         self._finished: Finished | None = None  # of the last call
-        self._earlier: Rows | None = None  # 1-step rows of lanes that the last call has given up
+        self._earlier: tuple[Rows, np.ndarray] | None = None  # 1-step rows that the last call has given up; their lanes
 
     def _kept_fields(self) -> dict[Path, Field]:
         fields = super()._kept_fields()
@@ -75,7 +75,9 @@ class NStepRows(ReplayBuffer):
         added = 0
         if self._windows is not None and self._windows.num_lanes != num_lanes:
             added = self._flush()
-            self._earlier, self._finished = self._one_step_rows(), None
+            rows = self._one_step_rows()
+            self._earlier = None if rows is None else (rows, self._one_step_lanes())
+            self._finished = None
             if self._frames is not None:
                 for path in (FRAME, NEXT_FRAME):
                     self._frames.release(self._windows.rows[path].reshape(-1))
@@ -122,11 +124,19 @@ class NStepRows(ReplayBuffer):
         return {path: v.cpu().numpy() if isinstance(v := rows[path], torch.Tensor) else v for path in self._fields}
 
     def _one_step_rows(self) -> Rows | None:
+        """The 1-step transitions of the rows of the last call, in their order."""
         finished = self._finished
         now = None if not finished else self._steps_at(finished.first, finished.lane)
-        if self._earlier is None or now is None:
-            return self._earlier or now
-        return {path: np.concatenate([values, now[path]]) for path, values in self._earlier.items()}
+        if self._earlier is None:
+            return now
+        earlier = self._earlier[0]
+        return earlier if now is None else {path: np.concatenate([v, now[path]]) for path, v in earlier.items()}
+
+    def _one_step_lanes(self) -> np.ndarray:
+        """[K] the lanes of `_one_step_rows`."""
+        parts = [] if self._earlier is None else [self._earlier[1]]
+        parts += [] if self._finished is None else [self._finished.lane]
+        return np.concatenate([np.zeros(0, np.int64), *parts])
 
     # -- state -------------------------------------------------------------------------------------------------------
 

@@ -92,6 +92,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().clear()
         self._forget()
 
+    @property
+    def memory_bytes(self) -> int:
+        """As for `ReplayBuffer`, with the two trees: 32 to 64 bytes per transition."""
+        return super().memory_bytes + self._sums.memory_bytes + self._minima.memory_bytes
+
     # -- the engine's interface --------------------------------------------------------------------------------------
 
     def sample_indices(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:

@@ -59,6 +59,11 @@ class _Tree:
             self._join(children[::2], children[1::2], out=self._nodes[low:high])
 
     @property
+    def memory_bytes(self) -> int:
+        """Bytes of all nodes."""
+        return self._nodes.nbytes
+
+    @property
     def root(self) -> float:
         """The join of all leaves."""
         return float(self._nodes[1])
@@ -86,15 +91,26 @@ class SumTree(_Tree):
         Returns:
             [...] int64 leaf indices.
         """
+        leaf = self._descend(prefix, is_guarded=False)
+        is_empty = self._nodes.take(leaf + self._first) == 0
+        if is_empty.any():  # rounding has led into a subtree without weight, whose leaves are all zero
+            leaf[is_empty] = self._descend(np.asarray(prefix)[is_empty], is_guarded=True)
+        return leaf
+
+    def _descend(self, prefix: np.ndarray, is_guarded: bool) -> np.ndarray:
+        """From the root to a leaf; guarded, which costs half as much again, never to the right where there is none."""
         rest = np.array(prefix, dtype=np.float64)
         node = np.ones(rest.shape, dtype=np.int64)
         for _ in range(self._depth):
             node *= 2
-            left = self._nodes[node]
-            is_right = (rest >= left) & (self._nodes[node + 1] > 0)
-            rest -= np.where(is_right, left, 0.0)
+            left = self._nodes.take(node)
+            is_right = rest >= left
+            if is_guarded:
+                is_right &= self._nodes.take(node + 1) > 0
+            left *= is_right
+            rest -= left
             node += is_right
-        return node - self._first
+        return np.asarray(node - self._first)
 
 
 class MinTree(_Tree):

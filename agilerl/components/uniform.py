@@ -28,6 +28,11 @@ class ReplayBuffer(OlderDialect, RowRing):
 
     Floating-point data are kept in `dtype`; integers, uint8 images and booleans keep theirs.
 
+    Memory per transition: small fields lie in one packed row, 4 bytes a number (in float32), with both observations.
+    Images that come by `write` are kept once: one image and 16 bytes, and one image more per episode, per lane, and for
+    each of the n steps of a lane that a `MultiStepReplayBuffer` has open. `add` knows no lanes: two images.
+    `memory_bytes` is the sum.
+
     Args:
         max_size: transitions (published as `memory_size` in the older dialect).
         device: where the memory is and samples come out.
@@ -69,11 +74,12 @@ class ReplayBuffer(OlderDialect, RowRing):
         mask: np.ndarray | None = None,
         next_mask: np.ndarray | None = None,
         truncated: np.ndarray | None = None,
+        lanes: np.ndarray | None = None,
     ) -> int:
         """Add the rows of one vector step.
 
-        Observations that do not fit into a packed row (images) are kept once for both transitions that they belong
-        to, as long as row l follows on row l of the call before; where it does not, nothing but memory is lost.
+        An image is kept once for both transitions that it belongs to, as long as row l follows on row l of the call
+        before; where it does not, nothing but memory is lost.
 
         Args:
             obs, next_obs: [L, ...] arrays (dicts and tuples of them for such spaces). `next_obs` is s' of the
@@ -85,11 +91,13 @@ class ReplayBuffer(OlderDialect, RowRing):
             next_mask: [L, A] bool, the actions that are legal in `next_obs`; None: all. Kept if the first rows had one.
             truncated: [L] bool, where a time limit cut the episode off. A one-step transition bootstraps there as
                 anywhere else, so it is not kept; `MultiStepReplayBuffer` needs it.
+            lanes: [L] int64, whose rows they are, if not of lanes 0, 1, ...: only images kept once need it. A lane may
+                come several times, in the order of its steps; lanes rise until the next steps of lanes begin.
 
         Returns:
             The number of rows added.
         """
-        rows = self._interned(self._step_rows(obs, action, reward, next_obs, done, next_mask), mask)
+        rows = self._interned(self._step_rows(obs, action, reward, next_obs, done, next_mask), mask, lanes)
         added = self._append(rows)
         self._release(rows)
         return added
@@ -113,11 +121,11 @@ class ReplayBuffer(OlderDialect, RowRing):
         self._check(rows, in_lanes=True)
         return rows
 
-    def _interned(self, rows: Rows, mask: np.ndarray | None) -> Rows:
+    def _interned(self, rows: Rows, mask: np.ndarray | None, lanes: np.ndarray | None = None) -> Rows:
         """The rows that are transitions, with frame numbers instead of images that are kept once."""
         mask = None if mask is None or mask.all() else mask
         if self._frames is not None:
-            return self._frames.intern(rows, mask)
+            return self._frames.intern(rows, mask, lanes)
         return rows if mask is None else {path: values[mask] for path, values in rows.items()}
 
     def sample_indices(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:

@@ -82,3 +82,14 @@ def test_by_hand() -> None:
     assert (tree[2], len(tree)) == (1.5, 3)
     with pytest.raises(ConfigError, match="capacity must be a positive integer"):
         SumTree(0)
+
+
+def test_a_point_that_rounding_moves_past_the_last_weight_falls_on_it() -> None:
+    # The sums of this tree are rounded up on the way to the root, so the largest point below the total is past all.
+    values = [4.565221342184489e-05, 5.369051907059222e-07, 0.0, 9.451399712011762e-08, 6.7981315366143e-05, 0.0,
+              1.712604715510133e-12, 0.0, 0.0]  # fmt: skip
+    tree = SumTree(9)
+    tree.set(np.arange(9), np.array(values))
+    points = np.array([[0.0, np.nextafter(tree.total, 0)]])
+    assert tree._descend(points, is_guarded=False).tolist() == [[0, 7]]
+    assert tree.find(points).tolist() == [[0, 6]]

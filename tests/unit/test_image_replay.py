@@ -14,7 +14,7 @@ import torch
 import agilerl.components.ring
 from agilerl.components.data import Transition
 from agilerl.components.frames import FrameStore
-from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.components.row_store import Field
 
 SHAPE = (3, 5, 5)
@@ -166,6 +166,39 @@ def test_memory_is_one_frame_per_transition_and_one_more_per_episode() -> None:
     twice = ReplayBuffer(100)
     twice.add({name: stream.step()[name] for name in Transition.FIELDS})
     assert twice.memory_bytes == 100 * (packed + 2 * FRAME_BYTES)
+
+
+def test_rows_that_come_lane_by_lane_in_any_number_are_kept_once_too() -> None:
+    # What an n-step buffer hands on: two or no steps of a lane in one call, here of lanes that end one after another.
+    stream, buffer, reference = Stream(4, 2, end=0.0), ReplayBuffer(60), Ring(60)
+    steps = [stream.step() for _ in range(20)]
+    taken = [0, 0, 0, 0]
+    rng = np.random.default_rng(0)
+    while min(taken) < 19:
+        counts = [min(int(c), 20 - t) for c, t in zip(rng.integers(0, 3, 4), taken, strict=True)]
+        order = [(taken[lane] + rank, lane) for rank in range(2) for lane in range(4) if rank < counts[lane]]
+        taken = [t + c for t, c in zip(taken, counts, strict=True)]
+        if not order:
+            continue
+        rows = {name: np.stack([steps[t][name][lane] for t, lane in order]) for name in Transition.FIELDS}
+        buffer.write(**rows, lanes=np.array([lane for _, lane in order]))
+        reference.write({**rows, "mask": np.ones(len(order), bool)})
+        reference.check(buffer)
+    assert live_frames(buffer) <= 60 + 4
+
+
+def test_one_step_memory_beside_an_n_step_one_keeps_images_once() -> None:
+    # Without the lanes every end would cost the frames of all lanes: those of the rows that moved up.
+    stream, n_step, one_step = Stream(8, 0, end=0.03), MultiStepReplayBuffer(400, n_step=3), ReplayBuffer(400)
+    for step, _ in zip(stream, range(300), strict=False):
+        n_step.write(**step)
+        rows = n_step.last_one_step()
+        if rows is not None:
+            one_step.write(**rows)
+    data = one_step.gather(np.arange(400))
+    distinct = {image.tobytes() for name in ("obs", "next_obs") for image in data[name].numpy()}
+    assert live_frames(one_step) == len(distinct)
+    assert len(distinct) < 1.15 * 400
 
 
 def test_one_step_episodes_need_two_frames_each_and_frames_are_used_again() -> None:

@@ -204,6 +204,15 @@ def test_the_state_of_another_kind_is_refused() -> None:
         buffer.load_state(ReplayBuffer(max_size=4).state())
 
 
+def test_memory_counts_the_trees() -> None:
+    # 100 leaves need 128; a tree has twice as many nodes of 8 bytes, and there are two.
+    plain, buffer = ReplayBuffer(100), PrioritizedReplayBuffer(100)
+    for each in (plain, buffer):
+        fill(each, 3)
+    assert plain.memory_bytes == 100 * 4 * (2 + 1 + 1 + 2 + 1)
+    assert buffer.memory_bytes == plain.memory_bytes + 2 * 256 * 8
+
+
 def test_a_smaller_size_and_clear_take_the_priorities_along() -> None:
     buffer = PrioritizedReplayBuffer(max_size=6, alpha=1.0, seed=0)
     fill(buffer, 6)
