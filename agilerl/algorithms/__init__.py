@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from agilerl.algorithms.core.base import EvolvableAlgorithm
 from agilerl.algorithms.core.single_agent import RLAlgorithm
+from agilerl.algorithms.ddpg import DDPG
 from agilerl.algorithms.dqn import DQN
+from agilerl.algorithms.dqn_rainbow import RainbowDQN
+from agilerl.algorithms.sac import SAC
+from agilerl.algorithms.td3 import TD3
 from agilerl.config.algorithms import canonical_algorithm
 
-__all__ = ["ALGORITHMS", "DQN", "EvolvableAlgorithm", "RLAlgorithm", "find_algorithm"]
+__all__ = [
+    "ALGORITHMS",
+    "DDPG",
+    "DQN",
+    "SAC",
+    "TD3",
+    "EvolvableAlgorithm",
+    "RLAlgorithm",
+    "RainbowDQN",
+    "find_algorithm",
+]
 
-ALGORITHMS: dict[str, type[RLAlgorithm]] = {"DQN": DQN}
+ALGORITHMS: dict[str, type[RLAlgorithm]] = {"DDPG": DDPG, "DQN": DQN, "RainbowDQN": RainbowDQN, "SAC": SAC, "TD3": TD3}
 
 
 def find_algorithm(name: str) -> type[RLAlgorithm]:

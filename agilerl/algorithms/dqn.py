@@ -13,6 +13,7 @@ from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.core.single_agent import RLAlgorithm
 from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult, soft_update
+from agilerl.config.algorithms import wrong_actions
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
@@ -72,10 +73,7 @@ class DQN(RLAlgorithm):
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         if not isinstance(action_space, gym.spaces.Discrete):
-            raise AlgorithmError(
-                f"DQN needs Discrete actions; got {action_space}. "
-                "fix: use an environment with Discrete actions; algorithms for Box actions come in a later release."
-            )
+            raise wrong_actions("DQN", action_space)
         if action_space.start != 0:
             raise AlgorithmError(
                 f"DQN numbers actions from 0; got {action_space}. fix: wrap the environment in "

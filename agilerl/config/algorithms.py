@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, create_model
 
-from agilerl.config.fields import Count, Fraction, Positive, PositiveFraction
+from agilerl.config.fields import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
 from agilerl.errors import AlgorithmError, NotAvailableYetError, nearest
 
 AlgorithmKeys = Mapping[str, tuple[Any, Any]]
@@ -23,14 +24,93 @@ DQN_KEYS: AlgorithmKeys = {
     "double": (bool, True),
 }
 
-ALGORITHMS: dict[str, AlgorithmKeys] = {"DQN": DQN_KEYS}
+RAINBOW_KEYS: AlgorithmKeys = {
+    "lr": (Positive, 1e-3),
+    "batch_size": (Count, 64),
+    "learn_step": (Count, 4),
+    "gamma": (Fraction, 0.99),
+    "tau": (PositiveFraction, 0.01),
+    "num_atoms": (Annotated[Count, Ge(2)], 51),
+    "v_min": (Number, -100.0),
+    "v_max": (Number, 100.0),
+    "n_step": (Count, 3),
+    "beta": (Fraction, 0.4),
+    "prior_eps": (Positive, 1e-6),
+    "noise_std": (Positive, 0.5),
+    "double": (bool, True),
+    "dueling": (bool, True),
+    "distributional": (bool, True),
+    "noisy": (bool, True),
+}
+
+_ACTOR_CRITIC_KEYS: AlgorithmKeys = {
+    "lr_actor": (Positive, 1e-3),
+    "lr_critic": (Positive, 1e-3),
+    "batch_size": (Count, 128),
+    "learn_step": (Count, 1),
+    "gamma": (Fraction, 0.99),
+    "tau": (PositiveFraction, 0.005),
+}
+
+DDPG_KEYS: AlgorithmKeys = {
+    **_ACTOR_CRITIC_KEYS,
+    "policy_freq": (Count, 1),
+    "O_U_noise": (bool, True),
+    "expl_noise": (NonNegative, 0.1),
+    "mean_noise": (Number, 0.0),
+    "theta": (NonNegative, 0.15),
+    "dt": (Positive, 1e-2),
+}
+
+TD3_KEYS: AlgorithmKeys = {
+    **DDPG_KEYS,
+    "policy_freq": (Count, 2),
+    "O_U_noise": (bool, False),
+    "policy_noise": (NonNegative, 0.2),
+    "noise_clip": (NonNegative, 0.5),
+}
+
+SAC_KEYS: AlgorithmKeys = {
+    **_ACTOR_CRITIC_KEYS,
+    "lr_alpha": (Positive, 1e-3),
+    "init_temperature": (Positive, 1.0),
+    "target_entropy": (Number | None, None),  # null: from the action space
+    "learn_temperature": (bool, True),
+}
+
+ALGORITHMS: dict[str, AlgorithmKeys] = {
+    "DDPG": DDPG_KEYS,
+    "DQN": DQN_KEYS,
+    "RainbowDQN": RAINBOW_KEYS,
+    "SAC": SAC_KEYS,
+    "TD3": TD3_KEYS,
+}
 """Algorithms that run in this version. `register_algorithm` adds one."""
 
+ACTIONS: dict[str, tuple[str, ...]] = {
+    "DDPG": ("Box",),
+    "DQN": ("Discrete",),
+    "RainbowDQN": ("Discrete",),
+    "SAC": ("Box", "Discrete"),
+    "TD3": ("Box",),
+}
+"""Kinds of action space that each algorithm takes."""
+
 NOT_YET = (
-    "BC_LM", "CISPO", "CQN", "DDPG", "DPO", "GRPO", "ILQL", "IPPO", "MADDPG", "MATD3", "NeuralTS", "NeuralUCB",
-    "PPO", "RainbowDQN", "SAC", "TD3",
+    "BC_LM", "CISPO", "CQN", "DPO", "GRPO", "ILQL", "IPPO", "MADDPG", "MATD3", "NeuralTS", "NeuralUCB", "PPO",
 )  # fmt: skip
 """Published names that this version does not train yet."""
+
+
+def wrong_actions(algo: str, space: Any) -> AlgorithmError:
+    """The error for an algorithm on actions that it cannot take: what it needs, what it got, which algorithms fit."""
+    kind = type(space).__name__
+    fitting = sorted(name for name, kinds in ACTIONS.items() if kind in kinds)
+    instead = f", or for {kind} actions one of: {', '.join(fitting)}" if fitting else ""
+    needed = " or ".join(ACTIONS[algo])
+    return AlgorithmError(
+        f"{algo} needs {needed} actions; got {space}. fix: use an environment with {needed} actions{instead}."
+    )
 
 
 def register_algorithm(name: str, keys: AlgorithmKeys) -> None:

@@ -115,9 +115,13 @@ def evaluating(network: Any) -> Iterator[None]:
 
 @torch.no_grad()
 def output_of(network: Any, observations: Tensor) -> Tensor:
-    """What the network computes before anything is sampled from it [B, O], without noise."""
+    """What the network computes before anything is sampled from it [B, O], without noise.
+
+    A network whose raw output is not what decides (the logits of a distribution of returns) says by `judged` what is.
+    """
     with evaluating(network):
-        result = network.output(observations) if isinstance(network, EvolvableNetwork) else network(observations)
+        run = network.output if isinstance(network, EvolvableNetwork) else network
+        result = getattr(network, "judged", run)(observations)
     return cast(Tensor, result[0] if isinstance(result, tuple) else result)
 
 

@@ -1,6 +1,19 @@
 """Networks: an encoder for the observations and a head for the outputs."""
 
+from agilerl.networks.actors import DeterministicActor, StochasticActor
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.critics import ContinuousQNetwork
 from agilerl.networks.q_networks import QNetwork
+from agilerl.networks.rainbow_network import RainbowQNetwork
+from agilerl.networks.value_networks import Temperature, ValueNetwork
 
-__all__ = ["EvolvableNetwork", "QNetwork"]
+__all__ = [
+    "ContinuousQNetwork",
+    "DeterministicActor",
+    "EvolvableNetwork",
+    "QNetwork",
+    "RainbowQNetwork",
+    "StochasticActor",
+    "Temperature",
+    "ValueNetwork",
+]

@@ -14,6 +14,7 @@ from torch import Tensor
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.core.base import check_device
 from agilerl.algorithms.core.registry import HyperparameterConfig
+from agilerl.config.algorithms import ACTIONS
 from agilerl.envs.spaces import observation_space_channels_to_first
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, NotAvailableYetError
@@ -69,7 +70,8 @@ def create_population(
         INIT_HP: initial hyperparameters, upper or lower case; an unknown key warns with the nearest known one.
         observation_space, action_space: of one environment.
         hp_config: mutable hyperparameters; every agent keeps its own copy.
-        actor_network: network to use instead of building one; every agent gets a copy.
+        actor_network, critic_network: networks to use instead of building them; every agent gets copies. Of twin
+            critics a list of two, or one, of which both are copies.
         agent_wrapper, wrapper_kwargs: class put around every agent.
         num_envs: environments of the vector the agents will act in.
         device: where networks live.
@@ -81,7 +83,7 @@ def create_population(
         AlgorithmError, ConfigError: an unknown algorithm, or values that do not fit.
         NotAvailableYetError: an argument of an algorithm that this version does not have.
     """
-    later = {"critic_network": critic_network, "tokenizer": tokenizer, "model_name": model_name}
+    later = {"tokenizer": tokenizer, "model_name": model_name}
     later |= {"lora_config": lora_config, "vllm_config": vllm_config, "torch_compiler": torch_compiler}
     for name, value in later.items():
         if value is not None:
@@ -98,11 +100,16 @@ def create_population(
                 "create_population needs observation_space and action_space. "
                 "fix: env.single_observation_space, env.single_action_space."
             )
-        observation_space, action_space = spaces_from_dimensions(state_dim, action_dim, one_hot, True, INIT_HP)
+        is_discrete = "Discrete" in ACTIONS.get(cls.__name__, ("Discrete",))
+        observation_space, action_space = spaces_from_dimensions(state_dim, action_dim, one_hot, is_discrete, INIT_HP)
     accepted = set(inspect.signature(cls.__init__).parameters)
-    arguments = constructor_arguments(INIT_HP, accepted)
+    # Published defaults of this function that are not those of the classes.
+    defaults = {"vect_noise_dim": num_envs, "v_min": -100.0, "v_max": 100.0}
+    arguments = {k: v for k, v in defaults.items() if k in accepted} | constructor_arguments(INIT_HP, accepted)
     if actor_network is not None:
         arguments["actor_network"] = actor_network
+    if critic_network is not None:
+        arguments |= _critics(critic_network, accepted, cls.__name__)
     population = cls.population(
         population_size,
         observation_space,
@@ -120,9 +127,19 @@ def create_population(
     for agent in population:
         if isinstance(agent, cls):
             agent.check_registry()
-    if actor_network is not None:
+    if actor_network is not None or critic_network is not None:
         return [agent.clone(agent.index) for agent in population]
     return population
+
+
+def _critics(given: Any, accepted: set[str], algo: str) -> dict[str, Any]:
+    """`critic_network` as the constructor's argument: one critic, or a sequence of them; twins are copies of one."""
+    if "critic_networks" in accepted:
+        pair = list(given) if isinstance(given, list | tuple) else [given, given.clone()]
+        return {"critic_networks": pair}
+    if "critic_network" in accepted:
+        return {"critic_network": given[0] if isinstance(given, list | tuple) else given}
+    raise ConfigError(f"create_population(critic_network=): {algo} has no critic. fix: leave it out.")
 
 
 def default_progress_bar(max_steps: int, accelerator: Any = None) -> Any:

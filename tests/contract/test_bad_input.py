@@ -74,9 +74,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[AgileRLError], list[str]]] = {
         ["unknown algorithm 'DQNN'", "Did you mean 'DQN'"],
     ),
     "an algorithm of a later version": (
-        lambda: population("rainbow-dqn"),
+        lambda: population("ma-ddpg"),
         NotAvailableYetError,
-        ["RainbowDQN is not available in this version", "fix: use one of: DQN"],
+        ["MADDPG is not available in this version", "fix: use one of: DDPG, DQN"],
     ),
     "unknown version of an environment": (
         lambda: make_vect_envs("CartPole-v9"),
@@ -127,7 +127,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[AgileRLError], list[str]]] = {
     "DQN on Box actions": (
         lambda: population(action_space=OBS),
         AlgorithmError,
-        ["DQN needs Discrete actions; got Box", "fix: use an environment with Discrete actions"],
+        ["DQN needs Discrete actions; got Box", "fix: use an environment with Discrete actions", "DDPG, SAC, TD3"],
     ),
     "DQN on an environment with Box actions": (
         lambda: agilerl.train("Pendulum-v1", "DQN", out=None, verbose=False),

@@ -104,7 +104,8 @@ TABLE: dict[str, tuple[Any, str]] = {
         "accelerator=None cudagraphs=False wrap=True * seed=None",
     ),
     "DQN.get_action": (DQN.get_action, "self obs epsilon=0.0 action_mask=None **kwargs"),
-    "DQN.learn": (DQN.learn, "self experiences"),
+    # published without what follows `experiences`: `learn_from` of the algorithm says what it takes of that
+    "DQN.learn": (DQN.learn, "self experiences *args **kwargs"),
     "QNetwork": (
         QNetwork,
         "observation_space action_space encoder_cls=None encoder_config=None head_config=None min_latent_dim=8 "

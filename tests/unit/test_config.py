@@ -91,9 +91,11 @@ def test_all_problems_of_a_file_are_listed_at_once(tmp_path: Path) -> None:
 
 
 def test_an_unknown_algorithm_names_the_nearest_and_a_later_one_says_so() -> None:
-    with pytest.raises(AlgorithmError, match=r"unknown algorithm 'PPOO'\. Did you mean 'PPO'\? \(known: DQN"):
+    with pytest.raises(AlgorithmError, match=r"unknown algorithm 'PPOO'\. Did you mean 'PPO'\? \(known: DDPG, DQN"):
         preset_for("CartPole-v1", "PPOO")
-    with pytest.raises(NotAvailableYetError, match=r"PPO is not available in this version\. fix: use one of: DQN"):
+    with pytest.raises(
+        NotAvailableYetError, match=r"PPO is not available in this version\. fix: use one of: DDPG, DQN"
+    ):
         manifest_from({"algorithm": "ppo"})
 
 

@@ -186,15 +186,23 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     # --- learning ------------------------------------------------------------------------------------------------
 
-    def learn(self, experiences: Any) -> float:
+    def learn(self, experiences: Any, *args: Any, **kwargs: Any) -> Any:
         """One update from sampled transitions.
 
         Args:
             experiences: what `ReplayBuffer.sample` returns in either dialect: a TensorDict or mapping with the keys
                 obs, action, reward, next_obs, done, or a tuple in that order. `done` means terminated.
+            args, kwargs: what `learn_from` of the algorithm takes beside them.
 
         Returns:
-            The loss before the update.
+            What `learn_from` of the algorithm returns: the loss before the update, where nothing else is said.
+        """
+        return self.learn_from(experiences, *args, **kwargs)
+
+    def learn_from(self, experiences: Any) -> Any:
+        """What `learn` does; an algorithm that publishes further arguments or results overrides it.
+
+        `learn` itself stays: the learners take an overridden one for an algorithm that does not run in the engine.
         """
         return float(self.learn_batch(self.make_batch(experiences)).loss.detach())
 
@@ -236,7 +244,7 @@ class RLAlgorithm(EvolvableAlgorithm):
             weight,
             mask,
             noise={name: torch.as_tensor(x[0]).to(obs.device, dtype) for name, x in drawn.items()},
-            number=self.learn_counter,
+            number=self.learn_counter + 1,
         )
 
     def prepare_action(self, action: Tensor, count: int) -> Tensor:

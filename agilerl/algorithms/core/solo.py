@@ -32,14 +32,14 @@ class SoloRows:
         self._pointers = [p.data_ptr() for p in self._parameters]
         self.cohort.write_steps()
         self._states: list[tuple[torch.optim.Optimizer, nn.Parameter, str, int]] = []
-        self._steps: list[Tensor] = []
+        self._counters: dict[str, list[Tensor]] = {o.name: [] for o in binding.optimizers}
         for optimizer in binding.optimizers:
             moment = next(name for name in RULES[optimizer.rule.kind].moments if name is not None)
             for parameter in (p for g in optimizer.optimizer.param_groups for p in g["params"]):
                 state = optimizer.optimizer.state[parameter]
                 self._states.append((optimizer.optimizer, parameter, moment, state[moment].data_ptr()))
-                self._steps.append(state["step"])
-        self._taken = float(self._steps[0])
+                self._counters[optimizer.name].append(state["step"])
+        self._taken = {name: float(steps[0]) for name, steps in self._counters.items()}
         self._bindings = binding
 
     def is_current(self, agent: RLAlgorithm) -> bool:
@@ -63,8 +63,11 @@ class SoloRows:
             value = optimizer.state.get(parameter, {}).get(moment)
             if value is None or value.data_ptr() != pointer:
                 return False
-        optimizer, parameter, _, _ = self._states[0]
-        return float(optimizer.state[parameter]["step"]) == self._taken
+        for _, bound in self._optimizers(agent):
+            parameter = bound.optimizer.param_groups[0]["params"][0]
+            if float(bound.optimizer.state[parameter]["step"]) != self._taken[bound.name]:
+                return False
+        return True
 
     def _optimizers(self, agent: RLAlgorithm):  # type: ignore[no-untyped-def]
         return zip(agent.registry.optimizers, self._bindings.optimizers, strict=True)
@@ -78,8 +81,9 @@ class SoloRows:
         return self.engine
 
     def stepped(self) -> None:
-        """Tell the torch optimisers' own counters that updates were done."""
-        taken = float(next(iter(self.cohort.step.values())))
-        if taken != self._taken:
-            torch._foreach_add_(self._steps, taken - self._taken)
-            self._taken = taken
+        """Tell the torch optimisers' own counters how many steps each of them took."""
+        for name, steps in self.cohort.step.items():
+            taken = float(steps)
+            if taken != self._taken[name]:
+                torch._foreach_add_(self._counters[name], taken - self._taken[name])
+                self._taken[name] = taken

@@ -1,0 +1,126 @@
+"""Deep deterministic policy gradient (Lillicrap et al. 2016, arXiv:1509.02971)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from agilerl.algorithms.actor_critic import DeterministicActorCritic
+from agilerl.algorithms.checks import check_count, check_discount, check_not_negative, check_positive, refuse_sharing
+from agilerl.algorithms.core.registry import HyperparameterConfig
+from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.config.algorithms import wrong_actions
+from agilerl.losses.actor_critic import bootstrap, deterministic_policy_loss, weighted_squared_error
+from agilerl.modules.base import EvolvableModule
+from agilerl.networks.actors import DeterministicActor, check_bounded
+from agilerl.networks.critics import ContinuousQNetwork
+
+
+class DDPG(DeterministicActorCritic):
+    """Deep deterministic policy gradient.
+
+    Departs from the paper in its default `policy_freq` of 2, the published one; 1 is the paper's.
+
+    Args:
+        observation_space: vector (Box of rank 1), Discrete, MultiDiscrete or MultiBinary.
+        action_space: Box with finite bounds.
+        index: unique id within the population.
+        hp_config: mutable hyperparameters: any numeric argument below.
+        net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of policy and critic; an output
+            activation of the head is the policy's alone.
+        batch_size: transitions per update.
+        lr_actor, lr_critic: learning rates of Adam.
+        learn_step: environment steps per update.
+        gamma: discount per step, in [0, 1]. tau: share of the online weights in each soft target update, in (0, 1].
+        normalize_images: kept for image observations.
+        mut: label of the last mutation.
+        policy_freq: critic updates per update of the policy.
+        O_U_noise: explore by an Ornstein-Uhlenbeck path, else by independent Gaussian noise.
+        expl_noise: σ of either, in units of raw actions (their range has width 2); a number or one per component.
+        vect_noise_dim: lanes of the noise at the start; it follows the environments that are acted in.
+        mean_noise, theta, dt: mean; pull towards it and time of one vector step (Ornstein-Uhlenbeck only).
+        actor_network, critic_network: networks to use instead of building them.
+        share_encoders: not available yet.
+        device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
+        seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: int = 64,
+        lr_actor: float = 1e-4,
+        lr_critic: float = 1e-3,
+        learn_step: int = 5,
+        gamma: float = 0.99,
+        tau: float = 1e-3,
+        normalize_images: bool = True,
+        mut: str | None = None,
+        policy_freq: int = 2,
+        O_U_noise: bool = True,
+        expl_noise: float | np.ndarray = 0.1,
+        vect_noise_dim: int = 1,
+        mean_noise: float | np.ndarray = 0.0,
+        theta: float = 0.15,
+        dt: float = 1e-2,
+        actor_network: EvolvableModule | None = None,
+        critic_network: EvolvableModule | None = None,
+        share_encoders: bool = False,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
+        if not isinstance(action_space, gym.spaces.Box):
+            raise wrong_actions("DDPG", action_space)
+        check_bounded(action_space, "DDPG")
+        check_count("DDPG", batch_size=batch_size, learn_step=learn_step, policy_freq=policy_freq)
+        check_count("DDPG", vect_noise_dim=vect_noise_dim)
+        check_positive("DDPG", lr_actor=lr_actor, lr_critic=lr_critic, dt=dt)
+        check_not_negative("DDPG", expl_noise=expl_noise, theta=theta)
+        check_discount("DDPG", gamma, tau)
+        refuse_sharing("DDPG", share_encoders)
+        self.batch_size, self.learn_step, self.policy_freq = batch_size, learn_step, policy_freq
+        self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
+        self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config
+        self.share_encoders = share_encoders
+        self.O_U_noise, self.expl_noise, self.vect_noise_dim = O_U_noise, expl_noise, vect_noise_dim
+        self.mean_noise, self.theta, self.dt = mean_noise, theta, dt
+        self.noise_state = np.zeros((vect_noise_dim, self.action_size))
+        self.actor = self._network(DeterministicActor, actor_network, "actor_network", 0)
+        self.critic = self._network(ContinuousQNetwork, critic_network, "critic_network", 1, ("output_activation",))
+        self._register("actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
+        self._register("critic", "critic_target", "critic_optimizer", "lr_critic")
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in ("lr_actor", "lr_critic", "gamma", "tau")}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return (self.policy_freq,)
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """Algorithm 1 of the paper: critic by squared TD error, policy by the critic's gradient, both targets."""
+        hp, weight = engine.hp, batch.weight
+        with torch.no_grad():
+            next_value = engine.target("critic")(batch.next_obs, engine.target("actor")(batch.next_obs)).squeeze(-1)
+            target = bootstrap(batch.reward, batch.discounts(hp["gamma"]), next_value)
+        value = engine.network("critic")(batch.obs, batch.action.to(target.dtype)).squeeze(-1)
+        loss, error = weighted_squared_error(value, target, weight)
+        engine.minimise("critic_optimizer", loss)
+        actor_loss = None
+        if batch.number % self.policy_freq == 0:
+            judged = engine.through("critic")(batch.obs, engine.network("actor")(batch.obs)).squeeze(-1)
+            actor_loss = deterministic_policy_loss(judged, weight)
+            engine.minimise("actor_optimizer", actor_loss)
+            engine.track("actor", hp["tau"])
+        engine.track("critic", hp["tau"])
+        return UpdateResult(loss.detach(), None if actor_loss is None else actor_loss.detach(), error.detach().abs())

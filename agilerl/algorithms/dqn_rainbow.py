@@ -1,0 +1,350 @@
+"""Rainbow: the combined improvements of deep Q-learning (Hessel et al. 2018, arXiv:1710.02298), each switchable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn, optim
+
+from agilerl.algorithms.checks import check_count, check_discount, check_network, check_not_negative, check_positive
+from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
+from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
+from agilerl.algorithms.core.single_agent import RLAlgorithm
+from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult, soft_update
+from agilerl.algorithms.dqn import DQN
+from agilerl.config.algorithms import wrong_actions
+from agilerl.errors import AlgorithmError, ShapeError
+from agilerl.losses.actor_critic import weighted_squared_error
+from agilerl.losses.distributional import categorical_divergence, expected_index, project
+from agilerl.losses.td import q_learning_target, take
+from agilerl.modules.base import EvolvableModule
+from agilerl.networks.base import checked_arguments
+from agilerl.networks.rainbow_network import RainbowQNetwork, check_support
+from agilerl.rng import Purpose, stream
+
+
+class RainbowDQN(RLAlgorithm):
+    """Double, duelling, distributional (C51), noisy Q-learning, from n-step and prioritised replay.
+
+    Args:
+        observation_space: vector (Box of rank 1), Discrete, MultiDiscrete or MultiBinary.
+        action_space: Discrete.
+        index: unique id within the population.
+        hp_config: mutable hyperparameters, any numeric argument below. A new `num_atoms` carries the weights over,
+            a new `noise_std` scales the learned noise, `v_min` and `v_max` move the support.
+        net_config: `{"encoder_config": {"hidden_size": [..]}, "head_config": {..}, "latent_dim": ..}`.
+        batch_size: transitions per update.
+        lr: learning rate of Adam.
+        learn_step: environment steps per update.
+        gamma: discount per step, in [0, 1].
+        tau: share of the online weights in each soft target update, in (0, 1].
+        beta: exponent of the importance weights at the start, for `memory.sample(batch_size, agent.beta)`.
+        prior_eps: added to every new priority.
+        num_atoms, v_min, v_max: support of the return distributions.
+        noise_std: scale of the noise in untrained noisy layers.
+        n_step: steps of the transitions that `learn` gets as `n_experiences`.
+        mut: label of the last mutation.
+        normalize_images: kept for image observations.
+        combined_reward: learn from one-step and n-step transitions together where `learn` gets both.
+        actor_network: a network to use instead of building one.
+        device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
+        double, dueling, distributional, noisy: which of the improvements are used; without `noisy` it explores by
+            ε-greedy actions, without `distributional` it minimises the squared TD error.
+        seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
+    """
+
+    policy_class = RainbowQNetwork
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: int = 64,
+        lr: float = 1e-4,
+        learn_step: int = 5,
+        gamma: float = 0.99,
+        tau: float = 1e-3,
+        beta: float = 0.4,
+        prior_eps: float = 1e-6,
+        num_atoms: int = 51,
+        v_min: float = 0.0,
+        v_max: float = 200.0,
+        noise_std: float = 0.5,
+        n_step: int = 3,
+        mut: str | None = None,
+        normalize_images: bool = True,
+        combined_reward: bool = False,
+        actor_network: EvolvableModule | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        double: bool = True,
+        dueling: bool = True,
+        distributional: bool = True,
+        noisy: bool = True,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
+        if not isinstance(action_space, gym.spaces.Discrete):
+            raise wrong_actions("RainbowDQN", action_space)
+        if action_space.start != 0:
+            raise AlgorithmError(
+                f"RainbowDQN numbers actions from 0; got {action_space}. fix: wrap the environment in "
+                "gymnasium.wrappers.TransformAction, with Discrete(n) as its action space."
+            )
+        check_count("RainbowDQN", batch_size=batch_size, learn_step=learn_step, n_step=n_step)
+        check_positive("RainbowDQN", lr=lr, noise_std=noise_std)
+        check_not_negative("RainbowDQN", beta=beta, prior_eps=prior_eps)
+        check_discount("RainbowDQN", gamma, tau)
+        if actor_network is not None:
+            network = check_network("actor_network", actor_network)
+        else:
+            own = {"num_atoms": num_atoms, "v_min": v_min, "v_max": v_max, "noise_std": noise_std}
+            own |= {"dueling": dueling, "distributional": distributional, "noisy": noisy}
+            arguments = {**checked_arguments(net_config, RainbowQNetwork), **own}
+            network = RainbowQNetwork(
+                observation_space, action_space, device=device, random_seed=self.seed, **arguments
+            )
+        if isinstance(network, RainbowQNetwork):  # a network that is given says itself what it is
+            num_atoms, v_min, v_max = network.num_atoms, network.v_min, network.v_max
+            distributional, dueling, noisy = network.distributional, network.dueling, network.noisy
+            noise_std = network.noise_std
+        self.batch_size, self.lr, self.learn_step, self.gamma, self.tau = batch_size, lr, learn_step, gamma, tau
+        self.beta, self.prior_eps, self.n_step, self.combined_reward = beta, prior_eps, n_step, combined_reward
+        self.num_atoms, self.v_min, self.v_max = check_support(num_atoms, v_min, v_max)
+        self.noise_std = noise_std
+        self.double, self.dueling, self.distributional, self.noisy = double, dueling, distributional, noisy
+        self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config
+        self.actor = network
+        self.actor_target = network.clone()
+        self.actor_target.requires_grad_(False)
+        self.part_noise()
+        self.optimizer = OptimizerWrapper(optim.Adam, self.actor, self.lr, lr_name="lr")
+        self.register_network_group(NetworkGroup(self.actor, self.actor_target, policy=True))
+        self.register_mutation_hook("part_noise")
+
+    # --- hyperparameters that live in the networks -----------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        before = self.__dict__.get(name)
+        super().__setattr__(name, value)
+        if name in ("num_atoms", "v_min", "v_max", "noise_std") and "optimizer" in self.__dict__ and value != before:
+            self._follow_in_networks(name, value)
+
+    def _follow_in_networks(self, name: str, value: Any) -> None:
+        """Carry a new value of one of the four into policy, target and optimiser."""
+        for network in (self.actor, self.actor_target):
+            if not isinstance(network, RainbowQNetwork):
+                continue
+            if name == "num_atoms":
+                network.set_num_atoms(value)
+            elif name == "noise_std":
+                network.set_noise_std(value)
+            else:
+                setattr(network, name, float(value))
+        if name == "num_atoms" and isinstance(self.actor, RainbowQNetwork):
+            self.actor_target.requires_grad_(False)
+            self.optimizer.rebuild({"actor": self.actor}, {"actor": self.actor.last_transfer})
+
+    def part_noise(self) -> None:
+        """Give policy and target noise of their own: a copy would draw the same."""
+        key = int(np.asarray(self.actor.rng.integers(0, 2**31 - 1)).ravel()[0])
+        self.actor_target.rng = stream(self.seed, Purpose.INITIAL_WEIGHTS, generation=3, member=key)
+
+    def clone(self, index: int | None = None, wrap: bool = True) -> Self:
+        twin = super().clone(index, wrap)
+        if index is not None and index != self.index:
+            twin.actor.rng = stream(self.seed, Purpose.INITIAL_WEIGHTS, generation=4 + len(self.fitness), member=index)
+            twin.part_noise()
+        return twin
+
+    @property
+    def criterion(self) -> nn.Module:
+        """The loss that `update` writes out with row weights."""
+        return nn.KLDivLoss(reduction="batchmean") if self.distributional else nn.MSELoss()
+
+    # --- learning --------------------------------------------------------------------------------------------------
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        check_support(self.num_atoms, self.v_min, self.v_max)
+        return {name: getattr(self, name) for name in ("lr", "gamma", "tau", "v_min", "v_max", "prior_eps")}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return self.double, self.dueling, self.distributional, self.noisy
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """One step on D_KL(Φ T z ‖ z) (section 3 of the paper), or on the squared TD error; one soft target update."""
+        hp, noisy = engine.hp, self.noisy
+        if noisy:
+            engine.reset_noise("actor")
+        with torch.no_grad():
+            if self.double:
+                selector, valuer = engine.frozen_and_target("actor")(batch.next_obs)
+            else:
+                selector = valuer = engine.target("actor")(batch.next_obs)
+            ranking = expected_index(selector) if self.distributional else selector
+            if batch.next_mask is not None:  # an illegal action is never taken, so its value is never learned
+                ranking = ranking.masked_fill(~batch.next_mask, float("-inf"))
+            discount = batch.discounts(hp["gamma"])
+            if self.distributional:
+                chosen = _rows(valuer, ranking.max(-1).indices).softmax(-1)
+                target = project(chosen, batch.reward, discount, hp["v_min"], hp["v_max"])
+            else:
+                target = q_learning_target(batch.reward, discount, valuer, ranking)
+        values = engine.network("actor")(batch.obs)
+        if self.distributional:
+            each = categorical_divergence(_rows(values, batch.action), target)
+            loss = (batch.weight * each).sum(-1)
+        else:
+            loss, each = weighted_squared_error(take(values, batch.action), target, batch.weight)
+        engine.minimise("optimizer", loss)
+        engine.track("actor", hp["tau"])
+        return UpdateResult(loss.detach(), priorities=each.detach().abs() + hp["prior_eps"])
+
+    def learn_from(
+        self, experiences: Any, n_experiences: Any = None, per: bool = False
+    ) -> tuple[float, Any, np.ndarray | None]:
+        """One update.
+
+        Args:
+            experiences: sampled one-step transitions, as `RLAlgorithm.learn` takes them; with `per` also `weights`
+                and `idxs` [B, 1]. `discount` [B], where there is one, stands for γ·(1 − done).
+            n_experiences: transitions of `n_step` steps for the same rows: what is learned from (together with the
+                one-step ones where `combined_reward`).
+            per: weigh rows by `weights`, and return new priorities.
+
+        Returns:
+            (loss before the update, `idxs` of the batch or None, new priorities [B] or None without `per`).
+        """
+        batch = self._batch(experiences, 1)
+        size = batch.reward.shape[0]
+        if n_experiences is not None:
+            later = self._batch(n_experiences, self.n_step)
+            if later.reward.shape[0] != size:
+                raise ShapeError(
+                    f"RainbowDQN.learn got {size} experiences and {later.reward.shape[0]} n_experiences. "
+                    "fix: n_step_memory.sample_from_indices(experiences['idxs'])."
+                )
+            batch = _side_by_side(batch, later) if self.combined_reward else later
+        extra = _entries(experiences, "weights", "idxs")
+        if per:
+            if "weights" not in extra:
+                raise ShapeError("RainbowDQN.learn(per=True) got no weights. fix: sample a PrioritizedReplayBuffer.")
+            given = torch.as_tensor(extra["weights"]).to(batch.weight).flatten()
+            batch = replace(batch, weight=batch.weight * given.repeat(len(batch.weight) // size))
+        result = self.learn_batch(batch)
+        priorities = None
+        if per and result.priorities is not None:
+            priorities = result.priorities.reshape(-1, size).sum(0).cpu().numpy()
+        return float(result.loss), extra.get("idxs"), priorities
+
+    def _batch(self, experiences: Any, steps: int) -> TransitionBatch:
+        """A batch whose `discount` [B] is that of `steps` steps, or the one that is stored with it."""
+        batch = self.make_batch(experiences)
+        stored = _entries(experiences, "discount").get("discount")
+        discount = self.gamma**steps * (1 - batch.done)
+        if stored is not None:
+            discount = torch.as_tensor(stored).to(batch.done).reshape(batch.done.shape)
+        return replace(batch, discount=discount)
+
+    def soft_update(self) -> None:
+        """One soft target update with `tau`."""
+        soft_update(self.actor, self.actor_target, self.tau)
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    def policy_output(self, obs: Any) -> Tensor:
+        """As everywhere, with new noise for every vector step of a noisy policy in training mode."""
+        if self.noisy and self.actor.training and isinstance(self.actor, RainbowQNetwork):
+            self.actor.reset_noise()
+        return super().policy_output(obs)
+
+    def _values(self, outputs: Tensor) -> Tensor:
+        """What ranks the actions [..., A], from raw outputs."""
+        return expected_index(outputs) if self.distributional else outputs
+
+    def greedy(self, outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:  # type: ignore[override]
+        """The legal action of highest expected return; mask [..., A] 1 = legal; returns [...] int64."""
+        return DQN.greedy(self._values(outputs), mask)
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+        """Uniform numbers for ε-greedy actions; none for noisy layers, which explore by themselves."""
+        return (np.zeros(shape),) if self.noisy else (rng.random(shape), rng.random(shape))
+
+    def explore(
+        self, outputs: Tensor, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The greedy action under the noise that the outputs were made with; ε-greedy without noisy layers."""
+        if self.noisy:
+            return self.greedy(outputs, mask)
+        return DQN.explore(self._values(outputs), (draws[0], draws[1]), epsilon, mask)
+
+    def get_action(
+        self,
+        obs: Any,
+        epsilon: float = 0.0,
+        action_mask: np.ndarray | None = None,
+        training: bool | None = None,
+    ) -> np.ndarray:
+        """Actions [E] int64, [1] for one observation.
+
+        Args:
+            obs: one observation or a batch [E, ...], numpy or torch.
+            epsilon: probability of a random action, without noisy layers.
+            action_mask: [A] or [E, A], 1 = legal.
+            training: with noise or without; None: as the agent's mode is. The mode is left as it was.
+        """
+        before = self.actor.training
+        self.actor.train(before if training is None else training)
+        try:
+            with torch.no_grad():
+                outputs = self.policy_output(obs)
+        finally:
+            self.actor.train(before)
+        outputs = outputs.unsqueeze(0) if outputs.dim() == 1 + self.distributional else outputs
+        values = self._values(outputs)
+        mask = None
+        if action_mask is not None:
+            mask = np.broadcast_to(np.stack([np.asarray(row) for row in action_mask]), tuple(values.shape))
+            if not mask.any(axis=-1).all():
+                raise ShapeError("RainbowDQN.get_action got an action_mask that allows no action in some row")
+        if self.noisy or epsilon <= 0:
+            return DQN.greedy(values, mask)
+        draws = (self._exploration.random(values.shape[:-1]), self._exploration.random(values.shape[:-1]))
+        return DQN.explore(values, draws, epsilon, mask)
+
+    def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+        return self.get_action(obs, 0.0, mask, training=False)
+
+
+def _rows(values: Tensor, action: Tensor) -> Tensor:
+    """The atoms of one action per row: [..., A, K] and int64 [...] give [..., K]."""
+    index = action[..., None, None].expand(*action.shape, 1, values.shape[-1])
+    return values.gather(-2, index).squeeze(-2)
+
+
+def _side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionBatch:
+    """Both batches as one, each with its own weights: their losses add."""
+    joined: dict[str, Any] = {
+        name: torch.cat((value, getattr(second, name))) if getattr(second, name) is not None else None
+        for name, value in vars(first).items()
+        if isinstance(value, Tensor)
+    }
+    return replace(first, **joined)
+
+
+def _entries(experiences: Any, *names: str) -> dict[str, Any]:
+    """Those of the named entries that a mapping of experiences has."""
+    if not (isinstance(experiences, Mapping) or hasattr(experiences, "keys")):
+        return {}
+    there = set(experiences.keys())
+    return {name: experiences[name] for name in names if name in there}

@@ -1,0 +1,236 @@
+"""Soft actor-critic with a learned temperature (Haarnoja et al. 2018, arXiv:1812.05905), also for discrete actions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms.actor_critic import ActorCritic
+from agilerl.algorithms.checks import check_count, check_discount, check_positive, refuse_sharing
+from agilerl.algorithms.core.registry import HyperparameterConfig
+from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.algorithms.dqn import DQN
+from agilerl.config.algorithms import wrong_actions
+from agilerl.errors import AlgorithmError
+from agilerl.losses.actor_critic import (
+    bootstrap,
+    discrete_soft_value,
+    soft_policy_loss,
+    soft_value,
+    temperature_loss,
+    weighted_squared_error,
+)
+from agilerl.losses.td import take
+from agilerl.modules.base import EvolvableModule
+from agilerl.networks.actors import StochasticActor, check_bounded
+from agilerl.networks.critics import ContinuousQNetwork
+from agilerl.networks.distributions import categorical_sample, masked_logits, split_normal, squashed_normal_sample
+from agilerl.networks.q_networks import QNetwork
+from agilerl.networks.value_networks import Temperature
+
+CRITICS = ("critic_1", "critic_2")
+POLICY_KEYS = ("output_activation", "squash_output", "log_std_init")  # of `net_config`, not for critics
+
+
+class SAC(ActorCritic):
+    """Soft actor-critic: a squashed normal policy for Box actions, a categorical one for Discrete actions.
+
+    The discrete form (Christodoulou 2019, arXiv:1910.07207) takes expectations over the actions instead of samples.
+
+    Args:
+        observation_space: vector (Box of rank 1), Discrete, MultiDiscrete or MultiBinary.
+        action_space: Box with finite bounds, or Discrete from 0.
+        index: unique id within the population.
+        hp_config: mutable hyperparameters: any numeric argument below, and `target_entropy`.
+        net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of policy and critics.
+        batch_size: transitions per update.
+        lr_actor, lr_critic, lr_alpha: learning rates of Adam, for policy, critics and temperature.
+        learn_step: environment steps per update.
+        gamma: discount per step, in [0, 1]. tau: share of the online weights in each soft target update, in (0, 1].
+        normalize_images: kept for image observations.
+        mut: label of the last mutation.
+        init_temperature: α at the start. learn_temperature: False keeps it there.
+        target_entropy: entropy in nats that the temperature steers to, of raw actions in [-1, 1]; None: -A for Box
+            actions (appendix D of the paper), 0.98 · log A for Discrete ones (section 5 of the discrete paper).
+        actor_network, critic_networks: networks to use instead of building them; two critics.
+        share_encoders: not available yet.
+        device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
+        seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
+    """
+
+    policy_class = StochasticActor
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: int = 256,
+        lr_actor: float = 3e-4,
+        lr_critic: float = 3e-4,
+        lr_alpha: float = 3e-4,
+        learn_step: int = 1,
+        gamma: float = 0.99,
+        tau: float = 5e-3,
+        normalize_images: bool = True,
+        mut: str | None = None,
+        init_temperature: float = 1.0,
+        target_entropy: float | None = None,
+        learn_temperature: bool = True,
+        actor_network: EvolvableModule | None = None,
+        critic_networks: Sequence[EvolvableModule] | None = None,
+        share_encoders: bool = False,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
+        self._check_actions(action_space)
+        check_count("SAC", batch_size=batch_size, learn_step=learn_step)
+        check_positive("SAC", lr_actor=lr_actor, lr_critic=lr_critic, lr_alpha=lr_alpha)
+        check_positive("SAC", init_temperature=init_temperature)
+        check_discount("SAC", gamma, tau)
+        refuse_sharing("SAC", share_encoders)
+        self.batch_size, self.learn_step = batch_size, learn_step
+        self.lr_actor, self.lr_critic, self.lr_alpha, self.gamma, self.tau = lr_actor, lr_critic, lr_alpha, gamma, tau
+        self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config
+        self.share_encoders, self.learn_temperature = share_encoders, learn_temperature
+        self.init_temperature = init_temperature
+        self.target_entropy = self._usual_entropy() if target_entropy is None else float(target_entropy)
+        self.actor = self._network(StochasticActor, actor_network, "actor_network", 0, squash_output=not self.discrete)
+        critic = QNetwork if self.discrete else ContinuousQNetwork
+        self.critic_1, self.critic_2 = self._twin_critics(critic, critic_networks, POLICY_KEYS)
+        self.temperature = Temperature(init_temperature, device=device, random_seed=self.seed)
+        self._register("actor", None, "actor_optimizer", "lr_actor", policy=True)
+        self._register("critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
+        self._register("critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
+        self._register("temperature", None, "alpha_optimizer", "lr_alpha")
+
+    @staticmethod
+    def _check_actions(space: gym.Space[Any]) -> None:
+        if isinstance(space, gym.spaces.Box):
+            check_bounded(space, "SAC")
+        elif not isinstance(space, gym.spaces.Discrete):
+            raise wrong_actions("SAC", space)
+        elif space.start != 0:
+            raise AlgorithmError(
+                f"SAC numbers actions from 0; got {space}. fix: wrap the environment in "
+                "gymnasium.wrappers.TransformAction, with Discrete(n) as its action space."
+            )
+
+    @property
+    def discrete(self) -> bool:
+        """Whether actions are a choice among n."""
+        return isinstance(self.action_space, gym.spaces.Discrete)
+
+    @property
+    def alpha(self) -> float:
+        """The temperature as it is now."""
+        return self.temperature.alpha
+
+    def _usual_entropy(self) -> float:
+        if isinstance(self.action_space, gym.spaces.Discrete):
+            return 0.98 * math.log(self.action_space.n)
+        return -float(self.action_size)
+
+    # --- learning --------------------------------------------------------------------------------------------------
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        names = ("lr_actor", "lr_critic", "lr_alpha", "gamma", "tau", "target_entropy")
+        return {name: getattr(self, name) for name in names}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return (self.learn_temperature,)
+
+    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Standard normal numbers of the sampled actions, [*shape, A] each; none for discrete actions."""
+        if self.discrete:
+            return {}
+        return {name: rng.standard_normal((*shape, self.action_size)) for name in ("action", "next_action")}
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """Algorithm 1 of the paper: both critics, the policy, the temperature, both targets."""
+        hp, weight = engine.hp, batch.weight
+        nothing = batch.reward.new_zeros(*batch.reward.shape[:-1], 1, 0)
+        log_alpha = engine.network("temperature")(nothing).squeeze(-1)  # [..., 1]
+        alpha = log_alpha.detach().exp()
+        with torch.no_grad():
+            next_value = self._next_value(engine, batch, alpha)
+            target = bootstrap(batch.reward, batch.discounts(hp["gamma"]), next_value)
+        losses, errors = [], []
+        for name in CRITICS:
+            loss, error = weighted_squared_error(self._value(engine, name, batch), target, weight)
+            engine.minimise(f"{name}_optimizer", loss)
+            losses.append(loss.detach())
+            errors.append(error.detach().abs())
+        actor_loss, entropy = self._policy_loss(engine, batch, alpha)
+        engine.minimise("actor_optimizer", actor_loss)
+        if self.learn_temperature:
+            engine.minimise("alpha_optimizer", temperature_loss(log_alpha, entropy, hp["target_entropy"], weight))
+        for name in CRITICS:
+            engine.track(name, hp["tau"])
+        return UpdateResult(losses[0] + losses[1], actor_loss.detach(), torch.maximum(*errors))
+
+    def _next_value(self, engine: UpdateEngine, batch: TransitionBatch, alpha: Tensor) -> Tensor:
+        """Soft value [..., B] of the next observation under the policy as it is now."""
+        raw = engine.frozen("actor")(batch.next_obs)
+        if self.discrete:
+            first, second = (engine.target(name)(batch.next_obs) for name in CRITICS)
+            return discrete_soft_value(first, second, masked_logits(raw, batch.next_mask).log_softmax(-1), alpha)
+        action, log_prob = squashed_normal_sample(raw, batch.noise["next_action"])
+        first, second = (engine.target(name)(batch.next_obs, action).squeeze(-1) for name in CRITICS)
+        return soft_value(first, second, log_prob, alpha)
+
+    def _value(self, engine: UpdateEngine, name: str, batch: TransitionBatch) -> Tensor:
+        """Q of the action taken [..., B]."""
+        if self.discrete:
+            return take(engine.network(name)(batch.obs), batch.action)
+        return engine.network(name)(batch.obs, batch.action.to(batch.reward.dtype)).squeeze(-1)
+
+    def _policy_loss(self, engine: UpdateEngine, batch: TransitionBatch, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """(loss of the policy [...], entropy or its one-sample estimate [..., B] as a constant)."""
+        raw = engine.network("actor")(batch.obs)
+        if self.discrete:
+            log_prob = raw.log_softmax(-1)
+            first, second = (engine.frozen(name)(batch.obs) for name in CRITICS)
+            loss = -(batch.weight * discrete_soft_value(first, second, log_prob, alpha)).sum(-1)
+            return loss, -(log_prob.exp() * log_prob).sum(-1).detach()
+        action, log_prob = squashed_normal_sample(raw, batch.noise["action"])
+        first, second = (engine.through(name)(batch.obs, action).squeeze(-1) for name in CRITICS)
+        return soft_policy_loss(first, second, log_prob, alpha, batch.weight), -log_prob.detach()
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    def greedy(self, outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:  # type: ignore[override]
+        """tanh of the mean [..., A], or the most probable legal action [...]."""
+        if self.discrete:
+            return DQN.greedy(outputs, mask)
+        action: np.ndarray = split_normal(outputs)[0].tanh().cpu().numpy()
+        return action
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+        """Standard normal numbers [*shape, A], or uniform ones [*shape] for discrete actions."""
+        return (rng.random(shape) if self.discrete else rng.standard_normal((*shape, self.action_size)),)
+
+    def explore(
+        self, outputs: Tensor, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
+    ) -> np.ndarray:
+        """A sample of the policy: raw actions [..., A], or a legal action [...]; `epsilon` has no meaning."""
+        numbers = torch.from_numpy(draws[0]).to(outputs)
+        if self.discrete:
+            legal = None if mask is None else torch.as_tensor(np.array(mask), device=outputs.device)
+            chosen = categorical_sample(masked_logits(outputs, legal), numbers)
+        else:
+            chosen = squashed_normal_sample(outputs, numbers)[0]
+        action: np.ndarray = chosen.cpu().numpy()
+        return action

@@ -1,0 +1,62 @@
+"""Categorical distributions of returns. Leading axes are free: members [N]; then batch [B] and atoms [K]."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def expected_index(logits: Tensor) -> Tensor:
+    """Σ_k k · softmax(logits)_k: logits [..., K] -> [...].
+
+    The expected return is v_min + Δ · this, with Δ > 0: both rank actions alike, whatever the support.
+    """
+    index = torch.arange(logits.shape[-1], dtype=logits.dtype, device=logits.device)
+    return (logits.softmax(-1) * index).sum(-1)
+
+
+def project(probabilities: Tensor, reward: Tensor, discount: Tensor, v_min: Tensor, v_max: Tensor) -> Tensor:
+    """The return distribution one step earlier, on the same atoms (Bellemare et al. 2017, arXiv:1707.06887, eq. 7).
+
+    T z_j = r + γ z_j, clipped to [v_min, v_max], gives its probability p_j to the two atoms around it:
+    m_i = Σ_j [1 − |T z_j − z_i| / Δ]₀¹ · p_j with z_i = v_min + i · Δ, Δ = (v_max − v_min) / (K − 1).
+
+    Args:
+        probabilities: [..., B, K] of the next state under its chosen action.
+        reward: [..., B] (the discounted sum of n rewards after n steps).
+        discount: [..., B] γⁿ · (1 − terminated); with 0 everything falls on the reward.
+        v_min, v_max: scalars, or [..., 1] per member.
+
+    Returns:
+        [..., B, K], summing to 1 where `probabilities` do; no gradient is meant to pass.
+    """
+    atoms = probabilities.shape[-1]
+    low, high = v_min.unsqueeze(-1), v_max.unsqueeze(-1)  # [..., 1, 1], or [1]
+    spacing = (high - low) / (atoms - 1)
+    support = low + torch.arange(atoms, dtype=probabilities.dtype, device=probabilities.device) * spacing
+    moved = torch.addcmul(reward.unsqueeze(-1), discount.unsqueeze(-1), support)
+    moved = torch.minimum(torch.maximum(moved, low), high)
+    place = ((moved - low) / spacing).clamp_(0, atoms - 1)
+    lower = place.floor()
+    share = place - lower
+    below = lower.long()
+    above = (below + 1).clamp_(max=atoms - 1)  # on an atom the share of the one above is 0, so this never counts twice
+    projected = torch.zeros_like(probabilities)
+    projected.scatter_add_(-1, below, probabilities * (1 - share))
+    projected.scatter_add_(-1, above, probabilities * share)
+    return projected
+
+
+def categorical_divergence(logits: Tensor, target: Tensor) -> Tensor:
+    """D_KL(target ‖ softmax(logits)) per row: the loss of Hessel et al. 2018, arXiv:1710.02298, section 3.
+
+    Its gradient in `logits` is softmax(logits) − target, that of the cross-entropy.
+
+    Args:
+        logits: [..., K]. target: [..., K] probabilities, a constant.
+
+    Returns:
+        [...], at least 0 up to rounding.
+    """
+    divergence: Tensor = (torch.special.xlogy(target, target) - target * logits.log_softmax(-1)).sum(-1)
+    return divergence

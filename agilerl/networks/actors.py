@@ -1,0 +1,225 @@
+"""Policies: deterministic ones for continuous actions, stochastic ones for every space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, unknown_name
+from agilerl.modules.base import EvolvableModule
+from agilerl.modules.spec import DenseStack
+from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.distributions import ActionDistribution, distribution_of, squashed_normal_sample
+from agilerl.networks.parts import dense_stacks, joined, overrides
+
+OUTPUT_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "Tanh": (-1.0, 1.0),
+    "Softsign": (-1.0, 1.0),
+    "Sigmoid": (0.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "GumbelSoftmax": (0.0, 1.0),
+}
+"""Activations with a bounded range, which is mapped to the bounds of the actions."""
+
+
+def get_output_bounds(activation: str) -> tuple[float, float]:
+    """Lowest and highest output of an activation.
+
+    Raises:
+        ConfigError: the activation is unknown or its range is not bounded.
+    """
+    if activation not in OUTPUT_BOUNDS:
+        raise ConfigError(unknown_name("bounded output activation", str(activation), OUTPUT_BOUNDS))
+    return OUTPUT_BOUNDS[activation]
+
+
+def rescale_action(action: Any, low: Any, high: Any, activation: str = "Tanh") -> Any:
+    """Actions from the range of `activation` to [low, high], by one affine map per component.
+
+    Args:
+        action: [..., A] numpy or torch; what lies outside of the range lands outside of the bounds.
+        low, high: [A]; a component with an infinite bound keeps its value.
+        activation: whose range `action` is in.
+
+    Returns:
+        [..., A], of the kind of `action` and of the dtype of the bounds.
+    """
+    lowest, highest = get_output_bounds(activation)
+    bounds = [np.asarray(b.detach().cpu() if isinstance(b, Tensor) else b) for b in (low, high)]
+    dtype = torch.from_numpy(np.empty(0, bounds[0].dtype)).dtype
+    # float64 inside: high - low overflows float32 for the widest boxes.
+    bottom, top = (np.asarray(b, np.float64) for b in bounds)
+    finite = np.isfinite(bottom) & np.isfinite(top)
+    bottom, width = np.where(finite, bottom, 0.0), np.where(finite, top, 1.0) - np.where(finite, bottom, 0.0)
+    if isinstance(action, Tensor):
+        given = action.double()
+        start, extent, keep = (torch.as_tensor(v, device=given.device) for v in (bottom, width, ~finite))
+        return torch.where(keep, given, start + (given - lowest) / (highest - lowest) * extent).to(dtype)
+    x = np.asarray(action, np.float64)
+    return np.where(finite, bottom + (x - lowest) / (highest - lowest) * width, x).astype(bounds[0].dtype)
+
+
+class DeterministicActor(EvolvableNetwork):
+    """μ(s): observations [..., O] -> raw actions [..., A] in the range of its output activation, [-1, 1] by default.
+
+    `rescale_action` maps them to the bounds of the space. Arguments as `EvolvableNetwork`; the head's
+    `output_activation` is Tanh unless another bounded one is given.
+
+    Attributes:
+        action_low, action_high: [A] float64 bounds of the space, flattened.
+
+    Raises:
+        AlgorithmError: the action space is no Box, or has an infinite bound.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        encoder_cls: type[EvolvableModule] | None = None,
+        encoder_config: Any = None,
+        head_config: Any = None,
+        min_latent_dim: int = 8,
+        max_latent_dim: int = 128,
+        latent_dim: int = 64,
+        simba: bool = False,
+        recurrent: bool = False,
+        device: str | torch.device = "cpu",
+        random_seed: int | None = None,
+        scale_observations: bool = False,
+    ) -> None:
+        if isinstance(action_space, spaces.Discrete):
+            raise NotAvailableYetError("DeterministicActor for Discrete actions (Gumbel-softmax) is not built yet")
+        if not isinstance(action_space, spaces.Box):
+            raise AlgorithmError(f"DeterministicActor needs Box actions; got {action_space}.")
+        check_bounded(action_space, "DeterministicActor")
+        super().__init__(
+            observation_space, action_space, encoder_cls, encoder_config, head_config,
+            min_latent_dim, max_latent_dim, latent_dim, simba, recurrent, device, random_seed, scale_observations,
+        )  # fmt: skip
+        self._head_config["output_activation"] = self._head_config.get("output_activation") or "Tanh"
+        self.output_activation: str = self._head_config["output_activation"]
+        self.raw_bounds = get_output_bounds(self.output_activation)
+        self.action_low, self.action_high = (
+            np.asarray(bound, np.float64).ravel() for bound in (action_space.low, action_space.high)
+        )
+        self.build_head(len(self.action_low))
+
+    rescale_action = staticmethod(rescale_action)
+    get_output_bounds = staticmethod(get_output_bounds)
+
+
+def check_bounded(space: spaces.Box, owner: str) -> None:
+    """AlgorithmError, naming the components, where a bound of the Box is infinite."""
+    open_ended = ~(np.isfinite(space.low) & np.isfinite(space.high))
+    if open_ended.any():
+        raise AlgorithmError(
+            f"{owner} needs bounded actions; got {space}, with infinite bounds in {int(open_ended.sum())} of "
+            f"{open_ended.size} components. fix: gymnasium.wrappers.RescaleAction, or a Box with finite low and high."
+        )
+
+
+class StochasticActor(EvolvableNetwork):
+    """π(·|s): observations [..., O] -> raw output [..., raw_size] of the distribution over actions.
+
+    The raw output is mean and log standard deviation for Box (2A), logits for the discrete spaces; `distribution`
+    says how to sample from it. `forward` samples by itself, with numbers from a generator of its own.
+
+    Args:
+        squash_output: put actions of a Box through tanh; they lie in [-1, 1], `scale_action` maps them to the bounds.
+        log_std_init: log standard deviation of a Box action that the untrained head's bias gives.
+
+    The other arguments are `EvolvableNetwork`'s.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        encoder_cls: type[EvolvableModule] | None = None,
+        encoder_config: Any = None,
+        head_config: Any = None,
+        min_latent_dim: int = 8,
+        max_latent_dim: int = 128,
+        latent_dim: int = 64,
+        simba: bool = False,
+        recurrent: bool = False,
+        device: str | torch.device = "cpu",
+        random_seed: int | None = None,
+        scale_observations: bool = False,
+        squash_output: bool = False,
+        log_std_init: float = 0.0,
+    ) -> None:
+        if squash_output and not isinstance(action_space, spaces.Box):
+            raise ConfigError(f"squash_output=True is for Box actions; got {action_space}. fix: leave it out.")
+        super().__init__(
+            observation_space, action_space, encoder_cls, encoder_config, head_config,
+            min_latent_dim, max_latent_dim, latent_dim, simba, recurrent, device, random_seed, scale_observations,
+        )  # fmt: skip
+        if self._head_config.get("output_activation") is not None:
+            raise ConfigError(
+                "StochasticActor: head_config['output_activation'] must be None, because the head gives means and "
+                f"logits; got {self._head_config['output_activation']!r}. fix: squash_output=True for bounded actions."
+            )
+        if squash_output:
+            check_bounded(action_space, "StochasticActor with squash_output")  # type: ignore[arg-type]
+        self.squash_output, self.log_std_init = bool(squash_output), float(log_std_init)
+        self.build_head(distribution_of(action_space).raw_size)
+        if self.distribution.is_continuous:
+            with torch.no_grad():
+                bias = self.head_net.model.get_submodule("linear_output").get_parameter("bias")
+                bias[len(bias) // 2 :] += self.log_std_init
+
+    @property
+    def distribution(self) -> ActionDistribution:
+        """What the raw output means."""
+        assert self.action_space is not None
+        return distribution_of(self.action_space, self.squash_output)
+
+    def forward(self, obs: Any, action_mask: Any = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        """(action [..., *], log probability [...], entropy [...]) of one sample per row.
+
+        The entropy of a squashed normal is estimated by −log π of the sample.
+
+        Args:
+            action_mask: [..., ΣA] 1 = legal, for the discrete spaces.
+        """
+        raw, kind = self.output(obs), self.distribution
+        mask = None if action_mask is None else torch.as_tensor(np.asarray(action_mask), device=raw.device)
+        draw = torch.randn if kind.is_continuous else torch.rand
+        shape = (*raw.shape[:-1], *kind.numbers_shape)
+        numbers = draw(shape, generator=self.generator()).to(raw)
+        if kind.kind == "squashed":
+            action, log_prob = squashed_normal_sample(raw, numbers)
+            return action, log_prob, -log_prob
+        action = kind.sample(raw, numbers, mask)
+        return action, kind.log_prob(raw, action.detach(), mask), kind.entropy(raw, mask)
+
+    def action_log_prob(self, obs: Any, action: Tensor, action_mask: Tensor | None = None) -> Tensor:
+        """log π(action | obs) [...], differentiable in the network's parameters."""
+        return self.distribution.log_prob(self.output(obs), action, action_mask)
+
+    def scale_action(self, action: Any) -> Any:
+        """Squashed actions [..., A] in [-1, 1] at the bounds of the Box."""
+        assert isinstance(self.action_space, spaces.Box)
+        return rescale_action(action, self.action_space.low.ravel(), self.action_space.high.ravel(), "Tanh")
+
+    def dense_stack(self) -> DenseStack | None:
+        """Encoder layers, then head layers: what `output` runs."""
+        if overrides(self, EvolvableNetwork, "output", "extract_features") or "head_net" not in self._modules:
+            return None
+        return joined(dense_stacks(self, {"encoder": self.encoder, "head_net": self.head_net}))
+
+
+__all__ = [
+    "DeterministicActor",
+    "StochasticActor",
+    "check_bounded",
+    "get_output_bounds",
+    "rescale_action",
+]

@@ -1,0 +1,269 @@
+"""Distributional action values with duelling streams and noisy layers, each of them optional."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from agilerl.errors import AlgorithmError, ConfigError
+from agilerl.modules.base import EvolvableModule
+from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.morph import Index, prefixed
+from agilerl.modules.noisy import NoisyLinear
+from agilerl.modules.spec import DenseStack
+from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.parts import dense_stacks, overrides
+
+
+class RainbowQNetwork(EvolvableNetwork):
+    """Distributions of returns for every discrete action: observations [..., O] -> values [..., A].
+
+    `output` gives logits [..., A, K] over the K atoms of the support (values [..., A] without `distributional`);
+    `forward` gives the expected values. With `dueling` the head is two streams of equal shape, advantages (`head_net`)
+    and state value (`value_net`), joined by q = v + a − mean_a a per atom (Wang et al. 2016, arXiv:1511.06581, eq. 9;
+    Hessel et al. 2018, arXiv:1710.02298, section 3). Both mutate together, under the head's method names.
+
+    Args:
+        support: the atoms' returns [K], evenly spaced and rising; None: `num_atoms` of them from `v_min` to `v_max`.
+        num_atoms, v_min, v_max: the support where `support` is None.
+        dueling, distributional: see above.
+        noisy, noise_std: noisy linear layers in both streams, and their scale at the start (arXiv:1706.10295).
+
+    The other arguments are `EvolvableNetwork`'s.
+
+    Raises:
+        AlgorithmError: the action space is not Discrete. ConfigError: no valid support.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        support: Any = None,
+        num_atoms: int = 51,
+        noise_std: float = 0.5,
+        encoder_cls: type[EvolvableModule] | None = None,
+        encoder_config: Any = None,
+        head_config: Any = None,
+        min_latent_dim: int = 8,
+        max_latent_dim: int = 128,
+        latent_dim: int = 64,
+        simba: bool = False,
+        recurrent: bool = False,
+        device: str | torch.device = "cpu",
+        random_seed: int | None = None,
+        scale_observations: bool = False,
+        v_min: float = 0.0,
+        v_max: float = 200.0,
+        dueling: bool = True,
+        distributional: bool = True,
+        noisy: bool = True,
+    ) -> None:
+        if not isinstance(action_space, spaces.Discrete):
+            raise AlgorithmError(f"RainbowQNetwork needs Discrete actions; got {action_space}.")
+        super().__init__(
+            observation_space, action_space, encoder_cls, encoder_config, head_config,
+            min_latent_dim, max_latent_dim, latent_dim, simba, recurrent, device, random_seed, scale_observations,
+        )  # fmt: skip
+        if support is not None:
+            num_atoms, v_min, v_max = _range_of(support)
+        self.num_atoms, self.v_min, self.v_max = check_support(num_atoms, v_min, v_max)
+        self.num_actions = int(action_space.n)
+        self.dueling, self.distributional = bool(dueling), bool(distributional)
+        self.noisy, self.noise_std = bool(noisy), float(noise_std)
+        self._head_config |= {"noisy": self.noisy, "noise_std": self.noise_std}
+        self.build_head(self.num_actions * self._width)
+        if self.dueling:
+            self.value_net = EvolvableMLP(
+                num_inputs=self.latent_dim,
+                num_outputs=self._width,
+                device=self._device,
+                name="value",
+                random_seed=self._seeds[1] + 1,
+                **self._head_config,
+            )
+            self.value_net.disable_mutations()  # it follows the head
+            self.value_net.rng = self.rng
+        self.reset_noise()
+
+    @property
+    def _width(self) -> int:
+        """Outputs per action."""
+        return self.num_atoms if self.distributional else 1
+
+    @property
+    def support(self) -> Tensor:
+        """The support [K], in the network's dtype."""
+        like = next(self.parameters())
+        return torch.linspace(self.v_min, self.v_max, self.num_atoms, dtype=like.dtype, device=like.device)
+
+    def get_init_dict(self) -> dict[str, Any]:
+        """Constructor arguments of this network as it is now; the support as its three numbers."""
+        return super().get_init_dict() | {"support": None}
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def _streams(self) -> dict[str, Any]:
+        names = ("encoder", "head_net", "value_net") if self.dueling else ("encoder", "head_net")
+        return {name: self._modules[name] for name in names}
+
+    def combine(self, parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor) -> Tensor:
+        """Logits [..., A, K] (values [..., A]) from what runs the parts; obs preprocessed [..., in]."""
+        features = parts["encoder"](obs)
+        values = parts["head_net"](features)
+        values = values.view(*values.shape[:-1], self.num_actions, self._width)
+        if self.dueling:
+            values = parts["value_net"](features).unsqueeze(-2) + values - values.mean(-2, keepdim=True)
+        return values if self.distributional else values.squeeze(-1)
+
+    def output(self, obs: Any) -> Tensor:
+        """Logits [..., A, K] over the atoms, or values [..., A] without `distributional`."""
+        return self.combine(self._streams(), self.preprocess(obs))
+
+    def forward(self, obs: Any) -> Tensor:
+        """Expected values [..., A]."""
+        output = self.output(obs)
+        return (output.softmax(-1) * self.support).sum(-1) if self.distributional else output
+
+    def judged(self, obs: Any) -> Tensor:
+        """What mutations measure their effect on: the expected values [..., A], not the logits."""
+        return self.forward(obs)
+
+    def dense_parts(self) -> dict[str, DenseStack] | None:
+        """The stacks that `combine` joins; None where one is no plain stack, as with noisy layers."""
+        if overrides(self, RainbowQNetwork, "output", "combine"):
+            return None
+        return dense_stacks(self, self._streams())
+
+    def reset_noise(self) -> None:
+        """Draw the noise of all noisy layers anew."""
+        if self.noisy:
+            for name in ("head_net", "value_net"):
+                if name in self._modules:
+                    self._modules[name].reset_noise()  # type: ignore[union-attr, operator]
+
+    # -- hyperparameters that live in the network -----------------------------------------------------------------
+
+    @torch.no_grad()
+    def set_noise_std(self, noise_std: float) -> None:
+        """Scale all learned noise by new / old; growth draws its noise at the new scale."""
+        if not noise_std > 0:
+            raise ConfigError(f"noise_std must be above 0; got {noise_std!r}. fix: 0.5.")
+        factor, self.noise_std = float(noise_std) / self.noise_std, float(noise_std)
+        self._head_config["noise_std"] = self.noise_std
+        for mlp in self._mlps():
+            mlp.noise_std = self.noise_std
+            for _, layer in mlp.named_modules():
+                if isinstance(layer, NoisyLinear):
+                    layer.noise_std = self.noise_std
+                    layer.weight_sigma.mul_(factor)
+                    layer.bias_sigma.mul_(factor)
+
+    @torch.no_grad()
+    def set_num_atoms(self, num_atoms: int) -> None:
+        """Change the number of atoms of the same range.
+
+        The logits of a new atom are those of the two old atoms around it, interpolated linearly, so that the shape of
+        the distributions is kept; optimiser moments (`last_transfer`) come from the nearest old atom.
+        """
+        check_support(num_atoms, self.v_min, self.v_max)
+        old, self.num_atoms = self.num_atoms, int(num_atoms)
+        self.last_transfer, self.last_refit = {}, True
+        if not self.distributional or old == self.num_atoms:
+            return
+        place = np.linspace(0, old - 1, self.num_atoms)
+        below = np.minimum(place.astype(np.int64), old - 2)
+        share = torch.as_tensor(place - below)
+        for name, mlp in zip(("head_net", "value_net"), self._mlps(), strict=False):
+            blocks = mlp.num_outputs // old
+            start = np.repeat(np.arange(blocks, dtype=np.int64) * old, self.num_atoms)
+            lower, fraction = start + np.tile(below, blocks), share.repeat(blocks)
+            before = {n: p.detach().clone() for n, p in _output_layer(mlp).named_parameters()}
+            nearest: Index = start + np.tile(np.rint(place).astype(np.int64), blocks)
+            mlp.resize_outputs(nearest)
+            for key, parameter in _output_layer(mlp).named_parameters():
+                t = fraction.to(parameter).reshape(-1, *[1] * (parameter.dim() - 1))
+                parameter.copy_(torch.lerp(before[key][lower], before[key][lower + 1], t))
+            self.last_transfer |= prefixed(name, mlp.last_transfer)
+        self.reset_noise()
+
+    def _mlps(self) -> list[EvolvableMLP]:
+        return [self.head_net, self.value_net] if self.dueling else [self.head_net]
+
+    # -- mutations -----------------------------------------------------------------------------------------------
+
+    def apply_mutation(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """As everywhere; what happens to the head happens to the value stream, which chooses its own units."""
+        result = super().apply_mutation(name, *args, **kwargs)
+        applied = self.last_mutation_attr
+        if self.dueling and applied is not None and applied.startswith("head_net."):
+            getattr(self.value_net, applied.removeprefix("head_net."))(**result)
+            self.last_transfer |= prefixed("value_net", self.value_net.last_transfer)
+            self.last_refit = self.last_refit or self.value_net.last_refit
+        return result
+
+    def recreate_network(self, **kwargs: Any) -> None:
+        """Carry out the pending change of the latent width, in encoder and both streams."""
+        index, before = self._latent_index, None
+        if index is None:
+            return
+        if self.dueling:
+            exact = bool((index >= 0).sum() == self.latent_dim) and not self.encoder.output_layernorm
+            if self.fresh == "preserve" and self.value_net.probe_inputs is not None and not exact:
+                before = self.value_net.preactivation(0, self.value_net.probe_inputs)
+            self.value_net.resize_inputs(index)
+        super().recreate_network(**kwargs)
+        if self.dueling:
+            self.last_transfer |= prefixed("value_net", self.value_net.last_transfer)
+            if before is not None and self.value_net.probe_inputs is not None:
+                self.value_net.refit_layer(0, self.value_net.probe_inputs, before)
+
+    def change_activation(self, activation: str, output: bool = False) -> None:
+        """As everywhere, in both streams."""
+        targets = self.value_net.preactivations() if self.dueling else []
+        super().change_activation(activation, output=output)
+        if self.dueling:
+            value, probe = self.value_net, self.value_net.probe_inputs
+            value.probe(None)  # its inputs have changed: it is refitted below, from its first layer on
+            value.change_activation(activation, output=output)
+            value.probe(probe)
+            if probe is not None:
+                value.refit_all(targets, 0)
+
+    @torch.no_grad()
+    def _probe_parts(self) -> None:
+        super()._probe_parts()
+        if "value_net" in self._modules:
+            self.value_net.probe(self.head_net.probe_inputs)
+
+
+def _output_layer(mlp: EvolvableMLP) -> nn.Module:
+    return mlp.model.get_submodule("linear_output")
+
+
+def check_support(num_atoms: Any, v_min: Any, v_max: Any) -> tuple[int, float, float]:
+    """The three numbers of a support, where they make one.
+
+    Raises:
+        ConfigError: fewer than two atoms, or an empty range.
+    """
+    if isinstance(num_atoms, bool) or int(num_atoms) != num_atoms or num_atoms < 2:
+        raise ConfigError(f"num_atoms must be an integer of at least 2; got {num_atoms!r}. fix: 51.")
+    if not v_min < v_max or not np.isfinite([v_min, v_max]).all():
+        raise ConfigError(
+            f"v_min must lie below v_max, both finite; got {v_min!r} and {v_max!r}. "
+            "fix: the smallest and the largest discounted return; as mutable ranges, two that do not overlap."
+        )
+    return int(num_atoms), float(v_min), float(v_max)
+
+
+def _range_of(support: Any) -> tuple[int, float, float]:
+    atoms = np.asarray(support.detach().cpu() if isinstance(support, Tensor) else support, np.float64).ravel()
+    if len(atoms) < 2 or not np.allclose(np.diff(atoms), (atoms[-1] - atoms[0]) / (len(atoms) - 1), rtol=1e-3):
+        raise ConfigError("support must be evenly spaced. fix: torch.linspace(v_min, v_max, num_atoms).")
+    return len(atoms), float(atoms[0]), float(atoms[-1])

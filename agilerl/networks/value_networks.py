@@ -1,0 +1,76 @@
+"""State values, and the learned temperature of maximum-entropy methods."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from agilerl.errors import ConfigError
+from agilerl.modules.base import EvolvableModule, is_untouched
+from agilerl.modules.spec import DenseLayer, DenseStack
+from agilerl.networks.base import EvolvableNetwork
+
+
+class ValueNetwork(EvolvableNetwork):
+    """V(s): observations [..., O] -> values [..., 1]. Arguments as `EvolvableNetwork`."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        encoder_cls: type[EvolvableModule] | None = None,
+        encoder_config: Any = None,
+        head_config: Any = None,
+        min_latent_dim: int = 8,
+        max_latent_dim: int = 128,
+        latent_dim: int = 64,
+        simba: bool = False,
+        recurrent: bool = False,
+        device: str | torch.device = "cpu",
+        random_seed: int | None = None,
+        scale_observations: bool = False,
+    ) -> None:
+        super().__init__(
+            observation_space, None, encoder_cls, encoder_config, head_config,
+            min_latent_dim, max_latent_dim, latent_dim, simba, recurrent, device, random_seed, scale_observations,
+        )  # fmt: skip
+        self.build_head(1)
+
+
+class Temperature(EvolvableModule):
+    """log α, one learned number, as a dense layer without inputs: so that it lives in rows like every network.
+
+    Args:
+        initial: α at the start, above 0.
+    """
+
+    def __init__(
+        self, initial: float = 1.0, device: str | torch.device = "cpu", random_seed: int | None = None
+    ) -> None:
+        super().__init__(device, random_seed)
+        if not (initial > 0 and math.isfinite(initial)):
+            raise ConfigError(f"the initial temperature must be above 0; got {initial!r}. fix: 1.0.")
+        self.initial = float(initial)
+        self.weight = nn.Parameter(torch.empty(1, 0, device=device))
+        self.bias = nn.Parameter(torch.full((1,), math.log(initial), device=device))
+
+    def forward(self, nothing: Tensor | None = None) -> Tensor:
+        """log α [..., 1] for inputs [..., 0]; [1] without any."""
+        if nothing is None:
+            nothing = self.weight.new_empty(0)
+        return F.linear(nothing, self.weight, self.bias)
+
+    @property
+    def alpha(self) -> float:
+        """α as it is now."""
+        return math.exp(float(self.bias.detach()))
+
+    def dense_stack(self) -> DenseStack | None:
+        """One layer from no inputs to one output."""
+        if type(self).forward is not Temperature.forward or not is_untouched(self):
+            return None
+        return DenseStack((DenseLayer(0, 1),), ((self.weight, self.bias),))
