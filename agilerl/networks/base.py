@@ -2,60 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from agilerl.errors import ConfigError, NotAvailableYetError, unknown_name
-from agilerl.modules.base import EvolvableModule, MutationType, Refused, first, is_untouched, mutation
+from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.modules.base import EvolvableModule, MutationType, is_untouched
 from agilerl.modules.mlp import EvolvableMLP
-from agilerl.modules.morph import Index, grown, prefixed, without
+from agilerl.modules.morph import Index
 from agilerl.modules.spec import DenseStack
+from agilerl.networks.config import checked_arguments, checked_config
+from agilerl.networks.latent import LatentWidth
 from agilerl.networks.spaces import bounds_to_unit, flat_size, space_from_json, space_to_json, to_tensor
 from agilerl.rng import Purpose, seeds
 
-LATENT_STEPS = (8, 16, 32)
 ENCODER_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
 HEAD_DEFAULTS: dict[str, Any] = {"hidden_size": [64]}
-NOT_CONFIGURABLE = {"self", "num_inputs", "num_outputs", "device", "name", "random_seed"}
+
+__all__ = ["EvolvableNetwork", "checked_arguments", "checked_config"]
 
 
-def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """`config` (a mapping, a dataclass or None) over `defaults`; unknown keys raise ConfigError."""
-    if config is None:
-        given: dict[str, Any] = {}
-    elif dataclasses.is_dataclass(config) and not isinstance(config, type):
-        given = {k: v for k, v in dataclasses.asdict(config).items() if v is not None}
-    elif isinstance(config, Mapping):
-        given = dict(config)
-    else:
-        raise ConfigError(f"{label} must be a mapping or a net config; got {type(config).__name__}")
-    known = set(inspect.signature(owner).parameters) - NOT_CONFIGURABLE
-    for key in given:
-        if key not in known:
-            sentence = unknown_name("key", str(key), known).removeprefix(f"unknown key {str(key)!r}.")
-            raise ConfigError(f"{label}: {str(key)!r} is not a known key.{sentence}")
-    return {**defaults, **given}
-
-
-def checked_arguments(config: Any, owner: type) -> dict[str, Any]:
-    """`net_config` as constructor arguments of `owner`; unknown keys raise ConfigError."""
-    if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(f"net_config must be a mapping; got {type(config).__name__}. fix: {{'encoder_config': ...}}.")
-    known = set(inspect.signature(owner).parameters) - {"observation_space", "action_space", "device", "random_seed"}
-    for key in config or {}:
-        if key not in known:
-            raise ConfigError(unknown_name("net_config key", str(key), known))
-    return dict(config or {})
-
-
-class EvolvableNetwork(EvolvableModule):
+class EvolvableNetwork(LatentWidth):
     """Encoder -> latent features -> head.
 
     Subclasses call `super().__init__` and then `build_head(num_outputs)`. Mutations: `add_latent_node`,
@@ -189,75 +159,6 @@ class EvolvableNetwork(EvolvableModule):
         """The head sees the encoder's new features."""
         if key == "encoder" and self.probe_inputs is not None:
             self._probe_parts()
-
-    # -- mutations -----------------------------------------------------------------------------------------------
-
-    def can_apply(self, name: str) -> bool:
-        """Whether the limits leave room for the method."""
-        if name == "add_latent_node":
-            return self._fits(LATENT_STEPS[0])
-        if name == "remove_latent_node":
-            return self._fits(-LATENT_STEPS[0])
-        return super().can_apply(name)
-
-    def own_mutations(self) -> dict[str, MutationType]:
-        """Latent methods only where the encoder can change the width of its output."""
-        names = super().own_mutations()
-        if not isinstance(self._modules.get("encoder"), EvolvableMLP):
-            names = {n: k for n, k in names.items() if n not in ("add_latent_node", "remove_latent_node")}
-        return names
-
-    @mutation(MutationType.NODE)
-    def add_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
-        """Widen the latent features (by 8, 16 or 32 if not given); exact without LayerNorm."""
-        count = self._pick_latent(numb_new_nodes, 1)
-        if count == 0:
-            return Refused(numb_new_nodes=0)
-        self._latent_index = grown(self.latent_dim, count)
-        return {"numb_new_nodes": count}
-
-    @mutation(MutationType.NODE)
-    def remove_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
-        """Take out the least important latent features (8, 16 or 32 if not given) and refit the head's first layer."""
-        count = self._pick_latent(numb_new_nodes, -1)
-        if count == 0:
-            return Refused(numb_new_nodes=0)
-        if self.fresh == "random":
-            removed = list(range(self.latent_dim - count, self.latent_dim))
-        else:
-            removed = self._head().input_importance()[: self.latent_dim].argsort()[:count].tolist()
-        self._latent_index = without(self.latent_dim, removed)
-        return {"numb_new_nodes": count}
-
-    def recreate_network(self, **kwargs: Any) -> None:
-        """Carry out the pending change of the latent width, in encoder and head."""
-        index, self._latent_index = self._latent_index, None
-        if index is None:
-            return
-        head, before = self._head(), None
-        exact = bool((index >= 0).sum() == self.latent_dim) and not self.encoder.output_layernorm
-        if self.fresh == "preserve" and head.probe_inputs is not None and not exact:
-            before = head.preactivation(0, head.probe_inputs)
-        others = np.arange(self.latent_dim, head.num_inputs, dtype=np.int64)  # e.g. actions beside the features
-        self.encoder.resize_outputs(index)
-        head.resize_inputs(np.concatenate([index, others]))
-        self.latent_dim = len(index)
-        self.last_transfer = prefixed("encoder", self.encoder.last_transfer) | prefixed("head_net", head.last_transfer)
-        self.last_refit = before is not None
-        if self.probe_inputs is not None:
-            self._probe_parts()
-            if before is not None and head.probe_inputs is not None:
-                head.refit_layer(0, head.probe_inputs, before)
-
-    def _fits(self, change: int) -> bool:
-        new = self.latent_dim + change
-        return new < self.max_latent_dim if change > 0 else new > self.min_latent_dim
-
-    def _pick_latent(self, given: int | None, sign: int) -> int:
-        if given is not None:
-            return int(given) if given > 0 and self._fits(sign * int(given)) else 0
-        drawn = int(first(self.rng.choice(list(LATENT_STEPS))))
-        return max((step for step in LATENT_STEPS if step <= drawn and self._fits(sign * step)), default=0)
 
     @property
     def activation(self) -> str | None:
