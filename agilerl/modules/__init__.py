@@ -1,8 +1,9 @@
 """Evolvable layers and modules."""
 
 from agilerl.modules.base import DummyEvolvable, EvolvableModule, EvolvableWrapper, ModuleDict, MutationType, mutation
-from agilerl.modules.configs import MlpNetConfig
+from agilerl.modules.configs import MlpNetConfig, SimBaNetConfig
 from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.simba import EvolvableSimBa
 from agilerl.modules.spec import DenseLayer, DenseStack
 
 __all__ = [
@@ -11,9 +12,11 @@ __all__ = [
     "DummyEvolvable",
     "EvolvableMLP",
     "EvolvableModule",
+    "EvolvableSimBa",
     "EvolvableWrapper",
     "MlpNetConfig",
     "ModuleDict",
     "MutationType",
+    "SimBaNetConfig",
     "mutation",
 ]

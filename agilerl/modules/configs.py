@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agilerl.modules.activations import activation
 from agilerl.modules.base import as_widths
+from agilerl.modules.layer_kinds import whole
 
 
 @dataclass(frozen=True)
@@ -28,5 +29,26 @@ class MlpNetConfig:
 
     def __post_init__(self) -> None:
         as_widths(list(self.hidden_size), "hidden_size")
+        activation(self.activation, hidden=True)
+        activation(self.output_activation)
+
+
+@dataclass(frozen=True)
+class SimBaNetConfig:
+    """Options of an `EvolvableSimBa` used as encoder; see there for their meaning. None: the default there."""
+
+    hidden_size: int = 128
+    num_blocks: int = 2
+    activation: str | None = None
+    output_activation: str | None = None
+    scale_factor: int | None = None
+    min_blocks: int | None = None
+    max_blocks: int | None = None
+    min_mlp_nodes: int | None = None
+    max_mlp_nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        whole(self.hidden_size, "hidden_size of SimBaNetConfig (width of the trunk)")
+        whole(self.num_blocks, "num_blocks")
         activation(self.activation, hidden=True)
         activation(self.output_activation)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from agilerl.modules.evolvable import EvolvableModule
 from agilerl.modules.morph import prefixed
@@ -73,7 +73,7 @@ class EvolvableWrapper(EvolvableModule):
         self.last_refit = self.wrapped.last_refit
         return result
 
-    def probe(self, inputs: Tensor | None) -> None:
+    def probe(self, inputs: Any) -> None:
         """Passed to the wrapped module."""
         super().probe(inputs)
         self.wrapped.probe(inputs)

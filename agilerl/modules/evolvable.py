@@ -6,19 +6,24 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.copying import copy_module
-from agilerl.modules.morph import Transfer, fresh, leading_block, prefixed
+from agilerl.modules.morph import Index, Transfer, fresh, leading_block, prefixed
 from agilerl.modules.mutations import MutationType, first, marked_methods, probabilities
 from agilerl.modules.spec import DenseStack
 from agilerl.rng import Purpose, resolve_seed, stream
 
 Fresh = Literal["preserve", "random"]
+# Constructor arguments that the network around a module decides, not its configuration.
+SURROUNDINGS = frozenset({
+    "num_inputs", "num_outputs", "input_shape", "input_size", "observation_space", "sample_input", "device", "name",
+    "random_seed",
+})  # fmt: skip
 _unseeded = itertools.count()  # so that two modules made without a seed differ, and a rerun of the script does not
 
 
@@ -36,6 +41,9 @@ class EvolvableModule(nn.Module):
         random_seed: of every draw of this module; None counts up from torch's initial seed.
     """
 
+    resizes_outputs: ClassVar[bool] = False  # True where `resize_outputs` can change the width of the output
+    output_layernorm: bool = False
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
         object.__setattr__(self, "_init_arguments", (args, kwargs))
@@ -51,7 +59,7 @@ class EvolvableModule(nn.Module):
         self.last_mutation_attr: str | None = None
         self.last_transfer: dict[str, Transfer] = {}
         self.last_refit = False  # True if the last mutation also changed entries that `last_transfer` calls kept
-        self.probe_inputs: Tensor | None = None
+        self.probe_inputs: Any = None  # a tensor [B, ...], or a mapping of such
 
     # -- identity ------------------------------------------------------------------------------------------------
 
@@ -86,8 +94,7 @@ class EvolvableModule(nn.Module):
     @property
     def net_config(self) -> dict[str, Any]:
         """`init_dict` without what the surroundings decide: sizes of input and output, device, name and seed."""
-        drop = {"num_inputs", "num_outputs", "device", "name", "random_seed"}
-        return {k: v for k, v in self.get_init_dict().items() if k not in drop}
+        return {k: v for k, v in self.get_init_dict().items() if k not in SURROUNDINGS}
 
     def spec(self) -> dict[str, Any]:
         """Architecture as data, JSON-able where the constructor's arguments are; `from_spec` makes a network of it."""
@@ -150,9 +157,13 @@ class EvolvableModule(nn.Module):
         for module in self.evolvable_modules():
             module._fresh = fresh
 
-    def probe(self, inputs: Tensor | None) -> None:
-        """Remember inputs [B, ...] of this module, by which mutations judge what matters; None forgets them."""
-        self.probe_inputs = None if inputs is None else inputs.detach()
+    def probe(self, inputs: Any) -> None:
+        """Remember inputs [B, ...] of this module, by which mutations judge what matters; None forgets them.
+
+        Args:
+            inputs: a tensor, or a (nested) mapping of tensors where the module takes one.
+        """
+        self.probe_inputs = detached(inputs)
 
     def generator(self) -> torch.Generator:
         """A torch generator seeded by one draw of `rng`."""
@@ -266,6 +277,14 @@ class EvolvableModule(nn.Module):
         for child in self.modules().values():
             child.change_activation(activation, output=output)
 
+    def resize_outputs(self, index: Index) -> None:
+        """Change the output width: `index` maps new outputs to old ones (-1: new). See `resizes_outputs`."""
+        raise NotImplementedError(f"{type(self).__name__} cannot change the width of its output")
+
+    def short(self) -> Any:
+        """The architecture in short, for tables: the name of the class where a class says nothing better."""
+        return type(self).__name__
+
     def dense_stack(self) -> DenseStack | None:
         """The network as plain dense layers, or None if it is anything more (the learner then calls it as it is)."""
         return None
@@ -280,3 +299,10 @@ class EvolvableModule(nn.Module):
             self.last_transfer[name] = (
                 leading_block(old or (), new) if known else Transfer(tuple(fresh(size) for size in new))
             )
+
+
+def detached(inputs: Any) -> Any:
+    """The same tensors without their graph, in plain dictionaries where they were in mappings."""
+    if inputs is None or isinstance(inputs, Tensor):
+        return None if inputs is None else inputs.detach()
+    return {key: detached(inputs[key]) for key in inputs.keys()}  # noqa: SIM118 (a TensorDict iterates over rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -9,18 +10,22 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from agilerl.errors import ConfigError, NotAvailableYetError
-from agilerl.modules.base import EvolvableModule, MutationType, is_untouched
+from agilerl.errors import ConfigError
+from agilerl.modules.base import EvolvableModule, is_untouched
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.morph import Index
 from agilerl.modules.spec import DenseStack
 from agilerl.networks.config import checked_arguments, checked_config
+from agilerl.networks.encoders import ENCODERS, encoder_class, encoder_named, input_form, make_encoder
+from agilerl.networks.encoders import encoder_config as full_encoder_config
 from agilerl.networks.latent import LatentWidth
-from agilerl.networks.spaces import bounds_to_unit, flat_size, space_from_json, space_to_json, to_tensor
+from agilerl.networks.observations import Preprocessor
+from agilerl.networks.spaces import space_from_json, space_to_json
 from agilerl.rng import Purpose, seeds
 
-ENCODER_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
 HEAD_DEFAULTS: dict[str, Any] = {"hidden_size": [64]}
+# Options that are attributes of every network, whether its class takes them as arguments or not.
+OPTIONS: dict[str, Any] = {"normalize_images": True, "encoder_name": "encoder"}
 
 __all__ = ["EvolvableNetwork", "checked_arguments", "checked_config"]
 
@@ -32,15 +37,19 @@ class EvolvableNetwork(LatentWidth):
     `remove_latent_node`, the encoder's node methods ("encoder.add_node") and all of the head's ("head_net.…").
 
     Args:
-        observation_space: Box of rank 0 or 1, Discrete, MultiDiscrete or MultiBinary.
+        observation_space: Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of them. It decides the encoder
+            (`networks.encoders.encoder_class`).
         action_space: kept for the subclass.
-        encoder_cls: an `EvolvableModule` class made as `encoder_cls(num_inputs=, num_outputs=, device=, random_seed=,
-            **encoder_config)`; `EvolvableMLP` by default.
-        encoder_config, head_config: constructor arguments of encoder and head, as dict or `MlpNetConfig`.
+        encoder_cls: an `EvolvableModule` class of your own, made as `networks.encoders.make_encoder` says.
+        encoder_config, head_config: constructor arguments of encoder and head, as dict or net config.
         latent_dim: width between encoder and head; mutations keep it strictly between `min_latent_dim` and
             `max_latent_dim`.
-        simba, recurrent: not available yet.
-        scale_observations: map features with finite bounds in `observation_space` to [-1, 1] before the encoder.
+        simba: residual blocks under LayerNorm (`EvolvableSimBa`) for vector observations.
+        recurrent: an `EvolvableLSTM` for vector observations.
+        scale_observations: map features with finite bounds in `observation_space` to [-1, 1] before the encoder;
+            images have `normalize_images` instead.
+        normalize_images: divide images with values from 0 to 255 by 255.
+        encoder_name: name of the encoder, by which the keys of a hidden state begin.
     """
 
     def __init__(
@@ -58,44 +67,33 @@ class EvolvableNetwork(LatentWidth):
         device: str | torch.device = "cpu",
         random_seed: int | None = None,
         scale_observations: bool = False,
+        normalize_images: bool = True,
+        encoder_name: str = "encoder",
     ) -> None:
         super().__init__(device, random_seed)
-        if simba or recurrent:
-            raise NotAvailableYetError(f"{'simba' if simba else 'recurrent'}=True: this encoder is not built yet")
         if not isinstance(observation_space, spaces.Space):
             raise ConfigError(f"observation_space must be a gymnasium space; got {type(observation_space).__name__}")
-        encoder_cls = EvolvableMLP if encoder_cls is None else encoder_cls
-        if not (isinstance(encoder_cls, type) and issubclass(encoder_cls, EvolvableModule)):
-            raise TypeError(f"encoder_cls must be a subclass of EvolvableModule; got {encoder_cls!r}")
+        encoder_cls = encoder_class(observation_space, encoder_cls, encoder_config, simba, recurrent)
         if not 0 < min_latent_dim <= max_latent_dim or int(latent_dim) < 1:
             raise ConfigError(
                 f"latent_dim {latent_dim} must be positive, limits {min_latent_dim}..{max_latent_dim} too"
             )
         self.observation_space, self.action_space = observation_space, action_space
-        self.scale_observations = bool(scale_observations)
-        self._unit = bounds_to_unit(observation_space) if scale_observations else None
+        self.scale_observations, self.normalize_images = bool(scale_observations), bool(normalize_images)
         self.encoder_cls, self.simba, self.recurrent = encoder_cls, simba, recurrent
+        self.encoder_name = encoder_name
         self.min_latent_dim, self.max_latent_dim = int(min_latent_dim), int(max_latent_dim)
         self.latent_dim = int(latent_dim)
         self._latent_index: Index | None = None
         self._seeds = seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, 2, generation=1).tolist()
         self._head_config = checked_config(head_config, EvolvableMLP, "head_config", HEAD_DEFAULTS)
-        defaults = ENCODER_DEFAULTS if issubclass(encoder_cls, EvolvableMLP) else {}
-        config = checked_config(encoder_config, encoder_cls, "encoder_config", defaults)
-        if issubclass(encoder_cls, EvolvableMLP):
-            config = self._encoder_output(config)
-        arguments: dict[str, Any] = {"device": device, "random_seed": self._seeds[0], **config}
-        make: Any = encoder_cls
-        self.encoder: Any = make(num_inputs=flat_size(observation_space), num_outputs=self.latent_dim, **arguments)
-        self.encoder.disable_mutations(MutationType.LAYER)
+        config = full_encoder_config(encoder_cls, encoder_config)
+        form = input_form(observation_space, encoder_cls)
+        self._prepare = Preprocessor.build(observation_space, form, self.scale_observations)
+        self.encoder: Any = make_encoder(
+            observation_space, encoder_cls, config, self.latent_dim, device, self._seeds[0], encoder_name
+        )
         self.encoder.rng = self.rng
-
-    @staticmethod
-    def _encoder_output(config: dict[str, Any]) -> dict[str, Any]:
-        """Latent features pass through the hidden activation, and through LayerNorm where hidden layers do."""
-        hidden = config.get("activation", "ReLU")
-        normed = bool(config.get("layer_norm", False))
-        return {"output_activation": hidden, "output_layernorm": normed, "output_vanish": False, **config}
 
     def build_head(self, num_outputs: int) -> None:
         """Make `head_net`, an `EvolvableMLP` from the latent features to `num_outputs`."""
@@ -112,17 +110,22 @@ class EvolvableNetwork(LatentWidth):
     # -- running -------------------------------------------------------------------------------------------------
 
     def preprocess(self, obs: Any) -> Tensor:
-        """Observations (numpy or torch; one, or with any leading axes) as encoder input [..., I]."""
-        like = next(self.parameters())
-        x = to_tensor(self.observation_space, obs, like, type(self).__name__)
-        if self._unit is None:
-            return x
-        centre, factor = (part.to(like) for part in self._unit)
-        return (x - centre) * factor
+        """Observations (numpy or torch; one, or with any leading axes) as encoder input.
+
+        Returns:
+            [..., I] for vectors; [..., C, H, W] for images (divided by 255 if `normalize_images` and the space is
+            bounded by 0 and 255). One observation gives a batch of one. For a Dict or Tuple space a nested dict of
+            such tensors, whatever the annotation says.
+        """
+        x: Tensor = self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images)
+        return x
 
     def extract_features(self, obs: Any) -> Tensor:
         """Latent features [..., latent_dim]."""
-        features: Tensor = self.encoder(self.preprocess(obs))
+        return self._encode(self.preprocess(obs))
+
+    def _encode(self, x: Any) -> Tensor:
+        features: Tensor = self.encoder(x)
         return features
 
     def forward(self, obs: Any) -> Tensor:
@@ -151,7 +154,7 @@ class EvolvableNetwork(LatentWidth):
         x = self.probe_inputs
         self.encoder.probe(x)
         if "head_net" in self._modules:
-            features = None if x is None else self.encoder(x)
+            features = None if x is None else self._encode(x)
             fits = features is not None and features.shape[-1] == self.head_net.num_inputs
             self.head_net.probe(features if fits else None)
 
@@ -216,8 +219,14 @@ class EvolvableNetwork(LatentWidth):
             data.pop(name, None)
         for name in ("observation_space", "action_space"):
             data[name] = None if data.get(name) is None else space_to_json(data[name])
-        if type(self.encoder) is not EvolvableMLP:
-            data["encoder_cls"] = f"{type(self.encoder).__module__}.{type(self.encoder).__qualname__}"
+        kind = type(self.encoder)
+        if kind is not EvolvableMLP:
+            known = ENCODERS.get(kind.__name__) is kind
+            data["encoder_cls"] = kind.__name__ if known else f"{kind.__module__}.{kind.__qualname__}"
+        for name, usual in OPTIONS.items():  # a subclass need not take them as arguments
+            data[name] = getattr(self, name)
+            if data[name] == usual:
+                del data[name]
         return {"class": type(self).__name__, **data}
 
     @classmethod
@@ -231,21 +240,29 @@ class EvolvableNetwork(LatentWidth):
         data = dict(spec)
         if data.pop("class", cls.__name__) != cls.__name__:
             raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
-        if data.pop("encoder_cls", None) is not None and "encoder_cls" not in arguments:
-            raise ConfigError(f"the encoder is a {spec['encoder_cls']}: pass encoder_cls=")
+        encoder = data.pop("encoder_cls", None)
+        if encoder is not None and "encoder_cls" not in arguments:
+            if encoder not in ENCODERS:
+                raise ConfigError(f"the encoder is a {encoder}: pass encoder_cls=")
+            arguments["encoder_cls"] = encoder_named(encoder)
         for name in ("observation_space", "action_space"):
             if data.get(name) is not None:
                 data[name] = space_from_json(data[name])
             elif name in data:
                 del data[name]
-        return cls(**{**data, **arguments})
+        taken = inspect.signature(cls).parameters
+        later = {name: data.pop(name) for name in OPTIONS if name in data and name not in taken}
+        network = cls(**{**data, **arguments})
+        for name, value in later.items():
+            setattr(network, name, value)
+        return network
 
     def describe(self) -> str:
         """Short form for tables, e.g. "[64, 64] 64 [32]": encoder, latent width, head."""
         return " ".join(str(part) for part in self._short())
 
     def _short(self) -> Iterable[Any]:
-        yield getattr(self.encoder, "hidden_size", type(self.encoder).__name__)
+        yield self.encoder.short()
         yield self.latent_dim
         if "head_net" in self._modules:
             yield self.head_net.hidden_size

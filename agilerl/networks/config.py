@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from agilerl.errors import ConfigError, unknown_name
+from agilerl.modules.evolvable import SURROUNDINGS
 
-NOT_CONFIGURABLE = {"self", "num_inputs", "num_outputs", "device", "name", "random_seed"}
+NOT_CONFIGURABLE = SURROUNDINGS | {"self"}
 
 
 def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,8 @@ class LatentWidth(EvolvableModule):
     def own_mutations(self) -> dict[str, MutationType]:
         """Latent methods only where the encoder can change the width of its output."""
         names = super().own_mutations()
-        if not isinstance(self._modules.get("encoder"), EvolvableMLP):
+        encoder = self._modules.get("encoder")
+        if not (isinstance(encoder, EvolvableModule) and encoder.resizes_outputs):
             names = {n: k for n, k in names.items() if n not in ("add_latent_node", "remove_latent_node")}
         return names
 

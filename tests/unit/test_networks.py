@@ -66,7 +66,6 @@ def test_configuration_errors_say_what_to_write() -> None:
     for bad in (
         {"observation_space": spaces.Box(0, 255, (3, 8, 8), dtype=np.uint8)},
         {"observation_space": spaces.Dict(a=BOX)},
-        {"observation_space": BOX, "simba": True},
         {"observation_space": BOX, "recurrent": True},
     ):
         with pytest.raises(NotAvailableYetError):

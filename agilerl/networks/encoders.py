@@ -1,0 +1,114 @@
+"""Which encoder reads which observation space, and how it is made."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from gymnasium import spaces
+
+from agilerl.errors import ConfigError, NotAvailableYetError, unknown_name
+from agilerl.modules.base import EvolvableModule, MutationType
+from agilerl.modules.configs import MlpNetConfig, SimBaNetConfig
+from agilerl.modules.layered import LayeredModule
+from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.simba import EvolvableSimBa
+from agilerl.networks.config import checked_config
+from agilerl.networks.observations import InputForm
+from agilerl.networks.spaces import channels_first, flat_size, is_image, parts_of
+
+ENCODERS: dict[str, type[EvolvableModule]] = {cls.__name__: cls for cls in (EvolvableMLP, EvolvableSimBa)}
+# A typed configuration names its encoder.
+ENCODER_OF_CONFIG: dict[type, type[EvolvableModule]] = {MlpNetConfig: EvolvableMLP, SimBaNetConfig: EvolvableSimBa}
+MLP_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
+
+
+def encoder_class(
+    space: spaces.Space[Any],
+    encoder_cls: type[EvolvableModule] | None,
+    config: Any,
+    simba: bool = False,
+    recurrent: bool = False,
+) -> type[EvolvableModule]:
+    """The class of the encoder: the one given, else the one of the configuration, else by the space.
+
+    Raises:
+        TypeError: `encoder_cls` is not an `EvolvableModule` class.
+        ConfigError: the switches contradict each other or do not fit the space.
+    """
+    if encoder_cls is not None:
+        if not (isinstance(encoder_cls, type) and issubclass(encoder_cls, EvolvableModule)):
+            raise TypeError(f"encoder_cls must be a subclass of EvolvableModule; got {encoder_cls!r}")
+        return encoder_cls
+    if simba and recurrent:
+        raise ConfigError("simba=True and recurrent=True exclude each other. fix: choose one of the two encoders.")
+    if simba:
+        return EvolvableSimBa
+    if recurrent:
+        raise NotAvailableYetError("recurrent=True: this encoder is not built yet")
+    if parts_of(space) or is_image(space):
+        raise NotAvailableYetError(f"observations of {space} need an encoder that is not built yet")
+    return ENCODER_OF_CONFIG.get(type(config), EvolvableMLP)
+
+
+def input_form(space: spaces.Space[Any], cls: type[EvolvableModule]) -> InputForm:
+    """What an encoder of this class reads: by its constructor's arguments, flat unless it says otherwise."""
+    taken = inspect.signature(cls).parameters
+    if parts_of(space):
+        return InputForm.NESTED if "observation_space" in taken else InputForm.FLAT
+    is_array = isinstance(space, spaces.Box) and len(space.shape) > 1
+    return InputForm.IMAGE if is_array and "input_shape" in taken else InputForm.FLAT
+
+
+def encoder_config(cls: type[EvolvableModule], config: Any) -> dict[str, Any]:
+    """Constructor arguments from a mapping, a net config or None, with the defaults of an encoder."""
+    given = checked_config(config, cls, "encoder_config", MLP_DEFAULTS if issubclass(cls, EvolvableMLP) else {})
+    hidden = given.get("activation", "ReLU")
+    if issubclass(cls, EvolvableMLP):  # latent features pass through LayerNorm where hidden layers do
+        normed = bool(given.get("layer_norm", False))
+        return {"output_activation": hidden, "output_layernorm": normed, "output_vanish": False, **given}
+    # Without an activation the encoder's last layer and the head's first one would be a single linear map.
+    return {"output_activation": hidden, **given} if issubclass(cls, LayeredModule) else given
+
+
+def make_encoder(
+    space: spaces.Space[Any],
+    cls: type[EvolvableModule],
+    config: Mapping[str, Any],
+    num_outputs: int,
+    device: str | torch.device,
+    random_seed: int,
+    name: str,
+) -> Any:
+    """The encoder from observations of `space` (as `Preprocessor` gives them) to `num_outputs` features.
+
+    A class of the user's own is given those of `num_inputs`, `input_size`, `input_shape`, `observation_space` and
+    `name` that its constructor takes; `num_inputs` counts everything in the observation laid side by side.
+    """
+    taken = inspect.signature(cls).parameters
+    turned = channels_first(space)
+    sizes: dict[str, Any] = {
+        "num_inputs": flat_size(space),
+        "input_size": flat_size(space),
+        "input_shape": turned.shape,
+        "observation_space": turned,
+        "name": name,
+    }
+    arguments = {key: value for key, value in sizes.items() if key in taken}
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values()) and set(arguments) <= {"name"}:
+        arguments["num_inputs"] = sizes["num_inputs"]
+    make: Any = cls
+    encoder = make(
+        **{**arguments, "num_outputs": num_outputs, "device": device, "random_seed": random_seed, **dict(config)}
+    )
+    encoder.disable_mutations(MutationType.LAYER)
+    return encoder
+
+
+def encoder_named(name: str) -> type[EvolvableModule]:
+    """The encoder class of this package with that name."""
+    if name not in ENCODERS:
+        raise ConfigError(unknown_name("encoder", name, ENCODERS))
+    return ENCODERS[name]
