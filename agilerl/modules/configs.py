@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from agilerl.modules.activations import activation
 from agilerl.modules.base import as_widths
+from agilerl.modules.convolution import dims_of, per_axis
 from agilerl.modules.layer_kinds import whole
 
 
@@ -29,6 +31,33 @@ class MlpNetConfig:
 
     def __post_init__(self) -> None:
         as_widths(list(self.hidden_size), "hidden_size")
+        activation(self.activation, hidden=True)
+        activation(self.output_activation)
+
+
+@dataclass(frozen=True)
+class CnnNetConfig:
+    """Options of an `EvolvableCNN` used as encoder; see there for their meaning. None: the default there."""
+
+    channel_size: tuple[int, ...] | list[int] = (32, 32)
+    kernel_size: Any = 3
+    stride_size: Any = 1
+    padding_size: Any = None
+    block_type: str | None = None
+    activation: str | None = None
+    output_activation: str | None = None
+    min_hidden_layers: int | None = None
+    max_hidden_layers: int | None = None
+    min_channel_size: int | None = None
+    max_channel_size: int | None = None
+    layer_norm: bool | None = None
+    init_layers: bool | None = None
+
+    def __post_init__(self) -> None:
+        channels = as_widths(list(self.channel_size), "channel_size")
+        axes = dims_of(self.block_type or "Conv2d")
+        for what, value in (("kernel_size", self.kernel_size), ("stride_size", self.stride_size)):
+            per_axis(value, len(channels), axes, what)
         activation(self.activation, hidden=True)
         activation(self.output_activation)
 

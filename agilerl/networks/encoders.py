@@ -11,7 +11,8 @@ from gymnasium import spaces
 
 from agilerl.errors import ConfigError, NotAvailableYetError, unknown_name
 from agilerl.modules.base import EvolvableModule, MutationType
-from agilerl.modules.configs import MlpNetConfig, SimBaNetConfig
+from agilerl.modules.cnn import EvolvableCNN
+from agilerl.modules.configs import CnnNetConfig, MlpNetConfig, SimBaNetConfig
 from agilerl.modules.layered import LayeredModule
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.simba import EvolvableSimBa
@@ -19,9 +20,14 @@ from agilerl.networks.config import checked_config
 from agilerl.networks.observations import InputForm
 from agilerl.networks.spaces import channels_first, flat_size, is_image, parts_of
 
-ENCODERS: dict[str, type[EvolvableModule]] = {cls.__name__: cls for cls in (EvolvableMLP, EvolvableSimBa)}
+ENCODERS: dict[str, type[EvolvableModule]] = {cls.__name__: cls for cls in (EvolvableMLP, EvolvableCNN, EvolvableSimBa)}
 # A typed configuration names its encoder.
-ENCODER_OF_CONFIG: dict[type, type[EvolvableModule]] = {MlpNetConfig: EvolvableMLP, SimBaNetConfig: EvolvableSimBa}
+ENCODER_OF_CONFIG: dict[type, type[EvolvableModule]] = {
+    MlpNetConfig: EvolvableMLP,
+    CnnNetConfig: EvolvableCNN,
+    SimBaNetConfig: EvolvableSimBa,
+}
+AXES = {"Conv1d": 2, "Conv2d": 3, "Conv3d": 4}  # of an observation, channels included
 MLP_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
 
 
@@ -34,6 +40,9 @@ def encoder_class(
 ) -> type[EvolvableModule]:
     """The class of the encoder: the one given, else the one of the configuration, else by the space.
 
+    A Box of three axes is an image for an `EvolvableCNN`; one of two or four axes is read by it if the configuration
+    has a `block_type` (Conv1d, Conv3d), and a Box of two axes without one is laid out as a vector.
+
     Raises:
         TypeError: `encoder_cls` is not an `EvolvableModule` class.
         ConfigError: the switches contradict each other or do not fit the space.
@@ -44,13 +53,42 @@ def encoder_class(
         return encoder_cls
     if simba and recurrent:
         raise ConfigError("simba=True and recurrent=True exclude each other. fix: choose one of the two encoders.")
-    if simba:
-        return EvolvableSimBa
     if recurrent:
         raise NotAvailableYetError("recurrent=True: this encoder is not built yet")
-    if parts_of(space) or is_image(space):
+    if parts_of(space):
         raise NotAvailableYetError(f"observations of {space} need an encoder that is not built yet")
-    return ENCODER_OF_CONFIG.get(type(config), EvolvableMLP)
+    usual = EvolvableCNN if is_image(space) or _names_convolution(config) else EvolvableMLP
+    chosen = EvolvableSimBa if simba else ENCODER_OF_CONFIG.get(type(config), usual)
+    _check_fits(space, chosen, config)
+    return chosen
+
+
+def _names_convolution(config: Any) -> bool:
+    return isinstance(config, Mapping) and "block_type" in config
+
+
+def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: Any) -> None:
+    """Raise ConfigError where an encoder of ours cannot read the space."""
+    axes = len(space.shape or ()) if isinstance(space, spaces.Box) else 0
+    if cls is EvolvableCNN:
+        kind = (
+            config.get("block_type", "Conv2d") if isinstance(config, Mapping) else getattr(config, "block_type", None)
+        )
+        needed = AXES.get(kind or "Conv2d", axes)  # an unknown kind is named by the encoder itself
+        if axes != needed:
+            raise ConfigError(
+                f"a {kind or 'Conv2d'} encoder reads observations of {needed} axes, channels included; got {space}. "
+                f"fix: {_fix(axes)}"
+            )
+    elif axes > 2:
+        raise ConfigError(f"{cls.__name__} reads vectors; got images, {space}. fix: {_fix(axes)}")
+
+
+def _fix(axes: int) -> str:
+    kind = next((name for name, count in AXES.items() if count == axes), None)
+    if kind is None:
+        return "flatten the observations (gymnasium.wrappers.FlattenObservation), or pass encoder_cls=."
+    return f'encoder_config={{"block_type": "{kind}"}}, or flatten the observations.'
 
 
 def input_form(space: spaces.Space[Any], cls: type[EvolvableModule]) -> InputForm:

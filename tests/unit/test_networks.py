@@ -64,7 +64,6 @@ def test_configuration_errors_say_what_to_write() -> None:
     with pytest.raises(ValueError, match="Action space must be either Discrete or MultiDiscrete"):
         QNetwork(BOX, spaces.Box(-1, 1, (2,)))
     for bad in (
-        {"observation_space": spaces.Box(0, 255, (3, 8, 8), dtype=np.uint8)},
         {"observation_space": spaces.Dict(a=BOX)},
         {"observation_space": BOX, "recurrent": True},
     ):
