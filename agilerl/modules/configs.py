@@ -63,6 +63,29 @@ class CnnNetConfig:
 
 
 @dataclass(frozen=True)
+class MultiInputNetConfig:
+    """Options of an `EvolvableMultiInput` used as encoder; see there for their meaning. None: the default there.
+
+    `cnn_config` and `mlp_config` are dicts, or a `CnnNetConfig` and an `MlpNetConfig`.
+    """
+
+    latent_dim: int = 32
+    vector_space_mlp: bool = False
+    cnn_config: Any = None
+    mlp_config: Any = None
+    init_dicts: Any = None
+    activation: str | None = None
+    output_activation: str | None = None
+    min_latent_dim: int | None = None
+    max_latent_dim: int | None = None
+
+    def __post_init__(self) -> None:
+        whole(self.latent_dim, "latent_dim")
+        activation(self.activation, hidden=True)
+        activation(self.output_activation)
+
+
+@dataclass(frozen=True)
 class SimBaNetConfig:
     """Options of an `EvolvableSimBa` used as encoder; see there for their meaning. None: the default there."""
 

@@ -12,19 +12,23 @@ from gymnasium import spaces
 from agilerl.errors import ConfigError, NotAvailableYetError, unknown_name
 from agilerl.modules.base import EvolvableModule, MutationType
 from agilerl.modules.cnn import EvolvableCNN
-from agilerl.modules.configs import CnnNetConfig, MlpNetConfig, SimBaNetConfig
+from agilerl.modules.configs import CnnNetConfig, MlpNetConfig, MultiInputNetConfig, SimBaNetConfig
 from agilerl.modules.layered import LayeredModule
 from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.modules.simba import EvolvableSimBa
 from agilerl.networks.config import checked_config
 from agilerl.networks.observations import InputForm
 from agilerl.networks.spaces import channels_first, flat_size, is_image, parts_of
 
-ENCODERS: dict[str, type[EvolvableModule]] = {cls.__name__: cls for cls in (EvolvableMLP, EvolvableCNN, EvolvableSimBa)}
+ENCODERS: dict[str, type[EvolvableModule]] = {
+    cls.__name__: cls for cls in (EvolvableMLP, EvolvableCNN, EvolvableMultiInput, EvolvableSimBa)
+}
 # A typed configuration names its encoder.
 ENCODER_OF_CONFIG: dict[type, type[EvolvableModule]] = {
     MlpNetConfig: EvolvableMLP,
     CnnNetConfig: EvolvableCNN,
+    MultiInputNetConfig: EvolvableMultiInput,
     SimBaNetConfig: EvolvableSimBa,
 }
 AXES = {"Conv1d": 2, "Conv2d": 3, "Conv3d": 4}  # of an observation, channels included
@@ -41,7 +45,8 @@ def encoder_class(
     """The class of the encoder: the one given, else the one of the configuration, else by the space.
 
     A Box of three axes is an image for an `EvolvableCNN`; one of two or four axes is read by it if the configuration
-    has a `block_type` (Conv1d, Conv3d), and a Box of two axes without one is laid out as a vector.
+    has a `block_type` (Conv1d, Conv3d), and a Box of two axes without one is laid out as a vector. Dict and Tuple
+    spaces get an `EvolvableMultiInput`; an `MlpNetConfig` lays all their parts side by side instead.
 
     Raises:
         TypeError: `encoder_cls` is not an `EvolvableModule` class.
@@ -55,9 +60,9 @@ def encoder_class(
         raise ConfigError("simba=True and recurrent=True exclude each other. fix: choose one of the two encoders.")
     if recurrent:
         raise NotAvailableYetError("recurrent=True: this encoder is not built yet")
+    usual: type[EvolvableModule] = EvolvableCNN if is_image(space) or _names_convolution(config) else EvolvableMLP
     if parts_of(space):
-        raise NotAvailableYetError(f"observations of {space} need an encoder that is not built yet")
-    usual = EvolvableCNN if is_image(space) or _names_convolution(config) else EvolvableMLP
+        usual = EvolvableMultiInput
     chosen = EvolvableSimBa if simba else ENCODER_OF_CONFIG.get(type(config), usual)
     _check_fits(space, chosen, config)
     return chosen
@@ -70,6 +75,11 @@ def _names_convolution(config: Any) -> bool:
 def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: Any) -> None:
     """Raise ConfigError where an encoder of ours cannot read the space."""
     axes = len(space.shape or ()) if isinstance(space, spaces.Box) else 0
+    if bool(parts_of(space)) != (cls is EvolvableMultiInput) and cls is not EvolvableMLP:
+        raise ConfigError(
+            f"{cls.__name__} cannot read {space}. "
+            "fix: leave the encoder to the space (EvolvableMultiInput for Dict and Tuple), or pass encoder_cls=."
+        )
     if cls is EvolvableCNN:
         kind = (
             config.get("block_type", "Conv2d") if isinstance(config, Mapping) else getattr(config, "block_type", None)

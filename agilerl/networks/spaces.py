@@ -10,6 +10,20 @@ from gymnasium import spaces
 
 from agilerl.envs.spaces import observation_space_channels_to_first
 from agilerl.errors import ConfigError, NotAvailableYetError, unknown_name
+from agilerl.modules.parts import is_image, parts_of
+
+__all__ = [
+    "channels_first",
+    "check_supported",
+    "flat_size",
+    "is_byte_image",
+    "is_channels_last",
+    "is_image",
+    "parts_of",
+    "sample_batch",
+    "space_from_json",
+    "space_to_json",
+]
 
 KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
 
@@ -67,20 +81,6 @@ def check_supported(space: spaces.Space[Any]) -> None:
             check_supported(sub)
     elif not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         raise NotAvailableYetError(f"observations of a {type(space).__name__} space need an encoder of their own")
-
-
-def parts_of(space: spaces.Space[Any]) -> dict[str, spaces.Space[Any]]:
-    """The spaces inside a Dict by key, inside a Tuple as `tuple_obs_0`, `tuple_obs_1`, ..., as replay names them."""
-    if isinstance(space, spaces.Dict):
-        return {str(key): sub for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return {f"tuple_obs_{i}": sub for i, sub in enumerate(space.spaces)}
-    return {}
-
-
-def is_image(space: spaces.Space[Any]) -> bool:
-    """True for a Box of three axes."""
-    return isinstance(space, spaces.Box) and len(space.shape) == 3
 
 
 def is_channels_last(space: spaces.Space[Any]) -> bool:
