@@ -2,9 +2,18 @@
 
 from agilerl.modules.base import DummyEvolvable, EvolvableModule, EvolvableWrapper, ModuleDict, MutationType, mutation
 from agilerl.modules.cnn import EvolvableCNN
-from agilerl.modules.configs import CnnNetConfig, MlpNetConfig, MultiInputNetConfig, SimBaNetConfig
+from agilerl.modules.configs import (
+    CnnNetConfig,
+    LstmNetConfig,
+    MlpNetConfig,
+    MultiInputNetConfig,
+    ResNetNetConfig,
+    SimBaNetConfig,
+)
+from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.multi_input import EvolvableMultiInput
+from agilerl.modules.resnet import EvolvableResNet
 from agilerl.modules.simba import EvolvableSimBa
 from agilerl.modules.spec import DenseLayer, DenseStack
 
@@ -14,15 +23,19 @@ __all__ = [
     "DenseStack",
     "DummyEvolvable",
     "EvolvableCNN",
+    "EvolvableLSTM",
     "EvolvableMLP",
     "EvolvableModule",
     "EvolvableMultiInput",
+    "EvolvableResNet",
     "EvolvableSimBa",
     "EvolvableWrapper",
+    "LstmNetConfig",
     "MlpNetConfig",
     "ModuleDict",
     "MultiInputNetConfig",
     "MutationType",
+    "ResNetNetConfig",
     "SimBaNetConfig",
     "mutation",
 ]

@@ -63,6 +63,48 @@ class CnnNetConfig:
 
 
 @dataclass(frozen=True)
+class ResNetNetConfig:
+    """Options of an `EvolvableResNet` used as encoder; see there for their meaning. None: the default there."""
+
+    channel_size: int = 32
+    kernel_size: int = 3
+    stride_size: int = 2
+    num_blocks: int = 2
+    activation: str | None = None
+    output_activation: str | None = None
+    min_blocks: int | None = None
+    max_blocks: int | None = None
+    min_channel_size: int | None = None
+    max_channel_size: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("channel_size", "kernel_size", "stride_size", "num_blocks"):
+            whole(getattr(self, name), name)
+        activation(self.activation, hidden=True)
+        activation(self.output_activation)
+
+
+@dataclass(frozen=True)
+class LstmNetConfig:
+    """Options of an `EvolvableLSTM` used as encoder; see there for their meaning. None: the default there."""
+
+    hidden_state_size: int = 128
+    num_layers: int = 1
+    output_activation: str | None = None
+    min_hidden_state_size: int | None = None
+    max_hidden_state_size: int | None = None
+    min_layers: int | None = None
+    max_layers: int | None = None
+    cell: str | None = None
+    max_seq_len: int | None = None
+
+    def __post_init__(self) -> None:
+        whole(self.hidden_state_size, "hidden_state_size")
+        whole(self.num_layers, "num_layers")
+        activation(self.output_activation)
+
+
+@dataclass(frozen=True)
 class MultiInputNetConfig:
     """Options of an `EvolvableMultiInput` used as encoder; see there for their meaning. None: the default there.
 

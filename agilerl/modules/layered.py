@@ -192,7 +192,7 @@ class LayeredModule(EvolvableModule):
 
     @torch.no_grad()
     def output_target(self) -> Tensor | None:
-        """What the output layer gives for the probe inputs [B, O]; None without them or with random freshness."""
+        """What the output layer gives for the probe inputs [..., O]; None without them or with random freshness."""
         if self.probe_inputs is None or self.fresh == "random":
             return None
         return cast(Tensor, self.model[OUTPUT](self.output_features(self.probe_inputs)))
@@ -201,7 +201,8 @@ class LayeredModule(EvolvableModule):
     def fit_output(self, target: Tensor) -> None:
         """Refit the output layer, in place, to give `target` for the probe inputs."""
         linear: Any = self.model[OUTPUT]
-        weight, bias = refit(self.output_features(self.probe_inputs), target, linear.weight, linear.bias)
+        features = self.output_features(self.probe_inputs).flatten(0, -2)
+        weight, bias = refit(features, target.flatten(0, -2), linear.weight, linear.bias)
         linear.weight.copy_(weight)
         linear.bias.copy_(bias)
         self.last_refit = True

@@ -12,12 +12,14 @@ from torch import Tensor
 
 from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule, is_untouched
+from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.morph import Index
 from agilerl.modules.spec import DenseStack
 from agilerl.networks.config import checked_arguments, checked_config
 from agilerl.networks.encoders import ENCODERS, encoder_class, encoder_named, input_form, make_encoder
 from agilerl.networks.encoders import encoder_config as full_encoder_config
+from agilerl.networks.hidden_state import WithHiddenState
 from agilerl.networks.latent import LatentWidth
 from agilerl.networks.observations import Preprocessor
 from agilerl.networks.spaces import space_from_json, space_to_json
@@ -30,7 +32,7 @@ OPTIONS: dict[str, Any] = {"normalize_images": True, "encoder_name": "encoder"}
 __all__ = ["EvolvableNetwork", "checked_arguments", "checked_config"]
 
 
-class EvolvableNetwork(LatentWidth):
+class EvolvableNetwork(WithHiddenState, LatentWidth):
     """Encoder -> latent features -> head.
 
     Subclasses call `super().__init__` and then `build_head(num_outputs)`. Mutations: `add_latent_node`,
@@ -45,7 +47,7 @@ class EvolvableNetwork(LatentWidth):
         latent_dim: width between encoder and head; mutations keep it strictly between `min_latent_dim` and
             `max_latent_dim`.
         simba: residual blocks under LayerNorm (`EvolvableSimBa`) for vector observations.
-        recurrent: an `EvolvableLSTM` for vector observations.
+        recurrent: an `EvolvableLSTM` for vector observations; `output_with_state` takes and gives hidden states.
         scale_observations: map features with finite bounds in `observation_space` to [-1, 1] before the encoder;
             images have `normalize_images` instead.
         normalize_images: divide images with values from 0 to 255 by 255.
@@ -80,7 +82,8 @@ class EvolvableNetwork(LatentWidth):
             )
         self.observation_space, self.action_space = observation_space, action_space
         self.scale_observations, self.normalize_images = bool(scale_observations), bool(normalize_images)
-        self.encoder_cls, self.simba, self.recurrent = encoder_cls, simba, recurrent
+        self.encoder_cls, self.simba = encoder_cls, simba
+        self.recurrent = issubclass(encoder_cls, EvolvableLSTM)
         self.encoder_name = encoder_name
         self.min_latent_dim, self.max_latent_dim = int(min_latent_dim), int(max_latent_dim)
         self.latent_dim = int(latent_dim)
@@ -121,12 +124,8 @@ class EvolvableNetwork(LatentWidth):
         return x
 
     def extract_features(self, obs: Any) -> Tensor:
-        """Latent features [..., latent_dim]."""
+        """Latent features [..., latent_dim]; a recurrent encoder starts an episode (see `features_with_state`)."""
         return self._encode(self.preprocess(obs))
-
-    def _encode(self, x: Any) -> Tensor:
-        features: Tensor = self.encoder(x)
-        return features
 
     def forward(self, obs: Any) -> Tensor:
         """Output of the head [..., O] for observations with any leading axes; one observation gives a batch of one."""

@@ -9,30 +9,48 @@ from typing import Any
 import torch
 from gymnasium import spaces
 
-from agilerl.errors import ConfigError, NotAvailableYetError, unknown_name
+from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.base import EvolvableModule, MutationType
 from agilerl.modules.cnn import EvolvableCNN
-from agilerl.modules.configs import CnnNetConfig, MlpNetConfig, MultiInputNetConfig, SimBaNetConfig
+from agilerl.modules.configs import (
+    CnnNetConfig,
+    LstmNetConfig,
+    MlpNetConfig,
+    MultiInputNetConfig,
+    ResNetNetConfig,
+    SimBaNetConfig,
+)
 from agilerl.modules.layered import LayeredModule
+from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.multi_input import EvolvableMultiInput
+from agilerl.modules.resnet import EvolvableResNet
 from agilerl.modules.simba import EvolvableSimBa
 from agilerl.networks.config import checked_config
 from agilerl.networks.observations import InputForm
 from agilerl.networks.spaces import channels_first, flat_size, is_image, parts_of
 
-ENCODERS: dict[str, type[EvolvableModule]] = {
-    cls.__name__: cls for cls in (EvolvableMLP, EvolvableCNN, EvolvableMultiInput, EvolvableSimBa)
-}
+OURS: tuple[type[EvolvableModule], ...] = (
+    EvolvableMLP,
+    EvolvableCNN,
+    EvolvableResNet,
+    EvolvableMultiInput,
+    EvolvableSimBa,
+    EvolvableLSTM,
+)
+ENCODERS = {cls.__name__: cls for cls in OURS}
 # A typed configuration names its encoder.
 ENCODER_OF_CONFIG: dict[type, type[EvolvableModule]] = {
     MlpNetConfig: EvolvableMLP,
     CnnNetConfig: EvolvableCNN,
+    ResNetNetConfig: EvolvableResNet,
+    LstmNetConfig: EvolvableLSTM,
     MultiInputNetConfig: EvolvableMultiInput,
     SimBaNetConfig: EvolvableSimBa,
 }
 AXES = {"Conv1d": 2, "Conv2d": 3, "Conv3d": 4}  # of an observation, channels included
 MLP_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
+LSTM_DEFAULTS: dict[str, Any] = {"hidden_state_size": 128, "num_layers": 2}  # where nothing is given at all
 
 
 def encoder_class(
@@ -44,7 +62,8 @@ def encoder_class(
 ) -> type[EvolvableModule]:
     """The class of the encoder: the one given, else the one of the configuration, else by the space.
 
-    A Box of three axes is an image for an `EvolvableCNN`; one of two or four axes is read by it if the configuration
+    A Box of three axes is an image for an `EvolvableCNN`, or for an `EvolvableResNet` if the configuration names
+    `num_blocks` or is a `ResNetNetConfig`; one of two or four axes is read by it if the configuration
     has a `block_type` (Conv1d, Conv3d), and a Box of two axes without one is laid out as a vector. Dict and Tuple
     spaces get an `EvolvableMultiInput`; an `MlpNetConfig` lays all their parts side by side instead.
 
@@ -58,18 +77,19 @@ def encoder_class(
         return encoder_cls
     if simba and recurrent:
         raise ConfigError("simba=True and recurrent=True exclude each other. fix: choose one of the two encoders.")
-    if recurrent:
-        raise NotAvailableYetError("recurrent=True: this encoder is not built yet")
-    usual: type[EvolvableModule] = EvolvableCNN if is_image(space) or _names_convolution(config) else EvolvableMLP
+    usual: type[EvolvableModule] = EvolvableCNN if is_image(space) or _names(config, "block_type") else EvolvableMLP
     if parts_of(space):
         usual = EvolvableMultiInput
-    chosen = EvolvableSimBa if simba else ENCODER_OF_CONFIG.get(type(config), usual)
+    elif is_image(space) and _names(config, "num_blocks"):
+        usual = EvolvableResNet
+    switched: type[EvolvableModule] | None = EvolvableSimBa if simba else EvolvableLSTM if recurrent else None
+    chosen = switched or ENCODER_OF_CONFIG.get(type(config), usual)
     _check_fits(space, chosen, config)
     return chosen
 
 
-def _names_convolution(config: Any) -> bool:
-    return isinstance(config, Mapping) and "block_type" in config
+def _names(config: Any, key: str) -> bool:
+    return isinstance(config, Mapping) and key in config
 
 
 def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: Any) -> None:
@@ -90,6 +110,9 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
                 f"a {kind or 'Conv2d'} encoder reads observations of {needed} axes, channels included; got {space}. "
                 f"fix: {_fix(axes)}"
             )
+    elif cls is EvolvableResNet:
+        if axes != 3:
+            raise ConfigError(f"EvolvableResNet reads images of 3 axes, channels included; got {space}. {_fix(axes)}")
     elif axes > 2:
         raise ConfigError(f"{cls.__name__} reads vectors; got images, {space}. fix: {_fix(axes)}")
 
@@ -112,7 +135,10 @@ def input_form(space: spaces.Space[Any], cls: type[EvolvableModule]) -> InputFor
 
 def encoder_config(cls: type[EvolvableModule], config: Any) -> dict[str, Any]:
     """Constructor arguments from a mapping, a net config or None, with the defaults of an encoder."""
-    given = checked_config(config, cls, "encoder_config", MLP_DEFAULTS if issubclass(cls, EvolvableMLP) else {})
+    defaults = MLP_DEFAULTS if issubclass(cls, EvolvableMLP) else {}
+    if config is None and issubclass(cls, EvolvableLSTM):
+        defaults = LSTM_DEFAULTS
+    given = checked_config(config, cls, "encoder_config", defaults)
     hidden = given.get("activation", "ReLU")
     if issubclass(cls, EvolvableMLP):  # latent features pass through LayerNorm where hidden layers do
         normed = bool(given.get("layer_norm", False))
