@@ -86,15 +86,3 @@ class EvolvableWrapper(EvolvableModule):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the wrapped module."""
         return self.wrapped(*args, **kwargs)
-
-
-class DummyEvolvable(EvolvableModule):
-    """Any `nn.Module` in the place of an evolvable one: its weights can be mutated, its architecture not."""
-
-    def __init__(self, module: nn.Module, device: str | torch.device = "cpu") -> None:
-        super().__init__(device)
-        self.module = module.to(device)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the module."""
-        return self.module(*args, **kwargs)

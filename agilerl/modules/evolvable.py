@@ -109,6 +109,10 @@ class EvolvableModule(nn.Module):
             raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
         return cls(**{**data, **arguments})
 
+    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
+        """As `from_spec`; what only this instance holds (a module or an encoder class of the user's) fills the gaps."""
+        return type(self).from_spec(spec, device=device)
+
     def clone(self) -> Self:
         """An independent copy: shares no storage, no generator, no probe inputs."""
         memo: dict[int, Any] = {}

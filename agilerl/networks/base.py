@@ -256,6 +256,12 @@ class EvolvableNetwork(WithHiddenState, LatentWidth):
             setattr(network, name, value)
         return network
 
+    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
+        """As `from_spec`, with this network's own encoder class where the spec names that one."""
+        kind = type(self.encoder)
+        own = spec.get("encoder_cls") == f"{kind.__module__}.{kind.__qualname__}"
+        return type(self).from_spec(spec, device=device, **({"encoder_cls": kind} if own else {}))
+
     def describe(self) -> str:
         """Short form for tables, e.g. "[64, 64] 64 [32]": encoder, latent width, head."""
         return " ".join(str(part) for part in self._short())

@@ -1,0 +1,1 @@
+"""Wrappers around networks, agents and environments."""
