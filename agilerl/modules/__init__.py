@@ -1,19 +1,41 @@
 """Evolvable layers and modules."""
 
 from agilerl.modules.base import DummyEvolvable, EvolvableModule, EvolvableWrapper, ModuleDict, MutationType, mutation
-from agilerl.modules.configs import MlpNetConfig
+from agilerl.modules.cnn import EvolvableCNN
+from agilerl.modules.configs import (
+    CnnNetConfig,
+    LstmNetConfig,
+    MlpNetConfig,
+    MultiInputNetConfig,
+    ResNetNetConfig,
+    SimBaNetConfig,
+)
+from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.multi_input import EvolvableMultiInput
+from agilerl.modules.resnet import EvolvableResNet
+from agilerl.modules.simba import EvolvableSimBa
 from agilerl.modules.spec import DenseLayer, DenseStack
 
 __all__ = [
+    "CnnNetConfig",
     "DenseLayer",
     "DenseStack",
     "DummyEvolvable",
+    "EvolvableCNN",
+    "EvolvableLSTM",
     "EvolvableMLP",
     "EvolvableModule",
+    "EvolvableMultiInput",
+    "EvolvableResNet",
+    "EvolvableSimBa",
     "EvolvableWrapper",
+    "LstmNetConfig",
     "MlpNetConfig",
     "ModuleDict",
+    "MultiInputNetConfig",
     "MutationType",
+    "ResNetNetConfig",
+    "SimBaNetConfig",
     "mutation",
 ]

@@ -43,6 +43,8 @@ class EvolvableMLP(MlpLayers):
         random_seed: of the first weights and of this module's mutations.
     """
 
+    resizes_outputs = True
+
     def __init__(
         self,
         num_inputs: int,
@@ -201,6 +203,10 @@ class EvolvableMLP(MlpLayers):
         self._plan = Plan(rows={"output": index})
         self.num_outputs = len(index)
         self.recreate_network()
+
+    def short(self) -> list[int]:
+        """Widths of the hidden layers."""
+        return list(self.hidden_size)
 
     def reset_noise(self) -> None:
         """Draw the noise of noisy layers anew."""

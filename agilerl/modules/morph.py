@@ -12,6 +12,7 @@ from torch import Tensor
 
 Index = NDArray[np.int64]
 FRESH = -1
+WIDE = 1024  # features; beyond that `refit` solves for the rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +94,8 @@ def refit(features: Tensor, target: Tensor, weight: Tensor, bias: Tensor, ridge:
     """Weights that reproduce `target` from changed features: least squares with a ridge towards the given weights.
 
     min over (W, b) of |ΦWᵀ + b − Z|² + λ·|W − W₀|², λ = `ridge` · mean diagonal of the centred ΦᵀΦ. Where the
-    given weights already fit exactly they come back unchanged (to rounding).
+    given weights already fit exactly they come back unchanged (to rounding). With many more features than rows the
+    same solution is found in the space of the rows (the two forms of ridge regression are equal).
 
     Args:
         features: [B, I] what the layer sees now; target: [B, O] what it gave before.
@@ -108,9 +110,13 @@ def refit(features: Tensor, target: Tensor, weight: Tensor, bias: Tensor, ridge:
     residual = z - phi @ base.T
     offset = residual.mean(0)
     centred = phi - mean
-    gram = centred.T @ centred
-    strength = ridge * gram.diagonal().mean().clamp_min(1e-12)
-    gram.diagonal().add_(strength)
-    change = torch.linalg.solve(gram, centred.T @ (residual - offset)).T
+    wide = phi.shape[1] > max(WIDE, len(phi))
+    gram = centred @ centred.T if wide else centred.T @ centred
+    mean_square = gram.diagonal().sum() / phi.shape[1] if wide else gram.diagonal().mean()
+    gram.diagonal().add_(ridge * mean_square.clamp_min(1e-12))
+    if wide:
+        change = (centred.T @ torch.linalg.solve(gram, residual - offset)).T
+    else:
+        change = torch.linalg.solve(gram, centred.T @ (residual - offset)).T
     new_bias = offset - change @ mean
     return (base + change).to(weight), new_bias.to(bias)

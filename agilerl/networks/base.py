@@ -2,75 +2,56 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from agilerl.errors import ConfigError, NotAvailableYetError, unknown_name
-from agilerl.modules.base import EvolvableModule, MutationType, Refused, first, is_untouched, mutation
+from agilerl.errors import ConfigError
+from agilerl.modules.base import EvolvableModule, is_untouched
+from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.mlp import EvolvableMLP
-from agilerl.modules.morph import Index, grown, prefixed, without
+from agilerl.modules.morph import Index
 from agilerl.modules.spec import DenseStack
-from agilerl.networks.spaces import bounds_to_unit, flat_size, space_from_json, space_to_json, to_tensor
+from agilerl.networks.config import checked_arguments, checked_config
+from agilerl.networks.encoders import ENCODERS, encoder_class, encoder_named, input_form, make_encoder
+from agilerl.networks.encoders import encoder_config as full_encoder_config
+from agilerl.networks.hidden_state import WithHiddenState
+from agilerl.networks.latent import LatentWidth
+from agilerl.networks.observations import Preprocessor
+from agilerl.networks.spaces import space_from_json, space_to_json
 from agilerl.rng import Purpose, seeds
 
-LATENT_STEPS = (8, 16, 32)
-ENCODER_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
 HEAD_DEFAULTS: dict[str, Any] = {"hidden_size": [64]}
-NOT_CONFIGURABLE = {"self", "num_inputs", "num_outputs", "device", "name", "random_seed"}
+# Options that are attributes of every network, whether its class takes them as arguments or not.
+OPTIONS: dict[str, Any] = {"normalize_images": True, "encoder_name": "encoder"}
+
+__all__ = ["EvolvableNetwork", "checked_arguments", "checked_config"]
 
 
-def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """`config` (a mapping, a dataclass or None) over `defaults`; unknown keys raise ConfigError."""
-    if config is None:
-        given: dict[str, Any] = {}
-    elif dataclasses.is_dataclass(config) and not isinstance(config, type):
-        given = {k: v for k, v in dataclasses.asdict(config).items() if v is not None}
-    elif isinstance(config, Mapping):
-        given = dict(config)
-    else:
-        raise ConfigError(f"{label} must be a mapping or a net config; got {type(config).__name__}")
-    known = set(inspect.signature(owner).parameters) - NOT_CONFIGURABLE
-    for key in given:
-        if key not in known:
-            sentence = unknown_name("key", str(key), known).removeprefix(f"unknown key {str(key)!r}.")
-            raise ConfigError(f"{label}: {str(key)!r} is not a known key.{sentence}")
-    return {**defaults, **given}
-
-
-def checked_arguments(config: Any, owner: type) -> dict[str, Any]:
-    """`net_config` as constructor arguments of `owner`; unknown keys raise ConfigError."""
-    if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(f"net_config must be a mapping; got {type(config).__name__}. fix: {{'encoder_config': ...}}.")
-    known = set(inspect.signature(owner).parameters) - {"observation_space", "action_space", "device", "random_seed"}
-    for key in config or {}:
-        if key not in known:
-            raise ConfigError(unknown_name("net_config key", str(key), known))
-    return dict(config or {})
-
-
-class EvolvableNetwork(EvolvableModule):
+class EvolvableNetwork(WithHiddenState, LatentWidth):
     """Encoder -> latent features -> head.
 
     Subclasses call `super().__init__` and then `build_head(num_outputs)`. Mutations: `add_latent_node`,
     `remove_latent_node`, the encoder's node methods ("encoder.add_node") and all of the head's ("head_net.…").
 
     Args:
-        observation_space: Box of rank 0 or 1, Discrete, MultiDiscrete or MultiBinary.
+        observation_space: Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of them. It decides the encoder
+            (`networks.encoders.encoder_class`).
         action_space: kept for the subclass.
-        encoder_cls: an `EvolvableModule` class made as `encoder_cls(num_inputs=, num_outputs=, device=, random_seed=,
-            **encoder_config)`; `EvolvableMLP` by default.
-        encoder_config, head_config: constructor arguments of encoder and head, as dict or `MlpNetConfig`.
+        encoder_cls: an `EvolvableModule` class of your own, made as `networks.encoders.make_encoder` says.
+        encoder_config, head_config: constructor arguments of encoder and head, as dict or net config.
         latent_dim: width between encoder and head; mutations keep it strictly between `min_latent_dim` and
             `max_latent_dim`.
-        simba, recurrent: not available yet.
-        scale_observations: map features with finite bounds in `observation_space` to [-1, 1] before the encoder.
+        simba: residual blocks under LayerNorm (`EvolvableSimBa`) for vector observations.
+        recurrent: an `EvolvableLSTM` for vector observations; `output_with_state` takes and gives hidden states.
+        scale_observations: map features with finite bounds in `observation_space` to [-1, 1] before the encoder;
+            images have `normalize_images` instead.
+        normalize_images: divide images with values from 0 to 255 by 255.
+        encoder_name: name of the encoder, by which the keys of a hidden state begin.
     """
 
     def __init__(
@@ -88,44 +69,34 @@ class EvolvableNetwork(EvolvableModule):
         device: str | torch.device = "cpu",
         random_seed: int | None = None,
         scale_observations: bool = False,
+        normalize_images: bool = True,
+        encoder_name: str = "encoder",
     ) -> None:
         super().__init__(device, random_seed)
-        if simba or recurrent:
-            raise NotAvailableYetError(f"{'simba' if simba else 'recurrent'}=True: this encoder is not built yet")
         if not isinstance(observation_space, spaces.Space):
             raise ConfigError(f"observation_space must be a gymnasium space; got {type(observation_space).__name__}")
-        encoder_cls = EvolvableMLP if encoder_cls is None else encoder_cls
-        if not (isinstance(encoder_cls, type) and issubclass(encoder_cls, EvolvableModule)):
-            raise TypeError(f"encoder_cls must be a subclass of EvolvableModule; got {encoder_cls!r}")
+        encoder_cls = encoder_class(observation_space, encoder_cls, encoder_config, simba, recurrent)
         if not 0 < min_latent_dim <= max_latent_dim or int(latent_dim) < 1:
             raise ConfigError(
                 f"latent_dim {latent_dim} must be positive, limits {min_latent_dim}..{max_latent_dim} too"
             )
         self.observation_space, self.action_space = observation_space, action_space
-        self.scale_observations = bool(scale_observations)
-        self._unit = bounds_to_unit(observation_space) if scale_observations else None
-        self.encoder_cls, self.simba, self.recurrent = encoder_cls, simba, recurrent
+        self.scale_observations, self.normalize_images = bool(scale_observations), bool(normalize_images)
+        self.encoder_cls, self.simba = encoder_cls, simba
+        self.recurrent = issubclass(encoder_cls, EvolvableLSTM)
+        self.encoder_name = encoder_name
         self.min_latent_dim, self.max_latent_dim = int(min_latent_dim), int(max_latent_dim)
         self.latent_dim = int(latent_dim)
         self._latent_index: Index | None = None
         self._seeds = seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, 2, generation=1).tolist()
         self._head_config = checked_config(head_config, EvolvableMLP, "head_config", HEAD_DEFAULTS)
-        defaults = ENCODER_DEFAULTS if issubclass(encoder_cls, EvolvableMLP) else {}
-        config = checked_config(encoder_config, encoder_cls, "encoder_config", defaults)
-        if issubclass(encoder_cls, EvolvableMLP):
-            config = self._encoder_output(config)
-        arguments: dict[str, Any] = {"device": device, "random_seed": self._seeds[0], **config}
-        make: Any = encoder_cls
-        self.encoder: Any = make(num_inputs=flat_size(observation_space), num_outputs=self.latent_dim, **arguments)
-        self.encoder.disable_mutations(MutationType.LAYER)
+        config = full_encoder_config(encoder_cls, encoder_config)
+        form = input_form(observation_space, encoder_cls)
+        self._prepare = Preprocessor.build(observation_space, form, self.scale_observations)
+        self.encoder: Any = make_encoder(
+            observation_space, encoder_cls, config, self.latent_dim, device, self._seeds[0], encoder_name
+        )
         self.encoder.rng = self.rng
-
-    @staticmethod
-    def _encoder_output(config: dict[str, Any]) -> dict[str, Any]:
-        """Latent features pass through the hidden activation, and through LayerNorm where hidden layers do."""
-        hidden = config.get("activation", "ReLU")
-        normed = bool(config.get("layer_norm", False))
-        return {"output_activation": hidden, "output_layernorm": normed, "output_vanish": False, **config}
 
     def build_head(self, num_outputs: int) -> None:
         """Make `head_net`, an `EvolvableMLP` from the latent features to `num_outputs`."""
@@ -142,18 +113,19 @@ class EvolvableNetwork(EvolvableModule):
     # -- running -------------------------------------------------------------------------------------------------
 
     def preprocess(self, obs: Any) -> Tensor:
-        """Observations (numpy or torch; one, or with any leading axes) as encoder input [..., I]."""
-        like = next(self.parameters())
-        x = to_tensor(self.observation_space, obs, like, type(self).__name__)
-        if self._unit is None:
-            return x
-        centre, factor = (part.to(like) for part in self._unit)
-        return (x - centre) * factor
+        """Observations (numpy or torch; one, or with any leading axes) as encoder input.
+
+        Returns:
+            [..., I] for vectors; [..., C, H, W] for images (divided by 255 if `normalize_images` and the space is
+            bounded by 0 and 255). One observation gives a batch of one. For a Dict or Tuple space a nested dict of
+            such tensors, whatever the annotation says.
+        """
+        x: Tensor = self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images)
+        return x
 
     def extract_features(self, obs: Any) -> Tensor:
-        """Latent features [..., latent_dim]."""
-        features: Tensor = self.encoder(self.preprocess(obs))
-        return features
+        """Latent features [..., latent_dim]; a recurrent encoder starts an episode (see `features_with_state`)."""
+        return self._encode(self.preprocess(obs))
 
     def forward(self, obs: Any) -> Tensor:
         """Output of the head [..., O] for observations with any leading axes; one observation gives a batch of one."""
@@ -181,7 +153,7 @@ class EvolvableNetwork(EvolvableModule):
         x = self.probe_inputs
         self.encoder.probe(x)
         if "head_net" in self._modules:
-            features = None if x is None else self.encoder(x)
+            features = None if x is None else self._encode(x)
             fits = features is not None and features.shape[-1] == self.head_net.num_inputs
             self.head_net.probe(features if fits else None)
 
@@ -189,75 +161,6 @@ class EvolvableNetwork(EvolvableModule):
         """The head sees the encoder's new features."""
         if key == "encoder" and self.probe_inputs is not None:
             self._probe_parts()
-
-    # -- mutations -----------------------------------------------------------------------------------------------
-
-    def can_apply(self, name: str) -> bool:
-        """Whether the limits leave room for the method."""
-        if name == "add_latent_node":
-            return self._fits(LATENT_STEPS[0])
-        if name == "remove_latent_node":
-            return self._fits(-LATENT_STEPS[0])
-        return super().can_apply(name)
-
-    def own_mutations(self) -> dict[str, MutationType]:
-        """Latent methods only where the encoder can change the width of its output."""
-        names = super().own_mutations()
-        if not isinstance(self._modules.get("encoder"), EvolvableMLP):
-            names = {n: k for n, k in names.items() if n not in ("add_latent_node", "remove_latent_node")}
-        return names
-
-    @mutation(MutationType.NODE)
-    def add_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
-        """Widen the latent features (by 8, 16 or 32 if not given); exact without LayerNorm."""
-        count = self._pick_latent(numb_new_nodes, 1)
-        if count == 0:
-            return Refused(numb_new_nodes=0)
-        self._latent_index = grown(self.latent_dim, count)
-        return {"numb_new_nodes": count}
-
-    @mutation(MutationType.NODE)
-    def remove_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
-        """Take out the least important latent features (8, 16 or 32 if not given) and refit the head's first layer."""
-        count = self._pick_latent(numb_new_nodes, -1)
-        if count == 0:
-            return Refused(numb_new_nodes=0)
-        if self.fresh == "random":
-            removed = list(range(self.latent_dim - count, self.latent_dim))
-        else:
-            removed = self._head().input_importance()[: self.latent_dim].argsort()[:count].tolist()
-        self._latent_index = without(self.latent_dim, removed)
-        return {"numb_new_nodes": count}
-
-    def recreate_network(self, **kwargs: Any) -> None:
-        """Carry out the pending change of the latent width, in encoder and head."""
-        index, self._latent_index = self._latent_index, None
-        if index is None:
-            return
-        head, before = self._head(), None
-        exact = bool((index >= 0).sum() == self.latent_dim) and not self.encoder.output_layernorm
-        if self.fresh == "preserve" and head.probe_inputs is not None and not exact:
-            before = head.preactivation(0, head.probe_inputs)
-        others = np.arange(self.latent_dim, head.num_inputs, dtype=np.int64)  # e.g. actions beside the features
-        self.encoder.resize_outputs(index)
-        head.resize_inputs(np.concatenate([index, others]))
-        self.latent_dim = len(index)
-        self.last_transfer = prefixed("encoder", self.encoder.last_transfer) | prefixed("head_net", head.last_transfer)
-        self.last_refit = before is not None
-        if self.probe_inputs is not None:
-            self._probe_parts()
-            if before is not None and head.probe_inputs is not None:
-                head.refit_layer(0, head.probe_inputs, before)
-
-    def _fits(self, change: int) -> bool:
-        new = self.latent_dim + change
-        return new < self.max_latent_dim if change > 0 else new > self.min_latent_dim
-
-    def _pick_latent(self, given: int | None, sign: int) -> int:
-        if given is not None:
-            return int(given) if given > 0 and self._fits(sign * int(given)) else 0
-        drawn = int(first(self.rng.choice(list(LATENT_STEPS))))
-        return max((step for step in LATENT_STEPS if step <= drawn and self._fits(sign * step)), default=0)
 
     @property
     def activation(self) -> str | None:
@@ -315,8 +218,14 @@ class EvolvableNetwork(EvolvableModule):
             data.pop(name, None)
         for name in ("observation_space", "action_space"):
             data[name] = None if data.get(name) is None else space_to_json(data[name])
-        if type(self.encoder) is not EvolvableMLP:
-            data["encoder_cls"] = f"{type(self.encoder).__module__}.{type(self.encoder).__qualname__}"
+        kind = type(self.encoder)
+        if kind is not EvolvableMLP:
+            known = ENCODERS.get(kind.__name__) is kind
+            data["encoder_cls"] = kind.__name__ if known else f"{kind.__module__}.{kind.__qualname__}"
+        for name, usual in OPTIONS.items():  # a subclass need not take them as arguments
+            data[name] = getattr(self, name)
+            if data[name] == usual:
+                del data[name]
         return {"class": type(self).__name__, **data}
 
     @classmethod
@@ -330,21 +239,35 @@ class EvolvableNetwork(EvolvableModule):
         data = dict(spec)
         if data.pop("class", cls.__name__) != cls.__name__:
             raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
-        if data.pop("encoder_cls", None) is not None and "encoder_cls" not in arguments:
-            raise ConfigError(f"the encoder is a {spec['encoder_cls']}: pass encoder_cls=")
+        encoder = data.pop("encoder_cls", None)
+        if encoder is not None and "encoder_cls" not in arguments:
+            if encoder not in ENCODERS:
+                raise ConfigError(f"the encoder is a {encoder}: pass encoder_cls=")
+            arguments["encoder_cls"] = encoder_named(encoder)
         for name in ("observation_space", "action_space"):
             if data.get(name) is not None:
                 data[name] = space_from_json(data[name])
             elif name in data:
                 del data[name]
-        return cls(**{**data, **arguments})
+        taken = inspect.signature(cls).parameters
+        later = {name: data.pop(name) for name in OPTIONS if name in data and name not in taken}
+        network = cls(**{**data, **arguments})
+        for name, value in later.items():
+            setattr(network, name, value)
+        return network
+
+    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
+        """As `from_spec`, with this network's own encoder class where the spec names that one."""
+        kind = type(self.encoder)
+        own = spec.get("encoder_cls") == f"{kind.__module__}.{kind.__qualname__}"
+        return type(self).from_spec(spec, device=device, **({"encoder_cls": kind} if own else {}))
 
     def describe(self) -> str:
         """Short form for tables, e.g. "[64, 64] 64 [32]": encoder, latent width, head."""
         return " ".join(str(part) for part in self._short())
 
     def _short(self) -> Iterable[Any]:
-        yield getattr(self.encoder, "hidden_size", type(self.encoder).__name__)
+        yield self.encoder.short()
         yield self.latent_dim
         if "head_net" in self._modules:
             yield self.head_net.hidden_size

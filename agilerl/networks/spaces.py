@@ -1,4 +1,4 @@
-"""Observation and action spaces: as JSON, and observations as flat tensors."""
+"""Observation and action spaces: as JSON, what is in them, and made-up observations of them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,29 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
-from torch.nn import functional as F
 
-from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError, unknown_name
+from agilerl.envs.spaces import observation_space_channels_to_first
+from agilerl.errors import ConfigError, NotAvailableYetError, unknown_name
+from agilerl.modules.parts import is_image, parts_of
+
+__all__ = [
+    "channels_first",
+    "check_supported",
+    "flat_size",
+    "is_byte_image",
+    "is_channels_last",
+    "is_image",
+    "parts_of",
+    "sample_batch",
+    "space_from_json",
+    "space_to_json",
+]
+
+KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
 
 
 def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
-    """A JSON-able description of a Box, Discrete, MultiDiscrete or MultiBinary space."""
+    """A JSON-able description of a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple space."""
     if isinstance(space, spaces.Box):
         low, high = ([repr(float(v)) for v in bound.ravel()] for bound in (space.low, space.high))
         low, high = (bound[:1] if len(set(bound)) == 1 else bound for bound in (low, high))
@@ -25,6 +40,10 @@ def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
         return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else [int(n) for n in space.n]}
+    if isinstance(space, spaces.Dict):
+        return {"type": "Dict", "spaces": {key: space_to_json(sub) for key, sub in space.spaces.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "spaces": [space_to_json(sub) for sub in space.spaces]}
     raise NotAvailableYetError(f"a {type(space).__name__} space cannot be described as JSON yet")
 
 
@@ -42,77 +61,67 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space[Any]:
         return spaces.MultiDiscrete(data["nvec"], start=data["start"])
     if kind == "MultiBinary":
         return spaces.MultiBinary(data["n"])
-    raise ConfigError(unknown_name("space type", str(kind), ("Box", "Discrete", "MultiDiscrete", "MultiBinary")))
+    if kind == "Dict":
+        return spaces.Dict({key: space_from_json(sub) for key, sub in data["spaces"].items()})
+    if kind == "Tuple":
+        return spaces.Tuple([space_from_json(sub) for sub in data["spaces"]])
+    raise ConfigError(unknown_name("space type", str(kind), KINDS))
 
 
 def flat_size(space: spaces.Space[Any]) -> int:
-    """Number of encoder inputs that an observation of `space` becomes."""
+    """Number of encoder inputs that an observation of `space` becomes when everything in it is laid side by side."""
     check_supported(space)
     return int(spaces.flatdim(space))
 
 
 def check_supported(space: spaces.Space[Any]) -> None:
-    """Raise NotAvailableYetError, naming what is missing, unless the space becomes one flat vector."""
-    if isinstance(space, spaces.Box) and len(space.shape) > 1:
-        raise NotAvailableYetError(f"image observations (Box of shape {space.shape}) need a convolutional encoder")
+    """Raise NotAvailableYetError, naming the space, unless it is made of the kinds that can be encoded."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        raise NotAvailableYetError(f"{type(space).__name__} observations need a multi-input encoder")
-    if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+        for sub in parts_of(space).values():
+            check_supported(sub)
+    elif not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         raise NotAvailableYetError(f"observations of a {type(space).__name__} space need an encoder of their own")
 
 
-def to_tensor(space: spaces.Space[Any], obs: Any, like: Tensor, owner: str) -> Tensor:
-    """Observations as encoder input.
-
-    Args:
-        space: Box of rank 0 or 1, Discrete (one-hot), MultiDiscrete (one-hots side by side) or MultiBinary.
-        obs: numpy array, tensor or number, one observation or any leading axes before it.
-        like: decides dtype and device of the result.
-        owner: who is named in an error.
-
-    Returns:
-        [..., I], with a batch axis of one for a single observation; a view of `obs` where nothing had to change.
-    """
-    shape = space.shape or ()
-    x = torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs, device=like.device)
-    if x.dim() < len(shape) or tuple(x.shape[x.dim() - len(shape) :]) != shape:
-        raise ShapeError(
-            f"{owner} got observations of shape {tuple(x.shape)}; it was built for {shape}. "
-            "fix: pass them as the environment gives them, and build the agent from that environment's spaces."
-        )
-    if isinstance(space, spaces.Discrete):
-        x = F.one_hot(x.long() - int(space.start), int(space.n))
-    elif isinstance(space, spaces.MultiDiscrete):
-        sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
-        x = x.long().reshape(*x.shape[: x.dim() - len(shape)], len(sizes))
-        parts = [F.one_hot(x[..., i] - starts[i], sizes[i]) for i in range(len(sizes))]
-        x = torch.cat(parts, dim=-1)
-    else:
-        x = x.reshape(*x.shape[: x.dim() - len(shape)], int(np.prod(shape, dtype=int)))
-    x = x.to(like.dtype)
-    return x.unsqueeze(0) if x.dim() == 1 else x
+def is_channels_last(space: spaces.Space[Any]) -> bool:
+    """True for an image [H, W, C]: its last axis is shorter than both others and has at most 16 entries."""
+    if not is_image(space):
+        return False
+    height, width, channels = space.shape or (0, 0, 0)
+    return channels < min(height, width) and channels <= 16
 
 
-def bounds_to_unit(space: spaces.Space[Any]) -> tuple[Tensor, Tensor] | None:
-    """(centre [I], factor [I]) float64 such that (x − centre) · factor maps the bounds of a Box to [−1, 1].
-
-    A feature with an infinite bound keeps its value (centre 0, factor 1); None where there is nothing to map.
-    """
-    if not isinstance(space, spaces.Box):
-        return None
-    low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
-    bounded = np.isfinite(low) & np.isfinite(high) & (high > low) & (high - low < 1e30)
-    with np.errstate(invalid="ignore", over="ignore"):
-        centre = np.where(bounded, (low + high) / 2, 0.0)
-        factor = np.where(bounded, 2 / np.where(bounded, high - low, 1.0), 1.0)
-    return torch.from_numpy(centre), torch.from_numpy(factor)
+def is_byte_image(space: spaces.Space[Any]) -> bool:
+    """True for a Box of three axes or more whose values run from 0 to 255."""
+    if not isinstance(space, spaces.Box) or len(space.shape) < 3:
+        return False
+    return bool((space.low == 0).all() and (space.high == 255).all())
 
 
-def sample_batch(space: spaces.Space[Any], count: int, rng: np.random.Generator) -> Tensor:
+def channels_first(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """The space with every image [H, W, C] in it as [C, H, W]; unchanged where there is none."""
+    if is_channels_last(space):
+        return observation_space_channels_to_first(space)
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: channels_first(sub) for key, sub in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([channels_first(sub) for sub in space.spaces])
+    return space
+
+
+def sample_batch(space: spaces.Space[Any], count: int, rng: np.random.Generator) -> Any:
     """`count` made-up observations [count, ...] from `rng`: the bounded range, a standard normal where unbounded.
 
-    Bounds beyond ±10 count as unbounded: no task puts its observations uniformly over such a range.
+    Bounds beyond ±10 count as unbounded: no task puts its observations uniformly over such a range. Images of bytes
+    are uniform over all values. A Dict or Tuple space gives a TensorDict (of TensorDicts) of `count` rows.
     """
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        # Imported here because it costs a second and spaces without parts never need it.
+        from tensordict import TensorDict
+
+        return TensorDict({k: sample_batch(v, count, rng) for k, v in parts_of(space).items()}, batch_size=[count])
+    if is_byte_image(space):
+        return torch.as_tensor(rng.integers(0, 256, (count, *(space.shape or ()))).astype(space.dtype))
     if isinstance(space, spaces.Box):
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         normal = rng.standard_normal((count, *space.shape))

@@ -1,1 +1,1 @@
-"""Wrappers around agents."""
+"""Wrappers around agents, and around networks of the user's own."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError
+from agilerl.errors import ConfigError, ShapeError
 from agilerl.modules import EvolvableModule, MlpNetConfig
 from agilerl.networks import EvolvableNetwork, QNetwork
 from agilerl.networks.spaces import sample_batch, space_from_json, space_to_json
@@ -63,14 +63,8 @@ def test_configuration_errors_say_what_to_write() -> None:
         QNetwork(BOX, TWO, head_config={"num_outputs": 3})
     with pytest.raises(ValueError, match="Action space must be either Discrete or MultiDiscrete"):
         QNetwork(BOX, spaces.Box(-1, 1, (2,)))
-    for bad in (
-        {"observation_space": spaces.Box(0, 255, (3, 8, 8), dtype=np.uint8)},
-        {"observation_space": spaces.Dict(a=BOX)},
-        {"observation_space": BOX, "simba": True},
-        {"observation_space": BOX, "recurrent": True},
-    ):
-        with pytest.raises(NotAvailableYetError):
-            QNetwork(action_space=TWO, **bad)
+    with pytest.raises(ConfigError, match="simba=True and recurrent=True exclude each other"):
+        QNetwork(BOX, TWO, simba=True, recurrent=True)
     with pytest.raises(TypeError, match="EvolvableModule"):
         QNetwork(BOX, TWO, encoder_cls=torch.nn.Linear)  # type: ignore[arg-type]
     with pytest.raises(AttributeError, match="head_net"):

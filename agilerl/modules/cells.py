@@ -1,0 +1,73 @@
+"""Recurrent cells as functions of tensors, for one member or for a stack of members."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from agilerl.modules.layers import dense
+
+
+class CellWeights(NamedTuple):
+    """Weights of one recurrent layer, laid out as in `torch.nn.LSTM` and `torch.nn.GRU`.
+
+    Attributes:
+        input: [G·H, I] or [N, G·H, I]; hidden: [G·H, H] or [N, G·H, H]. G = 4 gates for an LSTM, 3 for a GRU.
+        input_bias, hidden_bias: [G·H] or [N, G·H].
+    """
+
+    input: Tensor
+    hidden: Tensor
+    input_bias: Tensor
+    hidden_bias: Tensor
+
+
+def lstm_cell(x: Tensor, h: Tensor, c: Tensor, weights: CellWeights) -> tuple[Tensor, Tensor]:
+    """One step of an LSTM (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000).
+
+    i, f, g, o = W x + b + U h + d, in this order;  c' = σ(f)·c + σ(i)·tanh(g);  h' = σ(o)·tanh(c').
+
+    Args:
+        x: [B, I] or [N, B, I]; h, c: [B, H] or [N, B, H].
+
+    Returns:
+        (h', c'), shaped as h.
+    """
+    gates = dense(x, weights.input, weights.input_bias) + dense(h, weights.hidden, weights.hidden_bias)
+    i, f, g, o = gates.chunk(4, dim=-1)
+    new_c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(new_c), new_c
+
+
+def gru_cell(x: Tensor, h: Tensor, weights: CellWeights) -> Tensor:
+    """One step of a GRU (Cho et al. 2014, arXiv:1406.1078, with the reset gate after the product, as in cuDNN).
+
+    r = σ(W_r x + b_r + U_r h + d_r);  z likewise;  n = tanh(W_n x + b_n + r·(U_n h + d_n));  h' = (1 − z)·n + z·h.
+
+    Args:
+        x: [B, I] or [N, B, I]; h: [B, H] or [N, B, H].
+
+    Returns:
+        h', shaped as h.
+    """
+    r_x, z_x, n_x = dense(x, weights.input, weights.input_bias).chunk(3, dim=-1)
+    r_h, z_h, n_h = dense(h, weights.hidden, weights.hidden_bias).chunk(3, dim=-1)
+    z = torch.sigmoid(z_x + z_h)
+    return (1 - z) * torch.tanh(n_x + torch.sigmoid(r_x + r_h) * n_h) + z * h
+
+
+class Recurrence(nn.Module):
+    """The weights of one recurrent layer; `EvolvableLSTM` calls the cell with them."""
+
+    def __init__(self, inputs: int, hidden: int, gates: int) -> None:
+        super().__init__()
+        self.weight_ih = nn.Parameter(torch.empty(gates * hidden, inputs))
+        self.weight_hh = nn.Parameter(torch.empty(gates * hidden, hidden))
+        self.bias_ih = nn.Parameter(torch.empty(gates * hidden))
+        self.bias_hh = nn.Parameter(torch.empty(gates * hidden))
+
+    def weights(self) -> CellWeights:
+        """As the cells take them."""
+        return CellWeights(self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)

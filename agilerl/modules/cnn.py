@@ -1,0 +1,270 @@
+"""The evolvable convolutional network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from agilerl.modules.activations import activation as known_activation
+from agilerl.modules.cnn_layers import FEATURES, CnnLayers, channels
+from agilerl.modules.convolution import ConvGeometry, centred, check_fits, dims_of, image_shape, listed, per_axis, plain
+from agilerl.modules.layer_kinds import whole
+from agilerl.modules.layered import OUTPUT, check_limits, drawn_amount
+from agilerl.modules.mlp import IDEMPOTENT
+from agilerl.modules.morph import Index, Transfer, fresh, grown, leading, same, without
+from agilerl.modules.mutations import MutationType, Refused, first, mutation
+
+CHANNEL_STEPS = (8, 16, 32)
+NEW_KERNELS = (3, 5, 7)
+LARGEST_KERNEL = 9
+MUTABLE_LAYERS = 3  # change_kernel takes layers 1..3, as published
+
+
+class EvolvableCNN(CnnLayers):
+    """A convolutional network whose depth, channels and kernels evolve: convolutions, then one dense output layer.
+
+    Layer i is `conv_i`, `norm_i` (with `layer_norm`), `act_i`; the output layer is `linear_output`. Growth is exact
+    where it can be: new channels without normalisation; new layers after ReLU (a padded identity convolution); larger
+    kernels (a ring of zeros and one more pixel of padding). The rest is approximate: with probe inputs the output layer
+    is refitted.
+
+    Args:
+        input_shape: (channels, length), (channels, height, width) or (channels, depth, height, width).
+        num_outputs: width of the output.
+        channel_size: channels of each layer.
+        kernel_size, stride_size, padding_size: per layer an integer or one per axis; one value stands for all layers.
+        sample_input: an input [B, ...] from which the shape is taken; needed by Conv3d if `input_shape` has no depth.
+        block_type: "Conv1d", "Conv2d" or "Conv3d".
+        activation, output_activation: names in `modules.activations.ACTIVATIONS`.
+        min_hidden_layers, max_hidden_layers, min_channel_size, max_channel_size: limits of the mutations, inclusive.
+        layer_norm: normalise every layer's output over channels and pixels; growth is then approximate.
+        init_layers: orthogonal weights with gain sqrt(2), else torch's default.
+
+    Raises:
+        ValueError: an unknown block type, a kernel with the wrong number of axes, or layers that do not fit the input.
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_outputs: int,
+        channel_size: Sequence[int] = (32, 32),
+        kernel_size: Any = 3,
+        stride_size: Any = 1,
+        sample_input: Any = None,
+        block_type: str = "Conv2d",
+        activation: str | None = "ReLU",
+        output_activation: str | None = None,
+        min_hidden_layers: int = 1,
+        max_hidden_layers: int = 6,
+        min_channel_size: int = 16,
+        max_channel_size: int = 256,
+        layer_norm: bool = False,
+        init_layers: bool = True,
+        padding_size: Any = 0,
+        device: str | torch.device = "cpu",
+        name: str = "cnn",
+        random_seed: int | None = None,
+    ) -> None:
+        super().__init__(device, random_seed)
+        dims = dims_of(block_type)
+        self.block_type = block_type
+        self.input_shape = image_shape(input_shape, sample_input, dims)
+        self.sample_input = None  # its shape is all that was asked of it
+        self.num_outputs = whole(num_outputs, "num_outputs")
+        self.channel_size = [whole(c, "channel_size, of each layer,") for c in listed(channel_size, "channel_size")]
+        depth = len(self.channel_size)
+        self.kernel_size = plain(per_axis(kernel_size, depth, dims, "kernel_size"))
+        self.stride_size = plain(per_axis(stride_size, depth, dims, "stride_size"))
+        self.padding_size = plain(per_axis(padding_size, depth, dims, "padding_size", least=0))
+        check_limits({
+            "layers": (min_hidden_layers, max_hidden_layers), "channels": (min_channel_size, max_channel_size)
+        })  # fmt: skip
+        known_activation(activation, hidden=True)
+        self.activation, self.output_activation = activation, output_activation
+        self.min_hidden_layers, self.max_hidden_layers = min_hidden_layers, max_hidden_layers
+        self.min_channel_size, self.max_channel_size = min_channel_size, max_channel_size
+        self.layer_norm, self.init_layers, self.name = bool(layer_norm), bool(init_layers), name
+        check_fits(self.geometry)
+        self.build()
+
+    @property
+    def mut_kernel_size(self) -> list[Any]:
+        """Kernel sizes per layer, as they are now."""
+        return list(self.kernel_size)
+
+    def short(self) -> str:
+        """E.g. "cnn 32k3 64k3"."""
+        return " ".join(["cnn", *(f"{c}k{k}" for c, k in zip(self.channel_size, self.kernel_size, strict=True))])
+
+    # -- mutations -----------------------------------------------------------------------------------------------
+
+    def can_apply(self, name: str) -> bool:
+        """Whether the limits leave room for the method."""
+        depth = len(self.channel_size)
+        if name == "add_layer":
+            return depth < self.max_hidden_layers and min(self.geometry.sizes[-1]) > 2
+        if name == "remove_layer":
+            return depth > self.min_hidden_layers
+        if name == "add_channel":
+            return any(self._can_add(c, CHANNEL_STEPS[0]) for c in self.channel_size)
+        if name == "remove_channel":
+            return any(self._can_remove(c, CHANNEL_STEPS[0]) for c in self.channel_size)
+        return name != "change_kernel" or any(self._kernel_steps(i) for i in self._mutable_layers())
+
+    @mutation(MutationType.LAYER)
+    def add_layer(self) -> dict[str, Any]:
+        """Put a convolution of the last width after the last one: a padded identity, exact after ReLU without
+        normalisation; with `fresh="random"` an unpadded one with a random kernel and stride, as published."""
+        if not self.can_apply("add_layer"):
+            return Refused()
+        depth, width, smallest = len(self.channel_size), self.channel_size[-1], min(self.geometry.sizes[-1])
+        if self.fresh == "random":
+            kernel, stride = self._draw(range(2, min(smallest, NEW_KERNELS[-1]) + 1)), self._draw((1, 2))
+            padding = 0
+        else:
+            kernel, stride = self._draw([k for k in NEW_KERNELS if k <= smallest]), 1
+            padding = kernel // 2
+            weight = torch.zeros(width, width, *[kernel] * len(self.geometry.input_size))
+            weight[(torch.arange(width), torch.arange(width), *[kernel // 2] * len(self.geometry.input_size))] = 1.0
+            self._change.initial[f"conv_{depth}.weight"] = weight
+            if self.layer_norm or (self.activation or "Identity") not in IDEMPOTENT:
+                self._change.target = self.output_target()
+        self.channel_size = [*self.channel_size, width]
+        self.kernel_size = [*self.kernel_size, kernel]
+        self.stride_size = [*self.stride_size, stride]
+        self.padding_size = [*self.padding_size, padding]
+        return {}
+
+    @mutation(MutationType.LAYER)
+    def remove_layer(self) -> dict[str, Any]:
+        """Take the last convolution out; the output layer is refitted to the features below it."""
+        if not self.can_apply("remove_layer"):
+            return Refused()
+        self._change.target = self.output_target()
+        old_channels, old_size = self.channel_size[-1], self.geometry.sizes[-1]
+        self.channel_size, self.kernel_size = self.channel_size[:-1], self.kernel_size[:-1]
+        self.stride_size, self.padding_size = self.stride_size[:-1], self.padding_size[:-1]
+        if self.fresh == "preserve":  # the features are others now, but where they look is nearest to what it was
+            new_channels, new_size = self.channel_size[-1], self.geometry.sizes[-1]
+            output: Any = self.model[OUTPUT]
+            old = output.weight.detach().reshape(self.num_outputs, old_channels, *old_size)
+            pixels = (centred(o, n) for o, n in zip(old_size, new_size, strict=True))
+            nearest = Transfer((same(self.num_outputs), leading(old_channels, new_channels), *pixels))
+            values = nearest.apply(old, old.new_zeros(nearest.shape)).reshape(self.num_outputs, -1)
+            self._change.initial[f"{OUTPUT}.weight"] = values
+            self._change.groups[FEATURES] = fresh(new_channels)
+        return {}
+
+    @mutation(MutationType.NODE)
+    def add_channel(self, hidden_layer: int | None = None, numb_new_channels: int | None = None) -> dict[str, int]:
+        """Widen one layer (drawn if not given) by 8, 16 or 32 channels; exact without normalisation.
+
+        Returns:
+            {"hidden_layer": number, "numb_new_channels": channels added}; 0 if the limit left no room.
+        """
+        layer = self._pick_layer(hidden_layer, self._can_add)
+        width = self.channel_size[layer]
+        count = drawn_amount(self.rng, CHANNEL_STEPS, numb_new_channels, lambda n: self._can_add(width, n))
+        if count == 0:
+            return Refused(hidden_layer=layer, numb_new_channels=0)
+        self._change.target = self.output_target() if self.layer_norm else None
+        self._move_channels(layer, grown(width, count))
+        self.channel_size[layer] += count
+        return {"hidden_layer": layer, "numb_new_channels": count}
+
+    @mutation(MutationType.NODE)
+    def remove_channel(self, hidden_layer: int | None = None, numb_new_channels: int | None = None) -> dict[str, int]:
+        """Take the least important channels out of one layer; the output layer is refitted.
+
+        Importance is the mean |activation| over the probe images and pixels times the norm of the weights that read
+        the channel; without probe inputs the norm of the incoming weights stands for the activation. Arguments and
+        result as `add_channel`.
+        """
+        layer = self._pick_layer(hidden_layer, self._can_remove)
+        width = self.channel_size[layer]
+        count = drawn_amount(self.rng, CHANNEL_STEPS, numb_new_channels, lambda n: self._can_remove(width, n))
+        if count == 0:
+            return Refused(hidden_layer=layer, numb_new_channels=0)
+        self._change.target = self.output_target()
+        last = list(range(width - count, width))  # the published choice
+        gone = last if self.fresh == "random" else self.importance(layer).argsort()[:count].tolist()
+        self._move_channels(layer, without(width, gone))
+        self.channel_size[layer] -= count
+        return {"hidden_layer": layer, "numb_new_channels": count}
+
+    @mutation(MutationType.NODE)
+    def change_kernel(self, kernel_size: int | None = None, hidden_layer: int | None = None) -> dict[str, Any]:
+        """Change the kernel of one of the layers 1 to 3 by two taps (or to `kernel_size`).
+
+        A network of one layer adds a layer instead.
+
+        A larger kernel is the old one in a ring of zeros with more padding: exact where the difference is even. A
+        smaller one loses its rim and, where there is some, padding.
+
+        Returns:
+            {"hidden_layer": number, "kernel_size": the new size}; `Refused` if no other kernel fits.
+        """
+        if len(self.channel_size) == 1 and hidden_layer is None:
+            return self.add_layer()
+        open_layers = [i for i in self._mutable_layers() if self._kernel_steps(i)]
+        if hidden_layer is not None:
+            layer = min(int(hidden_layer), len(self.channel_size) - 1)
+        elif open_layers:
+            layer = open_layers[int(first(self.rng.integers(0, len(open_layers))))]
+        else:
+            return Refused(hidden_layer=0, kernel_size=self.kernel_size[0])
+        old = self.geometry
+        steps = self._kernel_steps(layer) if kernel_size is None else [old.with_kernel(layer, int(kernel_size))]
+        new: ConvGeometry | None = self._draw(steps) if steps else None
+        if new is None or new == old:
+            return Refused(hidden_layer=layer, kernel_size=self.kernel_size[layer])
+        self._change.target = self.output_target() if new.sizes != old.sizes or _loses_taps(old, new) else None
+        if self.fresh == "preserve":
+            for axis, (k, n) in enumerate(zip(old.kernels[layer], new.kernels[layer], strict=True)):
+                self._change.groups[f"conv_{layer}_axis_{axis}"] = centred(k, n)
+            for axis, (o, n) in enumerate(zip(old.sizes[-1], new.sizes[-1], strict=True)):
+                self._change.groups[f"pixel_{axis}"] = centred(o, n)
+        self.kernel_size, self.padding_size = plain(new.kernels), plain(new.paddings)
+        return {"hidden_layer": layer, "kernel_size": self.kernel_size[layer]}
+
+    # -- small facts ---------------------------------------------------------------------------------------------
+
+    def _move_channels(self, layer: int, index: Index) -> None:
+        self._change.groups[channels(layer)] = index
+        if layer == len(self.channel_size) - 1:
+            self._change.groups[FEATURES] = index
+
+    def _mutable_layers(self) -> range:
+        """Layers whose kernel may change: not the first one, as published."""
+        return range(1, min(MUTABLE_LAYERS, len(self.channel_size) - 1) + 1)
+
+    def _kernel_steps(self, layer: int) -> list[ConvGeometry]:
+        """What two taps fewer or more in a layer make of the network, where that fits."""
+        shape = self.geometry
+        now, room = shape.kernels[layer][0], min(LARGEST_KERNEL, *shape.input_of(layer))
+        sizes = [k for k in (now - 2, now + 2) if 2 <= k <= room]
+        return [new for new in (shape.with_kernel(layer, k) for k in sizes) if new is not None]
+
+    def _draw(self, options: Sequence[Any]) -> Any:
+        return options[int(first(self.rng.integers(0, len(options))))]
+
+    def _pick_layer(self, given: int | None, fits: Any) -> int:
+        if given is not None:
+            return min(int(given), len(self.channel_size) - 1)
+        layers = range(len(self.channel_size))
+        return int(self._draw([i for i in layers if fits(self.channel_size[i], CHANNEL_STEPS[0])] or list(layers)))
+
+    def _can_add(self, width: int, count: int) -> bool:
+        return width + count <= self.max_channel_size
+
+    def _can_remove(self, width: int, count: int) -> bool:
+        return width - count >= self.min_channel_size
+
+
+def _loses_taps(old: ConvGeometry, new: ConvGeometry) -> bool:
+    """False if every kernel is as large as before or larger by a ring that its padding makes up for."""
+    pairs = zip(old.kernels, new.kernels, old.paddings, new.paddings, strict=True)
+    return any(n < k or n - k != 2 * (q - p) for layer in pairs for k, n, p, q in zip(*layer, strict=True))

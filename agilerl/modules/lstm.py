@@ -1,0 +1,305 @@
+"""The evolvable recurrent network: LSTM or GRU layers and one dense layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agilerl.errors import ConfigError, ShapeError, unknown_name
+from agilerl.modules.activations import activation as known_activation
+from agilerl.modules.cells import Recurrence, gru_cell, lstm_cell
+from agilerl.modules.layer_kinds import activation_layer, linear, uniform, whole
+from agilerl.modules.layered import OUTPUT, Axis, Layer, LayeredModule, check_limits, drawn_amount
+from agilerl.modules.morph import Index, Transfer, fresh, grown, same, without
+from agilerl.modules.mutations import MutationType, Refused, mutation
+
+NODE_STEPS = (16, 32, 64)
+CELLS = {"LSTM": 4, "GRU": 3}  # gates
+OPEN, SMALL = 4.0, 0.25  # bias that keeps a gate open, and input scale, of a layer that starts near the identity
+HiddenState = dict[str, Tensor]
+
+
+class EvolvableLSTM(LayeredModule):
+    """Recurrent layers (`lstm_0`, ...) and a dense output layer, whose depth and width evolve.
+
+    The hidden state is explicit: it is given and returned, and this module keeps none. A new unit is exact (the others
+    do not read it; its own state starts at 0), and `carry_hidden_state` moves the state of a running episode into the
+    changed network. A new layer is approximate.
+
+    Args:
+        input_size: width of the input. hidden_state_size: units of every layer. num_outputs: width of the output.
+        num_layers: recurrent layers, one upon the other.
+        output_activation: name, or None for the identity.
+        cell: "LSTM" or "GRU".
+        min_hidden_state_size, max_hidden_state_size, min_layers, max_layers: limits of the mutations, inclusive.
+        max_seq_len: length to which training cuts sequences, kept for the algorithm that reads it.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_state_size: int = 128,
+        num_outputs: int = 64,
+        num_layers: int = 1,
+        output_activation: str | None = None,
+        min_hidden_state_size: int = 32,
+        max_hidden_state_size: int = 512,
+        min_layers: int = 1,
+        max_layers: int = 3,
+        cell: str = "LSTM",
+        max_seq_len: int | None = None,
+        device: str | torch.device = "cpu",
+        name: str = "lstm",
+        random_seed: int | None = None,
+    ) -> None:
+        super().__init__(device, random_seed)
+        self.input_size, self.num_outputs = whole(input_size, "input_size"), whole(num_outputs, "num_outputs")
+        self.hidden_state_size = whole(hidden_state_size, "hidden_state_size")
+        self.num_layers = whole(num_layers, "num_layers")
+        if cell not in CELLS:
+            raise ConfigError(unknown_name("cell", str(cell), CELLS))
+        known_activation(output_activation)
+        check_limits({
+            "hidden_state_size": (min_hidden_state_size, max_hidden_state_size), "layers": (min_layers, max_layers)
+        })  # fmt: skip
+        self.cell, self.output_activation, self.name = cell, output_activation, name
+        self.min_hidden_state_size, self.max_hidden_state_size = min_hidden_state_size, max_hidden_state_size
+        self.min_layers, self.max_layers = min_layers, max_layers
+        self.max_seq_len = None if max_seq_len is None else whole(max_seq_len, "max_seq_len")
+        self.last_units: list[Index] = []  # per layer, where its units were before the last mutation
+        self._rescaled = False
+        self.build()
+        self.last_units = [same(self.hidden_state_size)] * self.num_layers
+
+    def layers(self) -> dict[str, Layer]:
+        """`lstm_0`, ..., `linear_output`."""
+        hidden: Axis = (("hidden", self.hidden_state_size),)
+        rows: Axis = (("gate", CELLS[self.cell]), *hidden)
+        draw = uniform(self.hidden_state_size**-0.5)  # as torch.nn.LSTM
+        found = {}
+        for k in range(self.num_layers):
+            columns: Axis = hidden if k else (("input", self.input_size),)
+            sizes = self.hidden_state_size if k else self.input_size, self.hidden_state_size, CELLS[self.cell]
+            found[f"lstm_{k}"] = Layer(
+                lambda sizes=sizes: Recurrence(*sizes),  # type: ignore[misc]
+                (self.cell,),
+                {"weight_ih": (rows, columns), "weight_hh": (rows, hidden), "bias_ih": (rows,), "bias_hh": (rows,)},
+                dict.fromkeys(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), draw),
+            )
+        found[OUTPUT] = linear((("output", self.num_outputs),), hidden, draw, draw)
+        found["act_output"] = activation_layer(self.output_activation, hidden=False)
+        return found
+
+    # -- hidden state --------------------------------------------------------------------------------------------
+
+    @property
+    def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
+        """Key of each part of the hidden state -> (layers, units); a batch axis stands between them in the state."""
+        parts = ("h", "c") if self.cell == "LSTM" else ("h",)
+        return {f"{self.name}_{part}": (self.num_layers, self.hidden_state_size) for part in parts}
+
+    def initial_hidden_state(self, batch_size: int = 1) -> HiddenState:
+        """Zeros [layers, B, H] under every key: the start of an episode."""
+        like = self._like()
+        return {
+            key: torch.zeros(layers, batch_size, units, dtype=like.dtype, device=like.device)
+            for key, (layers, units) in self.hidden_state_architecture.items()
+        }
+
+    def carry_hidden_state(self, hidden_state: Mapping[str, Tensor]) -> HiddenState:
+        """The hidden state of the network as it was before its last mutation, for the network as it is now.
+
+        Units that stayed keep their state; new units and new layers start at 0.
+
+        Args:
+            hidden_state: [old layers, B, old H] under every key. Not changed.
+        """
+        found = {}
+        for key, (layers, units) in self.hidden_state_architecture.items():
+            old = hidden_state[key]
+            new = old.new_zeros(layers, old.shape[1], units)
+            for k in range(min(layers, old.shape[0])):
+                new[k] = Transfer((same(old.shape[1]), self.last_units[k])).apply(old[k], new[k])
+            found[key] = new
+        return found
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def run(self, x: Tensor, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
+        """Inputs of the output layer [B, H] or [B, T, H], and the hidden state after the last step."""
+        self._check(x, hidden_state)
+        steps = [x] if x.dim() == 2 else list(x.unbind(1))
+        state = {key: list(hidden_state[key].unbind(0)) for key in self.hidden_state_architecture}
+        h = state[f"{self.name}_h"]
+        for k in range(self.num_layers):
+            layer: Any = self.model[f"lstm_{k}"]
+            weights, outputs = layer.weights(), []
+            for step in steps:
+                if self.cell == "LSTM":
+                    c = state[f"{self.name}_c"]
+                    h[k], c[k] = lstm_cell(step, h[k], c[k], weights)
+                else:
+                    h[k] = gru_cell(step, h[k], weights)
+                outputs.append(h[k])
+            steps = outputs
+        features = steps[0] if x.dim() == 2 else torch.stack(steps, dim=1)
+        return features, {key: torch.stack(parts) for key, parts in state.items()}
+
+    def output_features(self, x: Any) -> Tensor:
+        """As `run`, from the start of an episode."""
+        x = self.as_input(x)
+        return self.run(x, self.initial_hidden_state(x.shape[0]))[0]
+
+    def forward(self, x: Any, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, HiddenState]:
+        """One step x [B, I] -> [B, O], or a sequence [B, T, I] -> [B, T, O], and the next hidden state.
+
+        Args:
+            x: inputs.
+            hidden_state: [layers, B, H] under "<name>_h" and, for an LSTM, "<name>_c"; see `initial_hidden_state`.
+
+        Raises:
+            ValueError: no hidden state, or one that does not fit.
+        """
+        if hidden_state is None:
+            raise ShapeError(f"{self.name} needs a hidden_state. fix: start with initial_hidden_state(batch_size).")
+        features, state = self.run(self.as_input(x), hidden_state)
+        return self.finish(features), state
+
+    def _check(self, x: Tensor, hidden_state: Mapping[str, Tensor]) -> None:
+        if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
+            raise ShapeError(
+                f"{self.name} reads [B, {self.input_size}] or [B, T, {self.input_size}]; got {tuple(x.shape)}"
+            )
+        for key, (layers, units) in self.hidden_state_architecture.items():
+            shape = tuple(hidden_state[key].shape) if key in hidden_state else None
+            if shape != (layers, x.shape[0], units):
+                got = f"{shape}" if shape else f"only {sorted(hidden_state)}"
+                raise ShapeError(f"hidden_state[{key!r}] must have shape {(layers, x.shape[0], units)}; got {got}")
+
+    def short(self) -> str:
+        """E.g. "lstm 128x2"."""
+        return f"{self.cell.lower()} {self.hidden_state_size}x{self.num_layers}"
+
+    # -- mutations -----------------------------------------------------------------------------------------------
+
+    def can_apply(self, name: str) -> bool:
+        """Whether the limits leave room for the method."""
+        return {
+            "add_layer": self.num_layers < self.max_layers,
+            "remove_layer": self.num_layers > self.min_layers,
+            "add_node": self._fits(NODE_STEPS[0]),
+            "remove_node": self._fits(-NODE_STEPS[0]),
+        }.get(name, True)
+
+    @mutation(MutationType.LAYER)
+    def add_layer(self) -> dict[str, int]:
+        """Put a layer upon the last one, near to the identity; at the limit, units are added instead."""
+        if not self.can_apply("add_layer"):
+            return self.add_node()
+        self.last_units = [same(self.hidden_state_size)] * self.num_layers
+        if self.fresh == "preserve":
+            self._near_identity()
+        self.last_units.append(fresh(self.hidden_state_size))
+        self.num_layers += 1
+        return {}
+
+    @mutation(MutationType.LAYER)
+    def remove_layer(self) -> dict[str, int]:
+        """Take the last layer out; the output layer is refitted if the probe inputs are sequences [B, T, I]."""
+        if not self.can_apply("remove_layer"):
+            return Refused()
+        self._change.target = self._sequence_target()
+        self.num_layers -= 1
+        self.last_units = [same(self.hidden_state_size)] * self.num_layers
+        return {}
+
+    @mutation(MutationType.NODE)
+    def add_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
+        """Widen every layer (by 16, 32 or 64 if not given); exact, also in the middle of an episode.
+
+        Returns:
+            {"numb_new_nodes": units added}; 0 if the limit left no room.
+        """
+        count = drawn_amount(self.rng, NODE_STEPS, numb_new_nodes, self._fits)
+        if count == 0:
+            return Refused(numb_new_nodes=0)
+        self._move_units(grown(self.hidden_state_size, count))
+        return {"numb_new_nodes": count}
+
+    @mutation(MutationType.NODE)
+    def remove_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
+        """Take units out of every layer: the same numbers everywhere, those that the weights read least.
+
+        With sequences [B, T, I] as probe inputs the output layer is refitted; single steps would show it nothing but
+        the first moment of an episode. Argument and result as `add_node`.
+        """
+        count = drawn_amount(self.rng, NODE_STEPS, numb_new_nodes, lambda n: self._fits(-n))
+        if count == 0:
+            return Refused(numb_new_nodes=0)
+        self._change.target = self._sequence_target()
+        size = self.hidden_state_size
+        last = range(size - count, size)  # the published choice
+        gone = last if self.fresh == "random" else self._importance().argsort()[:count].tolist()
+        self._move_units(without(size, gone))
+        return {"numb_new_nodes": count}
+
+    def recreate_network(self, **kwargs: Any) -> None:
+        """As every layered module."""
+        rescaled, self._rescaled = self._rescaled, False
+        super().recreate_network(**kwargs)
+        self.last_refit = self.last_refit or rescaled
+
+    def _move_units(self, index: Index) -> None:
+        self._change.groups["hidden"] = index
+        self.hidden_state_size = len(index)
+        self.last_units = [index] * self.num_layers
+
+    def _sequence_target(self) -> Tensor | None:
+        is_sequence = self.probe_inputs is not None and self.probe_inputs.dim() == 3
+        return self.output_target() if is_sequence else None
+
+    @torch.no_grad()
+    def _importance(self) -> Tensor:
+        """Norm of all weights that read each unit [H]."""
+        output: Any = self.model[OUTPUT]
+        squares = output.weight.square().sum(0)
+        for k in range(self.num_layers):
+            layer: Any = self.model[f"lstm_{k}"]
+            squares = squares + layer.weight_hh.square().sum(0)
+            if k:
+                squares = squares + layer.weight_ih.square().sum(0)
+        result: Tensor = squares.sqrt()
+        return result
+
+    @torch.no_grad()
+    def _near_identity(self) -> None:
+        """First weights of the new layer, and the output layer's share of undoing them.
+
+        Gates stand open (or shut) by a bias of ±4, the candidate is tanh of a quarter of the input, so that the output
+        is `gain` times the input up to its cube; the output layer is divided by `gain`.
+        """
+        size, gates, k = self.hidden_state_size, CELLS[self.cell], self.num_layers
+        like = self._like().detach()
+        inputs, bias = like.new_zeros(gates, size, size).cpu(), like.new_zeros(gates, size).cpu()
+        passing = float(torch.sigmoid(torch.tensor(OPEN, dtype=torch.float64)))
+        candidate = 2  # third gate, for both cells
+        inputs[candidate] = SMALL * torch.eye(size)
+        if self.cell == "LSTM":  # input, forget, candidate, output
+            bias[0], bias[1], bias[3] = OPEN, -OPEN, OPEN
+            gain = SMALL * passing**2
+        else:  # reset, update, candidate
+            bias[1] = -OPEN
+            gain = SMALL * passing
+        initial = self._change.initial
+        initial[f"lstm_{k}.weight_ih"], initial[f"lstm_{k}.bias_ih"] = inputs.flatten(0, 1), bias.flatten()
+        initial[f"lstm_{k}.weight_hh"] = like.new_zeros(gates * size, size)
+        initial[f"lstm_{k}.bias_hh"] = like.new_zeros(gates * size)
+        output: Any = self.model[OUTPUT]
+        output.weight.div_(gain)
+        self._rescaled = True
+
+    def _fits(self, change: int) -> bool:
+        return self.min_hidden_state_size <= self.hidden_state_size + change <= self.max_hidden_state_size

@@ -1,0 +1,264 @@
+"""The evolvable network for observations of several parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from agilerl.errors import ConfigError, ShapeError, unknown_name
+from agilerl.modules.activations import activation as known_activation
+from agilerl.modules.cnn import EvolvableCNN
+from agilerl.modules.containers import ModuleDict
+from agilerl.modules.evolvable import EvolvableModule
+from agilerl.modules.layer_kinds import activation_layer, linear, orthogonal, whole
+from agilerl.modules.layered import OUTPUT, Change, Layer, LayeredModule, check_limits, drawn_amount
+from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.morph import Index, grown, prefixed, without
+from agilerl.modules.mutations import MutationType, Refused, mutation
+from agilerl.modules.net_config import checked_config
+from agilerl.modules.parts import is_image, parts_of
+from agilerl.rng import Purpose, seeds
+
+LATENT_STEPS = (8, 16, 32)
+VECTOR_MLP = "vector_mlp"
+
+
+class EvolvableMultiInput(LayeredModule):
+    """One feature network per part of a Dict or Tuple space, side by side, then one dense layer.
+
+    Images get an `EvolvableCNN`, parts with parts of their own an `EvolvableMultiInput`, everything else an
+    `EvolvableMLP`; they are `feature_net.<key>`, and so are their mutations. Each gives `latent_dim` features, which
+    pass through the activation. A key that cannot name a module (it holds a dot, or is an attribute of torch's) gets
+    underscores. Growth is exact where that of the parts is.
+
+    Args:
+        observation_space: Dict or Tuple; images channels first.
+        num_outputs: width of the output.
+        latent_dim: features of each part.
+        vector_space_mlp: join all vectors and give them to one `vector_mlp`.
+        cnn_config, mlp_config: constructor arguments of the parts, as dict or net config.
+        init_dicts: constructor arguments by name of the part, over those; what evolution has made of each.
+        activation, output_activation: of the parts' features, and of the output.
+        min_latent_dim, max_latent_dim: limits of the mutations, inclusive.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        num_outputs: int,
+        latent_dim: int = 32,
+        vector_space_mlp: bool = False,
+        cnn_config: Any = None,
+        mlp_config: Any = None,
+        init_dicts: Mapping[str, Any] | None = None,
+        activation: str | None = "ReLU",
+        output_activation: str | None = None,
+        min_latent_dim: int = 8,
+        max_latent_dim: int = 128,
+        device: str | torch.device = "cpu",
+        name: str = "multi_input",
+        random_seed: int | None = None,
+    ) -> None:
+        super().__init__(device, random_seed)
+        parts = parts_of(observation_space)
+        if not parts:
+            raise ConfigError(
+                f"observation_space must be a Dict or Tuple with at least one part; got {observation_space}"
+            )
+        self.observation_space, self.num_outputs = observation_space, whole(num_outputs, "num_outputs")
+        self.latent_dim, self.vector_space_mlp = whole(latent_dim, "latent_dim"), bool(vector_space_mlp)
+        self.cnn_config = checked_config(cnn_config, EvolvableCNN, "cnn_config", {})
+        self.mlp_config = checked_config(mlp_config, EvolvableMLP, "mlp_config", {})
+        known_activation(activation, hidden=True)
+        self.activation, self.output_activation, self.name = activation, output_activation, name
+        check_limits({"latent_dim": (min_latent_dim, max_latent_dim)})
+        self.min_latent_dim, self.max_latent_dim = min_latent_dim, max_latent_dim
+        self._latent_index: dict[str, Index] = {}
+        vectors = {k: s for k, s in parts.items() if not is_image(s) and not parts_of(s)} if vector_space_mlp else {}
+        self.feature_net = ModuleDict(device, self.random_seed)
+        self.vector_keys = list(vectors)
+        self.part_names: dict[str, str] = {}  # key of the space -> name in feature_net
+        own = seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, len(parts) + 1, generation=2).tolist()
+        given = dict(init_dicts or {})
+        for (key, space), seed in zip(parts.items(), own, strict=False):
+            if key not in vectors:
+                part = self.part_names[key] = _module_name(self.feature_net, key)
+                self.feature_net[part] = self._make_part(space, dict(given.pop(part, {})), seed)
+        if vectors:
+            width = sum(int(spaces.flatdim(space)) for space in vectors.values())
+            self.vector_mlp = self._make_mlp(width, dict(given.pop(VECTOR_MLP, {})), own[-1])
+        if given:
+            raise ConfigError(unknown_name("part in init_dicts", str(next(iter(given))), self._part_modules()))
+        self.rng = self.rng  # one source of draws for all parts
+        self.build()
+
+    def _make_part(self, space: spaces.Space[Any], config: dict[str, Any], seed: int) -> EvolvableModule:
+        if parts_of(space):
+            options: dict[str, Any] = {
+                "latent_dim": self.latent_dim,
+                "vector_space_mlp": self.vector_space_mlp,
+                "cnn_config": self.cnn_config,
+                "mlp_config": self.mlp_config,
+                "activation": self.activation,
+                "output_activation": self.activation,
+            }
+            return EvolvableMultiInput(
+                space, self.latent_dim, **{**options, **config}, device=self._device, random_seed=seed
+            )
+        if is_image(space):
+            options = {"activation": self.activation, "output_activation": self.activation, **self.cnn_config}
+            shape = space.shape or ()
+            return EvolvableCNN(shape, self.latent_dim, **{**options, **config}, device=self._device, random_seed=seed)
+        return self._make_mlp(int(spaces.flatdim(space)), config, seed)
+
+    def _make_mlp(self, width: int, config: dict[str, Any], seed: int) -> EvolvableMLP:
+        options: dict[str, Any] = {
+            "hidden_size": [64],
+            "activation": self.activation,
+            "output_activation": self.activation,
+            "output_vanish": False,
+            **self.mlp_config,
+        }
+        return EvolvableMLP(width, self.latent_dim, **{**options, **config}, device=self._device, random_seed=seed)
+
+    def _part_modules(self) -> dict[str, Any]:
+        """The networks of all parts by name, in the order in which their features stand side by side."""
+        found: dict[str, Any] = dict(self.feature_net.items())
+        return {**found, VECTOR_MLP: self.vector_mlp} if self.vector_keys else found
+
+    def layers(self) -> dict[str, Layer]:
+        """`linear_output` over the features of all parts."""
+        width = len(self._part_modules()) * self.latent_dim
+        rows, columns = (("output", self.num_outputs),), (("features", width),)
+        return {
+            OUTPUT: linear(rows, columns, orthogonal(2**0.5)),
+            "act_output": activation_layer(self.output_activation, hidden=False),
+        }
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def _inputs(self, x: Any) -> dict[str, Any]:
+        """Name of the part -> its input."""
+        missing = [key for key in (*self.part_names, *self.vector_keys) if key not in x.keys()]  # noqa: SIM118
+        if missing:
+            raise ShapeError(f"{self.name} got an observation without {missing}; it has {sorted(x.keys())}")
+        found = {name: x[key] for key, name in self.part_names.items()}
+        if self.vector_keys:
+            found[VECTOR_MLP] = torch.cat([self.as_input(x[key]) for key in self.vector_keys], dim=-1)
+        return found
+
+    def output_features(self, x: Any) -> Tensor:
+        """Features of all parts side by side [..., parts * latent_dim]."""
+        inputs = self._inputs(x)
+        return torch.cat([module(inputs[name]) for name, module in self._part_modules().items()], dim=-1)
+
+    def forward(self, x: Mapping[str, Any]) -> Tensor:
+        """Parts by key, [..., I] (one-hot where they are discrete) or [..., C, H, W] -> [..., O]."""
+        return self.finish(self.output_features(x))
+
+    def probe(self, inputs: Any) -> None:
+        """Remember inputs by key [B, ...], here and in the parts; None forgets them."""
+        super().probe(inputs)
+        given = None if inputs is None else self._inputs(self.probe_inputs)
+        for name, module in self._part_modules().items():
+            module.probe(None if given is None else given[name])
+
+    def short(self) -> str:
+        """E.g. "multi 16 (image: cnn 16k3, speed: [64])"."""
+        inside = ", ".join(f"{name}: {module.short()}" for name, module in self._part_modules().items())
+        return f"multi {self.latent_dim} ({inside})"
+
+    def get_init_dict(self) -> dict[str, Any]:
+        """Constructor arguments, with those of every part as it is now."""
+        parts = {name: module.net_config for name, module in self._part_modules().items()}
+        return {**super().get_init_dict(), "init_dicts": parts}
+
+    # -- mutations -----------------------------------------------------------------------------------------------
+
+    def can_apply(self, name: str) -> bool:
+        """Whether the limits leave room for the method."""
+        own = {"add_latent_node": LATENT_STEPS[0], "remove_latent_node": -LATENT_STEPS[0]}
+        return self._fits(own[name]) if name in own else super().can_apply(name)
+
+    @mutation(MutationType.NODE)
+    def add_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
+        """Widen the features of every part (by 8, 16 or 32 if not given); exact unless a part normalises its output.
+
+        Returns:
+            {"numb_new_nodes": features added}; 0 if the limit left no room.
+        """
+        count = drawn_amount(self.rng, LATENT_STEPS, numb_new_nodes, self._fits)
+        if count == 0:
+            return Refused(numb_new_nodes=0)
+        self._move_features({name: grown(self.latent_dim, count) for name in self._part_modules()}, count)
+        return {"numb_new_nodes": count}
+
+    @mutation(MutationType.NODE)
+    def remove_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
+        """Take the least important features out of every part and refit the output layer. As `add_latent_node`."""
+        count = drawn_amount(self.rng, LATENT_STEPS, numb_new_nodes, lambda n: self._fits(-n))
+        if count == 0:
+            return Refused(numb_new_nodes=0)
+        self._change.target = self.output_target()
+        last = range(self.latent_dim - count, self.latent_dim)  # the published choice
+        scores = self._importance()
+        self._move_features({
+            name: without(self.latent_dim, last if self.fresh == "random" else score.argsort()[:count].tolist())
+            for name, score in zip(self._part_modules(), scores, strict=True)
+        }, -count)  # fmt: skip
+        return {"numb_new_nodes": count}
+
+    def recreate_network(self, **kwargs: Any) -> None:
+        """As every layered module; the parts change the width of their features first."""
+        pending, self._latent_index = self._latent_index, {}
+        modules = self._part_modules()
+        for name, index in pending.items():
+            modules[name].resize_outputs(index)
+        super().recreate_network(**kwargs)
+        for name in pending:
+            path = name if name == VECTOR_MLP else f"feature_net.{name}"
+            self.last_transfer |= prefixed(path, modules[name].last_transfer)
+
+    def change_activation(self, activation: str, output: bool = False) -> None:
+        """Change the activation of the parts and of their features; with probe inputs the output is refitted."""
+        known_activation(activation, hidden=True)
+        target = self.output_target()
+        for module in self._part_modules().values():
+            module.change_activation(activation, output=True)
+        self.activation = activation
+        if output:
+            self.output_activation = activation
+        self._change = Change(target=target)
+        self.recreate_network()
+        self.last_mutation_attr = "change_activation"
+
+    def _move_features(self, indices: dict[str, Index], change: int) -> None:
+        self._latent_index = indices
+        places = [np.where(index < 0, -1, index + i * self.latent_dim) for i, index in enumerate(indices.values())]
+        self._change.groups["features"] = np.concatenate(places)
+        self.latent_dim += change
+
+    @torch.no_grad()
+    def _importance(self) -> Tensor:
+        """How much each feature of each part matters to the output layer [parts, latent_dim]."""
+        output: Any = self.model[OUTPUT]
+        strength: Tensor = output.weight.norm(dim=0)
+        if self.probe_inputs is not None:
+            strength = strength * self.output_features(self.probe_inputs).abs().mean(0)
+        return strength.reshape(-1, self.latent_dim)
+
+    def _fits(self, change: int) -> bool:
+        return self.min_latent_dim <= self.latent_dim + change <= self.max_latent_dim
+
+
+def _module_name(holder: ModuleDict, key: str) -> str:
+    """The key as the name of a module of `holder`: without dots, and not an attribute that it has already."""
+    name = key.replace(".", "_") or "_"
+    while hasattr(holder, name) or name == VECTOR_MLP:
+        name += "_"
+    return name

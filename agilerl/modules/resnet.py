@@ -1,0 +1,218 @@
+"""The evolvable residual network for images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from agilerl.modules.activations import activation as known_activation
+from agilerl.modules.convolution import ConvGeometry, check_fits, image_shape
+from agilerl.modules.layer_kinds import activation_layer, convolution, linear, orthogonal, whole
+from agilerl.modules.layered import OUTPUT, Axis, Layer, LayeredModule, check_limits, drawn_amount
+from agilerl.modules.morph import grown, without
+from agilerl.modules.mutations import MutationType, Refused, mutation
+
+CHANNEL_STEPS = (8, 16, 32)
+GAIN = 2**0.5
+LAST_GAIN = 0.5  # of a block's last convolution: each block then adds little to the variance of the trunk
+PROBE_IMAGES = 64
+
+
+class EvolvableResNet(LayeredModule):
+    """A convolution, residual blocks, and one dense layer, whose blocks and channels evolve.
+
+    A block is z ← z + conv(act(conv(act(z)))) with kernels of 3 x 3 and as many channels as the trunk: the
+    pre-activation order of He et al. 2016 (arXiv:1603.05027, figure 4e) without normalisation, as in the residual
+    blocks of IMPALA (Espeholt et al. 2018, arXiv:1802.01561, figure 3). Growth is exact: a new block ends in zeros, a
+    new channel is read by none of the old ones.
+
+    Args:
+        input_shape: (channels, height, width). num_outputs: width of the output.
+        channel_size: channels of the trunk.
+        kernel_size, stride_size: of the first convolution, which has no padding.
+        num_blocks: residual blocks.
+        activation, output_activation: names in `modules.activations.ACTIVATIONS`.
+        min_blocks, max_blocks, min_channel_size, max_channel_size: limits of the mutations, inclusive.
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_outputs: int,
+        channel_size: int = 32,
+        kernel_size: int = 3,
+        stride_size: int = 2,
+        num_blocks: int = 2,
+        activation: str | None = "ReLU",
+        output_activation: str | None = None,
+        min_blocks: int = 1,
+        max_blocks: int = 4,
+        min_channel_size: int = 16,
+        max_channel_size: int = 256,
+        device: str | torch.device = "cpu",
+        name: str = "resnet",
+        random_seed: int | None = None,
+    ) -> None:
+        super().__init__(device, random_seed)
+        self.input_shape = image_shape(input_shape, None, 2)
+        self.num_outputs = whole(num_outputs, "num_outputs")
+        self.channel_size = whole(channel_size, "channel_size of EvolvableResNet (channels of the trunk)")
+        self.kernel_size, self.stride_size = whole(kernel_size, "kernel_size"), whole(stride_size, "stride_size")
+        self.num_blocks = whole(num_blocks, "num_blocks")
+        known_activation(activation, hidden=True)
+        check_limits({"blocks": (min_blocks, max_blocks), "channels": (min_channel_size, max_channel_size)})
+        self.activation, self.output_activation, self.name = activation, output_activation, name
+        self.min_blocks, self.max_blocks = min_blocks, max_blocks
+        self.min_channel_size, self.max_channel_size = min_channel_size, max_channel_size
+        check_fits(self.geometry)
+        self.build()
+
+    @property
+    def geometry(self) -> ConvGeometry:
+        """Of the first convolution; the blocks keep its size."""
+        kernel, stride = (self.kernel_size,) * 2, (self.stride_size,) * 2
+        return ConvGeometry(tuple(self.input_shape[1:]), (kernel,), (stride,), ((0, 0),))
+
+    def layers(self) -> dict[str, Layer]:
+        """`conv_input`; per block `act_0`, `conv_0`, `act_1`, `conv_1`; `act_features`, `linear_output`."""
+        trunk: Axis = (("channels", self.channel_size),)
+        stem = self.geometry
+        taps = stem.kernels[0], stem.strides[0], stem.paddings[0]
+        columns: Axis = (("input", self.input_shape[0]),)
+        found = {"conv_input": convolution("Conv2d", trunk, columns, *taps, "conv_input", orthogonal(GAIN))}
+        for k in range(self.num_blocks):
+            inner: Axis = ((f"inner_{k}", self.channel_size),)
+            for i, (rows, read, gain) in enumerate(((inner, trunk, GAIN), (trunk, inner, LAST_GAIN))):
+                name = f"block_{k}_conv_{i}"
+                found[f"block_{k}_act_{i}"] = activation_layer(self.activation, hidden=True)
+                found[name] = convolution("Conv2d", rows, read, (3, 3), (1, 1), (1, 1), name, orthogonal(gain))
+        found["act_features"] = activation_layer(self.activation, hidden=True)
+        pixels = tuple((f"pixel_{axis}", size) for axis, size in enumerate(stem.sizes[0]))
+        found[OUTPUT] = linear((("output", self.num_outputs),), (*trunk, *pixels), orthogonal(GAIN))
+        found["act_output"] = activation_layer(self.output_activation, hidden=False)
+        return found
+
+    def output_features(self, x: Any) -> Tensor:
+        """Channels and pixels of the trunk after its last activation, side by side [B, F]."""
+        z = self.model["conv_input"](self.as_input(x))
+        for k in range(self.num_blocks):
+            z = z + self.model[f"block_{k}_conv_1"](self._inner(k, z))
+        return cast(Tensor, self.model["act_features"](z)).flatten(1)
+
+    def _inner(self, block: int, z: Tensor) -> Tensor:
+        y = self.model[f"block_{block}_conv_0"](self.model[f"block_{block}_act_0"](z))
+        return cast(Tensor, self.model[f"block_{block}_act_1"](y))
+
+    def forward(self, x: Any) -> Tensor:
+        """Images [..., C, H, W] -> [..., O]."""
+        x = self.as_input(x)
+        lead = x.shape[:-3]
+        features = self.output_features(x.reshape(-1, *self.input_shape))
+        return self.finish(features).reshape(*lead, self.num_outputs)
+
+    def probe(self, inputs: Any) -> None:
+        """Remember the first images [B, ...]; None forgets them."""
+        super().probe(None if inputs is None else inputs[:PROBE_IMAGES])
+
+    def short(self) -> str:
+        """E.g. "resnet 32x2": channels and blocks."""
+        return f"resnet {self.channel_size}x{self.num_blocks}"
+
+    # -- mutations -----------------------------------------------------------------------------------------------
+
+    def can_apply(self, name: str) -> bool:
+        """Whether the limits leave room for the method."""
+        return {
+            "add_block": self.num_blocks < self.max_blocks,
+            "remove_block": self.num_blocks > self.min_blocks,
+            "add_channel": self._fits(CHANNEL_STEPS[0]),
+            "remove_channel": self._fits(-CHANNEL_STEPS[0]),
+        }.get(name, True)
+
+    @mutation(MutationType.LAYER)
+    def add_block(self) -> dict[str, int]:
+        """Put a block after the last one; exact, because its last convolution starts at zero."""
+        if not self.can_apply("add_block"):
+            return Refused()
+        if self.fresh == "preserve":
+            shape = (self.channel_size, self.channel_size, 3, 3)
+            self._change.initial[f"block_{self.num_blocks}_conv_1.weight"] = torch.zeros(shape)
+        self.num_blocks += 1
+        return {}
+
+    @mutation(MutationType.LAYER)
+    def remove_block(self) -> dict[str, int]:
+        """Take the last block out; with probe inputs the output layer is refitted."""
+        if not self.can_apply("remove_block"):
+            return Refused()
+        self._change.target = self.output_target()
+        self.num_blocks -= 1
+        return {}
+
+    @mutation(MutationType.NODE)
+    def add_channel(self, numb_new_channels: int | None = None) -> dict[str, int]:
+        """Widen the trunk (by 8, 16 or 32 if not given) and every block with it; exact.
+
+        Returns:
+            {"numb_new_channels": channels added}; 0 if the limit left no room.
+        """
+        count = drawn_amount(self.rng, CHANNEL_STEPS, numb_new_channels, self._fits)
+        if count == 0:
+            return Refused(numb_new_channels=0)
+        for group in self._groups():
+            self._change.groups[group] = grown(self.channel_size, count)
+        self.channel_size += count
+        return {"numb_new_channels": count}
+
+    @mutation(MutationType.NODE)
+    def remove_channel(self, numb_new_channels: int | None = None) -> dict[str, int]:
+        """Take the least important channels out of the trunk and out of every block; the output layer is refitted.
+
+        Importance of a channel is its mean size over the probe images times the norm of the weights that read it;
+        without probe inputs the norm alone. Argument and result as `add_channel`.
+        """
+        count = drawn_amount(self.rng, CHANNEL_STEPS, numb_new_channels, lambda n: self._fits(-n))
+        if count == 0:
+            return Refused(numb_new_channels=0)
+        self._change.target = self.output_target()
+        last = range(self.channel_size - count, self.channel_size)  # the published choice
+        for group, scores in zip(self._groups(), self._importance(), strict=True):
+            gone = last if self.fresh == "random" else scores.argsort()[:count].tolist()
+            self._change.groups[group] = without(self.channel_size, gone)
+        self.channel_size -= count
+        return {"numb_new_channels": count}
+
+    def _groups(self) -> list[str]:
+        return ["channels", *(f"inner_{k}" for k in range(self.num_blocks))]
+
+    @torch.no_grad()
+    def _importance(self) -> list[Tensor]:
+        """Scores [C] of the channels of the trunk, then of each block."""
+        readers: Any = {name: layer.weight for name, layer in self.model.items() if hasattr(layer, "weight")}
+        reads = {
+            name: weight.reshape(weight.shape[0], self.channel_size, -1).norm(dim=(0, 2))
+            for name, weight in readers.items()
+            if name != "conv_input"
+        }
+        blocks = range(self.num_blocks)
+        inner: list[Tensor] = [reads[f"block_{k}_conv_1"] for k in blocks]
+        if self.probe_inputs is None:
+            return [sum((reads[f"block_{k}_conv_0"] for k in blocks), reads[OUTPUT]), *inner]
+        z, trunk = self.model["conv_input"](self.as_input(self.probe_inputs)), torch.zeros_like(reads[OUTPUT])
+        for k in blocks:  # a channel counts where it is read: it may be silent at the end and loud in a block
+            trunk = trunk + reads[f"block_{k}_conv_0"] * _size(self.model[f"block_{k}_act_0"](z))
+            hidden = self._inner(k, z)
+            inner[k] = inner[k] * _size(hidden)
+            z = z + self.model[f"block_{k}_conv_1"](hidden)
+        return [trunk + reads[OUTPUT] * _size(self.model["act_features"](z)), *inner]
+
+    def _fits(self, change: int) -> bool:
+        return self.min_channel_size <= self.channel_size + change <= self.max_channel_size
+
+
+def _size(maps: Tensor) -> Tensor:
+    """Mean |activation| of each channel [C] over images and pixels [B, C, H, W]."""
+    return maps.abs().mean((0, 2, 3))

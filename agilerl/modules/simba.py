@@ -1,0 +1,230 @@
+"""The evolvable SimBa network: residual blocks under LayerNorm (Lee et al. 2024, arXiv:2410.09754)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from agilerl.modules.activations import activation as known_activation
+from agilerl.modules.layer_kinds import activation_layer, he_normal, layer_norm, linear, orthogonal, whole
+from agilerl.modules.layered import OUTPUT, Layer, LayeredModule, check_limits, drawn_amount
+from agilerl.modules.morph import grown, same, without
+from agilerl.modules.mutations import MutationType, Refused, mutation
+
+NODE_STEPS = (16, 32, 64)
+EPS_TIMES_WIDTH = 128e-5  # 1e-5 at the default width; see `norm_eps`
+
+
+class EvolvableSimBa(LayeredModule):
+    """SimBa (section 4 of the paper): z = W x; z ← z + MLP(LayerNorm(z)) for every block; output = V LayerNorm(z).
+
+    A block's MLP is `scale_factor` times as wide as the trunk. The running normalisation of observations that the
+    paper puts first is a wrapper here, not a part of the network.
+
+    Growth is exact. A new block starts with a zero last layer. A new trunk unit starts as the mean of the old ones:
+    LayerNorm's mean stays, its variance shrinks by old width / new width, and its weights and epsilon take that out.
+
+    Args:
+        num_inputs, num_outputs: widths of input and output.
+        hidden_size: width of the trunk.
+        num_blocks: residual blocks.
+        scale_factor: width of a block / width of the trunk.
+        activation: inside the blocks. output_activation: name, or None for the identity.
+        min_blocks, max_blocks, min_mlp_nodes, max_mlp_nodes: limits of the mutations, inclusive; they do not bind the
+            start.
+    """
+
+    def __init__(
+        self,
+        num_inputs: int,
+        num_outputs: int,
+        hidden_size: int = 128,
+        num_blocks: int = 2,
+        activation: str | None = "ReLU",
+        output_activation: str | None = None,
+        scale_factor: int = 4,
+        min_blocks: int = 1,
+        max_blocks: int = 4,
+        min_mlp_nodes: int = 16,
+        max_mlp_nodes: int = 500,
+        device: str | torch.device = "cpu",
+        name: str = "simba",
+        random_seed: int | None = None,
+    ) -> None:
+        super().__init__(device, random_seed)
+        self.num_inputs, self.num_outputs = whole(num_inputs, "num_inputs"), whole(num_outputs, "num_outputs")
+        self.hidden_size = whole(hidden_size, "hidden_size of EvolvableSimBa (width of the trunk)")
+        self.num_blocks = whole(num_blocks, "num_blocks")
+        self.scale_factor = whole(scale_factor, "scale_factor")
+        check_limits({"blocks": (min_blocks, max_blocks), "nodes": (min_mlp_nodes, max_mlp_nodes)})
+        known_activation(activation, hidden=True)
+        self.activation = activation
+        self.output_activation = output_activation
+        self.name = name
+        self.min_blocks, self.max_blocks = min_blocks, max_blocks
+        self.min_mlp_nodes, self.max_mlp_nodes = min_mlp_nodes, max_mlp_nodes
+        self.build()
+
+    @property
+    def norm_eps(self) -> float:
+        """Epsilon of every LayerNorm: falls with the width, so that growth can be exact (`add_node`)."""
+        return EPS_TIMES_WIDTH / self.hidden_size
+
+    def layers(self) -> dict[str, Layer]:
+        """`linear_input`; per block `norm`, `linear_0`, `act`, `linear_1`; `norm_output`, `linear_output`."""
+        trunk = (("hidden", self.hidden_size),)
+        found = {"linear_input": linear(trunk, (("input", self.num_inputs),), orthogonal(1.0))}
+        for k in range(self.num_blocks):
+            inner = ((f"inner_{k}", self.scale_factor * self.hidden_size),)
+            found[f"block_{k}_norm"] = layer_norm(trunk, self.norm_eps)
+            found[f"block_{k}_linear_0"] = linear(inner, trunk, he_normal)
+            found[f"block_{k}_act"] = activation_layer(self.activation, hidden=True)
+            found[f"block_{k}_linear_1"] = linear(trunk, inner, he_normal)
+        found["norm_output"] = layer_norm(trunk, self.norm_eps)
+        found[OUTPUT] = linear((("output", self.num_outputs),), trunk, orthogonal(1.0))
+        found["act_output"] = activation_layer(self.output_activation, hidden=False)
+        return found
+
+    def output_features(self, x: Tensor) -> Tensor:
+        """LayerNorm of the trunk after the last block [..., H]."""
+        z = self.model["linear_input"](self.as_input(x))
+        for k in range(self.num_blocks):
+            z = z + self.model[f"block_{k}_linear_1"](self._inner(k, z))
+        return cast(Tensor, self.model["norm_output"](z))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., I] -> [..., O]."""
+        return self.finish(self.output_features(x))
+
+    def _inner(self, block: int, z: Tensor) -> Tensor:
+        normed = self.model[f"block_{block}_norm"](z)
+        return cast(Tensor, self.model[f"block_{block}_act"](self.model[f"block_{block}_linear_0"](normed)))
+
+    def short(self) -> str:
+        """E.g. "simba 128x2": width and blocks."""
+        return f"simba {self.hidden_size}x{self.num_blocks}"
+
+    # -- mutations -----------------------------------------------------------------------------------------------
+
+    def can_apply(self, name: str) -> bool:
+        """Whether the limits leave room for the method."""
+        return {
+            "add_block": self.num_blocks < self.max_blocks,
+            "remove_block": self.num_blocks > self.min_blocks,
+            "add_node": self._fits(NODE_STEPS[0]),
+            "remove_node": self._fits(-NODE_STEPS[0]),
+        }.get(name, True)
+
+    @mutation(MutationType.LAYER)
+    def add_block(self) -> dict[str, int]:
+        """Put a block after the last one; exact, because its last layer starts at zero."""
+        if not self.can_apply("add_block"):
+            return Refused()
+        if self.fresh == "preserve":
+            shape = (self.hidden_size, self.scale_factor * self.hidden_size)
+            self._change.initial[f"block_{self.num_blocks}_linear_1.weight"] = torch.zeros(shape)
+        self.num_blocks += 1
+        return {}
+
+    @mutation(MutationType.LAYER)
+    def remove_block(self) -> dict[str, int]:
+        """Take the last block out; with probe inputs the output layer is refitted."""
+        if not self.can_apply("remove_block"):
+            return Refused()
+        self._change.target = self.output_target()
+        self.num_blocks -= 1
+        return {}
+
+    @mutation(MutationType.NODE)
+    def add_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
+        """Widen the trunk (by 16, 32 or 64 if not given) and every block with it; exact.
+
+        Returns:
+            {"numb_new_nodes": units added}; 0 if the limit left no room.
+        """
+        count = drawn_amount(self.rng, NODE_STEPS, numb_new_nodes, self._fits)
+        if count == 0:
+            return Refused(numb_new_nodes=0)
+        width, wide = self.hidden_size, self.scale_factor * self.hidden_size
+        self._change.groups = {"hidden": grown(width, count)}
+        for k in range(self.num_blocks):
+            self._change.groups[f"inner_{k}"] = grown(wide, self.scale_factor * count)
+        self.hidden_size += count
+        if self.fresh == "preserve":
+            self._start_at_the_mean(width, count)
+        return {"numb_new_nodes": count}
+
+    @mutation(MutationType.NODE)
+    def remove_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
+        """Take the least important units out of the trunk and out of every block; the output layer is refitted.
+
+        Importance of a unit is its mean size over the probe inputs times the norm of the weights that read it;
+        without probe inputs the norm alone. Argument and result as `add_node`.
+        """
+        count = drawn_amount(self.rng, NODE_STEPS, numb_new_nodes, lambda n: self._fits(-n))
+        if count == 0:
+            return Refused(numb_new_nodes=0)
+        self._change.target = self.output_target()
+        trunk, inner = self._importance()
+        removed = {"hidden": (trunk, count)}
+        removed |= {f"inner_{k}": (scores, self.scale_factor * count) for k, scores in enumerate(inner)}
+        for group, (scores, number) in removed.items():
+            size = len(scores)
+            last = range(size - number, size)  # the published choice
+            gone = last if self.fresh == "random" else scores.argsort()[:number].tolist()
+            self._change.groups[group] = without(size, gone)
+        self.hidden_size -= count
+        return {"numb_new_nodes": count}
+
+    def recreate_network(self, **kwargs: Any) -> None:
+        """As every layered module; then the LayerNorms of a grown trunk take out the change of the variance."""
+        index = self._change.groups.get("hidden", same(self.hidden_size))
+        old = int((index >= 0).sum())
+        super().recreate_network(**kwargs)
+        if self.fresh == "preserve" and old < self.hidden_size:
+            with torch.no_grad():
+                for name, layer in self.model.items():
+                    if "norm" in name:
+                        norm: Any = layer
+                        norm.weight[:old] *= (old / self.hidden_size) ** 0.5
+            self.last_refit = True  # entries that were kept have changed
+
+    @torch.no_grad()
+    def _start_at_the_mean(self, width: int, count: int) -> None:
+        """New trunk units are the mean of the old ones; what reads them is random, for LayerNorm gives them zero."""
+        initial, total, wide = self._change.initial, width + count, self.scale_factor * width
+        writers = [("linear_input", self.num_inputs, self.num_inputs)]
+        writers += [(f"block_{k}_linear_1", wide, self.scale_factor * total) for k in range(self.num_blocks)]
+        for name, columns, new_columns in writers:
+            layer: Any = self.model[name]
+            like = layer.weight.detach().cpu()
+            weight, bias = like.new_zeros(total, new_columns), like.new_zeros(total)
+            weight[width:, :columns] = layer.weight.mean(0).cpu()
+            bias[width:] = layer.bias.mean().cpu()
+            initial[f"{name}.weight"], initial[f"{name}.bias"] = weight, bias
+        for k in range(self.num_blocks):
+            shape = (self.scale_factor * total, total)
+            initial[f"block_{k}_linear_0.weight"] = he_normal(shape, self.generator())
+        initial[f"{OUTPUT}.weight"] = orthogonal(1.0)((self.num_outputs, total), self.generator())
+
+    @torch.no_grad()
+    def _importance(self) -> tuple[Tensor, list[Tensor]]:
+        """Scores of the trunk units [H], and per block of its inner units [4H]."""
+        weights: Any = {name: getattr(layer, "weight", None) for name, layer in self.model.items()}
+        trunk = weights[OUTPUT].norm(dim=0) * weights["norm_output"].abs()
+        inner = [weights[f"block_{k}_linear_1"].norm(dim=0) for k in range(self.num_blocks)]
+        if self.probe_inputs is None:
+            return trunk, inner
+        z = self.model["linear_input"](self.as_input(self.probe_inputs))
+        for k in range(self.num_blocks):
+            seen = self.model[f"block_{k}_norm"](z).abs().mean(0)
+            trunk = trunk + seen * weights[f"block_{k}_linear_0"].norm(dim=0)
+            hidden = self._inner(k, z)
+            inner[k] = inner[k] * hidden.abs().mean(0)
+            z = z + self.model[f"block_{k}_linear_1"](hidden)
+        return trunk, inner
+
+    def _fits(self, change: int) -> bool:
+        return self.min_mlp_nodes <= self.hidden_size + change <= self.max_mlp_nodes

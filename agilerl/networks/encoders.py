@@ -1,0 +1,188 @@
+"""Which encoder reads which observation space, and how it is made."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from gymnasium import spaces
+
+from agilerl.errors import ConfigError, unknown_name
+from agilerl.modules.base import EvolvableModule, MutationType
+from agilerl.modules.cnn import EvolvableCNN
+from agilerl.modules.configs import (
+    CnnNetConfig,
+    LstmNetConfig,
+    MlpNetConfig,
+    MultiInputNetConfig,
+    ResNetNetConfig,
+    SimBaNetConfig,
+)
+from agilerl.modules.layered import LayeredModule
+from agilerl.modules.lstm import EvolvableLSTM
+from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.multi_input import EvolvableMultiInput
+from agilerl.modules.resnet import EvolvableResNet
+from agilerl.modules.simba import EvolvableSimBa
+from agilerl.networks.config import checked_config
+from agilerl.networks.observations import InputForm
+from agilerl.networks.spaces import channels_first, flat_size, is_image, parts_of
+
+OURS: tuple[type[EvolvableModule], ...] = (
+    EvolvableMLP,
+    EvolvableCNN,
+    EvolvableResNet,
+    EvolvableMultiInput,
+    EvolvableSimBa,
+    EvolvableLSTM,
+)
+ENCODERS = {cls.__name__: cls for cls in OURS}
+# A typed configuration names its encoder.
+ENCODER_OF_CONFIG: dict[type, type[EvolvableModule]] = {
+    MlpNetConfig: EvolvableMLP,
+    CnnNetConfig: EvolvableCNN,
+    ResNetNetConfig: EvolvableResNet,
+    LstmNetConfig: EvolvableLSTM,
+    MultiInputNetConfig: EvolvableMultiInput,
+    SimBaNetConfig: EvolvableSimBa,
+}
+AXES = {"Conv1d": 2, "Conv2d": 3, "Conv3d": 4}  # of an observation, channels included
+MLP_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
+LSTM_DEFAULTS: dict[str, Any] = {"hidden_state_size": 128, "num_layers": 2}  # where nothing is given at all
+
+
+def encoder_class(
+    space: spaces.Space[Any],
+    encoder_cls: type[EvolvableModule] | None,
+    config: Any,
+    simba: bool = False,
+    recurrent: bool = False,
+) -> type[EvolvableModule]:
+    """The class of the encoder: the one given, else the one of the configuration, else by the space.
+
+    A Box of three axes is an image for an `EvolvableCNN`, or for an `EvolvableResNet` if the configuration names
+    `num_blocks` or is a `ResNetNetConfig`; one of two or four axes is read by it if the configuration
+    has a `block_type` (Conv1d, Conv3d), and a Box of two axes without one is laid out as a vector. Dict and Tuple
+    spaces get an `EvolvableMultiInput`; an `MlpNetConfig` lays all their parts side by side instead.
+
+    Raises:
+        TypeError: `encoder_cls` is not an `EvolvableModule` class.
+        ConfigError: the switches contradict each other or do not fit the space.
+    """
+    if encoder_cls is not None:
+        if not (isinstance(encoder_cls, type) and issubclass(encoder_cls, EvolvableModule)):
+            raise TypeError(f"encoder_cls must be a subclass of EvolvableModule; got {encoder_cls!r}")
+        return encoder_cls
+    if simba and recurrent:
+        raise ConfigError("simba=True and recurrent=True exclude each other. fix: choose one of the two encoders.")
+    usual: type[EvolvableModule] = EvolvableCNN if is_image(space) or _names(config, "block_type") else EvolvableMLP
+    if parts_of(space):
+        usual = EvolvableMultiInput
+    elif is_image(space) and _names(config, "num_blocks"):
+        usual = EvolvableResNet
+    switched: type[EvolvableModule] | None = EvolvableSimBa if simba else EvolvableLSTM if recurrent else None
+    chosen = switched or ENCODER_OF_CONFIG.get(type(config), usual)
+    _check_fits(space, chosen, config)
+    return chosen
+
+
+def _names(config: Any, key: str) -> bool:
+    return isinstance(config, Mapping) and key in config
+
+
+def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: Any) -> None:
+    """Raise ConfigError where an encoder of ours cannot read the space."""
+    axes = len(space.shape or ()) if isinstance(space, spaces.Box) else 0
+    if bool(parts_of(space)) != (cls is EvolvableMultiInput) and cls is not EvolvableMLP:
+        raise ConfigError(
+            f"{cls.__name__} cannot read {space}. "
+            "fix: leave the encoder to the space (EvolvableMultiInput for Dict and Tuple), or pass encoder_cls=."
+        )
+    if cls is EvolvableCNN:
+        kind = (
+            config.get("block_type", "Conv2d") if isinstance(config, Mapping) else getattr(config, "block_type", None)
+        )
+        needed = AXES.get(kind or "Conv2d", axes)  # an unknown kind is named by the encoder itself
+        if axes != needed:
+            raise ConfigError(
+                f"a {kind or 'Conv2d'} encoder reads observations of {needed} axes, channels included; got {space}. "
+                f"fix: {_fix(axes)}"
+            )
+    elif cls is EvolvableResNet:
+        if axes != 3:
+            raise ConfigError(f"EvolvableResNet reads images of 3 axes, channels included; got {space}. {_fix(axes)}")
+    elif axes > 2:
+        raise ConfigError(f"{cls.__name__} reads vectors; got images, {space}. fix: {_fix(axes)}")
+
+
+def _fix(axes: int) -> str:
+    kind = next((name for name, count in AXES.items() if count == axes), None)
+    if kind is None:
+        return "flatten the observations (gymnasium.wrappers.FlattenObservation), or pass encoder_cls=."
+    return f'encoder_config={{"block_type": "{kind}"}}, or flatten the observations.'
+
+
+def input_form(space: spaces.Space[Any], cls: type[EvolvableModule]) -> InputForm:
+    """What an encoder of this class reads: by its constructor's arguments, flat unless it says otherwise."""
+    taken = inspect.signature(cls).parameters
+    if parts_of(space):
+        return InputForm.NESTED if "observation_space" in taken else InputForm.FLAT
+    is_array = isinstance(space, spaces.Box) and len(space.shape) > 1
+    return InputForm.IMAGE if is_array and "input_shape" in taken else InputForm.FLAT
+
+
+def encoder_config(cls: type[EvolvableModule], config: Any) -> dict[str, Any]:
+    """Constructor arguments from a mapping, a net config or None, with the defaults of an encoder."""
+    defaults = MLP_DEFAULTS if issubclass(cls, EvolvableMLP) else {}
+    if config is None and issubclass(cls, EvolvableLSTM):
+        defaults = LSTM_DEFAULTS
+    given = checked_config(config, cls, "encoder_config", defaults)
+    hidden = given.get("activation", "ReLU")
+    if issubclass(cls, EvolvableMLP):  # latent features pass through LayerNorm where hidden layers do
+        normed = bool(given.get("layer_norm", False))
+        return {"output_activation": hidden, "output_layernorm": normed, "output_vanish": False, **given}
+    # Without an activation the encoder's last layer and the head's first one would be a single linear map.
+    return {"output_activation": hidden, **given} if issubclass(cls, LayeredModule) else given
+
+
+def make_encoder(
+    space: spaces.Space[Any],
+    cls: type[EvolvableModule],
+    config: Mapping[str, Any],
+    num_outputs: int,
+    device: str | torch.device,
+    random_seed: int,
+    name: str,
+) -> Any:
+    """The encoder from observations of `space` (as `Preprocessor` gives them) to `num_outputs` features.
+
+    A class of the user's own is given those of `num_inputs`, `input_size`, `input_shape`, `observation_space` and
+    `name` that its constructor takes; `num_inputs` counts everything in the observation laid side by side.
+    """
+    taken = inspect.signature(cls).parameters
+    turned = channels_first(space)
+    sizes: dict[str, Any] = {
+        "num_inputs": flat_size(space),
+        "input_size": flat_size(space),
+        "input_shape": turned.shape,
+        "observation_space": turned,
+        "name": name,
+    }
+    arguments = {key: value for key, value in sizes.items() if key in taken}
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values()) and set(arguments) <= {"name"}:
+        arguments["num_inputs"] = sizes["num_inputs"]
+    make: Any = cls
+    encoder = make(
+        **{**arguments, "num_outputs": num_outputs, "device": device, "random_seed": random_seed, **dict(config)}
+    )
+    encoder.disable_mutations(MutationType.LAYER)
+    return encoder
+
+
+def encoder_named(name: str) -> type[EvolvableModule]:
+    """The encoder class of this package with that name."""
+    if name not in ENCODERS:
+        raise ConfigError(unknown_name("encoder", name, ENCODERS))
+    return ENCODERS[name]

@@ -1,0 +1,180 @@
+"""Observations as encoder input: one-hot, images in [0, 1] with channels first, dictionaries of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Self
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+from torch.nn import functional as F
+
+from agilerl.errors import ShapeError
+from agilerl.networks.spaces import check_supported, is_byte_image, is_channels_last, parts_of
+
+FIX = "fix: pass them as the environment gives them, and build the agent from that environment's spaces."
+
+
+class InputForm(Enum):
+    """What an encoder reads."""
+
+    FLAT = "flat"  # [..., I]
+    IMAGE = "image"  # [..., C, H, W], or as many axes as the Box has
+    NESTED = "nested"  # a dict of these, nested as the space is
+
+
+def bounds_to_unit(space: spaces.Space[Any]) -> tuple[Tensor, Tensor] | None:
+    """(centre [I], factor [I]) float64 such that (x − centre) · factor maps the bounds of a Box to [−1, 1].
+
+    A feature with an infinite bound keeps its value (centre 0, factor 1); None where there is nothing to map.
+    """
+    if not isinstance(space, spaces.Box):
+        return None
+    low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
+    bounded = np.isfinite(low) & np.isfinite(high) & (high > low) & (high - low < 1e30)
+    with np.errstate(invalid="ignore", over="ignore"):
+        centre = np.where(bounded, (low + high) / 2, 0.0)
+        factor = np.where(bounded, 2 / np.where(bounded, high - low, 1.0), 1.0)
+    return torch.from_numpy(centre), torch.from_numpy(factor)
+
+
+@dataclass(frozen=True, eq=False)
+class Preprocessor:
+    """How observations of one space become the input of one encoder.
+
+    Attributes:
+        space: of one observation, as the environment gives it.
+        form: what the encoder reads. In a FLAT form the parts of a Dict or Tuple are laid side by side.
+        unit: of a vector whose bounds are mapped to [-1, 1].
+        is_bytes: True for images with values from 0 to 255.
+        is_channels_last: True for images [H, W, C], which are turned.
+        parts: of a Dict or Tuple space.
+    """
+
+    space: spaces.Space[Any]
+    form: InputForm
+    unit: tuple[Tensor, Tensor] | None
+    is_bytes: bool
+    is_channels_last: bool
+    parts: Mapping[str, Preprocessor]
+
+    @classmethod
+    def build(cls, space: spaces.Space[Any], form: InputForm, scale: bool = False) -> Self:
+        """For a space; `scale` maps vectors with finite bounds to [-1, 1] (images have a rule of their own)."""
+        check_supported(space)
+        inner = {}
+        for key, sub in parts_of(space).items():
+            image = form is InputForm.NESTED and len(sub.shape or ()) == 3 and isinstance(sub, spaces.Box)
+            nested = form is InputForm.NESTED and bool(parts_of(sub))
+            inner[key] = cls.build(sub, InputForm.IMAGE if image else form if nested else InputForm.FLAT, scale)
+        is_bytes = is_byte_image(space)
+        unit = bounds_to_unit(space) if scale and form is not InputForm.IMAGE and not is_bytes else None
+        return cls(space, form, unit, is_bytes, is_channels_last(space), inner)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Preprocessor:
+        return self  # nothing in it changes
+
+    def __call__(self, obs: Any, like: Tensor, owner: str, normalize_images: bool = True) -> Any:
+        """Observations with any leading axes as encoder input.
+
+        Args:
+            obs: arrays, tensors or numbers; a mapping, TensorDict or tuple of them for a Dict or Tuple space.
+            like: decides dtype and device.
+            owner: who is named in an error.
+            normalize_images: divide images of bytes by 255.
+
+        Returns:
+            A tensor, or a dict of them, with a batch axis of one for a single observation.
+        """
+        if not self.parts:
+            lead, x = self._leaf(obs, like, owner, normalize_images)
+            return x if lead else x.unsqueeze(0)
+        rows = self._rows(obs, like, owner, normalize_images, "")
+        lead = common_lead(rows, owner)
+        return self._arrange(rows, lead if lead else (1,), "")
+
+    # -- one part ------------------------------------------------------------------------------------------------
+
+    def _leaf(self, obs: Any, like: Tensor, owner: str, normalize: bool) -> tuple[tuple[int, ...], Tensor]:
+        """(leading axes, tensor [lead, I] or [lead, *image])."""
+        space, shape = self.space, self.space.shape or ()
+        x = torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs, device=like.device)
+        last, rank = self.is_channels_last, len(shape)
+        own = tuple(x.shape[x.dim() - rank :]) if x.dim() >= rank else None
+        if last and own == (shape[-1], *shape[:-1]):
+            last = False  # the caller has swapped the channels already
+        elif own != shape:
+            raise ShapeError(f"{owner} got observations of shape {tuple(x.shape)}; it was built for {shape}. {FIX}")
+        lead = tuple(x.shape[: x.dim() - rank])
+        if isinstance(space, spaces.Discrete):
+            x = F.one_hot(x.long() - int(space.start), int(space.n))
+        elif isinstance(space, spaces.MultiDiscrete):
+            sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
+            x = x.long().reshape(*lead, len(sizes))
+            x = torch.cat([F.one_hot(x[..., i] - starts[i], sizes[i]) for i in range(len(sizes))], dim=-1)
+        elif last:
+            x = x.movedim(-1, -3)
+        x = x.to(like.dtype)
+        if normalize and self.is_bytes:
+            x = x / 255
+        if self.form is not InputForm.IMAGE:
+            x = x.reshape(*lead, -1) if x.dim() > len(lead) else x.unsqueeze(-1)
+        if self.unit is not None:
+            centre, factor = (part.to(like) for part in self.unit)
+            x = (x - centre) * factor
+        return lead, x
+
+    # -- several parts -------------------------------------------------------------------------------------------
+
+    def _rows(self, obs: Any, like: Tensor, owner: str, normalize: bool, path: str) -> dict[str, Any]:
+        """Path of every leaf -> (space, leading axes, tensor)."""
+        given = self._children(obs, owner, path)
+        rows: dict[str, Any] = {}
+        for key, part in self.parts.items():
+            name = f"{path}{key}"
+            if part.parts:
+                rows |= part._rows(given[key], like, owner, normalize, f"{name}/")
+            else:
+                rows[name] = (part.space, *part._leaf(given[key], like, f"{owner}, part {name!r},", normalize))
+        return rows
+
+    def _children(self, obs: Any, owner: str, path: str) -> dict[str, Any]:
+        where = f"{owner}, part {path.rstrip('/')!r}," if path else owner
+        if isinstance(obs, tuple | list) and isinstance(self.space, spaces.Tuple):
+            given = {f"tuple_obs_{i}": part for i, part in enumerate(obs)}
+        elif isinstance(obs, Mapping) or (hasattr(obs, "keys") and hasattr(obs, "__getitem__")):
+            given = {str(key): obs[key] for key in obs.keys()}  # noqa: SIM118 (a TensorDict iterates over rows)
+        else:
+            raise ShapeError(
+                f"{where} got observations of type {type(obs).__name__}; it was built for {self.space}. {FIX}"
+            )
+        missing = [key for key in self.parts if key not in given]
+        if missing:
+            raise ShapeError(f"{where} got observations without {missing}; they have {sorted(given)}. {FIX}")
+        return given
+
+    def _arrange(self, rows: dict[str, Any], lead: tuple[int, ...], path: str) -> Any:
+        found: dict[str, Any] = {}
+        for key, part in self.parts.items():
+            name = f"{path}{key}"
+            if part.parts:
+                found[key] = part._arrange(rows, lead, f"{name}/")
+            else:
+                _, own, x = rows[name]
+                found[key] = x.reshape(*lead, *x.shape[len(own) :])
+        return torch.cat(list(found.values()), dim=-1) if self.form is InputForm.FLAT else found
+
+
+def common_lead(rows: Mapping[str, Any], owner: str) -> tuple[int, ...]:
+    """The leading axes that all parts share; a number stored as a column [B, 1] counts as [B]."""
+    leads = {name: lead for name, (_, lead, _) in rows.items()}
+    least: tuple[int, ...] = min(leads.values(), key=len)
+    for name, lead in leads.items():
+        column = not (rows[name][0].shape or ()) and lead == (*least, 1)
+        if lead != least and not column:
+            raise ShapeError(f"{owner} got parts with different leading axes: {leads}. {FIX}")
+    return least
