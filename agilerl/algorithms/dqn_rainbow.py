@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -23,9 +23,9 @@ from agilerl.losses.actor_critic import weighted_squared_error
 from agilerl.losses.distributional import categorical_divergence, expected_index, project
 from agilerl.losses.td import q_learning_target, take
 from agilerl.modules.base import EvolvableModule
+from agilerl.modules.noisy import layer_noise, set_noise
 from agilerl.networks.base import checked_arguments
 from agilerl.networks.rainbow_network import RainbowQNetwork, check_support
-from agilerl.rng import Purpose, stream
 
 
 class RainbowDQN(RLAlgorithm):
@@ -127,10 +127,8 @@ class RainbowDQN(RLAlgorithm):
         self.actor = network
         self.actor_target = network.clone()
         self.actor_target.requires_grad_(False)
-        self.part_noise()
         self.optimizer = OptimizerWrapper(optim.Adam, self.actor, self.lr, lr_name="lr")
         self.register_network_group(NetworkGroup(self.actor, self.actor_target, policy=True))
-        self.register_mutation_hook("part_noise")
 
     # --- hyperparameters that live in the networks -----------------------------------------------------------------
 
@@ -155,18 +153,6 @@ class RainbowDQN(RLAlgorithm):
             self.actor_target.requires_grad_(False)
             self.optimizer.rebuild({"actor": self.actor}, {"actor": self.actor.last_transfer})
 
-    def part_noise(self) -> None:
-        """Give policy and target noise of their own: a copy would draw the same."""
-        key = int(np.asarray(self.actor.rng.integers(0, 2**31 - 1)).ravel()[0])
-        self.actor_target.rng = stream(self.seed, Purpose.INITIAL_WEIGHTS, generation=3, member=key)
-
-    def clone(self, index: int | None = None, wrap: bool = True) -> Self:
-        twin = super().clone(index, wrap)
-        if index is not None and index != self.index:
-            twin.actor.rng = stream(self.seed, Purpose.INITIAL_WEIGHTS, generation=4 + len(self.fitness), member=index)
-            twin.part_noise()
-        return twin
-
     @property
     def criterion(self) -> nn.Module:
         """The loss that `update` writes out with row weights."""
@@ -181,11 +167,17 @@ class RainbowDQN(RLAlgorithm):
     def update_options(self) -> tuple[Any, ...]:
         return self.double, self.dueling, self.distributional, self.noisy
 
+    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """New noise of both networks for every update; acting goes on with that of the last one."""
+        if not self.noisy:
+            return {}
+        return {name: layer_noise(self.actor, rng, shape[0]) for name in ("layers", "target_layers")}
+
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """One step on D_KL(Φ T z ‖ z) (section 3 of the paper), or on the squared TD error; one soft target update."""
-        hp, noisy = engine.hp, self.noisy
-        if noisy:
-            engine.reset_noise("actor")
+        hp = engine.hp
+        if self.noisy:
+            engine.set_noise("actor", batch.noise["layers"], batch.noise["target_layers"])
         with torch.no_grad():
             if self.double:
                 selector, valuer = engine.frozen_and_target("actor")(batch.next_obs)
@@ -262,12 +254,6 @@ class RainbowDQN(RLAlgorithm):
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
-    def policy_output(self, obs: Any) -> Tensor:
-        """As everywhere, with new noise for every vector step of a noisy policy in training mode."""
-        if self.noisy and self.actor.training and isinstance(self.actor, RainbowQNetwork):
-            self.actor.reset_noise()
-        return super().policy_output(obs)
-
     def _values(self, outputs: Tensor) -> Tensor:
         """What ranks the actions [..., A], from raw outputs."""
         return expected_index(outputs) if self.distributional else outputs
@@ -301,15 +287,13 @@ class RainbowDQN(RLAlgorithm):
             obs: one observation or a batch [E, ...], numpy or torch.
             epsilon: probability of a random action, without noisy layers.
             action_mask: [A] or [E, A], 1 = legal.
-            training: with noise or without; None: as the agent's mode is. The mode is left as it was.
+            training: with new noise or without; None: as the agent's mode is.
         """
-        before = self.actor.training
-        self.actor.train(before if training is None else training)
-        try:
-            with torch.no_grad():
-                outputs = self.policy_output(obs)
-        finally:
-            self.actor.train(before)
+        noisy = self.actor.training if training is None else training
+        if self.noisy and noisy:
+            set_noise(self.actor, torch.from_numpy(layer_noise(self.actor, self._exploration, 1)[0]))
+        with torch.no_grad():
+            outputs = self.policy_output(obs, noisy)
         outputs = outputs.unsqueeze(0) if outputs.dim() == 1 + self.distributional else outputs
         values = self._values(outputs)
         mask = None

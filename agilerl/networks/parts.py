@@ -40,4 +40,5 @@ def joined(stacks: Mapping[str, DenseStack] | None) -> DenseStack | None:
     if stacks is None:
         return None
     layers = tuple(layer for stack in stacks.values() for layer in stack.layers)
-    return DenseStack(layers, tuple(p for stack in stacks.values() for p in stack.parameters))
+    parameters = tuple(p for stack in stacks.values() for p in stack.parameters)
+    return DenseStack(layers, parameters, tuple(pair for stack in stacks.values() for pair in stack.buffers))

@@ -135,7 +135,7 @@ class RainbowQNetwork(EvolvableNetwork):
         return self.forward(obs)
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
-        """The stacks that `combine` joins; None where one is no plain stack, as with noisy layers."""
+        """The stacks that `combine` joins; None where one is no plain stack."""
         if overrides(self, RainbowQNetwork, "output", "combine"):
             return None
         return dense_stacks(self, self._streams())

@@ -193,7 +193,7 @@ class Generation:
         grouped; where a row was learned from more than once, the last one counts."""
         for member in sorted(errors):
             indices, values = errors[member]
-            self.memory.update_priorities(indices, values + float(getattr(self.agents[member], "prior_eps", 0.0)))
+            self.memory.update_priorities(indices, values)
 
     def _weights(
         self, members: list[int], sizes: list[int], indices: np.ndarray, index: int, like: Tensor

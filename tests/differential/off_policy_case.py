@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -76,7 +77,9 @@ def batches(action_space: gym.Space, noise: tuple[str, ...] = (), discount: bool
 
 def of_member(batch: TransitionBatch, member: int) -> TransitionBatch:
     """The rows of one member that count."""
-    return batch.map(lambda x: x[member][: SIZES[member]])
+    own = batch.map(lambda x: x[member])
+    noise = {name: x[: SIZES[member]] if len(x) == max(SIZES) else x for name, x in own.noise.items()}
+    return replace(own.map(lambda x: x[: SIZES[member]]), noise=noise)
 
 
 def state(agents: list[Any]) -> dict[str, Tensor]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from off_policy_case import CHOICE, OBS, SIZES, assert_all_paths_agree, batches, net_config, population
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from agilerl.algorithms import RainbowDQN
 from agilerl.algorithms.core.update import TransitionBatch
 from agilerl.learners.fused import choose_learner
+from agilerl.modules.noisy import layer_noise, noise_size, set_noise
 
 
 def make(i: int, **options: Any) -> RainbowDQN:
@@ -30,8 +33,8 @@ def dense_projection(p: Tensor, reward: Tensor, discount: Tensor, z: Tensor) -> 
     return (share * p[:, None, :]).sum(-1)
 
 
-def plain(agent: RainbowDQN, made: list[TransitionBatch]) -> None:
-    adam = torch.optim.Adam(agent.actor.parameters(), lr=agent.lr)
+def plain(agent: RainbowDQN, made: list[TransitionBatch], adam: torch.optim.Optimizer | None = None) -> None:
+    adam = adam or torch.optim.Adam(agent.actor.parameters(), lr=agent.lr)
     z = torch.linspace(agent.v_min, agent.v_max, agent.num_atoms, dtype=torch.float64)
     for b in made:
         rows = torch.arange(len(b.reward))
@@ -75,7 +78,28 @@ def test_stored_discounts_of_several_steps_count_row_by_row() -> None:
     assert_all_paths_agree(population(make), batches(CHOICE, discount=True), plain, groups=1)
 
 
-def test_noisy_layers_train_one_after_another() -> None:
-    agents = population(lambda i: make(i, noisy=True))
-    learner, reason = choose_learner(agents)
-    assert (learner.name, "does not stack" in reason) == ("sequential", True)
+def plain_noisy(agent: RainbowDQN, made: list[TransitionBatch]) -> None:
+    """`plain`, with the noise of each batch put into both networks first."""
+    adam = torch.optim.Adam(agent.actor.parameters(), lr=agent.lr)
+    for b in made:
+        for network, name in ((agent.actor, "layers"), (agent.actor_target, "target_layers")):
+            set_noise(network, b.noise[name][: noise_size(network)])
+        plain(agent, [b], adam)
+
+
+@pytest.mark.parametrize("dueling", [True, False])
+def test_noisy_layers_are_the_same_on_every_path(dueling: bool) -> None:
+    agents = population(lambda i: make(i, noisy=True, dueling=dueling))
+    rng = np.random.default_rng(3)
+    widest = max(noise_size(agent.actor) for agent in agents)
+    assert min(noise_size(agent.actor) for agent in agents) < widest, "widths must differ"
+    noisy = []
+    for batch in batches(CHOICE):
+        drawn = np.zeros((2, len(agents), widest))
+        for row, agent in enumerate(agents):
+            for part in drawn:
+                part[row, : noise_size(agent.actor)] = layer_noise(agent.actor, rng, 1)[0]
+        layers, target_layers = torch.from_numpy(drawn)
+        noisy.append(replace(batch, noise={"layers": layers, "target_layers": target_layers}))
+    assert choose_learner(agents)[0].name == "fused"
+    assert_all_paths_agree(agents, noisy, plain_noisy, groups=1)
