@@ -13,6 +13,7 @@ import torch
 from tensordict import TensorDict
 
 from agilerl.components.data import Transition
+from agilerl.components.frames import FRAME, NEXT_FRAME
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
     PrioritizedMultiStepReplayBuffer,
@@ -226,6 +227,31 @@ def test_any_lanes_ends_masks_and_interrupts_give_what_a_loop_gives(
             assert torch.equal(first["obs"], second["obs"])
             assert torch.equal(first["action"], second["action"])
             assert second["discount"].shape == (2, 5)
+
+
+def test_steps_may_come_by_write_and_by_add_in_turn() -> None:
+    rng = np.random.default_rng(1)
+    buffer, reference = MultiStepReplayBuffer(40, 3, 0.9, dtype=torch.float64), Loop(3, 0.9)
+    for t, step in enumerate(random_steps(rng, 60, 3, (1, 9, 9))):
+        step["mask"] = np.ones(3, bool)
+        reference.write(step)
+        if t % 3 == 0:
+            buffer.write(**step)
+        else:
+            buffer.add({name: step[name] for name in Transition.FIELDS}, truncated=step["truncated"])
+        assert_rows(buffer, reference.rows, (*Transition.FIELDS, "discount"))
+    frames = buffer._frames
+    assert frames is not None
+    counted = np.concatenate([frames._lane_frame, *(v[..., -1].ravel() for v in frame_numbers(buffer))])
+    np.testing.assert_array_equal(frames._references[1:], np.bincount(counted, minlength=len(frames._references))[1:])
+
+
+def frame_numbers(buffer: MultiStepReplayBuffer) -> list[np.ndarray]:
+    """Whatever holds a reference: the rows, and the steps in the rings of the lanes."""
+    assert buffer._store is not None
+    assert buffer._windows is not None
+    rows = [buffer._store.own[path].numpy() for path in (FRAME, NEXT_FRAME)]
+    return rows + [buffer._windows.rows[path][..., None] for path in (FRAME, NEXT_FRAME)]
 
 
 def test_images_of_windows_are_kept_once_too() -> None:
