@@ -141,7 +141,7 @@ class ActorCritic(RLAlgorithm):
         outputs = outputs.unsqueeze(0) if outputs.dim() == 1 else outputs
         mask = None
         if action_mask is not None:
-            mask = np.broadcast_to(np.asarray(action_mask), outputs.shape)
+            mask = np.array(np.broadcast_to(np.asarray(action_mask), outputs.shape))
             if not mask.any(axis=-1).all():
                 raise ShapeError(f"{self.algo}.get_action got an action_mask that allows no action in some row")
         if not (self.training if training is None else training):

@@ -298,7 +298,7 @@ class RainbowDQN(RLAlgorithm):
         values = self._values(outputs)
         mask = None
         if action_mask is not None:
-            mask = np.broadcast_to(np.stack([np.asarray(row) for row in action_mask]), tuple(values.shape))
+            mask = np.array(np.broadcast_to(np.stack([np.asarray(row) for row in action_mask]), tuple(values.shape)))
             if not mask.any(axis=-1).all():
                 raise ShapeError("RainbowDQN.get_action got an action_mask that allows no action in some row")
         if self.noisy or epsilon <= 0:

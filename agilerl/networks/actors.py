@@ -190,7 +190,7 @@ class StochasticActor(EvolvableNetwork):
             action_mask: [..., ΣA] 1 = legal, for the discrete spaces.
         """
         raw, kind = self.output(obs), self.distribution
-        mask = None if action_mask is None else torch.as_tensor(np.asarray(action_mask), device=raw.device)
+        mask = None if action_mask is None else torch.as_tensor(np.array(action_mask), device=raw.device)
         draw = torch.randn if kind.is_continuous else torch.rand
         shape = (*raw.shape[:-1], *kind.numbers_shape)
         numbers = draw(shape, generator=self.generator()).to(raw)
