@@ -1,7 +1,8 @@
-"""Claim: the shipped presets solve their environments. One JSON line per seed in results/<env>-dqn.jsonl.
+"""Claim: the shipped presets solve their environments. One JSON line per seed in results/<env>-<algo>.jsonl.
 
-    python benchmarks/solve.py                                  # what is missing of seeds 0-9, all presets
-    python benchmarks/solve.py --envs CartPole-v1 --no-evolution
+    python benchmarks/solve.py                                  # what is missing of seeds 0-9, all quick presets
+    python benchmarks/solve.py --tasks CartPole-v1:DQN --no-evolution
+    python benchmarks/solve.py --tasks BipedalWalker-v3:SAC     # slow ones are run when they are named
     python benchmarks/solve.py --summary
 
 A seed counts as solved if the returned best agent's mean over 100 fresh greedy episodes, which neither chose the agent
@@ -20,16 +21,25 @@ from typing import Any
 
 from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
 
-THRESHOLDS = {
-    "CartPole-v1": (475.0, 10),
-    "Acrobot-v1": (-100.0, 10),
-    "LunarLander-v3": (200.0, 9),
-    "MountainCar-v0": (-120.0, 8),
+# "environment:algorithm" -> (score that counts as solved, seeds that must reach it, number of seeds)
+TASKS = {
+    "CartPole-v1:DQN": (475.0, 10, 10),
+    "Acrobot-v1:DQN": (-100.0, 10, 10),
+    "LunarLander-v3:DQN": (200.0, 9, 10),
+    "MountainCar-v0:DQN": (-120.0, 8, 10),
+    "Pendulum-v1:SAC": (-170.0, 10, 10),
+    "Pendulum-v1:TD3": (-170.0, 10, 10),
+    "LunarLanderContinuous-v3:SAC": (200.0, 9, 10),
+    "MountainCarContinuous-v0:TD3": (90.0, 9, 10),
+    "LunarLander-v3:RainbowDQN": (200.0, 4, 5),
 }
+SLOW = {"BipedalWalker-v3:SAC": (250.0, 1, 1)}
+ALL = {**TASKS, **SLOW}
 
 
-def path_of(env_id: str) -> Any:
-    return RESULTS / f"{env_id}-dqn.jsonl"
+def path_of(task: str) -> Any:
+    env_id, algo = task.split(":")
+    return RESULTS / f"{env_id.replace('/', '__')}-{algo.lower()}.jsonl"
 
 
 def run_one(job: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +57,7 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
         "key": key,
         "score": test.mean,
         "ci95": test.ci95,
-        "solved": test.mean >= THRESHOLDS[key["env"]][0],
+        "solved": test.mean >= ALL[f"{key['env']}:{key.get('algo', 'DQN')}"][0],
         "stopped": run.result["stopped"],
         "confirmed": run.result["confirmed"],
         "population_env_steps": run.result["env_steps_population"],
@@ -60,18 +70,20 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def jobs_for(env_id: str, seeds: list[int], evolution: bool, sets: list[str]) -> list[dict[str, Any]]:
+def jobs_for(task: str, seeds: list[int], evolution: bool, sets: list[str]) -> list[dict[str, Any]]:
     from agilerl.config import apply_sets, preset_for
 
-    manifest = apply_sets(preset_for(env_id), sets)
-    base = {"env": env_id, "preset": manifest.hash(), "commit": package_commit(), "evolution": evolution}
-    return [{"key": {**base, "seed": seed}, "config": manifest.as_dict()} for seed in seeds]
+    env_id, algo = task.split(":")
+    manifest = apply_sets(preset_for(env_id, algo), sets)
+    base = {"env": env_id, "algo": algo, "preset": manifest.hash(), "commit": package_commit(), "evolution": evolution}
+    count = ALL[task][2]
+    return [{"key": {**base, "seed": seed}, "config": manifest.as_dict()} for seed in seeds if sets or seed < count]
 
 
-def summary(env_id: str) -> None:
-    """One line per (preset, commit, evolution) of an environment."""
+def summary(task: str) -> None:
+    """One line per (preset, commit, evolution) of a task."""
     groups: dict[str, list[dict[str, Any]]] = {}
-    for line in read_lines(path_of(env_id)):
+    for line in read_lines(path_of(task)):
         group = {k: v for k, v in line["key"].items() if k != "seed"}
         groups.setdefault(json.dumps(group), []).append(line)
     for group, lines in groups.items():
@@ -95,7 +107,7 @@ def summary(env_id: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--job")
-    parser.add_argument("--envs", nargs="+", default=list(THRESHOLDS), choices=list(THRESHOLDS))
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(ALL), metavar="ENV:ALGO")
     parser.add_argument("--seeds", type=seed_range, default=seed_range("0-9"))
     parser.add_argument("--no-evolution", action="store_true")
     parser.add_argument("--set", dest="sets", action="append", default=[], help="change the preset: a.b=v (tuning)")
@@ -105,11 +117,11 @@ def main() -> None:
     if args.job:
         print(json.dumps(run_one(json.loads(args.job))))
         return
-    for env_id in args.envs:
+    for task in args.tasks:
         if not args.summary:
-            jobs = jobs_for(env_id, args.seeds, not args.no_evolution, args.sets)
-            run_jobs(sys.argv[0], path_of(env_id), jobs, args.workers)
-        summary(env_id)
+            jobs = jobs_for(task, args.seeds, not args.no_evolution, args.sets)
+            run_jobs(sys.argv[0], path_of(task), jobs, args.workers)
+        summary(task)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from typing import Any
 
 import lockstep
 from runner import RESULTS, read_lines
-from solve import THRESHOLDS, path_of
+from solve import ALL, path_of
+from throughput_setups import SETUPS
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "benchmarks.md"
@@ -27,9 +28,9 @@ thread a process.
 """
 
 
-def latest_solve(env_id: str, evolution: bool) -> list[dict[str, Any]]:
+def latest_solve(task: str, evolution: bool) -> list[dict[str, Any]]:
     """The lines of the last preset and commit in the file, by seed."""
-    lines = [line for line in read_lines(path_of(env_id)) if line["key"]["evolution"] is evolution]
+    lines = [line for line in read_lines(path_of(task)) if line["key"]["evolution"] is evolution]
     if not lines:
         return []
     last = (lines[-1]["key"]["preset"], lines[-1]["key"]["commit"])
@@ -40,28 +41,29 @@ def latest_solve(env_id: str, evolution: bool) -> list[dict[str, Any]]:
 def readme_rows() -> list[str]:
     """The README's short form: solved counts, speed, scaling."""
     rows = [
-        "| environment, target | solved, seeds 0-9 | steps of the population, median | wall seconds, median |",
-        "|---|---|---|---|",
+        "| environment, target | algorithm | solved | steps of the population, median | wall seconds, median |",
+        "|---|---|---|---|---|",
     ]
-    for env_id, (threshold, _) in THRESHOLDS.items():
-        if lines := latest_solve(env_id, evolution=True):
+    for task, (threshold, _, _) in ALL.items():
+        env_id, algo = task.split(":")
+        if lines := latest_solve(task, evolution=True):
             steps, wall = (median(line[k] for line in lines) for k in ("population_env_steps", "wall_seconds"))
             solved = sum(line["solved"] for line in lines)
-            rows.append(f"| {env_id}, {threshold:g} | {solved} of {len(lines)} | {steps:,.0f} | {wall:.0f} |")
+            rows.append(f"| {env_id}, {threshold:g} | {algo} | {solved} of {len(lines)} | {steps:,.0f} | {wall:.0f} |")
     rows += [
         "",
-        "DQN with the shipped presets, `python benchmarks/solve.py`: the mean of 100 fresh episodes that neither stopped the",
+        "The shipped presets on seeds 0, 1, 2, ..., `python benchmarks/solve.py`: the mean of 100 fresh episodes that neither stopped the",
         "run nor chose the agent; evaluation and evolution are in the seconds, two seeds ran at a time on two busy cores.",
         "",
     ]
-    for line in {line["row"]: line for line in read_lines(RESULTS / "throughput.jsonl")}.values():
+    for line in latest_throughput().values():
         ours = median(line["steps_per_cpu_second"]["ours"])
         ratios = line["median_ratio"]
-        against = f"{ratios['ours/plain']:.1f} times a plain torch loop of the same work"
-        if "ours/original" in ratios:
-            against += f", {ratios['ours/original']:.1f} times `agilerl==2.58.0`"
+        others = {"ours/plain": "a plain torch loop of the same work", "ours/original": "`agilerl==2.58.0`"}
+        against = ", ".join(f"{ratios[k]:.1f} times {name}" for k, name in others.items() if k in ratios)
+        what = f"{setup_of(line)['algo']} on {setup_of(line)['env']}, population 4"
         name = "LayerNorm in all" if line["row"] == "layer_norm" else "each with its own defaults"
-        rows.append(f"* LunarLander-v3, population 4, {name}: {ours:,.0f} environment steps per CPU second, {against}")
+        rows.append(f"* {what}, {name}: {ours:,.0f} environment steps per CPU second, {against}")
     rows.append("  (`python benchmarks/throughput.py --original PYTHON`).")
     for line in read_lines(RESULTS / "scaling.jsonl"):
         if line["claim"].startswith("population update") and not line["mixed"]:
@@ -73,32 +75,44 @@ def readme_rows() -> list[str]:
     return [*rows, text]
 
 
+def setup_of(line: dict[str, Any]) -> dict[str, Any]:
+    """The set-up of a throughput line; the first lines had DQN's alone and did not name it."""
+    return SETUPS[line.get("setup", "dqn")]
+
+
+def latest_throughput() -> dict[tuple[str, str], dict[str, Any]]:
+    """The latest line of each set-up and row."""
+    lines = read_lines(RESULTS / "throughput.jsonl")
+    return {(line.get("setup", "dqn"), line["row"]): line for line in lines}
+
+
 def solve_rows() -> list[str]:
     """One row per environment and way, of the latest preset and commit in the file."""
     rows = [
         "## Do the presets solve their environments?",
         "",
-        "`python benchmarks/solve.py` and, for the rows without evolution, `python benchmarks/solve.py --envs CartPole-v1",
-        "LunarLander-v3 --no-evolution`. Seeds 0 to 9, none left out, one configuration an environment; presets were tuned",
+        "`python benchmarks/solve.py` and, for the rows without evolution, `python benchmarks/solve.py --tasks",
+        "CartPole-v1:DQN LunarLander-v3:DQN --no-evolution`. Seeds from 0 on, none left out, one configuration an environment; presets were tuned",
         "on seeds 100 and up. A score is the mean of 100 fresh greedy episodes that neither stopped the run nor chose the",
         "agent. Steps are those of the whole population in training; evaluation steps come on top. Seconds count training,",
         "evaluation, confirmations and evolution; two seeds ran at a time with other jobs beside them, so wall seconds are",
         "upper bounds.",
         "",
-        "| environment | threshold | evolution | solved | scores by seed | population steps, median | evaluation steps, median "
+        "| environment, algorithm | threshold | evolution | solved | scores by seed | population steps, median | evaluation steps, median "
         "| CPU s, median | wall s, median | wall s, worst |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for env_id, (threshold, _) in THRESHOLDS.items():
+    for task, (threshold, _, _) in ALL.items():
+        env_id, algo = task.split(":")
         for evolution in (True, False):
-            lines = latest_solve(env_id, evolution)
+            lines = latest_solve(task, evolution)
             if not lines:
                 continue
             middle = {k: median(line[k] for line in lines) for k in ("population_env_steps", "evaluation_env_steps",
                                                                      "cpu_seconds", "wall_seconds")}  # fmt: skip
             scores = " ".join(format(line["score"], ".0f") for line in lines)
             rows.append(
-                f"| {env_id} | {threshold:g} | {'on' if evolution else 'off'} "
+                f"| {env_id}, {algo} | {threshold:g} | {'on' if evolution else 'off'} "
                 f"| {sum(line['solved'] for line in lines)}/{len(lines)} "
                 f"| {scores} "
                 f"| {middle['population_env_steps']:,.0f} | {middle['evaluation_env_steps']:,.0f} "
@@ -113,19 +127,19 @@ def throughput_rows() -> list[str]:
     rows = [
         "## How many environment steps per CPU second, all in?",
         "",
-        "`python benchmarks/throughput.py --original PYTHON`: DQN on LunarLander-v3, population 4, 16 environments, one update",
-        "per environment step, batch 128; training, evaluation and evolution; worker processes counted. Medians over rounds.",
+        "`python benchmarks/throughput.py --original PYTHON`: population 4, 16 environments, one update per environment step,",
+        "batch 128; training, evaluation and evolution; worker processes counted. Medians over rounds.",
         "",
-        "| row | ours | plain torch, one after another | agilerl 2.58.0 | ours / plain | ours / agilerl 2.58.0 |",
+        "| set-up, row | ours | plain torch, one after another | agilerl 2.58.0 | ours / plain | ours / agilerl 2.58.0 |",
         "|---|---|---|---|---|---|",
     ]
-    latest = {line["row"]: line for line in read_lines(RESULTS / "throughput.jsonl")}
-    for name, line in latest.items():
+    for (_, row), line in latest_throughput().items():
+        name = f"{setup_of(line)['algo']} on {setup_of(line)['env']}, {row}"
         speed = {side: f"{median(values):,.0f}" for side, values in line["steps_per_cpu_second"].items()}
         ratio = {other: f"{value:.1f}" for other, value in line["median_ratio"].items()}
         rows.append(
-            f"| {name} | {speed['ours']} | {speed['plain']} | {speed.get('original', '-')} "
-            f"| {ratio['ours/plain']} | {ratio.get('ours/original', '-')} |"
+            f"| {name} | {speed['ours']} | {speed.get('plain', '-')} | {speed.get('original', '-')} "
+            f"| {ratio.get('ours/plain', '-')} | {ratio.get('ours/original', '-')} |"
         )
     return rows
 

@@ -78,7 +78,9 @@ class Network(Section):
     min_latent_dim: Count = 8
     max_latent_dim: Count = 128
     scale_observations: bool = False  # features with finite bounds are mapped to [-1, 1]
-    encoder_config: Encoder = Encoder()
+    simba: bool = False  # residual blocks with LayerNorm instead of plain dense layers
+    encoder: dict[str, Any] | None = None  # keys of the encoder for images, Dict and Tuple spaces, or of SimBa
+    encoder_config: Encoder = Encoder()  # the encoder for vectors
     head_config: Head = Head()
 
 

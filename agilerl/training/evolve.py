@@ -16,10 +16,12 @@ from agilerl.components.replay_buffer import (
     ReplayBuffer,
 )
 from agilerl.config import Manifest
+from agilerl.config.schema import Encoder
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, ConfigError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.networks.spaces import is_image
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.run_dir import RunDirectory
 from agilerl.training.loop import OffPolicyLoop
@@ -133,12 +135,30 @@ def make_population(manifest: Manifest, env: Any, seed: int, device: str) -> lis
             actions,
             seed=seed,
             hp_config=hyperparameter_config(manifest),
-            net_config=manifest.network.model_dump(),
+            net_config=net_config(manifest, space),
             device=device,
             **manifest.algorithm.hyperparameters,
         )
     except AgileRLError as error:
         raise type(error)(f"{manifest.environment.name}: {error}") from None
+
+
+def net_config(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any]:
+    """The network section as the networks take it: the encoder's keys are those of the encoder that `space` gets.
+
+    Raises:
+        ConfigError: keys of dense layers for an encoder that has none.
+    """
+    config = manifest.network.model_dump()
+    encoder = config.pop("encoder")
+    other = manifest.network.simba or isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) or is_image(space)
+    if encoder is None and other and manifest.network.encoder_config != Encoder():
+        raise ConfigError(
+            f"network.encoder_config describes dense layers, but {space} is not read by them. "
+            "fix: network.encoder, with the keys of its encoder."
+        )
+    config["encoder_config"] = encoder if other or encoder is not None else config["encoder_config"]
+    return config
 
 
 def hyperparameter_config(manifest: Manifest) -> HyperparameterConfig:
