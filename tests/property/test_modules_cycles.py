@@ -250,3 +250,31 @@ def test_a_network_over_every_space_evolves(kind: str) -> None:
     torch.testing.assert_close(again(x), net(x), atol=0, rtol=0)
     net.change_activation("GELU")
     assert net(x).isfinite().all()
+
+
+class IndexOne:
+    """What a replaced generator must have: `choice` that gives its second option in a list, and seeded `integers`."""
+
+    def __init__(self) -> None:
+        self.draws = np.random.default_rng(0)
+
+    def choice(self, a: Any, size: Any = None, replace: bool = True, p: Any = None) -> list[Any]:
+        return [a[1]]
+
+    def integers(self, low: int, high: int) -> int:
+        return int(self.draws.integers(low, high))
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_no_method_of_a_default_network_is_a_no_op(kind: str) -> None:
+    space, options = SPACES[kind]
+    switches = {k: v for k, v in options.items() if k in ("simba", "recurrent")}
+    head = {"hidden_size": [64, 64]}
+    net = QNetwork(space, spaces.Discrete(3), head_config=head, random_seed=0, **switches)
+    for name in net.mutation_methods:
+        twin = net.clone()
+        twin.rng = IndexOne()
+        twin.apply_mutation(name)
+        assert twin.last_mutation_attr == name
+        old, new = net.state_dict(), twin.state_dict()
+        assert set(old) != set(new) or any(old[k].shape != new[k].shape for k in old)
