@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.modules.convolution import ConvGeometry, dims_of, per_axis
+from agilerl.modules.convolution import ConvGeometry, dims_of, per_axis, probe_count
 from agilerl.modules.layer_kinds import activation_layer, convolution, image_norm, linear, orthogonal, uniform, zeros
 from agilerl.modules.layered import OUTPUT, Axis, Layer, LayeredModule
 
 FEATURES = "features"  # channels of the last layer, as the output layer reads them
-PROBE_IMAGES = 64  # activations of more images would fill the memory and say little more
 GAIN = 2**0.5
 
 
@@ -92,8 +91,10 @@ class CnnLayers(LayeredModule):
         return self.finish(features).reshape(*lead, self.num_outputs)
 
     def probe(self, inputs: Any) -> None:
-        """Remember the first images [B, ...]; None forgets them."""
-        super().probe(None if inputs is None else inputs[:PROBE_IMAGES])
+        """Remember the first images [B, ...], as many as memory allows; None forgets them."""
+        sizes = zip(self.channel_size, self.geometry.sizes, strict=True)
+        count = probe_count(sum(c * int(np.prod(size)) for c, size in sizes))
+        super().probe(None if inputs is None else inputs[:count])
 
     @torch.no_grad()
     def importance(self, layer: int) -> Tensor:

@@ -12,6 +12,7 @@ from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.layer_kinds import CONVOLUTIONS, whole
 from agilerl.modules.morph import FRESH, Index
 
+PROBE_IMAGES, PROBE_VALUES = (32, 256), 2**25  # images to judge by, and activations that they may fill (128 MiB)
 Sizes = tuple[tuple[int, ...], ...]
 
 
@@ -122,3 +123,8 @@ def check_fits(geometry: ConvGeometry) -> None:
                 f"layer {layer} has a kernel of {geometry.kernels[layer]} for an input of {geometry.input_of(layer)} "
                 "pixels. fix: smaller kernel_size or stride_size, or fewer layers."
             )
+
+
+def probe_count(values: int) -> int:
+    """How many probe images to keep where one image makes so many activations."""
+    return int(min(max(PROBE_VALUES // max(values, 1), PROBE_IMAGES[0]), PROBE_IMAGES[1]))

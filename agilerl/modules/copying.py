@@ -85,3 +85,10 @@ def _copy_tensor(tensor: Tensor | None, memo: dict[int, Any]) -> Tensor | None:
         )
     result: Tensor = memo[id(tensor)]
     return result
+
+
+def detached(inputs: Any) -> Any:
+    """The same tensors without their graph, in plain dictionaries where they were in mappings."""
+    if inputs is None or isinstance(inputs, Tensor):
+        return None if inputs is None else inputs.detach()
+    return {key: detached(inputs[key]) for key in inputs.keys()}  # noqa: SIM118 (a TensorDict iterates over rows)

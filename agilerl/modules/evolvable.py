@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from agilerl.errors import ConfigError, unknown_name
-from agilerl.modules.copying import copy_module
+from agilerl.modules.copying import copy_module, detached
 from agilerl.modules.morph import Index, Transfer, fresh, leading_block, prefixed
 from agilerl.modules.mutations import MutationType, first, marked_methods, probabilities
 from agilerl.modules.spec import DenseStack
@@ -303,10 +303,3 @@ class EvolvableModule(nn.Module):
             self.last_transfer[name] = (
                 leading_block(old or (), new) if known else Transfer(tuple(fresh(size) for size in new))
             )
-
-
-def detached(inputs: Any) -> Any:
-    """The same tensors without their graph, in plain dictionaries where they were in mappings."""
-    if inputs is None or isinstance(inputs, Tensor):
-        return None if inputs is None else inputs.detach()
-    return {key: detached(inputs[key]) for key in inputs.keys()}  # noqa: SIM118 (a TensorDict iterates over rows)

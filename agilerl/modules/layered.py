@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from agilerl.errors import ConfigError
 from agilerl.modules.activations import activation
 from agilerl.modules.evolvable import EvolvableModule
-from agilerl.modules.morph import Index, Transfer, leading, refit
+from agilerl.modules.morph import Index, Transfer, best_ridge, leading, refit
 from agilerl.modules.mutations import first
 
 Factor = tuple[str, int]  # a group of units and its size
@@ -202,7 +202,9 @@ class LayeredModule(EvolvableModule):
         """Refit the output layer, in place, to give `target` for the probe inputs."""
         linear: Any = self.model[OUTPUT]
         features = self.output_features(self.probe_inputs).flatten(0, -2)
-        weight, bias = refit(features, target.flatten(0, -2), linear.weight, linear.bias)
+        target = target.flatten(0, -2)
+        ridge = best_ridge(features, target, linear.weight, linear.bias)
+        weight, bias = refit(features, target, linear.weight, linear.bias, ridge)
         linear.weight.copy_(weight)
         linear.bias.copy_(bias)
         self.last_refit = True

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agilerl.modules.activations import activation as known_activation
-from agilerl.modules.convolution import ConvGeometry, check_fits, image_shape
+from agilerl.modules.convolution import ConvGeometry, check_fits, image_shape, probe_count
 from agilerl.modules.layer_kinds import activation_layer, convolution, linear, orthogonal, whole
 from agilerl.modules.layered import OUTPUT, Axis, Layer, LayeredModule, check_limits, drawn_amount
 from agilerl.modules.morph import grown, without
@@ -18,7 +18,6 @@ from agilerl.modules.mutations import MutationType, Refused, mutation
 CHANNEL_STEPS = (8, 16, 32)
 GAIN = 2**0.5
 LAST_GAIN = 0.5  # of a block's last convolution: each block then adds little to the variance of the trunk
-PROBE_IMAGES = 64
 
 
 class EvolvableResNet(LayeredModule):
@@ -114,8 +113,10 @@ class EvolvableResNet(LayeredModule):
         return self.finish(features).reshape(*lead, self.num_outputs)
 
     def probe(self, inputs: Any) -> None:
-        """Remember the first images [B, ...]; None forgets them."""
-        super().probe(None if inputs is None else inputs[:PROBE_IMAGES])
+        """Remember the first images [B, ...], as many as memory allows; None forgets them."""
+        height, width = self.geometry.sizes[0]
+        count = probe_count((2 * self.num_blocks + 1) * self.channel_size * height * width)
+        super().probe(None if inputs is None else inputs[:count])
 
     def short(self) -> str:
         """E.g. "resnet 32x2": channels and blocks."""

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.modules import CnnNetConfig, EvolvableCNN
 from agilerl.modules.convolution import ConvGeometry, centred
-from agilerl.modules.morph import refit
+from agilerl.modules.morph import RIDGES, best_ridge, refit
 from agilerl.networks import QNetwork
 from agilerl.networks.spaces import is_channels_last
 
@@ -183,6 +183,20 @@ def test_refit_in_the_space_of_rows_equals_refit_in_the_space_of_features() -> N
     expected = w + torch.linalg.solve(gram, centred_phi.T @ (residual - residual.mean(0))).T
     torch.testing.assert_close(weight, expected, atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(new_bias, (target - phi @ expected.T).mean(0), atol=1e-9, rtol=1e-9)
+
+
+def test_the_ridge_is_weak_where_the_fit_carries_over_and_strong_where_it_does_not() -> None:
+    g = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=g).double()
+
+    w, phi = draw(3, 20), draw(400, 20)
+    assert best_ridge(phi, phi @ w.T, torch.zeros(3, 20).double(), torch.zeros(3).double()) == RIDGES[0]
+    wide = draw(64, 64)  # as many features as rows, and nothing in them
+    ridge = best_ridge(wide, draw(64, 3), torch.zeros(3, 64).double(), torch.zeros(3).double())
+    assert ridge == RIDGES[-1]
+    assert best_ridge(wide[:3], draw(3, 3), torch.zeros(3, 64).double(), torch.zeros(3).double()) == RIDGES[-1]
 
 
 # -- images as observations ------------------------------------------------------------------------------------------

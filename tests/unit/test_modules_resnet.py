@@ -73,7 +73,7 @@ def test_removal_is_refitted(method: str, argument: tuple[int, ...]) -> None:
     ratios = []
     for seed in range(4):
         net = EvolvableResNet((3, 11, 12), 4, 32, random_seed=seed).double()
-        ratios.append(error(net, method, argument, images(64, 2)) / error(net, method, argument, None))
+        ratios.append(error(net, method, argument, images(256, 2)) / error(net, method, argument, None))
     assert max(ratios) < 0.8
 
 
