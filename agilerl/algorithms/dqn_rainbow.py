@@ -1,4 +1,7 @@
-"""Rainbow: the combined improvements of deep Q-learning (Hessel et al. 2018, arXiv:1710.02298), each switchable."""
+"""Rainbow: the combined improvements of deep Q-learning (Hessel et al. 2018, arXiv:1710.02298), each switchable.
+
+One file above the usual size: an algorithm is one file, and this one is six.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from agilerl.algorithms.dqn import DQN
 from agilerl.config.algorithms import wrong_actions
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.losses.actor_critic import weighted_squared_error
-from agilerl.losses.distributional import categorical_divergence, expected_index, project
+from agilerl.losses.distributional import categorical_divergence, expected_index, project, take_atoms
 from agilerl.losses.td import q_learning_target, take
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.noisy import layer_noise, set_noise
@@ -188,13 +191,13 @@ class RainbowDQN(RLAlgorithm):
                 ranking = ranking.masked_fill(~batch.next_mask, float("-inf"))
             discount = batch.discounts(hp["gamma"])
             if self.distributional:
-                chosen = _rows(valuer, ranking.max(-1).indices).softmax(-1)
+                chosen = take_atoms(valuer, ranking.max(-1).indices).softmax(-1)
                 target = project(chosen, batch.reward, discount, hp["v_min"], hp["v_max"])
             else:
                 target = q_learning_target(batch.reward, discount, valuer, ranking)
         values = engine.network("actor")(batch.obs)
         if self.distributional:
-            each = categorical_divergence(_rows(values, batch.action), target)
+            each = categorical_divergence(take_atoms(values, batch.action), target)
             loss = (batch.weight * each).sum(-1)
         else:
             loss, each = weighted_squared_error(take(values, batch.action), target, batch.weight)
@@ -308,12 +311,6 @@ class RainbowDQN(RLAlgorithm):
 
     def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         return self.get_action(obs, 0.0, mask, training=False)
-
-
-def _rows(values: Tensor, action: Tensor) -> Tensor:
-    """The atoms of one action per row: [..., A, K] and int64 [...] give [..., K]."""
-    index = action[..., None, None].expand(*action.shape, 1, values.shape[-1])
-    return values.gather(-2, index).squeeze(-2)
 
 
 def _side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionBatch:

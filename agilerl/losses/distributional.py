@@ -15,6 +15,12 @@ def expected_index(logits: Tensor) -> Tensor:
     return (logits.softmax(-1) * index).sum(-1)
 
 
+def take_atoms(values: Tensor, action: Tensor) -> Tensor:
+    """The atoms of one action per row: [..., A, K] and int64 [...] give [..., K]."""
+    index = action[..., None, None].expand(*action.shape, 1, values.shape[-1])
+    return values.gather(-2, index).squeeze(-2)
+
+
 def project(probabilities: Tensor, reward: Tensor, discount: Tensor, v_min: Tensor, v_max: Tensor) -> Tensor:
     """The return distribution one step earlier, on the same atoms (Bellemare et al. 2017, arXiv:1707.06887, eq. 7).
 

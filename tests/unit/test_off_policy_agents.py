@@ -348,8 +348,9 @@ def test_given_networks_are_used_and_an_actor_alone_gets_critics() -> None:
 
 INIT_HP = {
     "BATCH_SIZE": 32, "LR_ACTOR": 2e-4, "LR_CRITIC": 2e-3, "GAMMA": 0.95, "TAU": 0.02, "POLICY_FREQ": 3,
-    "O_U_NOISE": False, "EXPL_NOISE": 0.3, "MEAN_NOISE": 0.1, "THETA": 0.2, "DT": 0.05, "LEARN_STEP": 2, "SHARE_ENCODERS": False,
-    "LR": 3e-3, "NUM_ATOMS": 21, "BETA": 0.5, "PRIOR_EPS": 1e-5, "N_STEP": 5, "MEMORY_SIZE": 100, "PER": True,
+    "O_U_NOISE": False, "EXPL_NOISE": 0.3, "MEAN_NOISE": 0.1, "THETA": 0.2, "DT": 0.05, "LEARN_STEP": 2,
+    "SHARE_ENCODERS": False, "LR": 3e-3, "NUM_ATOMS": 21, "BETA": 0.5, "PRIOR_EPS": 1e-5, "N_STEP": 5,
+    "MEMORY_SIZE": 100, "PER": True,
 }  # fmt: skip
 
 
@@ -419,7 +420,8 @@ def test_clones_pickles_and_files_are_the_agent_and_share_nothing(cls: Any, spac
 
 
 TASKS = [("DDPG", "Pendulum-v1", {}), ("TD3", "Pendulum-v1", {}), ("SAC", "Pendulum-v1", {}),
-         ("SAC", "CartPole-v1", {}), ("Rainbow DQN", "CartPole-v1", {}), ("Rainbow DQN", "CartPole-v1", {"noisy": False})]  # fmt: skip
+         ("SAC", "CartPole-v1", {}), ("Rainbow DQN", "CartPole-v1", {}),
+         ("Rainbow DQN", "CartPole-v1", {"noisy": False})]  # fmt: skip
 
 
 @pytest.mark.parametrize(("algo", "name", "options"), TASKS, ids=[f"{t[0]} {t[1]} {t[2]}" for t in TASKS])
