@@ -50,11 +50,18 @@ class ActorCritic(RLAlgorithm):
             number: 0 for the policy; others give other weights. drop: keys of the head that are not for `cls`.
             more: constructor arguments of `cls` beside those of `net_config`.
         """
+        policy = self.__dict__.get("actor")
+        scaled = policy.scale_observations if isinstance(policy, EvolvableNetwork) else None
         if given is not None:
+            if isinstance(given, EvolvableNetwork) and scaled not in (None, given.scale_observations):
+                raise AlgorithmError(
+                    f"{self.algo}: {name} has scale_observations={given.scale_observations}, the actor {scaled}; over "
+                    "rows both get the same inputs. fix: build them with the same value."
+                )
             return check_network(name, given)
         own = self.seed if number == 0 else int(seeds(self.seed, Purpose.INITIAL_WEIGHTS, number, generation=2)[-1])
         config = _without_head_keys(self.net_config, drop)
-        arguments = checked_arguments(config, cls)
+        arguments = checked_arguments(config, cls) | ({} if scaled is None else {"scale_observations": scaled})
         return cls(
             self.observation_space,
             action_space=self.action_space,

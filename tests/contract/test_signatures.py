@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agilerl.algorithms import DDPG, SAC, TD3, RainbowDQN
 from agilerl.algorithms.core.base import EvolvableAlgorithm
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup, RLParameter
@@ -106,6 +107,44 @@ TABLE: dict[str, tuple[Any, str]] = {
     "DQN.get_action": (DQN.get_action, "self obs epsilon=0.0 action_mask=None **kwargs"),
     # published without what follows `experiences`: `learn_from` of the algorithm says what it takes of that
     "DQN.learn": (DQN.learn, "self experiences *args **kwargs"),
+    "DDPG": (
+        DDPG,
+        "observation_space action_space index=0 hp_config=None net_config=None batch_size=64 lr_actor=0.0001 "
+        "lr_critic=0.001 learn_step=5 gamma=0.99 tau=0.001 normalize_images=True mut=None policy_freq=2 "
+        "O_U_noise=True expl_noise=0.1 vect_noise_dim=1 mean_noise=0.0 theta=0.15 dt=0.01 actor_network=None "
+        "critic_network=None share_encoders=False device='cpu' accelerator=None wrap=True * seed=None",
+    ),
+    "TD3": (
+        TD3,
+        "observation_space action_space index=0 hp_config=None net_config=None batch_size=64 lr_actor=0.0001 "
+        "lr_critic=0.001 learn_step=5 gamma=0.99 tau=0.005 normalize_images=True mut=None policy_freq=2 "
+        "O_U_noise=True expl_noise=0.1 vect_noise_dim=1 mean_noise=0.0 theta=0.15 dt=0.01 actor_network=None "
+        "critic_networks=None share_encoders=False device='cpu' accelerator=None wrap=True * policy_noise=0.2 "
+        "noise_clip=0.5 seed=None",
+    ),
+    "SAC": (
+        SAC,
+        "observation_space action_space index=0 hp_config=None net_config=None batch_size=256 lr_actor=0.0003 "
+        "lr_critic=0.0003 lr_alpha=0.0003 learn_step=1 gamma=0.99 tau=0.005 normalize_images=True mut=None "
+        "init_temperature=1.0 target_entropy=None learn_temperature=True actor_network=None critic_networks=None "
+        "share_encoders=False device='cpu' accelerator=None wrap=True * seed=None",
+    ),
+    "RainbowDQN": (
+        RainbowDQN,
+        "observation_space action_space index=0 hp_config=None net_config=None batch_size=64 lr=0.0001 "
+        "learn_step=5 gamma=0.99 tau=0.001 beta=0.4 prior_eps=1e-06 num_atoms=51 v_min=0.0 v_max=200.0 "
+        "noise_std=0.5 n_step=3 mut=None normalize_images=True combined_reward=False actor_network=None "
+        "device='cpu' accelerator=None wrap=True * double=True dueling=True distributional=True noisy=True "
+        "seed=None",
+    ),
+    "RainbowDQN.learn_from": (
+        RainbowDQN.learn_from,
+        "self experiences n_experiences=None per=False",
+    ),
+    "TD3.get_action": (
+        TD3.get_action,
+        "self obs epsilon=0.0 action_mask=None * training=None",
+    ),
     "QNetwork": (
         QNetwork,
         "observation_space action_space encoder_cls=None encoder_config=None head_config=None min_latent_dim=8 "

@@ -346,6 +346,13 @@ def test_given_networks_are_used_and_an_actor_alone_gets_critics() -> None:
     assert (a.raw_bounds, a.critic_1.head_net.output_activation) == ((0, 1), None)
 
 
+def test_critics_see_observations_as_the_policy_does() -> None:
+    actor = DeterministicActor(OBS, BOX, scale_observations=True)
+    assert TD3(OBS, BOX, actor_network=actor).critic_2.scale_observations
+    with pytest.raises(AlgorithmError, match="critic_network has scale_observations=False, the actor True"):
+        DDPG(OBS, BOX, actor_network=actor, critic_network=ContinuousQNetwork(OBS, BOX))
+
+
 INIT_HP = {
     "BATCH_SIZE": 32, "LR_ACTOR": 2e-4, "LR_CRITIC": 2e-3, "GAMMA": 0.95, "TAU": 0.02, "POLICY_FREQ": 3,
     "O_U_NOISE": False, "EXPL_NOISE": 0.3, "MEAN_NOISE": 0.1, "THETA": 0.2, "DT": 0.05, "LEARN_STEP": 2,
