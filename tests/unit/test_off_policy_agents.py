@@ -19,6 +19,7 @@ from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, Sh
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.learners.fused import choose_learner
+from agilerl.modules.noisy import noise_size
 from agilerl.networks import ContinuousQNetwork, DeterministicActor, RainbowQNetwork
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import agent_from_policy, create_population, make_vect_envs
@@ -108,18 +109,24 @@ def test_rainbow_without_noisy_layers_explores_by_epsilon() -> None:
     assert share == pytest.approx(0.6 + 0.4 / 4, abs=0.03), "four standard deviations of 0.0072"
 
 
-def test_policy_and_target_draw_noise_of_their_own_also_after_mutations() -> None:
+def test_every_update_has_noise_of_its_own_for_policy_and_target_in_each_member() -> None:
+    a, b = (agent(RainbowDQN, CHOICE, index=i) for i in range(2))
+    seen = []
+    for member in (a, b):
+        drawn = member.draw_noise(np.random.default_rng(member.index), (3, 16))
+        assert {x.shape for x in drawn.values()} == {(3, noise_size(member.actor))}
+        seen += [row for x in drawn.values() for row in x]
+    assert len({row.tobytes() for row in seen}) == len(seen) == 12
+    quiet = agent(RainbowDQN, CHOICE, noisy=False)
+    assert quiet.draw_noise(np.random.default_rng(0), (3, 16)) == {}
+
+
+def test_acting_in_training_is_noisy_and_greedy_acting_is_not() -> None:
     a = agent(RainbowDQN, CHOICE)
-    for mutate in (lambda: None, lambda: Mutations(0, 1, 0.5, 0, 0, 0, rand_seed=1).architecture_mutate(a)):
-        mutate()
-        for network in (a.actor, a.actor_target):
-            network.reset_noise()
-        one, other = (n.head_net.model.linear_0.noise_out for n in (a.actor, a.actor_target))
-        assert not torch.equal(one, other)
-    sibling = a.clone(5)
-    for network in (a.actor, sibling.actor):
-        network.reset_noise()
-    assert not torch.equal(*(x.actor.head_net.model.linear_0.noise_out for x in (a, sibling)))
+    obs = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    first, second = (a.get_action(obs, training=True) for _ in range(2))
+    assert (first != second).any()
+    assert (a.get_action(obs, training=False) == a.get_action(obs, training=False)).all()
 
 
 # --- noise
@@ -439,8 +446,7 @@ def test_a_population_trains_evolves_and_saves(algo: str, name: str, options: di
         algo, NET, {"BATCH_SIZE": 16, "LEARN_STEP": 2}, env.single_observation_space, env.single_action_space, config,
         population_size=2, num_envs=2, seed=1, algo_kwargs=options,
     )  # fmt: skip
-    expected = "sequential" if algo.startswith("Rainbow") and not options else "fused"
-    assert choose_learner(pop)[0].name == expected
+    assert choose_learner(pop)[0].name == "fused"
     mutations = Mutations(0, 0.5, 0.3, 0.2, 0.2, 0.3, rand_seed=3)
     seen = []
 
