@@ -11,8 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from agilerl.config import Manifest, apply_overrides, load_manifest, on_preset, preset_for
-from agilerl.config.env_ids import resolve_env_id
+from agilerl.config import Manifest, apply_overrides, has_preset, load_manifest, on_preset, preset_for
+from agilerl.config.env_ids import resolve_env_id, takes_box_actions
 from agilerl.errors import ConfigError, RunError
 from agilerl.telemetry import Birth, Evaluation, Sink, Sinks, TensorBoardSink, WandbSink, console_sink
 from agilerl.telemetry.fanout import BaseSink
@@ -20,6 +20,9 @@ from agilerl.telemetry.record import GenerationRecord, RunPlan
 from agilerl.telemetry.run_dir import RunDirectory
 
 __all__ = ["Evaluation", "Run", "build_manifest", "load", "resolve_device", "run_training", "train"]
+
+
+BOX_ALGORITHM = "SAC"  # for continuous actions where nothing names an algorithm
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def train(
 
     Args:
         env: a Gymnasium id, an environment, a vector environment, or a function that makes one.
-        algo: default: that of the environment's preset.
+        algo: default: that of the environment's preset; without one DQN, or SAC for Box actions.
         population: members; steps: environment steps of ONE member. Defaults: the preset's.
         seed: None takes the configuration's (0 in every preset).
         device: "auto" is CUDA where there is one.
@@ -81,7 +84,7 @@ def train(
     """
     env_id = env_name(env)
     manifest = build_manifest(
-        env_id, algo, population=population, steps=steps, seed=seed, config=config, overrides=overrides
+        env_id, algo, population=population, steps=steps, seed=seed, config=config, overrides=overrides, env=env
     )
     return run_training(
         manifest,
@@ -134,15 +137,20 @@ def build_manifest(
     seed: int | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | Manifest | None = None,
     overrides: Mapping[str, Any] | None = None,
+    env: Any = None,
 ) -> Manifest:
-    """The resolved configuration: preset, then `config`, then `overrides`, then the named arguments."""
-    manifest = _base_manifest(env_id, algo, config)
+    """The resolved configuration: preset, then `config`, then `overrides`, then the named arguments.
+
+    `env` is the environment where it is more than an id; where nothing else names an algorithm, its actions decide.
+    """
+    manifest = base_manifest(env_id, algo, config, env)
     manifest = apply_overrides(manifest, overrides or {}, "train()")
     named = {"training.pop_size": population, "training.max_steps": steps, "training.seed": seed}
     return apply_overrides(manifest, {k: v for k, v in named.items() if v is not None}, "train()")
 
 
-def _base_manifest(env_id: str | None, algo: str | None, config: Any) -> Manifest:
+def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = None) -> Manifest:
+    """The configuration before any override, from a preset, a mapping, a file or a manifest."""
     if isinstance(config, Manifest):
         changes = {"environment.name": env_id, "algorithm.name": algo}
         return apply_overrides(config, {k: v for k, v in changes.items() if v is not None}, "train()")
@@ -152,6 +160,8 @@ def _base_manifest(env_id: str | None, algo: str | None, config: Any) -> Manifes
         return load_manifest(config, env_id, algo)
     if env_id is None:
         raise ConfigError("no environment is named. fix: agilerl train ENV_ID, or --config FILE that names one.")
+    if algo is None and not has_preset(env_id) and takes_box_actions(env_id if env is None else env):
+        algo = BOX_ALGORITHM
     return preset_for(env_id, algo)
 
 

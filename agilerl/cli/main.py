@@ -64,9 +64,10 @@ def train(
 ) -> None:
     """Train a population on an environment."""
     with user_errors(debug):
+        from agilerl.api import base_manifest
         from agilerl.config import apply_sets
 
-        manifest = apply_sets(_manifest(env_id, algo, config), settings or [])
+        manifest = apply_sets(base_manifest(env_id, algo, config), settings or [])
         manifest = _with_options(manifest, steps, population, seed)
         if dry_run:
             _print_plan(manifest, device, evolution=not no_evolution)
@@ -83,17 +84,6 @@ def train(
             track=track,
         )
         _close(run, test_episodes)
-
-
-def _manifest(env_id: str | None, algo: str | None, config: Path | None) -> Manifest:
-    from agilerl.config import load_manifest, preset_for
-    from agilerl.errors import ConfigError
-
-    if config is not None:
-        return load_manifest(config, env_id, algo)
-    if env_id is None:
-        raise ConfigError("no environment is named. fix: agilerl train ENV_ID, or --config FILE that names one.")
-    return preset_for(env_id, algo)
 
 
 def _with_options(manifest: Manifest, steps: int | None, population: int | None, seed: int | None) -> Manifest:

@@ -7,7 +7,7 @@ from agilerl.config.algorithms import (
     canonical_algorithm,
     register_algorithm,
 )
-from agilerl.config.load import dump_yaml, load_manifest, manifest_from, on_preset, preset_for, preset_names
+from agilerl.config.load import dump_yaml, has_preset, load_manifest, manifest_from, on_preset, preset_for, preset_names
 from agilerl.config.overrides import apply_overrides, apply_sets
 from agilerl.config.schema import Manifest
 
@@ -20,6 +20,7 @@ __all__ = [
     "apply_sets",
     "canonical_algorithm",
     "dump_yaml",
+    "has_preset",
     "load_manifest",
     "manifest_from",
     "on_preset",

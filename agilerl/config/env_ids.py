@@ -21,6 +21,8 @@ def resolve_env_id(env_id: str) -> str:
     import gymnasium  # kept out of the import of `agilerl.config`, which must stay fast
 
     try:
+        if env_id.startswith("ALE/"):
+            gymnasium.register_envs(importlib.import_module("ale_py"))
         spec = gymnasium.spec(env_id)
     except gymnasium.error.DeprecatedEnv as error:
         newest = _newest(env_id, list(gymnasium.registry))
@@ -34,6 +36,21 @@ def resolve_env_id(env_id: str) -> str:
         raise EnvError(f"{env_id}: {_plain(error)} {_LIST}") from None
     _check_packages(env_id, spec.entry_point, gymnasium.error.Error)
     return env_id
+
+
+def takes_box_actions(env: Any) -> bool:
+    """Whether an environment, given as an object, a function or an id, takes Box actions; False where it is unknown."""
+    import gymnasium
+
+    made = None
+    if isinstance(env, str):
+        made = env = gymnasium.make(resolve_env_id(env), disable_env_checker=True)
+    elif callable(env) and not hasattr(env, "action_space"):
+        made = env = env()
+    space = getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
+    if made is not None and callable(getattr(made, "close", None)):
+        made.close()
+    return isinstance(space, gymnasium.spaces.Box)
 
 
 def _check_packages(env_id: str, entry_point: Any, error_type: type[Exception]) -> None:

@@ -23,6 +23,8 @@ KEY_ALIASES = {
     ("training", "total_timesteps"): "max_steps",
     ("training", "population_size"): "pop_size",
 }
+# What of an environment's preset holds for every algorithm.
+BUDGET = ("max_steps", "target_score", "stop_margin", "train_max_episode_steps", "eval_steps")
 TOP_LEVEL_ALIASES = {
     "algo": ("algorithm", "name"),
     "env_id": ("environment", "name"),
@@ -187,19 +189,30 @@ def preset_for(env_id: str, algo: str | None = None) -> Manifest:
 
     Args:
         env_id: a Gymnasium id; `environment.name` of the result is this id, whichever preset was taken.
-        algo: an algorithm; where the environment has no preset for it, that of its own algorithm gives budget and
-            target only.
+        algo: an algorithm; where the environment has no preset for it, the general one of that algorithm is taken,
+            with the budget and the target of the environment.
     """
     name, files = _preset_name(env_id), _preset_files()
     wanted = None if algo is None else canonical_algorithm(str(algo))
-    label = name if (name, wanted) not in files or wanted is None else f"{name}.{wanted}"
-    file = files.get((name, wanted), files[(name, None)])
-    data = parse_yaml(file.read_text(encoding="utf-8"), f"preset {label}")
-    data["environment"] = {**data.get("environment", {}), "name": env_id}
+    label = f"{name}.{wanted}" if (name, wanted) in files and wanted is not None else name
+    data = _preset_content(files, (name, wanted if label != name else None))
     if wanted is not None and wanted != canonical_algorithm(data["algorithm"]["name"]):
-        data["algorithm"] = {"name": wanted}
-        data.pop("mutation", None)
+        general = _preset_content(files, ("default", wanted)) if ("default", wanted) in files else {}
+        training = {**general.get("training", {}), **{k: data["training"][k] for k in BUDGET if k in data["training"]}}
+        data = {"algorithm": {"name": wanted}, "environment": data.get("environment", {}), **general}
+        data["training"] = training
+    data["environment"] = {**data.get("environment", {}), "name": env_id}
     return manifest_from(data, f"preset {label}")
+
+
+def has_preset(env_id: str) -> bool:
+    """Whether an environment, or another version of it, has a preset of its own."""
+    return _preset_name(env_id) != "default"
+
+
+def _preset_content(files: Mapping[tuple[str, str | None], Any], key: tuple[str, str | None]) -> dict[str, Any]:
+    data: dict[str, Any] = parse_yaml(files[key].read_text(encoding="utf-8"), f"preset {key[0]}")
+    return data
 
 
 def _preset_name(env_id: str) -> str:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -172,3 +174,39 @@ def test_the_manifest_cannot_be_changed_in_place() -> None:
 def test_every_error_of_this_package_is_caught_as_one_type() -> None:
     with pytest.raises(AgileRLError):
         manifest_from({"training": {"seed": "x"}})
+
+
+def test_an_algorithm_without_a_preset_there_takes_the_general_one_with_the_budget_of_the_environment() -> None:
+    own, other = preset_for("LunarLanderContinuous-v3"), preset_for("LunarLanderContinuous-v3", "DDPG")
+    assert own.algorithm.name == "SAC"
+    assert (other.algorithm.name, other.training.target_score) == ("DDPG", own.training.target_score)
+    assert other.training.max_steps == own.training.max_steps
+    assert set(other.mutation.rl_hp_selection) == {"lr_actor", "lr_critic", "batch_size"}
+    rainbow = preset_for("LunarLander-v3", "rainbow dqn")
+    assert (rainbow.replay_buffer.prioritized, rainbow.replay_buffer.n_step) == (True, 3)
+
+
+def test_continuous_actions_choose_the_algorithm_where_nothing_else_does() -> None:
+    from agilerl.api import build_manifest
+
+    assert build_manifest("BipedalWalkerHardcore-v3").algorithm.name == "SAC"
+    assert build_manifest("Taxi-v3").algorithm.name == "DQN"
+    assert build_manifest("BipedalWalkerHardcore-v3", "TD3").algorithm.name == "TD3"
+    pendulum = gym.make("Pendulum-v1")
+    assert build_manifest("mine", env=pendulum).algorithm.name == "SAC"
+    assert build_manifest("mine", env=lambda: gym.make("Pendulum-v1")).algorithm.name == "SAC"
+    assert build_manifest("CartPole-v1").algorithm.name == "DQN"
+
+
+def test_a_manifest_describes_the_encoder_of_other_than_vectors() -> None:
+    from agilerl.training.evolve import net_config
+
+    images, vectors = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), gym.spaces.Box(-1, 1, (3,))
+    plain = manifest_from({"network": {}})
+    assert net_config(plain, images)["encoder_config"] is None
+    assert net_config(plain, vectors)["encoder_config"]["hidden_size"] == [64]
+    given = manifest_from({"network": {"encoder": {"channel_size": [8]}}})
+    assert net_config(given, images)["encoder_config"] == {"channel_size": [8]}
+    dense = manifest_from({"network": {"encoder_config": {"hidden_size": [8]}}})
+    with pytest.raises(ConfigError, match=r"fix: network\.encoder"):
+        net_config(dense, images)
