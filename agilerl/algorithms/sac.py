@@ -35,6 +35,7 @@ from agilerl.networks.q_networks import QNetwork
 from agilerl.networks.value_networks import Temperature
 
 CRITICS = ("critic_1", "critic_2")
+CRITIC_OPTIMIZERS = ("critic_1_optimizer", "critic_2_optimizer")
 POLICY_KEYS = ("output_activation", "squash_output", "log_std_init")  # of `net_config`, not for critics
 
 
@@ -167,35 +168,31 @@ class SAC(ActorCritic):
         with torch.no_grad():
             next_value = self._next_value(engine, batch, alpha)
             target = bootstrap(batch.reward, batch.discounts(hp["gamma"]), next_value)
-        losses, errors = [], []
-        for name in CRITICS:
-            loss, error = weighted_squared_error(self._value(engine, name, batch), target, weight)
-            engine.minimise(f"{name}_optimizer", loss)
-            losses.append(loss.detach())
-            errors.append(error.detach().abs())
+        losses, errors = weighted_squared_error(self._values(engine, batch), target, weight)
+        engine.minimise(CRITIC_OPTIMIZERS, losses)
         actor_loss, entropy = self._policy_loss(engine, batch, alpha)
         engine.minimise("actor_optimizer", actor_loss)
         if self.learn_temperature:
             engine.minimise("alpha_optimizer", temperature_loss(log_alpha, entropy, hp["target_entropy"], weight))
-        for name in CRITICS:
-            engine.track(name, hp["tau"])
-        return UpdateResult(losses[0] + losses[1], actor_loss.detach(), torch.maximum(*errors))
+        engine.track(CRITICS, hp["tau"])
+        return UpdateResult(losses.detach().sum(0), actor_loss.detach(), errors.detach().abs().amax(0))
 
     def _next_value(self, engine: UpdateEngine, batch: TransitionBatch, alpha: Tensor) -> Tensor:
         """Soft value [..., B] of the next observation under the policy as it is now."""
         raw = engine.frozen("actor")(batch.next_obs)
         if self.discrete:
-            first, second = (engine.target(name)(batch.next_obs) for name in CRITICS)
+            first, second = engine.targets(CRITICS)(batch.next_obs)
             return discrete_soft_value(first, second, masked_logits(raw, batch.next_mask).log_softmax(-1), alpha)
         action, log_prob = squashed_normal_sample(raw, batch.noise["next_action"])
-        first, second = (engine.target(name)(batch.next_obs, action).squeeze(-1) for name in CRITICS)
+        first, second = engine.targets(CRITICS)(batch.next_obs, action).squeeze(-1)
         return soft_value(first, second, log_prob, alpha)
 
-    def _value(self, engine: UpdateEngine, name: str, batch: TransitionBatch) -> Tensor:
-        """Q of the action taken [..., B]."""
+    def _values(self, engine: UpdateEngine, batch: TransitionBatch) -> Tensor:
+        """Q of the action taken, of both critics [2, ..., B]."""
         if self.discrete:
-            return take(engine.network(name)(batch.obs), batch.action)
-        return engine.network(name)(batch.obs, batch.action.to(batch.reward.dtype)).squeeze(-1)
+            values = engine.networks(CRITICS)(batch.obs)
+            return take(values, batch.action.expand(values.shape[:-1]))
+        return engine.networks(CRITICS)(batch.obs, batch.action.to(batch.reward.dtype)).squeeze(-1)
 
     def _policy_loss(self, engine: UpdateEngine, batch: TransitionBatch, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """(loss of the policy [...], entropy or its one-sample estimate [..., B] as a constant)."""

@@ -25,6 +25,7 @@ from agilerl.networks.actors import DeterministicActor, check_bounded
 from agilerl.networks.critics import ContinuousQNetwork
 
 CRITICS = ("critic_1", "critic_2")
+CRITIC_OPTIMIZERS = ("critic_1_optimizer", "critic_2_optimizer")
 
 
 class TD3(DeterministicActorCritic):
@@ -135,22 +136,17 @@ class TD3(DeterministicActorCritic):
                 hp["noise_clip"],
                 *self.raw_bounds,
             )
-            first, second = (engine.target(name)(batch.next_obs, next_action).squeeze(-1) for name in CRITICS)
+            first, second = engine.targets(CRITICS)(batch.next_obs, next_action).squeeze(-1)
             target = twin_target(batch.reward, batch.discounts(hp["gamma"]), first, second)
-        action = batch.action.to(target.dtype)
-        losses, errors = [], []
-        for name in CRITICS:
-            value = engine.network(name)(batch.obs, action).squeeze(-1)
-            loss, error = weighted_squared_error(value, target, weight)
-            engine.minimise(f"{name}_optimizer", loss)
-            losses.append(loss.detach())
-            errors.append(error.detach().abs())
+        values = engine.networks(CRITICS)(batch.obs, batch.action.to(target.dtype)).squeeze(-1)
+        losses, errors = weighted_squared_error(values, target, weight)
+        engine.minimise(CRITIC_OPTIMIZERS, losses)
         actor_loss = None
         if batch.number % self.policy_freq == 0:
             judged = engine.through("critic_1")(batch.obs, engine.network("actor")(batch.obs)).squeeze(-1)
             actor_loss = deterministic_policy_loss(judged, weight)
             engine.minimise("actor_optimizer", actor_loss)
             actor_loss = actor_loss.detach()
-            for name in ("actor", *CRITICS):
-                engine.track(name, hp["tau"])
-        return UpdateResult(losses[0] + losses[1], actor_loss, torch.maximum(*errors))
+            engine.track("actor", hp["tau"])
+            engine.track(CRITICS, hp["tau"])
+        return UpdateResult(losses.detach().sum(0), actor_loss, errors.detach().abs().amax(0))

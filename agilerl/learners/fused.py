@@ -13,7 +13,7 @@ from torch import Tensor
 from agilerl.algorithms.core.single_agent import RLAlgorithm
 from agilerl.algorithms.core.update import TransitionBatch, UpdateResult
 from agilerl.errors import ConfigError, unknown_name
-from agilerl.storage.cohort import Cohort, MemberBinding
+from agilerl.storage.cohort import MemberBinding
 from agilerl.storage.rows_engine import RowsEngine
 
 
@@ -34,7 +34,6 @@ class Group:
 class RowsGroup(Group):
     """Members that share rows."""
 
-    cohort: Cohort
     engine: RowsEngine
 
 
@@ -74,11 +73,11 @@ class FusedLearner:
 
     def _make_group(self, members: list[int], bindings: list[MemberBinding]) -> RowsGroup:
         lead = self.agents[members[0]]
-        cohort = Cohort([bindings[i] for i in members])
-        engine = RowsEngine(cohort, {o.name: o.lr for o in lead.registry.optimizers}, lead.evaluation_networks())
+        rates = {o.name: o.lr for o in lead.registry.optimizers}
+        engine = RowsEngine([bindings[i] for i in members], rates, lead.evaluation_networks())
         values = [self.agents[i].update_hyperparameters() for i in members]
         engine.set_hyperparameters({name: [v[name] for v in values] for name in values[0]})
-        return RowsGroup(members, lead, cohort, engine)
+        return RowsGroup(members, lead, engine)
 
     def learn(self, group: int, batch: TransitionBatch) -> UpdateResult:
         """One update of every member of a group on its own row of `batch` [N_g, B, ...]; results [N_g, ...]."""
@@ -132,7 +131,7 @@ class FusedLearner:
     def release(self) -> None:
         """Copy every row back into its member's own tensors."""
         for group in self.groups:
-            group.cohort.release()
+            group.engine.release()
 
 
 class SequentialLearner:

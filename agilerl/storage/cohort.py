@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 import torch
 from torch import Tensor, nn
@@ -46,10 +47,14 @@ class MemberBinding:
     optimizers: tuple[OptimizerBinding, ...]
 
     def signature(self) -> tuple[object, ...]:
-        """Members with equal signatures can share rows: depth, activations, normalisation, targets, optimisers."""
+        """Members of equal signature can share rows: names, depth, activations, normalisation, targets, optimisers."""
+        names = tuple(n.name for n in self.networks)
+        return names, tuple((o.name, o.networks) for o in self.optimizers), self.shape()
+
+    def shape(self) -> tuple[object, ...]:
+        """The signature without names."""
         shape = tuple(
             (
-                n.name,
                 n.target is not None,
                 n.stack.layers[0].in_features,
                 n.stack.layers[-1].out_features,
@@ -58,8 +63,16 @@ class MemberBinding:
             for n in self.networks
         )
         first = self.networks[0].stack.parameters[0][0]
-        rules = tuple((o.name, o.networks, o.rule) for o in self.optimizers)
+        rules = tuple((len(o.networks), o.rule) for o in self.optimizers)
         return shape, rules, first.dtype, str(first.device)
+
+
+class Rows(Enum):
+    """Which rows a view is of."""
+
+    VALUE = "value"
+    TARGET = "target"
+    BOTH = "value and target"
 
 
 @dataclass(frozen=True)
@@ -257,17 +270,22 @@ class Cohort:
                         binding.optimizer.state[parameter][name] = view.clone(memory_format=torch.contiguous_format)
         self.write_steps()
 
-    def layers(self, network: str, rows: Tensor) -> list[LayerViews]:
-        """`network`'s layers as views of `rows` (`value`, `target` or `value_and_target`)."""
+    def layers(self, network: str, members: slice, which: Rows = Rows.VALUE) -> list[LayerViews]:
+        """`network`'s layers as views of the rows of some members; `Rows.BOTH` takes all members."""
         layout = next(item for item in self._layouts if item.name == network)
         count = len(self.members)
-        noise = self.noise if len(rows) > count else self.noise[count:] if rows is self.target else self.noise[:count]
+        if which is Rows.BOTH:
+            assert self.value_and_target is not None
+            rows, noise = self.value_and_target, self.noise
+        else:
+            rows = (self.target if which is Rows.TARGET else self.value)[members]
+            noise = (self.noise[count:] if which is Rows.TARGET else self.noise[:count])[members]
         return [
             _layer_views(
                 layer,
                 [slot.of(rows) for slot in slots],
                 [slot.of(noise) for slot in pair],
-                widths.repeat(len(rows) // count).to(self.device),
+                (widths.repeat(2) if which is Rows.BOTH else widths[members]).to(self.device),
                 self.dtype,
             )
             for layer, slots, pair, widths in zip(layout.layers, layout.slots, layout.noise, layout.widths, strict=True)
@@ -281,8 +299,8 @@ class Cohort:
         layout = next(item for item in self._layouts if item.name == network)
         return slice(layout.start, layout.end)
 
-    def columns(self, optimizer: str) -> Columns:
-        """The columns of one optimiser, as views.
+    def columns(self, optimizer: str, members: slice) -> Columns:
+        """The columns of one optimiser in the rows of some members, as views.
 
         Raises:
             ValueError: its networks do not lie side by side.
@@ -292,8 +310,8 @@ class Cohort:
         if any(left.stop != right.start for left, right in itertools.pairwise(spans)):
             raise ValueError(f"the networks of {optimizer!r} do not lie side by side in the rows")
         span = slice(spans[0].start, spans[-1].stop)
-        value, grad, first, second = (x[:, span] for x in (self.value, self.grad, self.first, self.second))
-        return Columns(value, grad, first, second, self.step[optimizer])
+        value, grad, first, second = (x[members, span] for x in (self.value, self.grad, self.first, self.second))
+        return Columns(value, grad, first, second, self.step[optimizer][members])
 
 
 def _layer_views(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from agilerl.modules.spec import DenseStack
-from agilerl.storage.cohort import Cohort
+from agilerl.storage.clusters import Cluster, clusters_of
+from agilerl.storage.cohort import Cohort, MemberBinding, Rows
 from agilerl.storage.kernels import Saved, mlp_backward, mlp_forward
-from agilerl.storage.optim import RULES, clip_rows
+from agilerl.storage.optim import RULES, Columns, OptimizerRule, clip_rows
 
 Network = Callable[..., Tensor]
 WHOLE = ""  # the part of a network that is one stack
@@ -41,13 +42,14 @@ class RowsPass:
     """A forward pass whose gradient is still to come.
 
     Attributes:
-        value: [N, B, out], a constant to autograd.
-        network: name of the part that ran (of the network, where that is one stack).
+        value: [N, B, out], a constant to autograd; [K·N, B, out] of an ensemble.
+        unit, part: what ran.
         saved: what its backward needs.
     """
 
     value: Tensor
-    network: str
+    unit: _Unit
+    part: str
     saved: list[Saved]
 
 
@@ -55,97 +57,151 @@ class _DenseFunction(torch.autograd.Function):
     """Joins the closed-form kernels to autograd. Parameter gradients go straight into the gradient rows."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, x: Tensor, engine: RowsEngine, part: str, parameters: bool) -> Tensor:
-        ctx.engine, ctx.ran, ctx.parameters = engine, engine.forward(part, x), parameters
+    def forward(ctx: Any, anchor: Tensor, x: Tensor, engine: RowsEngine, unit: _Unit, part: str, own: bool) -> Tensor:
+        ctx.engine, ctx.ran, ctx.parameters = engine, unit.run(part, x), own
         output: Tensor = ctx.ran.value
         return output
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, None, None, None, None]:
         of_input = ctx.engine.backward(ctx.ran, grads[0], parameters=ctx.parameters, inputs=ctx.needs_input_grad[1])
-        return None, of_input, None, None, None
+        return None, of_input, None, None, None, None
+
+
+class _Unit:
+    """Networks that run in one pass: one network of every member, or K alike ones, as K·N rows of one cohort.
+
+    Args:
+        cohort, rows: where they are. names: the networks, [K]. columns: the name of each part's columns, by part.
+        network: one of them, which says how parts combine.
+    """
+
+    def __init__(self, cohort: Cohort, rows: slice, names: tuple[str, ...], columns: dict[str, str], network: Any):
+        self.cohort, self.rows, self.names, self.columns, self.network = cohort, rows, names, columns, network
+        self.value = {part: cohort.layers(name, rows) for part, name in columns.items()}
+        shadowed = {part: name for part, name in columns.items() if cohort.has_target(name)}
+        self.target = {part: cohort.layers(name, rows, Rows.TARGET) for part, name in shadowed.items()}
+        whole = cohort.value_and_target is not None and rows == slice(0, len(cohort.members))
+        self.both = {part: cohort.layers(name, rows, Rows.BOTH) for part, name in shadowed.items()} if whole else {}
+        spans = {part: cohort.span(name) for part, name in columns.items()}
+        self.grad = {part: cohort.grad[rows, span] for part, span in spans.items()}
+        self.pairs = [(cohort.target[rows, spans[part]], cohort.value[rows, spans[part]]) for part in shadowed]
+
+    def run(self, part: str, x: Tensor) -> RowsPass:
+        value, saved = mlp_forward(self.value[part], x, save=True)
+        return RowsPass(value, self, part, saved)
+
+    def program(self, run: Callable[[str], Network]) -> Network:
+        """The network as a function of its inputs, given what runs one part."""
+        if tuple(self.columns) == (WHOLE,):
+            return run(WHOLE)
+        functions = {part: run(part) for part in self.columns}
+        combine = self.network.combine
+        return lambda *inputs: combine(functions, *inputs)
 
 
 class RowsEngine:
-    """An `UpdateEngine` over a cohort: networks, targets, optimisers and hyperparameters of all its members.
+    """An `UpdateEngine` over rows: networks, targets, optimisers and hyperparameters of several members.
+
+    Networks that are alike in every member, each with an optimiser of its own of the same kind (twin critics), are rows
+    of one cohort: `networks`, `targets` and `minimise` run all of them in one pass.
 
     Attributes:
+        cohorts: the rows; K·N of them where K networks share a cohort, network by network.
         hp: name -> [N, 1] tensor, refreshed by `set_hyperparameters`.
     """
 
-    def __init__(self, cohort: Cohort, learning_rates: dict[str, str], networks: Mapping[str, Any]) -> None:
-        """Bind the engine to a cohort.
+    def __init__(
+        self, members: Sequence[MemberBinding], learning_rates: dict[str, str], networks: Mapping[str, Any]
+    ) -> None:
+        """Adopt the members.
 
         Args:
-            cohort: of the members.
+            members: of equal signature.
             learning_rates: optimiser name -> name of the hyperparameter that is its learning rate.
             networks: evaluation networks of one member, which says how parts combine.
         """
-        self.cohort = cohort
+        self.count = len(members)
         self.hp: Mapping[str, Tensor] = {}
         self._learning_rates = learning_rates
-        self._networks = dict(networks)
-        self._parts = {name: tuple(dense_parts(network) or ()) for name, network in networks.items()}
-        names = [n.name for n in cohort.members[0].networks]
-        self._value = {name: cohort.layers(name, cohort.value) for name in names}
-        shadowed = [name for name in names if cohort.has_target(name)]
-        self._target = {name: cohort.layers(name, cohort.target) for name in shadowed}
-        both = cohort.value_and_target
-        self._both = {} if both is None else {name: cohort.layers(name, both) for name in shadowed}
-        self._spans = {name: (cohort.target[:, s], cohort.value[:, s]) for name in names for s in (cohort.span(name),)}
-        self._grad = {name: cohort.grad[:, cohort.span(name)] for name in names}
+        self.cohorts: list[Cohort] = []
+        self._units: dict[tuple[str, ...], _Unit] = {}
+        self._steps: dict[tuple[str, ...], tuple[Columns, OptimizerRule, list[_Unit]]] = {}
+        for cluster in clusters_of(members):
+            cohort = Cohort(cluster.bindings)
+            self.cohorts.append(cohort)
+            self._bind(cohort, cluster, networks)
         self._noise_positions: dict[str, Tensor] = {}
-        self._written: set[str] = set()  # networks whose gradient columns hold something since the last step
-        self._networks_of = {o.name: o.networks for o in cohort.members[0].optimizers}
-        self._columns = {o.name: cohort.columns(o.name) for o in cohort.members[0].optimizers}
-        self._rules = {o.name: o.rule for o in cohort.members[0].optimizers}
+        self._written: set[tuple[str, str]] = (
+            set()
+        )  # (network, part) whose gradient holds something since the last step
+        first = self.cohorts[0]
+        self.dtype, self.device = first.dtype, first.device
         # Joins the graph, so that autograd calls our backward although no parameter is an autograd leaf.
-        self._anchor = torch.zeros((), dtype=cohort.dtype, device=cohort.device, requires_grad=True)
+        self._anchor = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
+
+    def _bind(self, cohort: Cohort, cluster: Cluster, networks: Mapping[str, Any]) -> None:
+        lead = cohort.members[0].optimizers[0].name
+        count, rungs = self.count, range(len(cluster.optimizers))
+        for k in (*rungs, None):
+            rows = slice(0, count * len(rungs)) if k is None else slice(k * count, (k + 1) * count)
+            chosen = tuple(cluster.networks[i] for i in (rungs if k is None else (k,)))
+            units = []
+            for position, first in enumerate(cluster.networks[0]):
+                names = tuple(own[position] for own in chosen)
+                columns = {part: column_name(first, part) for part in dense_parts(networks[first]) or ()}
+                if names not in self._units:
+                    self._units[names] = _Unit(cohort, rows, names, columns, networks[names[0]])
+                units.append(self._units[names])
+            optimizers = tuple(cluster.optimizers[i] for i in (rungs if k is None else (k,)))
+            if optimizers not in self._steps:
+                binding = next(o for o in cohort.members[rows.start].optimizers if o.name == lead)
+                self._steps[optimizers] = (cohort.columns(lead, rows), binding.rule, units)
 
     def set_hyperparameters(self, values: dict[str, list[float]]) -> None:
         """`values`: name -> one number per member."""
-        dtype, device = self.cohort.dtype, self.cohort.device
-        self.hp = {name: torch.tensor(v, dtype=dtype, device=device).unsqueeze(1) for name, v in values.items()}
-
-    def _program(self, name: str, run: Callable[[str], Network]) -> Network:
-        """A network as a function of its inputs, given what runs one part."""
-        parts = self._parts[name]
-        if parts == (WHOLE,):
-            return run(name)
-        functions = {part: run(column_name(name, part)) for part in parts}
-        combine = self._networks[name].combine
-        return lambda *inputs: combine(functions, *inputs)
+        self.hp = {
+            name: torch.tensor(v, dtype=self.dtype, device=self.device).unsqueeze(1) for name, v in values.items()
+        }
 
     def network(self, name: str) -> Network:
         """The evaluation network, differentiable in its parameters and inputs."""
-        return self._program(name, lambda part: self._differentiable(part, True))
+        return self._differentiable(self._units[(name,)], True)
 
     def through(self, name: str) -> Network:
         """The evaluation network with its parameters as constants: differentiable in its inputs alone."""
-        return self._program(name, lambda part: self._differentiable(part, False))
+        return self._differentiable(self._units[(name,)], False)
 
-    def _differentiable(self, part: str, parameters: bool) -> Network:
-        def run(x: Tensor) -> Tensor:
-            output: Tensor = _DenseFunction.apply(self._anchor, x, self, part, parameters)  # type: ignore[no-untyped-call]
-            return output
+    def _differentiable(self, unit: _Unit, parameters: bool) -> Network:
+        def of_part(part: str) -> Network:
+            def run(x: Tensor) -> Tensor:
+                output: Tensor = _DenseFunction.apply(  # type: ignore[no-untyped-call]
+                    self._anchor, x, self, unit, part, parameters
+                )
+                return output
 
-        return run
+            return run
+
+        return unit.program(of_part)
 
     def frozen(self, name: str, noisy: bool = True) -> Network:
         """The evaluation network as a constant; without the noise of noisy layers if not `noisy`."""
-        return self._program(name, lambda part: lambda x: mlp_forward(self._value[part], x, False, noisy)[0])
+        unit = self._units[(name,)]
+        return unit.program(lambda part: lambda x: mlp_forward(unit.value[part], x, False, noisy)[0])
 
     def target(self, name: str) -> Network:
         """The target network of `name`, as a constant."""
-        return self._program(name, lambda part: lambda x: mlp_forward(self._target[part], x, save=False)[0])
+        unit = self._units[(name,)]
+        return unit.program(lambda part: lambda x: mlp_forward(unit.target[part], x, save=False)[0])
 
     def frozen_and_target(self, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
         """Both, as one pass of twice as many members where their rows lie together."""
-        if not self._both:
+        unit = self._units[(name,)]
+        if not unit.both:
             value, target = self.frozen(name), self.target(name)
             return lambda *inputs: (value(*inputs), target(*inputs))
-        program = self._program(name, lambda part: lambda x: mlp_forward(self._both[part], x, save=False)[0])
-        count = len(self.cohort.members)
+        program = unit.program(lambda part: lambda x: mlp_forward(unit.both[part], x, save=False)[0])
+        count = self.count
 
         def run(*inputs: Tensor) -> tuple[Tensor, Tensor]:
             output = program(*(torch.cat((x, x)) for x in inputs))
@@ -153,63 +209,117 @@ class RowsEngine:
 
         return run
 
+    def networks(self, names: tuple[str, ...]) -> Network:
+        """Several evaluation networks of the same inputs, differentiable: [K, N, B, out], in one pass if alike."""
+        return self._ensemble(names, self.network, lambda unit: self._differentiable(unit, True))
+
+    def targets(self, names: tuple[str, ...]) -> Network:
+        """Their target networks, as constants: [K, N, B, out]."""
+        return self._ensemble(
+            names,
+            self.target,
+            lambda unit: unit.program(lambda part: lambda x: mlp_forward(unit.target[part], x, save=False)[0]),
+        )
+
+    def _ensemble(
+        self, names: tuple[str, ...], single: Callable[[str], Network], joint: Callable[[_Unit], Network]
+    ) -> Network:
+        unit = self._units.get(names)
+        if unit is None:
+            each = [single(name) for name in names]
+            return lambda *inputs: torch.stack([run(*inputs) for run in each])
+        program = joint(unit)
+
+        def run(*inputs: Tensor) -> Tensor:
+            output = program(*(torch.cat([x] * len(names)) for x in inputs))
+            return output.view(len(names), self.count, *output.shape[1:])
+
+        return run
+
     def forward(self, name: str, x: Tensor) -> RowsPass:
         """One pass through the evaluation network for a loss that knows its own gradient; see `descend`."""
-        value, saved = mlp_forward(self._value[name], x, save=True)
-        return RowsPass(value, name, saved)
+        return self._units[(name,)].run(WHOLE, x)
 
     def backward(self, ran: RowsPass, grad: Tensor, *, parameters: bool = True, inputs: bool = False) -> Tensor | None:
         """Add the gradients of a pass's parameters, given [N, B, out] at its outputs; that of its input if wanted."""
-        layers = self._value[ran.network]
-        parts, of_input = mlp_backward(layers, ran.saved, grad, parameters=parameters, inputs=inputs)
+        unit, part = ran.unit, ran.part
+        blocks, of_input = mlp_backward(unit.value[part], ran.saved, grad, parameters=parameters, inputs=inputs)
         if not parameters:
             return of_input
-        into = self._grad[ran.network]
-        if ran.network in self._written:
-            into.add_(torch.cat(parts, 1))
+        into, keys = unit.grad[part], {(name, part) for name in unit.names}
+        if keys & self._written:
+            self._clear(unit, part)
+            into.add_(torch.cat(blocks, 1))
         else:
-            torch.cat(parts, 1, out=into)
-            self._written.add(ran.network)
+            torch.cat(blocks, 1, out=into)
+        self._written |= keys
         return of_input
+
+    def _clear(self, unit: _Unit, part: str) -> None:
+        """Zero the gradients of those networks of a unit that nothing has reached since the last step."""
+        for k, name in enumerate(unit.names):
+            if (name, part) not in self._written:
+                unit.grad[part][k * self.count : (k + 1) * self.count].zero_()
 
     def descend(self, optimizer: str, ran: RowsPass, grad: Tensor, max_norm: Tensor | None = None) -> None:
         """One optimiser step of every member, given the gradient [N, B, out] at the outputs of one pass."""
         self._written.clear()
         self.backward(ran, grad)
-        self._move(optimizer, max_norm)
+        self._move((optimizer,), max_norm)
 
-    def minimise(self, optimizer: str, loss: Tensor, max_norm: Tensor | None = None) -> None:
-        """One optimiser step of every member on its own entry of `loss` [N]."""
+    def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:
+        """One optimiser step of every member on its own entry of `loss` [N]; of several optimisers on [K, N]."""
         self._written.clear()
         loss.sum().backward()  # type: ignore[no-untyped-call]
-        self._move(optimizer, max_norm)
+        names = (optimizer,) if isinstance(optimizer, str) else optimizer
+        for step in (names,) if names in self._steps else tuple((name,) for name in names):
+            self._move(step, max_norm)
 
-    def _move(self, optimizer: str, max_norm: Tensor | None) -> None:
-        columns, rule = self._columns[optimizer], self._rules[optimizer]
-        for name in self._networks_of[optimizer]:
-            if name not in self._written:  # the loss did not reach it
-                self._grad[name].zero_()
+    def _move(self, optimizers: tuple[str, ...], max_norm: Tensor | None) -> None:
+        columns, rule, units = self._steps[optimizers]
+        for unit in units:
+            for part in unit.columns:
+                self._clear(unit, part)
+        times = len(optimizers)
+        rates = [self.hp[self._learning_rates[name]] for name in optimizers]
         with torch.no_grad():
             if max_norm is not None:
-                clip_rows(columns.grad, max_norm)
-            RULES[rule.kind].step(columns, self.hp[self._learning_rates[optimizer]], rule)
+                clip_rows(columns.grad, max_norm if max_norm.dim() == 0 or times == 1 else max_norm.repeat(times, 1))
+            RULES[rule.kind].step(columns, rates[0] if times == 1 else torch.cat(rates), rule)
 
-    def track(self, name: str, tau: Tensor) -> None:
-        """Move the target network: θ⁻ ← τ·θ + (1 − τ)·θ⁻ (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1)."""
+    def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
+        """Move target networks: θ⁻ ← τ·θ + (1 − τ)·θ⁻ (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1)."""
+        names = (name,) if isinstance(name, str) else name
         with torch.no_grad():
-            for part in self._parts[name]:
-                target, value = self._spans[column_name(name, part)]
-                target.lerp_(value, tau)
+            for chosen in (names,) if names in self._units else tuple((one,) for one in names):
+                share = tau if len(chosen) == 1 else tau.repeat(len(chosen), 1)
+                for target, value in self._units[chosen].pairs:
+                    target.lerp_(value, share)
 
     def set_noise(self, name: str, values: Tensor, target_values: Tensor | None = None) -> None:
         """The noise of noisy layers: [N, S] for the evaluation network and for its target, S of the widest member.
 
         A member with fewer numbers than the widest has them first.
         """
+        unit = self._units[(name,)]
         if name not in self._noise_positions:
-            parts = [column_name(name, part) for part in self._parts[name]]
-            self._noise_positions[name] = self.cohort.noise_positions(parts)
-        positions, count = self._noise_positions[name], len(self.cohort.members)
-        self.cohort.noise[:count].scatter_(1, positions, values)
+            self._noise_positions[name] = unit.cohort.noise_positions(tuple(unit.columns.values()))[unit.rows]
+        positions, below = self._noise_positions[name], len(unit.cohort.members)
+        unit.cohort.noise[unit.rows].scatter_(1, positions, values)
         if target_values is not None:
-            self.cohort.noise[count:].scatter_(1, positions, target_values)
+            at = slice(below + unit.rows.start, below + unit.rows.stop)
+            unit.cohort.noise[at].scatter_(1, positions, target_values)
+
+    def steps_taken(self) -> dict[str, float]:
+        """Steps of each optimiser of the first member."""
+        return {names[0]: float(step[0].step[0]) for names, step in self._steps.items() if len(names) == 1}
+
+    def write_steps(self) -> None:
+        """Write the step counts into the torch optimisers' states."""
+        for cohort in self.cohorts:
+            cohort.write_steps()
+
+    def release(self) -> None:
+        """Give every member tensors of its own again."""
+        for cohort in self.cohorts:
+            cohort.release()

@@ -120,7 +120,7 @@ def test_stacked_equals_alone_equals_plain_torch(activation: str, layer_norm: bo
     made = batches(120, [a.batch_size for a in agents])
     reference = [w for i, a in enumerate(agents) for w in plain_torch(a, made, i)]
     learner = fused(agents, made)
-    cohort = learner.groups[0].cohort
+    (cohort,) = learner.groups[0].engine.cohorts
     assert len(learner.groups) == 1, "members that differ in widths only share one group"
     assert_padding_is_zero(learner)
     learner.release()
@@ -136,7 +136,7 @@ def test_stacked_equals_alone_equals_plain_torch(activation: str, layer_norm: bo
 
 def assert_padding_is_zero(learner: FusedLearner) -> None:
     for group in learner.groups:
-        cohort = group.cohort
+        (cohort,) = group.engine.cohorts
         for rows in (cohort.value, cohort.target, cohort.first, cohort.second):
             covered = rows.clone()
             for row in range(len(group.members)):
@@ -197,10 +197,10 @@ def test_autograd_over_the_rows_gives_the_gradient_of_the_closed_form() -> None:
     (batch,) = batches(1, [a.batch_size for a in agents])
     ran = engine.forward("actor", batch.obs)
     weight = torch.randn(ran.value.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    before = engine.cohort.value.clone()
+    before = engine.cohorts[0].value.clone()
     engine.descend("optimizer", ran, weight)
-    closed = engine.cohort.grad.clone()
-    engine.cohort.value.copy_(before)
+    closed = engine.cohorts[0].grad.clone()
+    engine.cohorts[0].value.copy_(before)
     engine.minimise("optimizer", (engine.network("actor")(batch.obs) * weight).sum((1, 2)))
-    torch.testing.assert_close(engine.cohort.grad, closed, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(engine.cohorts[0].grad, closed, rtol=1e-12, atol=1e-12)
     learner.release()

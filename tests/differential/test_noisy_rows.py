@@ -9,7 +9,7 @@ from torch import Tensor
 
 from agilerl.modules.noisy import layer_noise, noise_size, noisy_layers
 from agilerl.networks.q_networks import QNetwork
-from agilerl.storage.cohort import Cohort, MemberBinding, NetworkBinding, OptimizerBinding
+from agilerl.storage.cohort import MemberBinding, NetworkBinding, OptimizerBinding
 from agilerl.storage.optim import rule_of
 from agilerl.storage.rows_engine import RowsEngine
 
@@ -28,7 +28,7 @@ def network(width: int, seed: int) -> QNetwork:
     return made
 
 
-def cohort_of(pairs: list[tuple[QNetwork, QNetwork]]) -> Cohort:
+def bindings(pairs: list[tuple[QNetwork, QNetwork]]) -> list[MemberBinding]:
     members = []
     for net, target in pairs:
         stack, shadow = net.dense_stack(), target.dense_stack()
@@ -38,7 +38,7 @@ def cohort_of(pairs: list[tuple[QNetwork, QNetwork]]) -> Cohort:
         assert rule is not None
         optimizer = OptimizerBinding("optimizer", ("actor",), rule, adam)
         members.append(MemberBinding((NetworkBinding("actor", stack, shadow),), (optimizer,)))
-    return Cohort(members)
+    return members
 
 
 def test_noisy_rows_equal_each_module_alone_in_outputs_and_gradients() -> None:
@@ -49,8 +49,8 @@ def test_noisy_rows_equal_each_module_alone_in_outputs_and_gradients() -> None:
     draws = np.zeros((2, 3, max(sizes)))
     for row, ((net, _), size) in enumerate(zip(pairs, sizes, strict=True)):
         draws[:, row, :size] = layer_noise(net, rng, 2)
-    cohort = cohort_of(pairs)
-    engine = RowsEngine(cohort, {"optimizer": "lr"}, {"actor": pairs[0][0]})
+    engine = RowsEngine(bindings(pairs), {"optimizer": "lr"}, {"actor": pairs[0][0]})
+    (cohort,) = engine.cohorts
     engine.set_noise("actor", *torch.from_numpy(draws))
     x = torch.randn(3, 17, 3, dtype=torch.float64)
     weight = torch.randn(3, 17, 2, dtype=torch.float64)
@@ -74,7 +74,7 @@ def test_noisy_rows_equal_each_module_alone_in_outputs_and_gradients() -> None:
         assert not torch.allclose(quiet[row], expected)
         layer = noisy_layers(net)[0]
         assert layer.noise_in.tolist() == draws[0, row, : layer.in_features].tolist()
-    cohort.release()
+    engine.release()
     for net, _ in pairs:
         for layer in noisy_layers(net):
             assert layer.noise_in.untyped_storage().nbytes() == 8 * layer.in_features

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from agilerl.storage.cohort import Cohort
 from agilerl.storage.optim import RULES, rule_of
 from agilerl.storage.rows_engine import RowsEngine
 
@@ -22,15 +21,13 @@ class SoloRows:
         binding = agent.binding()
         if binding is None:
             raise ValueError("this agent does not stack")
-        self.cohort = Cohort([binding])
-        self.engine = RowsEngine(
-            self.cohort, {o.name: o.lr for o in agent.registry.optimizers}, agent.evaluation_networks()
-        )
+        rates = {o.name: o.lr for o in agent.registry.optimizers}
+        self.engine = RowsEngine([binding], rates, agent.evaluation_networks())
         self._hyperparameters: dict[str, float] = {}
         self._networks = [(name, getattr(agent, name)) for name in agent.registry.all_registered()]
         self._parameters = [p for _, network in self._networks for p in network.parameters()]
         self._pointers = [p.data_ptr() for p in self._parameters]
-        self.cohort.write_steps()
+        self.engine.write_steps()
         self._states: list[tuple[torch.optim.Optimizer, nn.Parameter, str, int]] = []
         self._counters: dict[str, list[Tensor]] = {o.name: [] for o in binding.optimizers}
         for optimizer in binding.optimizers:
@@ -82,8 +79,7 @@ class SoloRows:
 
     def stepped(self) -> None:
         """Tell the torch optimisers' own counters how many steps each of them took."""
-        for name, steps in self.cohort.step.items():
-            taken = float(steps)
+        for name, taken in self.engine.steps_taken().items():
             if taken != self._taken[name]:
                 torch._foreach_add_(self._counters[name], taken - self._taken[name])
                 self._taken[name] = taken

@@ -48,6 +48,12 @@ class UpdateEngine(Protocol):
     def frozen_and_target(self, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
         """Both of the last two for the same inputs, in one pass where that is cheaper."""
 
+    def networks(self, names: tuple[str, ...]) -> Network:
+        """Several evaluation networks of the same inputs, differentiable, stacked: [K, ..., B, out]."""
+
+    def targets(self, names: tuple[str, ...]) -> Network:
+        """Their target networks, as constants: [K, ..., B, out]."""
+
     def forward(self, name: str, x: Tensor) -> Any:
         """One pass through the evaluation network for a loss that knows its own gradient: no autograd over rows.
 
@@ -58,11 +64,14 @@ class UpdateEngine(Protocol):
     def descend(self, optimizer: str, ran: Any, grad: Tensor, max_norm: Tensor | None = None) -> None:
         """One step of `optimizer`, given the loss's gradient at the outputs of `ran`."""
 
-    def minimise(self, optimizer: str, loss: Tensor, max_norm: Tensor | None = None) -> None:
-        """One step of `optimizer` on `loss` ([N] or scalar) by autograd, gradients clipped to `max_norm` if given."""
+    def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:
+        """One step of `optimizer` on `loss` ([N] or scalar) by autograd, gradients clipped to `max_norm` if given.
 
-    def track(self, name: str, tau: Tensor) -> None:
-        """Soft update of the target of `name`: θ⁻ ← τ·θ + (1 − τ)·θ⁻."""
+        Several optimisers take one step each, on `loss` [K, N] or [K]: entry k is what optimiser k minimises.
+        """
+
+    def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
+        """Soft update of the target of `name`, or of several: θ⁻ ← τ·θ + (1 − τ)·θ⁻."""
 
     def set_noise(self, name: str, values: Tensor, target_values: Tensor | None = None) -> None:
         """Give the noisy layers of a network, and those of its target, the noise of this update.
@@ -194,6 +203,14 @@ class ModuleEngine:
         value, target = self.frozen(name), self.target(name)
         return lambda *inputs: (value(*inputs), target(*inputs))
 
+    def networks(self, names: tuple[str, ...]) -> Network:
+        each = [self.network(name) for name in names]
+        return lambda *inputs: torch.stack([run(*inputs) for run in each])
+
+    def targets(self, names: tuple[str, ...]) -> Network:
+        each = [self.target(name) for name in names]
+        return lambda *inputs: torch.stack([run(*inputs) for run in each])
+
     def forward(self, name: str, x: Tensor) -> ModulePass:
         return ModulePass(self._raw(name)(x))
 
@@ -202,10 +219,13 @@ class ModuleEngine:
         ran.output.backward(grad)  # type: ignore[no-untyped-call]
         self._move(optimizer, max_norm)
 
-    def minimise(self, optimizer: str, loss: Tensor, max_norm: Tensor | None = None) -> None:
-        getattr(self._agent, optimizer).zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._move(optimizer, max_norm)
+    def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:
+        names = (optimizer,) if isinstance(optimizer, str) else optimizer
+        for name in names:
+            getattr(self._agent, name).zero_grad()
+        loss.sum().backward()  # type: ignore[no-untyped-call]
+        for name in names:
+            self._move(name, max_norm)
 
     def _move(self, optimizer: str, max_norm: Tensor | None) -> None:
         wrapper: Any = getattr(self._agent, optimizer)
@@ -214,8 +234,9 @@ class ModuleEngine:
                 torch.nn.utils.clip_grad_norm_(module.parameters(), float(max_norm))
         wrapper.step()
 
-    def track(self, name: str, tau: Tensor) -> None:
-        soft_update(self._module(name), self._module(self._targets[name]), tau)
+    def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
+        for one in (name,) if isinstance(name, str) else name:
+            soft_update(self._module(one), self._module(self._targets[one]), tau)
 
     def set_noise(self, name: str, values: Tensor, target_values: Tensor | None = None) -> None:
         set_noise(self._module(name), values)
