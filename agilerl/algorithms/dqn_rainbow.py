@@ -171,7 +171,7 @@ class RainbowDQN(RLAlgorithm):
         return self.double, self.dueling, self.distributional, self.noisy
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """New noise of both networks for every update; acting goes on with that of the last one."""
+        """New noise of both networks for every update."""
         if not self.noisy:
             return {}
         return {name: layer_noise(self.actor, rng, shape[0]) for name in ("layers", "target_layers")}
@@ -264,6 +264,10 @@ class RainbowDQN(RLAlgorithm):
     def greedy(self, outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:  # type: ignore[override]
         """The legal action of highest expected return; mask [..., A] 1 = legal; returns [...] int64."""
         return DQN.greedy(self._values(outputs), mask)
+
+    def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
+        """New noise for every vector step, [count, S]."""
+        return layer_noise(self.actor, rng, count) if self.noisy else None
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
         """Uniform numbers for ε-greedy actions; none for noisy layers, which explore by themselves."""

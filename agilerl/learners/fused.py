@@ -13,6 +13,7 @@ from torch import Tensor
 from agilerl.algorithms.core.single_agent import RLAlgorithm
 from agilerl.algorithms.core.update import TransitionBatch, UpdateResult
 from agilerl.errors import ConfigError, unknown_name
+from agilerl.modules.noisy import set_noise
 from agilerl.storage.cohort import MemberBinding
 from agilerl.storage.rows_engine import RowsEngine
 
@@ -108,6 +109,12 @@ class FusedLearner:
         lead = self.groups[0].lead
         return self._join(self.outputs(obs), lambda x, rows: lead.environment_action(lead.greedy(x, _of(mask, rows))))
 
+    def set_policy_noise(self, noise: np.ndarray) -> None:
+        """Give the policies' noisy layers [N, S] numbers; a member with fewer than S has them first."""
+        for group in self.groups:
+            values = torch.from_numpy(noise[group.members]).to(group.engine.device, group.engine.dtype)
+            group.engine.set_noise(str(group.lead.registry.policy()), values)
+
     def explore(
         self, obs: np.ndarray, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
     ) -> np.ndarray:
@@ -160,6 +167,11 @@ class SequentialLearner:
         """Greedy actions of all members for the environment, [N, E, ...]."""
         pairs = zip(self.agents, self._outputs(obs), strict=True)
         return np.stack([a.environment_action(a.greedy(x, _of(mask, i))) for i, (a, x) in enumerate(pairs)])
+
+    def set_policy_noise(self, noise: np.ndarray) -> None:
+        """Give the policies' noisy layers [N, S] numbers; a member with fewer than S has them first."""
+        for agent, values in zip(self.agents, noise, strict=True):
+            set_noise(agent.policy_module(), torch.from_numpy(values))
 
     def explore(
         self, obs: np.ndarray, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None

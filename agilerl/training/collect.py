@@ -110,10 +110,14 @@ class Generation:
 
     def run(self, vector_steps: int) -> float:
         """Make `vector_steps` vector steps; returns the exploration rate of the next one."""
-        for start in range(0, vector_steps, DRAWN_AHEAD):
-            count = min(DRAWN_AHEAD, vector_steps - start)
-            draws = self._draw(count)
+        is_noisy = self.agents[0].draw_acting_noise(np.random.default_rng(0), 1) is not None
+        ahead = DRAWN_AHEAD // 16 if is_noisy else DRAWN_AHEAD  # a layer's noise takes much more memory than a draw
+        for start in range(0, vector_steps, ahead):
+            count = min(ahead, vector_steps - start)
+            draws, noise = self._draw(count), self._draw_acting_noise(count)
             for t in range(count):
+                if noise is not None:
+                    self.learner.set_policy_noise(noise[t])
                 self._step(start + t, tuple(d[t] for d in draws))
         self.memory.interrupt()
         for index, members, _ in self._plans:
@@ -127,6 +131,17 @@ class Generation:
         """Exploration draws [count, N, E, ...] for the coming vector steps, each member from its own stream."""
         each = [self._draw_member(a, r, count) for a, r in zip(self.agents, self._explore, strict=True)]
         return tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
+
+    def _draw_acting_noise(self, count: int) -> np.ndarray | None:
+        """Noise of the policies' noisy layers [count, N, S] for the coming vector steps; None without such layers."""
+        each = [a.draw_acting_noise(r, count) for a, r in zip(self.agents, self._explore, strict=True)]
+        found = [part for part in each if part is not None]
+        if len(found) < len(each):
+            return None
+        noise = np.zeros((count, len(found), max(part.shape[1] for part in found)))
+        for row, part in enumerate(found):
+            noise[:, row, : part.shape[1]] = part
+        return noise
 
     def _draw_member(self, agent: Any, rng: np.random.Generator, count: int) -> list[np.ndarray]:
         draws = agent.draw_exploration(rng, (count, self.num_envs))

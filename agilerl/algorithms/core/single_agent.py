@@ -123,6 +123,10 @@ class RLAlgorithm(EvolvableAlgorithm):
         """
         raise NotImplementedError("an algorithm with update() must implement draw_exploration(rng, shape)")
 
+    def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
+        """Noise of the policy's noisy layers for `count` vector steps [count, S]; None for a policy without any."""
+        return None
+
     def explore(
         self, outputs: Tensor, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
     ) -> np.ndarray:
