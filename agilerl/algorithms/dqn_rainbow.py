@@ -29,6 +29,7 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.modules.noisy import layer_noise, set_noise
 from agilerl.networks.base import checked_arguments
 from agilerl.networks.rainbow_network import RainbowQNetwork, check_support
+from agilerl.tree import concatenate
 
 
 class RainbowDQN(RLAlgorithm):
@@ -320,9 +321,9 @@ class RainbowDQN(RLAlgorithm):
 def _side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionBatch:
     """Both batches as one, each with its own weights: their losses add."""
     joined: dict[str, Any] = {
-        name: torch.cat((value, getattr(second, name))) if getattr(second, name) is not None else None
+        name: concatenate((value, getattr(second, name))) if getattr(second, name) is not None else None
         for name, value in vars(first).items()
-        if isinstance(value, Tensor)
+        if isinstance(value, Tensor) or name in ("obs", "next_obs")  # nested for Dict and Tuple spaces
     }
     return replace(first, **joined)
 

@@ -27,7 +27,8 @@ from agilerl.hpo.engine import (
 )
 from agilerl.modules.base import EvolvableModule
 
-SMALLEST_STEP = 4  # units; below that a removal is not worth a rebuild
+SMALLEST_STEP = 4  # units or channels; below that a removal is not worth a rebuild
+AMOUNTS = ("numb_new_nodes", "numb_new_channels")  # what methods call the size of their step
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,13 @@ def attempt(
 
 
 def bounded(
-    policy: EvolvableModule, name: str, options: ArchitectureOptions, probe: Probe | None
+    policy: EvolvableModule, method: str, options: ArchitectureOptions, probe: Probe | None
 ) -> tuple[EvolvableModule, Any, float | None] | None:
     """A changed copy of the policy within the bound, by fewer and fewer units; None if there is none."""
     before = None if probe is None else output_of(policy, probe.measure)
     arguments: dict[str, Any] = {}
     while True:
-        copy, result = attempt(policy, name, options, probe, arguments)
+        copy, result = attempt(policy, method, options, probe, arguments)
         if copy.last_mutation_attr is None:
             return None
         if probe is None or before is None:
@@ -97,10 +98,11 @@ def bounded(
         agrees = not is_discrete(policy) or greedy_agreement(after, before) >= options.agreement
         if options.bound is None or (change <= options.bound and agrees):
             return copy, result, change
-        count = result.get("numb_new_nodes", 0) // 2 if isinstance(result, dict) else 0
-        if count < SMALLEST_STEP:
+        given = result if isinstance(result, dict) else {}
+        fewer = {name: given[name] // 2 for name in AMOUNTS if given.get(name)}
+        if not fewer or min(fewer.values()) < SMALLEST_STEP:
             return None
-        arguments = arguments_for(policy, name, {**result, "numb_new_nodes": count})
+        arguments = arguments_for(policy, method, {**given, **fewer})
 
 
 def mutate_architecture(

@@ -17,6 +17,7 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.modules.morph import Transfer
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.spaces import sample_batch
+from agilerl.tree import count_rows, map_leaves
 
 PROBES = 512  # half of them to fit on, half (256) to measure on
 
@@ -41,10 +42,13 @@ class MutationRecord:
 
 @dataclass(frozen=True)
 class Probe:
-    """Observations to fit on and, apart from them, observations to measure on; both [B, ...]."""
+    """Observations to fit on and, apart from them, observations to measure on.
 
-    fit: Tensor
-    measure: Tensor
+    Both are tensors [B, ...], or nested dicts of them for Dict and Tuple spaces.
+    """
+
+    fit: Any
+    measure: Any
 
 
 def inner(agent: Any) -> Any:
@@ -87,11 +91,11 @@ def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator) -> P
     """Recent observations of the agent, else made-up ones from the policy's observation space, else None."""
     ask = getattr(agent, "probe_observations", None)
     seen = ask(PROBES) if ask is not None else None
-    if seen is None or len(seen) < 2:
+    if seen is None or count_rows(seen) < 2:
         if not isinstance(policy, EvolvableNetwork):
             return None
         seen = sample_batch(policy.observation_space, PROBES, rng)
-    return Probe(seen[::2], seen[1::2])
+    return Probe(map_leaves(lambda x: x[::2], seen), map_leaves(lambda x: x[1::2], seen))
 
 
 def probe_for(network: Any, policy: Any, probe: Probe | None) -> Probe | None:
@@ -114,7 +118,7 @@ def evaluating(network: Any) -> Iterator[None]:
 
 
 @torch.no_grad()
-def output_of(network: Any, observations: Tensor) -> Tensor:
+def output_of(network: Any, observations: Any) -> Tensor:
     """What the network computes before anything is sampled from it [B, O], without noise.
 
     A network whose raw output is not what decides (the logits of a distribution of returns) says by `judged` what is.
@@ -142,7 +146,7 @@ def is_discrete(network: Any) -> bool:
 
 
 @contextmanager
-def probing(networks: Iterable[EvolvableModule], observations: Tensor | None) -> Iterator[None]:
+def probing(networks: Iterable[EvolvableModule], observations: Any) -> Iterator[None]:
     """Give the networks their probe inputs for the time of a mutation."""
     networks = list(networks)
     for network in networks:

@@ -105,7 +105,7 @@ def shift(network: nn.Module, deltas: Mapping[str, Tensor], scale: float) -> Non
 
 
 def largest_scale(
-    policy: nn.Module, deltas: Mapping[str, Tensor], observations: Tensor, bound: float, agreement: float
+    policy: nn.Module, deltas: Mapping[str, Tensor], observations: Any, bound: float, agreement: float
 ) -> tuple[float, float]:
     """The scale in [0, 1] that keeps the effect within the bounds, by bisection, and the relative change there.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self
 
-from torch import Tensor
-
 from agilerl.hpo.operators import HyperparameterConfig
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.morph import Transfer
@@ -79,5 +77,5 @@ class Mutable(Protocol):
     def mutation_hook(self) -> None:
         """Runs what has to follow a change (sharing encoders anew, sizing a buffer)."""
 
-    def probe_observations(self, count: int = 256) -> Tensor | None:
-        """Up to `count` observations seen lately [B, ...]; None if there are none."""
+    def probe_observations(self, count: int = 256) -> Any:
+        """Up to `count` observations seen lately [B, ...], nested as the space is; None if there are none."""

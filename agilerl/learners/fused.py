@@ -16,6 +16,7 @@ from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.noisy import set_noise
 from agilerl.storage.cohort import MemberBinding
 from agilerl.storage.rows_engine import RowsEngine
+from agilerl.tree import map_leaves
 
 
 @dataclass
@@ -62,8 +63,9 @@ class FusedLearner:
                 raise ValueError(f"agent {agent.index} does not stack")
             bindings.append(binding)
             names = tuple(agent.update_hyperparameters())
-            scaled = agent.policy_network().scale_observations
-            options = (scaled, names, getattr(agent, "learn_step", 1), *agent.update_options())
+            policy = agent.policy_network()
+            read = (policy.scale_observations, policy.normalize_images)
+            options = (read, names, getattr(agent, "learn_step", 1), *agent.update_options())
             key = (type(agent), binding.signature(), options)
             by_key.setdefault(key, []).append(position)
         self.groups = [self._make_group(members, bindings) for members in by_key.values()]
@@ -85,26 +87,27 @@ class FusedLearner:
         chosen = self.groups[group]
         return chosen.lead.update(chosen.engine, batch)
 
-    def prepare(self, group: int, obs: Tensor) -> Tensor:
-        """Stored observations as the rows of a group take them: [..., in]."""
+    def prepare(self, group: int, obs: Any) -> Any:
+        """Stored observations (nested for Dict and Tuple spaces) as the rows of a group take them: [..., in]."""
         return self.groups[group].lead.policy_network().preprocess(obs)
 
-    def outputs(self, obs: np.ndarray, noisy: bool = False) -> list[tuple[list[int], Tensor]]:
+    def outputs(self, obs: Any, noisy: bool = False) -> list[tuple[list[int], Tensor]]:
         """Policy outputs for observations [N, E, ...], as (member positions, [N_g, E, out]) per group.
 
-        `noisy` keeps the noise of noisy layers, as exploration wants it.
+        The observations are nested as the space is. `noisy` keeps the noise of noisy layers, as exploration wants it.
         """
         policies = self._policies if noisy else self._quiet_policies
         with torch.no_grad():
             return [
-                (
-                    g.members,
-                    policy(g.lead.policy_network().preprocess(obs if len(self.groups) == 1 else obs[g.members])),
-                )
+                (g.members, policy(g.lead.policy_network().preprocess(self._of_group(g, obs))))
                 for g, policy in zip(self.groups, policies, strict=True)
             ]
 
-    def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+    def _of_group(self, group: Group, obs: Any) -> Any:
+        """The rows of a group's members."""
+        return obs if len(self.groups) == 1 else map_leaves(lambda x: x[group.members], obs)
+
+    def act_greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         """Greedy actions of all members for the environment, [N, E, ...]; obs [N, E, ...], mask [N, E, A]."""
         lead = self.groups[0].lead
         return self._join(self.outputs(obs), lambda x, rows: lead.environment_action(lead.greedy(x, _of(mask, rows))))
@@ -116,7 +119,7 @@ class FusedLearner:
             group.engine.set_noise(str(group.lead.registry.policy()), values)
 
     def explore(
-        self, obs: np.ndarray, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
+        self, obs: Any, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
     ) -> np.ndarray:
         """Exploring actions to store, [N, E, ...]; draws [N, E, ...] each."""
         lead = self.groups[0].lead
@@ -150,7 +153,7 @@ class SequentialLearner:
         self.agents = list(agents)
         self.groups = [Group([i], agent) for i, agent in enumerate(self.agents)]
 
-    def prepare(self, group: int, obs: Tensor) -> Tensor:
+    def prepare(self, group: int, obs: Any) -> Any:
         """Modules preprocess by themselves."""
         return obs
 
@@ -159,11 +162,11 @@ class SequentialLearner:
         result = self.agents[group].learn_batch(batch.map(lambda x: x[0]), plain=True)
         return result.map(lambda x: x.detach().unsqueeze(0))
 
-    def _outputs(self, obs: np.ndarray, noisy: bool = False) -> list[Tensor]:
+    def _outputs(self, obs: Any, noisy: bool = False) -> list[Tensor]:
         with torch.no_grad():
-            return [agent.policy_output(obs[i], noisy) for i, agent in enumerate(self.agents)]
+            return [agent.policy_output(_row(obs, i), noisy) for i, agent in enumerate(self.agents)]
 
-    def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+    def act_greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         """Greedy actions of all members for the environment, [N, E, ...]."""
         pairs = zip(self.agents, self._outputs(obs), strict=True)
         return np.stack([a.environment_action(a.greedy(x, _of(mask, i))) for i, (a, x) in enumerate(pairs)])
@@ -174,7 +177,7 @@ class SequentialLearner:
             set_noise(agent.policy_module(), torch.from_numpy(values))
 
     def explore(
-        self, obs: np.ndarray, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
+        self, obs: Any, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
     ) -> np.ndarray:
         """Exploring actions to store, [N, E, ...]; draws [N, E, ...] each."""
         pairs = zip(self.agents, self._outputs(obs, noisy=True), strict=True)
@@ -187,6 +190,11 @@ class SequentialLearner:
 
 
 Learner = FusedLearner | SequentialLearner
+
+
+def _row(obs: Any, member: int) -> Any:
+    """Observations [E, ...] of one member, from those of all."""
+    return map_leaves(lambda x: x[member], obs)
 
 
 def _of(mask: np.ndarray | None, members: Any) -> np.ndarray | None:

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from agilerl.algorithms.core.update import TransitionBatch
 from agilerl.components.prioritized import beta_schedule
+from agilerl.envs import trees
 from agilerl.envs.step import Lanes, StepBatch, action_mask
 from agilerl.learners.fused import Learner
 from agilerl.rng import Purpose, seeds, stream
 from agilerl.rollouts.off_policy import EpisodeTracker, held
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.replay import SharedReplay
+from agilerl.tree import map_leaves, unbind
 
 DRAWN_AHEAD = 4096  # vector steps of exploration drawn at once
 
@@ -152,7 +154,7 @@ class Generation:
 
     def _step(self, index: int, draws: tuple[np.ndarray, ...]) -> None:
         shape = (len(self.agents), self.num_envs)
-        obs = self.obs.reshape(*shape, *self.obs.shape[1:])
+        obs = trees.reshape(self.obs, *shape)
         mask = action_mask(self.info, self.lanes.num_lanes, self.num_actions) if self.info else None
         if mask is not None:
             mask = mask.reshape(*shape, -1)
@@ -169,7 +171,7 @@ class Generation:
         self._learn(index)
         self.progress(self.lanes.num_lanes)
 
-    def _store(self, obs: np.ndarray, action: np.ndarray, batch: StepBatch) -> None:
+    def _store(self, obs: Any, action: np.ndarray, batch: StepBatch) -> None:
         reward = self.options.learned_reward(batch.reward)
         self.memory.write(obs, action, reward, batch, self.num_actions)
         finished = self._tracker.update(batch)
@@ -234,7 +236,7 @@ class Generation:
         like = next(iter(self.agents[members[0]].policy_module().parameters()))
         weight = self._weights(members, sizes, indices, index, like)
         reward, done = (x.to(like.device, like.dtype) for x in (rows["reward"], rows["done"]))
-        stacked = {
+        stacked: dict[str, Any] = {
             "obs": self.learner.prepare(group, rows["obs"]),
             "action": rows["action"].long() if self.num_actions else rows["action"],
             "reward": reward,
@@ -251,9 +253,9 @@ class Generation:
         noise = self._draw_noise(members, sizes, count, like)
         last = count - 1
         for row, member in enumerate(members):
-            self.agents[member].remember_observations(rows["obs"][last, row, : sizes[row]])
+            self.agents[member].remember_observations(_seen(rows["obs"], last, row, sizes[row]))
         self._updates[group] += count
-        each = {name: values.unbind() for name, values in stacked.items()}
+        each = {name: unbind(values) for name, values in stacked.items()}
         return [
             TransitionBatch(
                 **{name: values[k] for name, values in each.items()},
@@ -277,6 +279,11 @@ class Generation:
                 stacked[:, row, : parts[name].shape[1]] = parts[name]
             noise[name] = torch.from_numpy(stacked).to(like.device, like.dtype)
         return noise
+
+
+def _seen(obs: Any, update: int, member: int, size: int) -> Any:
+    """The first `size` observations of one member in one update, from those [updates, N_g, B, ...] of all."""
+    return map_leaves(lambda x: x[update, member, :size], obs)
 
 
 class AgentLoop:
@@ -303,6 +310,7 @@ class AgentLoop:
         passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         self._takes_epsilon = "epsilon" in parameters or passes_on  # a wrapper's *args, **kwargs reach its agent
         self._takes_mask = "action_mask" in parameters
+        self._environment_action = getattr(agent, "environment_action", None)  # stored actions may be raw ones
         self._tracker = EpisodeTracker(lanes.num_lanes)
         self._schedule = Schedule.of(int(getattr(agent, "learn_step", 1)), lanes.num_lanes)
 
@@ -326,12 +334,14 @@ class AgentLoop:
         space = self.lanes.single_action_space
         if space is None:  # a duck-typed environment: whatever the agent answers, one row per lane
             return np.asarray(action).reshape(self.lanes.num_lanes, *np.shape(action)[1:])
+        if self._environment_action is not None:  # raw: its shape is the algorithm's own
+            return np.asarray(action)
         return np.asarray(action).reshape(self.lanes.num_lanes, *(space.shape or ()))
 
     def _step(self, index: int) -> None:
         action = self._act()
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
-        batch = self.lanes.step(action)
+        batch = self.lanes.step(action if self._environment_action is None else self._environment_action(action))
         reward = self.options.learned_reward(batch.reward)
         if callable(getattr(self.memory, "write", None)):
             self.replay.write(self.obs, action, reward, batch, int(getattr(self.lanes.single_action_space, "n", 0)))
@@ -347,7 +357,7 @@ class AgentLoop:
     def _store_elsewhere(self, action: np.ndarray, reward: np.ndarray, batch: StepBatch) -> None:
         keep = batch.mask
         fields = (self.obs, action, reward, batch.final_obs, batch.terminated)
-        self.memory.save_to_memory(*(np.asarray(f)[keep] for f in fields), is_vectorised=True)
+        self.memory.save_to_memory(*(map_leaves(lambda x: np.asarray(x)[keep], f) for f in fields), is_vectorised=True)
 
     def _learn(self, index: int) -> None:
         size = int(getattr(self.agent, "batch_size", 64))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.envs.step import Lanes, as_lanes
+from agilerl.envs.swapped import ChannelsFirstLanes
 from agilerl.learners.fused import Learner, SequentialLearner
 from agilerl.rng import Purpose, seeds
 from agilerl.rollouts.evaluate import evaluate
@@ -39,7 +40,8 @@ class Evaluator:
             count = 0
         copies = -(-count // self._num_envs)
         if copies not in self._lanes:
-            self._lanes[copies] = self.env.replicate(copies, reset_ended=False) if copies else as_lanes(self.env)
+            lanes = self.env.replicate(copies, reset_ended=False) if copies else as_lanes(self.env)
+            self._lanes[copies] = ChannelsFirstLanes(lanes) if self.options.swap_channels else lanes
         return self._lanes[copies]
 
     def _run(self, learner: Learner, episode_seeds: np.ndarray) -> list[float]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.envs.step import Lanes, as_lanes
+from agilerl.envs.swapped import ChannelsFirstLanes
 from agilerl.learners.fused import Learner, choose_learner
 from agilerl.rng import Purpose, seeds
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan, Sink
@@ -94,10 +95,8 @@ class OffPolicyLoop:
         return True
 
     def _make_lanes(self) -> Lanes:
-        if self.lockstep:
-            lanes: Lanes = self.env.replicate(len(self.population))
-            return lanes
-        return as_lanes(self.env)
+        lanes: Lanes = self.env.replicate(len(self.population)) if self.lockstep else as_lanes(self.env)
+        return ChannelsFirstLanes(lanes) if self.options.swap_channels else lanes
 
     def plan(self) -> RunPlan:
         """What is about to run."""

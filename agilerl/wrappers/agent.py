@@ -181,6 +181,9 @@ def _parts(statistics: Any) -> list[RunningMeanStd]:
 def _normalised(statistics: Any, obs: Any, count: bool) -> Any:
     if isinstance(statistics, dict):
         return {key: _normalised(part, obs[key], count) for key, part in statistics.items()}
+    if isinstance(statistics, tuple) and isinstance(obs, Mapping):  # sampled: replay names the parts of a tuple
+        keys = [f"tuple_obs_{i}" for i in range(len(statistics))]
+        return {key: _normalised(part, obs[key], count) for key, part in zip(keys, statistics, strict=True)}
     if isinstance(statistics, tuple):
         return tuple(_normalised(part, value, count) for part, value in zip(statistics, obs, strict=True))
     if statistics is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from agilerl.algorithms.core.persistence import Persistent
 from agilerl.algorithms.core.registry import (
@@ -13,6 +12,7 @@ from agilerl.algorithms.core.registry import (
 )
 from agilerl.errors import ConfigError
 from agilerl.hpo.genome import Genome
+from agilerl.tree import map_leaves
 
 
 def check_device(device: str | torch.device) -> str | torch.device:
@@ -68,7 +68,7 @@ class EvolvableAlgorithm(Persistent):
         self.scores: list[float] = []
         self.fitness: list[float] = []
         self.training = True
-        self._observations: Tensor | None = None
+        self._observations: Any = None
 
     # --- what evolution and training read ---------------------------------------------------------------------
 
@@ -87,13 +87,17 @@ class EvolvableAlgorithm(Persistent):
         specs = {str(g.eval_network): getattr(self, g.eval_network).spec() for g in self.registry.groups}
         return Genome.of(specs, self.hyperparameters())
 
-    def probe_observations(self, count: int = 256) -> Tensor | None:
-        """Up to `count` observations that were seen lately, or None: what mutations measure their effect on."""
-        return None if self._observations is None else self._observations[:count]
+    def probe_observations(self, count: int = 256) -> Any:
+        """Up to `count` observations that were seen lately, or None: what mutations measure their effect on.
 
-    def remember_observations(self, observations: Tensor) -> None:
-        """Keep observations [B, ...] for `probe_observations`."""
-        self._observations = observations.detach()
+        Returns:
+            A tensor [B, ...]; nested dicts of them for Dict and Tuple spaces.
+        """
+        return None if self._observations is None else map_leaves(lambda x: x[:count], self._observations)
+
+    def remember_observations(self, observations: Any) -> None:
+        """Keep observations [B, ...] (nested for Dict and Tuple spaces) for `probe_observations`."""
+        self._observations = map_leaves(lambda x: x.detach(), observations)
 
     def set_training_mode(self, training: bool) -> None:
         """Switch exploration and the networks' train/eval mode."""

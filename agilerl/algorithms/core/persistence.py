@@ -139,7 +139,7 @@ class Persistent(Registered):
                 object.__setattr__(self, name, value)
         for name, saved in state["networks"].items():
             before = getattr(self, name)
-            network = before.from_spec(saved["spec"], device=device)
+            network = before.rebuilt(saved["spec"], device)
             network.to(next(w.dtype for w in saved["weights"].values() if w.is_floating_point()))
             network.load_state_dict(saved["weights"])
             network.requires_grad_(any(p.requires_grad for p in before.parameters())).train(before.training)

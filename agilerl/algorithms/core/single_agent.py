@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from agilerl import tree
 from agilerl.algorithms.core.base import EvolvableAlgorithm
-from agilerl.algorithms.core.registry import HyperparameterConfig
+from agilerl.algorithms.core.observations import sampled_observations
+from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.core.solo import SoloRows
 from agilerl.algorithms.core.update import ModuleEngine, TransitionBatch, UpdateEngine, UpdateResult, raw_output
 from agilerl.envs.step import as_lanes
@@ -46,6 +48,7 @@ class RLAlgorithm(EvolvableAlgorithm):
     """
 
     policy_class: type[EvolvableNetwork]
+    normalize_images: bool
 
     def __init__(
         self,
@@ -74,6 +77,20 @@ class RLAlgorithm(EvolvableAlgorithm):
         self._exploration = stream(self.seed, Purpose.EXPLORATION, member=index)
         self.learn_counter = 0
 
+    def register_network_group(self, group: NetworkGroup) -> None:
+        """As of the base. `normalize_images` becomes one thing for the agent and all of its networks.
+
+        Images are divided by 255 unless the algorithm, or a network that it was given, says otherwise.
+        """
+        super().register_network_group(group)
+        if not hasattr(self, "normalize_images"):
+            return
+        networks = [getattr(self, name) for name in self.registry.all_registered()]
+        reading = [network for network in networks if isinstance(network, EvolvableNetwork)]
+        self.normalize_images = bool(self.normalize_images) and all(n.normalize_images for n in reading)
+        for network in reading:
+            network.normalize_images = self.normalize_images
+
     # --- population engine ---------------------------------------------------------------------------------------
 
     def policy_network(self) -> EvolvableNetwork:
@@ -83,7 +100,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         return policy
 
     def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
-        """Raw output of the policy for observations [E, ...], what `greedy` and `explore` take.
+        """Raw output of the policy for observations [E, ...], nested as the space is: what `greedy` and `explore` take.
 
         `noisy` keeps the noise of noisy layers, whatever mode the network is in.
         """
@@ -228,15 +245,14 @@ class RLAlgorithm(EvolvableAlgorithm):
         """Sampled transitions as tensors on this agent's device."""
         given = experience_fields(experiences)
         dtype = next(iter(self.policy_module().parameters())).dtype
-        obs, next_obs = (torch.as_tensor(given[name]).to(self.device) for name in ("obs", "next_obs"))
-        if isinstance(self.observation_space, gym.spaces.Discrete):
-            obs, next_obs = obs.flatten(), next_obs.flatten()  # old buffers store scalars as columns
-        count = obs.shape[0]
+        space, owner = self.observation_space, f"{self.algo}.learn"
+        obs, next_obs = (sampled_observations(space, given[k], self.device, owner) for k in ("obs", "next_obs"))
+        count = tree.count_rows(obs)
         reward, done = (
             torch.as_tensor(given[name]).to(self.device, dtype).reshape(count) for name in ("reward", "done")
         )
         action = torch.as_tensor(given["action"]).to(self.device)
-        weight = torch.full((count,), 1 / count, dtype=dtype, device=obs.device)
+        weight = torch.full((count,), 1 / count, dtype=dtype, device=reward.device)
         mask = None if "next_mask" not in given else torch.as_tensor(given["next_mask"]).to(self.device).bool()
         drawn = self.draw_noise(self._exploration, (1, count))
         return TransitionBatch(
@@ -247,7 +263,7 @@ class RLAlgorithm(EvolvableAlgorithm):
             done,
             weight,
             mask,
-            noise={name: torch.as_tensor(x[0]).to(obs.device, dtype) for name, x in drawn.items()},
+            noise={name: torch.as_tensor(x[0]).to(reward.device, dtype) for name, x in drawn.items()},
             number=self.learn_counter + 1,
         )
 
@@ -380,8 +396,8 @@ class _GreedyActor:
         self.agent = agent
 
     def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """obs [1, E, ...] -> actions [1, E, ...]."""
-        return self.agent._greedy(obs[0], None if mask is None else mask[0])[None]
+        """obs [1, E, ...] (nested as the space is) -> actions [1, E, ...]."""
+        return self.agent._greedy(tree.map_leaves(lambda x: x[0], obs), None if mask is None else mask[0])[None]
 
 
 def experience_fields(experiences: Any) -> dict[str, Any]:

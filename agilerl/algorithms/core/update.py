@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from agilerl.modules.noisy import set_noise
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.tree import map_leaves
 
 if TYPE_CHECKING:
     from agilerl.algorithms.core.base import EvolvableAlgorithm
@@ -54,7 +55,7 @@ class UpdateEngine(Protocol):
     def targets(self, names: tuple[str, ...]) -> Network:
         """Their target networks, as constants: [K, ..., B, out]."""
 
-    def forward(self, name: str, x: Tensor) -> Any:
+    def forward(self, name: str, x: Any) -> Any:
         """One pass through the evaluation network for a loss that knows its own gradient: no autograd over rows.
 
         Returns:
@@ -87,7 +88,8 @@ class TransitionBatch:
 
     Attributes:
         obs, next_obs: [..., B, ...] as the engine's networks take them: preprocessed [..., B, in] over rows, plain
-            observations with modules (a module preprocesses by itself).
+            observations with modules (a module preprocesses by itself): nested dicts of tensors for Dict and Tuple
+            spaces.
         action: [..., B] int64 (or [..., B, A] float).
         reward, done: [..., B]; `done` means terminated.
         weight: [..., B] in the first B_i rows of a member 1/B_i (times the importance weight under prioritised
@@ -100,10 +102,10 @@ class TransitionBatch:
         number: of this update in its generation (of the agent's updates, when it learns alone).
     """
 
-    obs: Tensor
+    obs: Any
     action: Tensor
     reward: Tensor
-    next_obs: Tensor
+    next_obs: Any
     done: Tensor
     weight: Tensor
     next_mask: Tensor | None = None
@@ -118,6 +120,9 @@ class TransitionBatch:
     def map(self, change: Callable[[Tensor], Tensor]) -> TransitionBatch:
         """The batch with `change` applied to every tensor that is there."""
         changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        for name in ("obs", "next_obs"):
+            if name not in changed:
+                changed[name] = map_leaves(change, getattr(self, name))
         return replace(self, **changed, noise={k: change(v) for k, v in self.noise.items()})
 
 
@@ -211,7 +216,7 @@ class ModuleEngine:
         each = [self.target(name) for name in names]
         return lambda *inputs: torch.stack([run(*inputs) for run in each])
 
-    def forward(self, name: str, x: Tensor) -> ModulePass:
+    def forward(self, name: str, x: Any) -> ModulePass:
         return ModulePass(self._raw(name)(x))
 
     def descend(self, optimizer: str, ran: ModulePass, grad: Tensor, max_norm: Tensor | None = None) -> None:
