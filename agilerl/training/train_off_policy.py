@@ -102,6 +102,11 @@ def train_off_policy(
     """
     _refuse_later(accelerator)
     _check_replay(n_step, per, n_step_memory, memory)
+    if any(getattr(agent, "combined_reward", False) for agent in pop or []):
+        raise NotAvailableYetError(
+            "train_off_policy learns from n-step transitions alone; combined_reward=True is carried out by "
+            "RainbowDQN.learn(experiences, n_experiences) in a loop of your own. fix: combined_reward=False."
+        )
     pop = list(pop or [])
     check_population(pop, algo, memory)
     _check_spaces(pop, env, env_name, swap_channels)

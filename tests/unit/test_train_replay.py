@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from agilerl.algorithms.dqn import DQN
+from agilerl.algorithms.dqn_rainbow import RainbowDQN
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
     PrioritizedMultiStepReplayBuffer,
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
-from agilerl.errors import ConfigError
+from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.training.train_off_policy import train_off_policy
@@ -120,3 +121,11 @@ def test_a_population_evolves_on_prioritised_n_step_replay() -> None:
 def test_memories_that_do_not_fit_what_is_asked_are_refused(memory: Any, arguments: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         train(memory, **arguments)
+
+
+def test_combined_rewards_are_refused_in_the_loop_by_name() -> None:
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    agent = RainbowDQN(env.single_observation_space, env.single_action_space, combined_reward=True, seed=0)
+    with pytest.raises(NotAvailableYetError, match="combined_reward"):
+        train_off_policy(env, "CartPole-v1", pop=[agent], memory=ReplayBuffer(10), verbose=False)
+    assert agent.steps == [0]
