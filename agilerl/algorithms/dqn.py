@@ -191,6 +191,11 @@ class DQN(RLAlgorithm):
         with torch.no_grad():
             values = self.actor(obs)
         values = values.unsqueeze(0) if values.dim() == 1 else values  # a module of the user's own, one observation
+        if values.dim() != 2:
+            raise ShapeError(
+                f"DQN.get_action got observations with {values.dim() - 1} leading axes, for {self.observation_space}. "
+                "fix: one observation, or one leading axis: [E, ...]."
+            )
         count, actions = values.shape
         mask = None
         if action_mask is not None:
