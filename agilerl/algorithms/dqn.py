@@ -25,7 +25,7 @@ class DQN(RLAlgorithm):
     """Deep Q-network.
 
     Args:
-        observation_space: vector (Box of rank 1), Discrete, MultiDiscrete or MultiBinary.
+        observation_space: Box (vectors and images), Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of them.
         action_space: Discrete.
         index: unique id within the population.
         hp_config: mutable hyperparameters, among lr, batch_size, learn_step, gamma, tau.
@@ -38,7 +38,7 @@ class DQN(RLAlgorithm):
         tau: share of the online weights in each soft target update, in (0, 1].
         mut: label of the last mutation.
         double: select the next action by the online network, value it by the target network.
-        normalize_images: kept for image observations.
+        normalize_images: divide images with values from 0 to 255 by 255.
         actor_network: a Q-network to use instead of building one.
         device: where networks and batches live.
         accelerator: one process only.
@@ -191,6 +191,11 @@ class DQN(RLAlgorithm):
         with torch.no_grad():
             values = self.actor(obs)
         values = values.unsqueeze(0) if values.dim() == 1 else values  # a module of the user's own, one observation
+        if values.dim() != 2:
+            raise ShapeError(
+                f"DQN.get_action got observations with {values.dim() - 1} leading axes, for {self.observation_space}. "
+                "fix: one observation, or one leading axis: [E, ...]."
+            )
         count, actions = values.shape
         mask = None
         if action_mask is not None:

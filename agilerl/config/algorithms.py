@@ -106,7 +106,8 @@ def wrong_actions(algo: str, space: Any) -> AlgorithmError:
     """The error for an algorithm on actions that it cannot take: what it needs, what it got, which algorithms fit."""
     kind = type(space).__name__
     fitting = sorted(name for name, kinds in ACTIONS.items() if kind in kinds)
-    instead = f", or for {kind} actions one of: {', '.join(fitting)}" if fitting else ""
+    none = f"; no algorithm of this version takes {kind} actions"
+    instead = f", or for {kind} actions one of: {', '.join(fitting)}" if fitting else none
     needed = " or ".join(ACTIONS[algo])
     return AlgorithmError(
         f"{algo} needs {needed} actions; got {space}. fix: use an environment with {needed} actions{instead}."

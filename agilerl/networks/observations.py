@@ -102,7 +102,7 @@ class Preprocessor:
     def _leaf(self, obs: Any, like: Tensor, owner: str, normalize: bool) -> tuple[tuple[int, ...], Tensor]:
         """(leading axes, tensor [lead, I] or [lead, *image])."""
         space, shape = self.space, self.space.shape or ()
-        x = torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs, device=like.device)
+        x = _numbers(obs, like.device, owner, space)
         last, rank = self.is_channels_last, len(shape)
         own = tuple(x.shape[x.dim() - rank :]) if x.dim() >= rank else None
         if last and own == (shape[-1], *shape[:-1]):
@@ -111,11 +111,12 @@ class Preprocessor:
             raise ShapeError(f"{owner} got observations of shape {tuple(x.shape)}; it was built for {shape}. {FIX}")
         lead = tuple(x.shape[: x.dim() - rank])
         if isinstance(space, spaces.Discrete):
-            x = F.one_hot(x.long() - int(space.start), int(space.n))
+            x = _one_hot(x, int(space.start), int(space.n), owner, space)
         elif isinstance(space, spaces.MultiDiscrete):
             sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
-            x = x.long().reshape(*lead, len(sizes))
-            x = torch.cat([F.one_hot(x[..., i] - starts[i], sizes[i]) for i in range(len(sizes))], dim=-1)
+            x = x.reshape(*lead, len(sizes))
+            each = [_one_hot(x[..., i], starts[i], sizes[i], owner, space) for i in range(len(sizes))]
+            x = torch.cat(each, dim=-1)
         elif last:
             x = x.movedim(-1, -3)
         x = x.to(like.dtype)
@@ -167,6 +168,32 @@ class Preprocessor:
                 _, own, x = rows[name]
                 found[key] = x.reshape(*lead, *x.shape[len(own) :])
         return torch.cat(list(found.values()), dim=-1) if self.form is InputForm.FLAT else found
+
+
+def _numbers(obs: Any, device: torch.device, owner: str, space: spaces.Space[Any]) -> Tensor:
+    """Observations as a tensor of real numbers."""
+    try:
+        x = torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs, device=device)
+    except (TypeError, ValueError):  # texts, objects, rows of unequal length
+        kind = getattr(obs, "dtype", type(obs).__name__)
+        raise ShapeError(f"{owner} got observations of type {kind}; it was built for {space}. {FIX}") from None
+    if x.is_complex():
+        raise ShapeError(f"{owner} got complex observations; it was built for {space}. {FIX}")
+    return x
+
+
+def _one_hot(x: Tensor, start: int, count: int, owner: str, space: spaces.Space[Any]) -> Tensor:
+    """Integers [...] from `start` on as [..., count]."""
+    is_whole = not x.is_floating_point() or bool((x == x.floor()).all())
+    try:
+        if is_whole:
+            return F.one_hot(x.long() - start, count)
+    except RuntimeError:  # outside of the range
+        pass
+    found = f"{x.min().item():g} to {x.max().item():g}"
+    raise ShapeError(
+        f"{owner} got values from {found}; {space} holds integers from {start} to {start + count - 1}. {FIX}"
+    )
 
 
 def common_lead(rows: Mapping[str, Any], owner: str) -> tuple[int, ...]:

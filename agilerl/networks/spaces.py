@@ -98,6 +98,21 @@ def is_byte_image(space: spaces.Space[Any]) -> bool:
     return bool((space.low == 0).all() and (space.high == 255).all())
 
 
+def differ(built: spaces.Space[Any], given: spaces.Space[Any]) -> bool:
+    """Whether a network that was built for one space would misread what the other holds.
+
+    Bounds may differ, but for images of bytes, which are scaled by them.
+    """
+    mine, theirs = parts_of(built), parts_of(given)
+    if mine or theirs:
+        return mine.keys() != theirs.keys() or any(differ(part, theirs[key]) for key, part in mine.items())
+    for name in ("shape", "n", "nvec", "start"):
+        one, other = getattr(built, name, None), getattr(given, name, None)
+        if not np.array_equal(np.asarray(one), np.asarray(other)):
+            return True
+    return is_byte_image(built) != is_byte_image(given)
+
+
 def channels_first(space: spaces.Space[Any]) -> spaces.Space[Any]:
     """The space with every image [H, W, C] in it as [C, H, W]; unchanged where there is none."""
     if is_channels_last(space):

@@ -221,7 +221,7 @@ class Generation:
             if not self.memory.prioritized:
                 weight[row, :size] = 1 / size
                 continue
-            done = self.begun + index * self.num_envs
+            done = self.begun + (index + 1) * self.num_envs  # with this vector step, so that the last one has β = 1
             beta = beta_schedule(float(getattr(self.agents[member], "beta", 0.4)), done, self.options.max_steps)
             weight[:, row, :size] = self.memory.weights(indices[:, row, :size], beta) / size
         made = torch.from_numpy(weight).to(like.device, like.dtype)
@@ -377,7 +377,7 @@ class AgentLoop:
         if not self.replay.prioritized:
             experiences = self.memory.sample(size, return_idx=True)
             return self.agent.learn(experiences, n_experiences=n_step_memory.sample_from_indices(experiences["idxs"]))
-        done = self.begun + index * self.lanes.num_lanes
+        done = self.begun + (index + 1) * self.lanes.num_lanes
         beta = beta_schedule(float(getattr(self.agent, "beta", 0.4)), done, self.options.max_steps)
         experiences = self.memory.sample(size, beta)
         extra = {}

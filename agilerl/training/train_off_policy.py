@@ -11,7 +11,9 @@ import gymnasium as gym
 
 from agilerl.algorithms.core.base import EvolvableAlgorithm
 from agilerl.components.replay_buffer import MultiStepReplayBuffer
+from agilerl.envs.spaces import observation_space_channels_to_first
 from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError, ShapeError, warn_once
+from agilerl.networks.spaces import differ
 from agilerl.rng import resolve_seed
 from agilerl.telemetry.progress import TqdmSink
 from agilerl.telemetry.record import Sink
@@ -207,12 +209,13 @@ def _check_spaces(pop: list[Any], env: Any, env_name: str, swap_channels: bool) 
     for agent in pop:
         if isinstance(agent, EvolvableAlgorithm):
             agent.check_registry()
-        for name in ("action_space",) if swap_channels else ("observation_space", "action_space"):
+        for name in ("observation_space", "action_space"):
             built = getattr(agent, name, None)
             given = getattr(env, f"single_{name}" if hasattr(env, "num_envs") else name, None)
             if not (isinstance(built, gym.Space) and isinstance(given, gym.Space)):
                 continue
-            if built.shape != given.shape or getattr(built, "n", None) != getattr(given, "n", None):
+            turned = [observation_space_channels_to_first(given)] if swap_channels else []
+            if all(differ(built, space) for space in (given, *turned)):
                 raise ShapeError(
                     f"agent {agent.index} was built for the {name} {built}; {env_name} has {given}. "
                     f"fix: create_population(..., {name}=env.single_{name})."

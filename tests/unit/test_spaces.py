@@ -421,3 +421,77 @@ def test_wrapped_agents_train_on_nested_observations(algo: str, actions: Any) ->
     assert stored.shape == ((40,) if algo == "DQN" else (40, int(np.prod(actions.shape))))
     assert algo == "DQN" or float(stored.abs().max()) <= 1, "raw actions are stored"
     env.close()
+
+
+# --- continuous actions: what is stored is raw, what the environment gets is at its bounds
+
+
+def place(space: spaces.Box, action: np.ndarray) -> float:
+    """0 at the lowest action, the number of its components at the highest."""
+    low, high, taken = (np.asarray(x, np.float64) for x in (space.low, space.high, action))
+    return float(((taken - low) / np.maximum(high - low, 1e-9)).sum())
+
+
+class Judge(gym.Env[np.ndarray, np.ndarray]):
+    """The reward says where in the space, in which it must lie, the action is."""
+
+    observation_space = VECTOR
+
+    def __init__(self, actions: spaces.Box) -> None:
+        self.action_space = actions
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.time = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(np.asarray(action)), f"{action} is not in {self.action_space}"
+        self.time += 1
+        return np.zeros(3, np.float32), place(self.action_space, action), self.time == STEPS, False, {}
+
+
+BOXES = {
+    "unequal": BOX,
+    "matrix": MATRIX_ACTION,
+    "far from 0": spaces.Box(100, 101, (1,), np.float64),
+    "widest": spaces.Box(-3e38, 3e38, (2,), np.float32),
+    "a point": spaces.Box(1, 1, (2,), np.float32),
+    "integers": spaces.Box(0, 9, (2,), np.int64),
+}
+
+
+@pytest.mark.parametrize("algo", ["DDPG", "TD3", "SAC"])
+@pytest.mark.parametrize("name", BOXES)
+def test_every_path_gives_the_environment_actions_at_its_bounds(algo: str, name: str) -> None:
+    space = BOXES[name]
+    env, memory = make_vect_envs(make_env=lambda: Judge(space), num_envs=2), ReplayBuffer(100)
+    pop, fitness = train(population(algo, env), env, memory, 1)
+    raw = memory.gather(np.arange(len(memory)))["action"]
+    assert raw.shape == (40, int(np.prod(space.shape)))
+    assert bool((raw.abs() <= 1).all())
+    obs = np.zeros((2, 3), np.float32)
+    for agent, score in zip(pop, fitness[0], strict=True):
+        quiet = agent.get_action(obs, training=False)
+        expected = STEPS * place(space, agent.environment_action(quiet)[0])
+        assert score == pytest.approx(expected, rel=1e-5)
+        assert agent.test(env) == pytest.approx(expected, rel=1e-5)
+        assert agent.evaluate(episodes=2, env=env).mean == pytest.approx(expected, rel=1e-5)
+        assert agent.evaluate(episodes=2, env=Judge(space)).mean == pytest.approx(expected, rel=1e-5)
+    env.close()
+
+
+@pytest.mark.parametrize("algo", ["DDPG", "TD3", "SAC"])
+def test_a_loop_of_the_users_own_stores_raw_actions_and_rescales_them(algo: str) -> None:
+    env, memory = make_vect_envs(make_env=lambda: Judge(BOX), num_envs=2), ReplayBuffer(100)
+    agent = population(algo, env)[0]
+    obs, _ = env.reset(seed=1)
+    for _ in range(10):
+        action = agent.get_action(obs)
+        assert action.shape == (2, 2)
+        assert np.abs(action).max() <= 1
+        after, reward, terminated, _, _ = env.step(agent.environment_action(action))
+        memory.add({"obs": obs, "action": action, "reward": reward, "next_obs": after, "done": terminated})
+        obs = after
+    agent.learn(memory.sample(agent.batch_size))
+    check_finite(agent)
+    env.close()

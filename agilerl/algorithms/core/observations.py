@@ -9,10 +9,54 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from agilerl.errors import ShapeError
-from agilerl.networks.spaces import is_channels_last, parts_of
+from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
+from agilerl.networks.spaces import flat_size, is_channels_last, parts_of
 
 FIX = "fix: store what the environment gives, and build the agent from that environment's spaces."
+
+
+def check_observation_space(algo: str, space: gym.Space[Any]) -> None:
+    """AlgorithmError, naming algorithm and space, for observations that no network can read."""
+    kinds = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
+    try:
+        width = flat_size(space)
+    except NotAvailableYetError as error:
+        raise AlgorithmError(
+            f"{algo} cannot read {space}: {error}. It reads {kinds}. "
+            "fix: gymnasium.wrappers.TransformObservation, to one of these."
+        ) from None
+    if width == 0:
+        raise AlgorithmError(
+            f"{algo} cannot read {space}: there is nothing in it. fix: an environment that shows something."
+        )
+
+
+def column(name: str, given: Any, count: int, device: str | torch.device, owner: str) -> Tensor:
+    """One number per transition as a tensor [B] on `device`, from [B] or [B, 1].
+
+    Raises:
+        ShapeError: another number of them, or something that is no number.
+    """
+    x = as_tensor(given, device, f"{owner} got {name}", "numbers [B] or [B, 1]")
+    if x.numel() != count or x.dim() not in (1, 2):
+        raise ShapeError(
+            f"{owner} got {name} of shape {tuple(x.shape)} for {count} observations; expected one each: ({count},). "
+            "fix: agent.learn(memory.sample(agent.batch_size))."
+        )
+    return x.reshape(count)
+
+
+def check_discrete_actions(given: Tensor, num_actions: int, owner: str) -> None:
+    """ShapeError for actions that are no integers in 0..num_actions - 1; on a GPU nothing is checked: it would wait."""
+    x = given.detach()
+    if x.device.type == "cuda" or x.numel() == 0:
+        return
+    low, high = x.min().item(), x.max().item()
+    if low < 0 or high >= num_actions or (x.is_floating_point() and bool((x != x.floor()).any())):
+        raise ShapeError(
+            f"{owner} got actions from {low:g} to {high:g}; expected integers from 0 to {num_actions - 1}. "
+            "fix: store what get_action returned."
+        )
 
 
 def sampled_observations(space: gym.Space[Any], given: Any, device: str | torch.device, owner: str) -> Any:
@@ -46,14 +90,18 @@ def _children(space: gym.Space[Any], given: Any, owner: str) -> dict[str, Any]:
     raise ShapeError(f"{owner} got observations of type {type(given).__name__}; expected those of {space}. {FIX}")
 
 
-def _leaf(space: gym.Space[Any], given: Any, device: str | torch.device, owner: str) -> Tensor:
+def as_tensor(given: Any, device: str | torch.device, what: str, expected: str) -> Tensor:
+    """`given` as a tensor on `device`; ShapeError, `what` and what was `expected`, where it holds no numbers."""
     try:
-        x = torch.as_tensor(given).to(device)
-    except (TypeError, ValueError, RuntimeError):
+        x = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):  # texts, objects, rows of unequal length
         kind = getattr(given, "dtype", type(given).__name__)
-        raise ShapeError(
-            f"{owner} got observations of type {kind}; expected numbers in the shape of {space}. {FIX}"
-        ) from None
+        raise ShapeError(f"{what} of type {kind}; expected {expected}. {FIX}") from None
+    return x.to(device)
+
+
+def _leaf(space: gym.Space[Any], given: Any, device: str | torch.device, owner: str) -> Tensor:
+    x = as_tensor(given, device, f"{owner} got observations", f"numbers in the shape of {space}")
     if space.shape is None:
         return x
     shape = tuple(space.shape)
@@ -62,8 +110,8 @@ def _leaf(space: gym.Space[Any], given: Any, device: str | torch.device, owner: 
     swapped = is_channels_last(space) and tuple(x.shape[1:]) == (shape[-1], *shape[:-1])
     if x.dim() == 0 or (tuple(x.shape[1:]) != shape and not swapped):
         raise ShapeError(
-            f"{owner} got observations of shape {list(x.shape)}; expected [B, {', '.join(map(str, shape))}]. {FIX}"
+            f"{owner} got observations of shape {tuple(x.shape)}; it was built for {shape}. {FIX}"
             if shape
-            else f"{owner} got observations of shape {list(x.shape)}; expected [B] or [B, 1] of {space}. {FIX}"
+            else f"{owner} got observations of shape {tuple(x.shape)}; expected (B,) or (B, 1) of {space}. {FIX}"
         )
     return x

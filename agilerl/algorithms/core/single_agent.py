@@ -12,30 +12,32 @@ import torch
 from torch import Tensor, nn
 
 from agilerl import tree
-from agilerl.algorithms.core.base import EvolvableAlgorithm
-from agilerl.algorithms.core.observations import sampled_observations
+from agilerl.algorithms.core.observations import (
+    as_tensor,
+    check_discrete_actions,
+    check_observation_space,
+    column,
+    sampled_observations,
+)
+from agilerl.algorithms.core.playing import Playing
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.core.solo import SoloRows
 from agilerl.algorithms.core.update import ModuleEngine, TransitionBatch, UpdateEngine, UpdateResult, raw_output
-from agilerl.envs.step import as_lanes
-from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AlgorithmError, EnvError, NotAvailableYetError, RunError, ShapeError
+from agilerl.errors import AlgorithmError, NotAvailableYetError, RunError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.spaces import space_from_json, space_to_json
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
-from agilerl.rollouts.evaluate import evaluate, test_agent
 from agilerl.storage.cohort import MemberBinding, NetworkBinding, OptimizerBinding
 from agilerl.storage.optim import rule_of
 from agilerl.storage.rows_engine import column_name, dense_parts
-from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
 
 FIELDS = ("obs", "action", "reward", "next_obs", "done")
 OLD_FIELDS = {"state": "obs", "next_state": "next_obs"}
 
 
-class RLAlgorithm(EvolvableAlgorithm):
+class RLAlgorithm(Playing):
     """An algorithm for one policy in one observation space and one action space.
 
     `policy_class` is the network class of the policy, by which a saved one is made again.
@@ -70,10 +72,11 @@ class RLAlgorithm(EvolvableAlgorithm):
                     f"{self.algo}: {what} must be a gymnasium space; got {type(space).__name__}. "
                     f"fix: pass env.single_{what} (or env.{what})."
                 )
+        check_observation_space(self.algo, observation_space)
         self.observation_space = observation_space
         self.action_space = action_space
         self.seed = resolve_seed(seed)
-        self.environment: dict[str, Any] | None = None  # {"id", "kwargs"} of the environment trained in
+        self.environment = None
         self._exploration = stream(self.seed, Purpose.EXPLORATION, member=index)
         self.learn_counter = 0
 
@@ -248,10 +251,14 @@ class RLAlgorithm(EvolvableAlgorithm):
         space, owner = self.observation_space, f"{self.algo}.learn"
         obs, next_obs = (sampled_observations(space, given[k], self.device, owner) for k in ("obs", "next_obs"))
         count = tree.count_rows(obs)
-        reward, done = (
-            torch.as_tensor(given[name]).to(self.device, dtype).reshape(count) for name in ("reward", "done")
-        )
-        action = torch.as_tensor(given["action"]).to(self.device)
+        counts = [len(leaf) for leaf in tree.leaves((obs, next_obs))]
+        if set(counts) != {count}:
+            raise ShapeError(
+                f"{owner} got different numbers of observations in obs and next_obs (or their parts): {counts}. "
+                "fix: agent.learn(memory.sample(agent.batch_size))."
+            )
+        reward, done = (column(k, given[k], count, self.device, owner).to(dtype) for k in ("reward", "done"))
+        action = as_tensor(given["action"], self.device, f"{owner} got actions", "numbers")
         weight = torch.full((count,), 1 / count, dtype=dtype, device=reward.device)
         mask = None if "next_mask" not in given else torch.as_tensor(given["next_mask"]).to(self.device).bool()
         drawn = self.draw_noise(self._exploration, (1, count))
@@ -269,64 +276,11 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     def prepare_action(self, action: Tensor, count: int) -> Tensor:
         """Stored actions as the update wants them: int64 [B] for discrete spaces."""
-        return action.reshape(count).long()
+        if isinstance(self.action_space, gym.spaces.Discrete):
+            check_discrete_actions(action, int(self.action_space.n), f"{self.algo}.learn")
+        return column("actions", action, count, action.device, f"{self.algo}.learn").long()
 
-    # --- evaluation ------------------------------------------------------------------------------------------------
-
-    def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
-        """Mean return of the first finished episode of each environment, averaged over `loop` rounds; greedy.
-
-        The training mode is restored. The result is appended to `fitness`.
-
-        Args:
-            env: single or vector environment; it is reset, never closed.
-            swap_channels: observations are [H, W, C] and turned to [C, H, W].
-            max_steps: cut episodes there and count the return so far; None runs to the end.
-            loop: evaluation rounds.
-        """
-        before = self.training
-        self.set_training_mode(False)
-        try:
-            count = max(1, int(getattr(env, "num_envs", 1)))
-            start = seeds(self.seed, Purpose.EVALUATION, count * loop, len(self.fitness)).reshape(loop, count)
-            fitness = test_agent(self._greedy, env, max_steps, loop, swap_channels, seeds=start)
-        finally:
-            self.set_training_mode(before)
-        self.fitness.append(fitness)
-        return fitness
-
-    def evaluate(self, episodes: int = 100, seed: int | None = None, env: Any = None) -> Evaluation:
-        """Play whole episodes greedily and summarise their returns; neither `fitness` nor training is touched.
-
-        Args:
-            episodes: how many. seed: of the episodes; None takes the agent's own final-test stream, so that two calls
-                play the same episodes.
-            env: anything that trains; None makes the environment that the agent was trained in.
-
-        Raises:
-            EnvError: no environment is given and none is known.
-        """
-        made = None if env is not None else self._make_environment(episodes)
-        lanes = as_lanes(env) if made is None else made.replicate(1, reset_ended=False)
-        start = seeds(self.seed if seed is None else resolve_seed(seed), Purpose.FINAL_TEST, episodes)
-        before = self.training
-        self.set_training_mode(False)
-        try:
-            with one_thread():
-                found = evaluate(_GreedyActor(self), lanes, 1, episodes, start)
-        finally:
-            self.set_training_mode(before)
-            if made is not None:
-                lanes.close()
-                made.close()
-        return Evaluation.from_returns(found.returns[0].tolist())
-
-    def _make_environment(self, episodes: int) -> Any:
-        if self.environment is None:
-            raise EnvError(f"{self.algo}.evaluate() does not know an environment. fix: agent.evaluate(env=my_env).")
-        return make_vect_envs(
-            self.environment["id"], num_envs=min(episodes, 32), **dict(self.environment.get("kwargs") or {})
-        )
+    # --- files, copies, populations ---------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         spaces = {name: _space(getattr(self, name)) for name in ("observation_space", "action_space")}
@@ -348,10 +302,6 @@ class RLAlgorithm(EvolvableAlgorithm):
     def policy_spec(self) -> dict[str, Any]:
         """JSON-able description of the policy, with the environment that it was trained in."""
         return {**super().policy_spec(), "environment": self.environment}
-
-    def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
-        action: np.ndarray = self.get_action(obs, 0.0, mask)
-        return action
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         twin = super().clone(index, wrap)
@@ -387,17 +337,6 @@ def _space(space: gym.Space[Any]) -> dict[str, Any] | None:
         return space_to_json(space)
     except NotAvailableYetError:
         return None
-
-
-class _GreedyActor:
-    """One agent as the population that `rollouts.evaluate` expects."""
-
-    def __init__(self, agent: RLAlgorithm) -> None:
-        self.agent = agent
-
-    def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """obs [1, E, ...] (nested as the space is) -> actions [1, E, ...]."""
-        return self.agent._greedy(tree.map_leaves(lambda x: x[0], obs), None if mask is None else mask[0])[None]
 
 
 def experience_fields(experiences: Any) -> dict[str, Any]:
