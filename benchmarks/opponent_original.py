@@ -8,9 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sysconfig
 import tempfile
 import time
 import warnings
+from importlib.metadata import version
+from pathlib import Path
 
 from throughput_setups import BATCH, DELAY, LANES, MEMBERS, REPLAY, SETUPS, cpu_seconds, net_config
 
@@ -25,6 +28,11 @@ def main() -> None:
     warnings.simplefilter("ignore")
     import torch
 
+    import agilerl
+
+    found = Path(agilerl.__file__).resolve()
+    if sysconfig.get_paths()["purelib"] not in str(found) or version("agilerl") != "2.58.0":
+        raise SystemExit(f"this must run agilerl 2.58.0 of its own interpreter; found {version('agilerl')} at {found}")
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -173,7 +174,9 @@ def run(side: str, name: str, layer_norm: bool, seed: int, original: str | None)
     else:
         command = [sys.executable, __file__, "--side", side, *(["--layer-norm"] if layer_norm else [])]
     command += ["--setup", name, "--seed", str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    # A PYTHONPATH that leads to this package would make the other interpreter import it in place of its own.
+    environment = {k: v for k, v in os.environ.items() if side != "original" or k != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
