@@ -69,7 +69,7 @@ def _presets() -> list[str]:
         preset = preset_for(name)
         training = preset.training
         budget = f"{training.pop_size} members x {count(training.max_steps)} env steps"
-        lines.append(f"{name:<18}{preset.algorithm.name:<6}{budget}   target {number(training.target_score)}")
+        lines.append(f"{name:<26}{preset.algorithm.name:<12}{budget}   target {number(training.target_score)}")
     return lines
 
 
