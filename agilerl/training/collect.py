@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,30 +12,16 @@ from torch import Tensor
 from agilerl.algorithms.core.update import TransitionBatch
 from agilerl.components.prioritized import beta_schedule
 from agilerl.envs import trees
-from agilerl.envs.step import Lanes, StepBatch, action_mask
+from agilerl.envs.step import StepBatch, action_mask
 from agilerl.learners.fused import Learner
-from agilerl.rng import Purpose, seeds, stream
+from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker, held
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.replay import SharedReplay
+from agilerl.training.source import MemberTally, Segment
 from agilerl.tree import map_leaves, unbind
 
 DRAWN_AHEAD = 4096  # vector steps of exploration drawn at once
-
-
-@dataclass
-class MemberTally:
-    """What one member did in one generation."""
-
-    env_steps: int = 0
-    updates: int = 0
-    loss_sum: float = 0.0
-    scores: list[float] = field(default_factory=list)
-
-    @property
-    def loss(self) -> float | None:
-        """Mean loss of the generation's updates, None without any."""
-        return self.loss_sum / self.updates if self.updates else None
 
 
 @dataclass(frozen=True)
@@ -61,42 +45,24 @@ class Generation:
     """One generation's collecting and learning of some members on their lanes.
 
     Args:
-        agents: the members. slots: their slots in the population (keys of their random streams).
-        learner: adopted learner of exactly these members.
-        lanes: len(agents) * E lanes; member i owns lanes [i·E, (i+1)·E).
+        segment: the members, their lanes and streams. learner: adopted learner of exactly these members.
         memory: shared replay. options: of the run.
-        run_seed, number: keys of the random streams.
-        begun: environment steps of one member before this generation.
         epsilon: exploration rate of the first vector step.
-        progress: called with the environment steps of each vector step (all members).
     """
 
     def __init__(
-        self,
-        agents: Sequence[Any],
-        slots: Sequence[int],
-        learner: Learner,
-        lanes: Lanes,
-        memory: SharedReplay,
-        options: OffPolicyOptions,
-        run_seed: int,
-        number: int,
-        begun: int,
-        epsilon: float,
-        progress: Callable[[int], None],
+        self, segment: Segment, learner: Learner, memory: SharedReplay, options: OffPolicyOptions, epsilon: float
     ) -> None:
-        self.agents, self.learner, self.lanes, self.memory = list(agents), learner, lanes, memory
-        self.options, self.epsilon, self.progress = options, epsilon, progress
-        self.begun = begun
-        self.num_envs = lanes.num_lanes // len(self.agents)
+        self.segment, self.learner, self.memory, self.options = segment, learner, memory, options
+        self.agents, self.lanes, self.num_envs = segment.agents, segment.lanes, segment.num_envs
+        self.epsilon = epsilon
         self.tallies = [MemberTally() for _ in self.agents]
-        self.num_actions = int(getattr(lanes.single_action_space, "n", 0))
-        self._replay = [stream(run_seed, Purpose.REPLAY, number, slot) for slot in slots]
-        self._explore = [stream(run_seed, Purpose.EXPLORATION, number, slot) for slot in slots]
-        start = [seeds(run_seed, Purpose.ENVIRONMENT, self.num_envs, number, slot) for slot in slots]
+        self.num_actions = int(getattr(self.lanes.single_action_space, "n", 0))
+        self._replay = segment.streams(Purpose.REPLAY)
+        self._explore = segment.streams(Purpose.EXPLORATION)
         memory.interrupt()
-        self.obs, self.info = lanes.reset(np.concatenate(start))
-        self._tracker = EpisodeTracker(lanes.num_lanes)
+        self.obs, self.info = self.lanes.reset(segment.lane_seeds())
+        self._tracker = EpisodeTracker(self.lanes.num_lanes)
         self._plans = self._plan_updates()
         self._loss: list[Tensor | None] = [None] * len(learner.groups)
         self._updates = [0] * len(learner.groups)
@@ -110,8 +76,9 @@ class Generation:
             plans.append((index, group.members, kinds.pop()))
         return plans
 
-    def run(self, vector_steps: int) -> float:
-        """Make `vector_steps` vector steps; returns the exploration rate of the next one."""
+    def run(self) -> float:
+        """Make the segment's vector steps; returns the exploration rate of the next one."""
+        vector_steps = self.segment.vector_steps
         is_noisy = self.agents[0].draw_acting_noise(np.random.default_rng(0), 1) is not None
         ahead = DRAWN_AHEAD // 16 if is_noisy else DRAWN_AHEAD  # a layer's noise takes much more memory than a draw
         for start in range(0, vector_steps, ahead):
@@ -169,7 +136,7 @@ class Generation:
         self._store(self.obs, flat, batch)
         self.obs, self.info = batch.obs, batch.info
         self._learn(index)
-        self.progress(self.lanes.num_lanes)
+        self.segment.progress(self.lanes.num_lanes)
 
     def _store(self, obs: Any, action: np.ndarray, batch: StepBatch) -> None:
         reward = self.options.learned_reward(batch.reward)
@@ -221,7 +188,9 @@ class Generation:
             if not self.memory.prioritized:
                 weight[row, :size] = 1 / size
                 continue
-            done = self.begun + (index + 1) * self.num_envs  # with this vector step, so that the last one has β = 1
+            done = (
+                self.segment.begun + (index + 1) * self.num_envs
+            )  # with this vector step, so that the last one has β = 1
             beta = beta_schedule(float(getattr(self.agents[member], "beta", 0.4)), done, self.options.max_steps)
             weight[:, row, :size] = self.memory.weights(indices[:, row, :size], beta) / size
         made = torch.from_numpy(weight).to(like.device, like.dtype)
@@ -284,105 +253,3 @@ class Generation:
 def _seen(obs: Any, update: int, member: int, size: int) -> Any:
     """The first `size` observations of one member in one update, from those [updates, N_g, B, ...] of all."""
     return map_leaves(lambda x: x[update, member, :size], obs)
-
-
-class AgentLoop:
-    """One generation of one agent that brings its own `get_action` and `learn`: custom and duck-typed algorithms."""
-
-    def __init__(
-        self,
-        agent: Any,
-        lanes: Lanes,
-        replay: SharedReplay,
-        options: OffPolicyOptions,
-        start: np.ndarray,
-        begun: int,
-        epsilon: float,
-        progress: Callable[[int], None],
-    ) -> None:
-        self.agent, self.lanes, self.replay, self.options = agent, lanes, replay, options
-        self.memory, self.begun = replay.memory, begun
-        self.epsilon, self.progress = epsilon, progress
-        self.tally = MemberTally()
-        replay.interrupt()
-        self.obs, self.info = lanes.reset(start)
-        parameters = inspect.signature(agent.get_action).parameters
-        passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-        self._takes_epsilon = "epsilon" in parameters or passes_on  # a wrapper's *args, **kwargs reach its agent
-        self._takes_mask = "action_mask" in parameters
-        self._environment_action = getattr(agent, "environment_action", None)  # stored actions may be raw ones
-        self._tracker = EpisodeTracker(lanes.num_lanes)
-        self._schedule = Schedule.of(int(getattr(agent, "learn_step", 1)), lanes.num_lanes)
-
-    def run(self, vector_steps: int) -> float:
-        """Make `vector_steps` vector steps; returns the exploration rate of the next one."""
-        if callable(getattr(self.agent, "set_training_mode", None)):
-            self.agent.set_training_mode(True)
-        for index in range(vector_steps):
-            self._step(index)
-        return self.epsilon
-
-    def _act(self) -> np.ndarray:
-        arguments: dict[str, Any] = {"epsilon": self.epsilon} if self._takes_epsilon else {}
-        count = int(getattr(self.lanes.single_action_space, "n", 0))
-        mask = action_mask(self.info, self.lanes.num_lanes, count) if self.info and count else None
-        if mask is not None and self._takes_mask:
-            arguments["action_mask"] = mask
-        action = self.agent.get_action(self.obs, **arguments)
-        if isinstance(action, Tensor):
-            action = action.detach().cpu().numpy()
-        space = self.lanes.single_action_space
-        if space is None:  # a duck-typed environment: whatever the agent answers, one row per lane
-            return np.asarray(action).reshape(self.lanes.num_lanes, *np.shape(action)[1:])
-        if self._environment_action is not None:  # raw: its shape is the algorithm's own
-            return np.asarray(action)
-        return np.asarray(action).reshape(self.lanes.num_lanes, *(space.shape or ()))
-
-    def _step(self, index: int) -> None:
-        action = self._act()
-        self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
-        batch = self.lanes.step(action if self._environment_action is None else self._environment_action(action))
-        reward = self.options.learned_reward(batch.reward)
-        if callable(getattr(self.memory, "write", None)):
-            self.replay.write(self.obs, action, reward, batch, int(getattr(self.lanes.single_action_space, "n", 0)))
-        else:
-            self._store_elsewhere(action, reward, batch)
-        self.tally.scores += self._tracker.update(batch).returns.tolist()
-        self.obs, self.info = batch.obs, batch.info
-        self.tally.env_steps += self.lanes.num_lanes
-        if self.memory.counter > self.options.learning_delay and index % self._schedule.interval == 0:
-            self._learn(index)
-        self.progress(self.lanes.num_lanes)
-
-    def _store_elsewhere(self, action: np.ndarray, reward: np.ndarray, batch: StepBatch) -> None:
-        keep = batch.mask
-        fields = (self.obs, action, reward, batch.final_obs, batch.terminated)
-        self.memory.save_to_memory(*(map_leaves(lambda x: np.asarray(x)[keep], f) for f in fields), is_vectorised=True)
-
-    def _learn(self, index: int) -> None:
-        size = int(getattr(self.agent, "batch_size", 64))
-        if len(self.memory) < size:
-            return
-        for _ in range(self._schedule.count):
-            loss = self._learn_once(size, index)
-            self.tally.updates += 1
-            if isinstance(loss, int | float):
-                self.tally.loss_sum += float(loss)
-
-    def _learn_once(self, size: int, index: int) -> Any:
-        """One `learn`, called as published for what the memory is; returns what it reports as its loss."""
-        n_step_memory = self.replay.n_step_memory
-        if not self.replay.prioritized and n_step_memory is None:
-            return self.agent.learn(self.memory.sample(size))
-        if not self.replay.prioritized:
-            experiences = self.memory.sample(size, return_idx=True)
-            return self.agent.learn(experiences, n_experiences=n_step_memory.sample_from_indices(experiences["idxs"]))
-        done = self.begun + (index + 1) * self.lanes.num_lanes
-        beta = beta_schedule(float(getattr(self.agent, "beta", 0.4)), done, self.options.max_steps)
-        experiences = self.memory.sample(size, beta)
-        extra = {}
-        if n_step_memory is not None:
-            extra["n_experiences"] = n_step_memory.sample_from_indices(experiences["idxs"])
-        loss, indices, priorities = self.agent.learn(experiences, per=True, **extra)
-        self.memory.update_priorities(indices, priorities)
-        return loss

@@ -11,7 +11,7 @@ from agilerl.envs.swapped import ChannelsFirstLanes
 from agilerl.learners.fused import Learner, SequentialLearner
 from agilerl.rng import Purpose, seeds
 from agilerl.rollouts.evaluate import evaluate
-from agilerl.training.options import OffPolicyOptions
+from agilerl.training.options import LoopOptions
 
 # Blocks of `Purpose.EVALUATION` seeds within one generation, so that no two uses share an episode.
 _FITNESS, _RESCORE = 0, 1
@@ -27,7 +27,7 @@ class Evaluator:
         env_steps: environment steps of all evaluations so far.
     """
 
-    def __init__(self, env: Any, options: OffPolicyOptions, seed: int) -> None:
+    def __init__(self, env: Any, options: LoopOptions, seed: int) -> None:
         self.env, self.options, self.seed = env, options, seed
         self.env_steps = 0
         self._num_envs = max(1, int(getattr(env, "num_envs", 1)))

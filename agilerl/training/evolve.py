@@ -24,7 +24,8 @@ from agilerl.hpo.tournament import TournamentSelection
 from agilerl.networks.spaces import is_image
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.run_dir import RunDirectory
-from agilerl.training.loop import OffPolicyLoop
+from agilerl.training.loop import TrainingLoop
+from agilerl.training.off_policy import OffPolicySource
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.result import EvolveResult
 
@@ -56,11 +57,12 @@ def run_manifest(
     for agent in population:
         agent.environment = environment_facts(manifest, env)
     tournament, mutation = make_evolution(manifest, seed, device) if evolution else (None, None)
-    loop = OffPolicyLoop(
+    options = make_options(manifest)
+    loop = TrainingLoop(
         population,
         train_env,
-        make_replay(manifest, device),
-        make_options(manifest),
+        OffPolicySource(make_replay(manifest, device), options),
+        options,
         seed=seed,
         tournament=tournament,
         mutation=mutation,

@@ -12,25 +12,23 @@ import numpy as np
 from agilerl.envs.step import Lanes, as_lanes
 from agilerl.envs.swapped import ChannelsFirstLanes
 from agilerl.learners.fused import Learner, choose_learner
-from agilerl.rng import Purpose, seeds
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan, Sink
 from agilerl.threads import one_thread
-from agilerl.training.collect import AgentLoop, Generation, MemberTally
 from agilerl.training.evaluation import Evaluator
-from agilerl.training.options import OffPolicyOptions
+from agilerl.training.options import LoopOptions
 from agilerl.training.population import has_update, save_population, set_training_mode
 from agilerl.training.records import birth_of, member_records
-from agilerl.training.replay import SharedReplay
 from agilerl.training.result import EvolveResult
+from agilerl.training.source import MemberTally, Segment, Source
 
 
-class OffPolicyLoop:
-    """Trains a population from shared replay and evolves it.
+class TrainingLoop:
+    """Trains a population and evolves it.
 
     Args:
         population: the agents; evolved in place of the list's elements, the list itself is not changed.
         env: environment to train in: what `make_vect_envs` built, any vector environment, or a single one.
-        memory: shared replay buffer. n_step_memory: n-step transitions beside it, see `training.replay`.
+        source: where experience comes from.
         options: what to do. seed: run seed of every random stream.
         tournament, mutation: both or neither; without them the population trains unevolved.
         sinks: where records go.
@@ -43,8 +41,8 @@ class OffPolicyLoop:
         self,
         population: Sequence[Any],
         env: Any,
-        memory: Any,
-        options: OffPolicyOptions,
+        source: Source,
+        options: LoopOptions,
         *,
         seed: int,
         tournament: Any = None,
@@ -53,12 +51,11 @@ class OffPolicyLoop:
         eval_env: Any = None,
         env_id: str = "",
         on_best: Callable[[Any], None] | None = None,
-        n_step_memory: Any = None,
     ) -> None:
         self.population = list(population)
         self.on_best = on_best
         self.env, self.options, self.seed = env, options, seed
-        self.replay = SharedReplay(memory, n_step_memory)
+        self.source = source
         self.tournament, self.mutation, self.sinks = tournament, mutation, list(sinks)
         self.env_id = env_id
         self.num_envs = max(1, int(getattr(env, "num_envs", 1)))
@@ -69,7 +66,6 @@ class OffPolicyLoop:
         self.lanes = self._make_lanes()
         self.evaluator = Evaluator(eval_env if eval_env is not None else env, options, seed)
         self.result = EvolveResult(self.population, None)
-        self.epsilon = options.eps_start
         self._parents: dict[int, int | None] = {a.index: None for a in self.population}
         self._labels: dict[int, str] = {}
         self._saved_steps = 0
@@ -162,57 +158,29 @@ class OffPolicyLoop:
         return stop
 
     def _collect(self, number: int) -> list[MemberTally]:
-        vector_steps = max(1, self.options.evo_steps // self.num_envs)
         slots = list(range(len(self.population)))
-        if self.learner_kind == "agents":
-            tallies, epsilon = [], self.epsilon
-            for slot, agent in enumerate(self.population):
-                start = seeds(self.seed, Purpose.ENVIRONMENT, self.lanes.num_lanes, number, slot)
-                loop = AgentLoop(
-                    agent,
-                    self.lanes,
-                    self.replay,
-                    self.options,
-                    start,
-                    self.result.env_steps_member,
-                    self.epsilon,
-                    self._progress(len(slots)),
-                )
-                epsilon = loop.run(vector_steps)
-                tallies.append(loop.tally)
-            self.epsilon = epsilon
-        else:
-            groups = [slots] if self.lockstep else [[slot] for slot in slots]
-            tallies = self._train(groups, number, vector_steps)
+        groups = [slots] if self.lockstep else [[slot] for slot in slots]
+        progress, tallies = self._progress(len(slots)), []
+        for group in groups:
+            segment = Segment(
+                agents=[self.population[slot] for slot in group],
+                slots=group,
+                lanes=self.lanes,
+                run_seed=self.seed,
+                number=number,
+                begun=self.result.env_steps_member,
+                vector_steps=max(1, self.options.evo_steps // self.num_envs),
+                progress=progress,
+            )
+            if self.learner_kind == "agents":
+                tallies.append(self.source.train_alone(segment))
+                continue
+            with self._adopted(segment.agents) as learner:
+                tallies += self.source.train(segment, learner)
+        self.source.end_generation()
         for agent, tally in zip(self.population, tallies, strict=True):
             agent.steps[-1] += tally.env_steps
             agent.scores += tally.scores
-        return tallies
-
-    def _train(self, groups: list[list[int]], number: int, vector_steps: int) -> list[MemberTally]:
-        tallies: list[MemberTally] = []
-        epsilon = self.epsilon
-        for group in groups:
-            agents = [self.population[slot] for slot in group]
-            for agent in agents:
-                agent.set_training_mode(True)
-            with self._adopted(agents) as learner:
-                part = Generation(
-                    agents,
-                    group,
-                    learner,
-                    self.lanes,
-                    self.replay,
-                    self.options,
-                    self.seed,
-                    number,
-                    self.result.env_steps_member,
-                    self.epsilon,
-                    self._progress(len(self.population)),
-                )
-                epsilon = part.run(vector_steps)
-            tallies += part.tallies
-        self.epsilon = epsilon
         return tallies
 
     @contextlib.contextmanager
@@ -367,7 +335,7 @@ class OffPolicyLoop:
             evaluation_env_steps=self.evaluator.env_steps,
             updates=self.result.updates,
             seconds=time.perf_counter() - self._wall,
-            epsilon=self.epsilon,
+            epsilon=self.source.epsilon,
             births=births,
             confirmation=confirmation,
         )

@@ -11,25 +11,21 @@ from agilerl.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class OffPolicyOptions:
-    """Options of the off-policy loop.
+class LoopOptions:
+    """Options of the loop, whatever the experience comes from.
 
     Attributes:
         max_steps: environment steps per member. evo_steps: steps per member between evaluations (a generation).
         eval_steps: cut evaluation episodes there; None runs to their end.
         eval_episodes: evaluation episodes per member and generation.
-        learning_delay: steps of the whole population stored before learning starts.
-        random_steps: steps of the whole population, from the first on, with uniformly random actions.
-        eps_start, eps_end, eps_decay: exploration, multiplied by `eps_decay` every vector step.
-        explore_hold: longest time, in vector steps, for which a random action is held; 1 draws anew each step.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
         fitness_window: how many evaluations a stop averages.
         confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none.
         evolve_from: share of the budget before which nothing is selected or mutated.
         evolve_last: whether the last generation is evolved too, as published; its children never train.
         rescore_episodes: extra episodes for the two fittest before selection.
-        reward_scale: factor on stored rewards; scores and fitness are never scaled.
-        clip_rewards: store the sign of a reward (Mnih et al. 2015, methods), times `reward_scale`.
+        reward_scale: factor on the rewards that are learned from; scores and fitness are never scaled.
+        clip_rewards: learn from the sign of a reward (Mnih et al. 2015, methods), times `reward_scale`.
         lockstep: whether members act at the same time on replicas of the environment.
         learner: "auto", "fused" or "sequential".
         swap_channels: images are [H, W, C].
@@ -40,12 +36,6 @@ class OffPolicyOptions:
     evo_steps: int = 10_000
     eval_steps: int | None = None
     eval_episodes: int = 16
-    learning_delay: int = 0
-    random_steps: int = 0
-    eps_start: float = 1.0
-    eps_end: float = 0.1
-    eps_decay: float = 0.995
-    explore_hold: int = 1
     target: float | None = None
     fitness_window: int = 1
     confirm_episodes: int = 0
@@ -63,26 +53,52 @@ class OffPolicyOptions:
     overwrite_checkpoints: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "evo_steps", "eval_episodes", "fitness_window", "explore_hold"):
+        for name in ("max_steps", "evo_steps", "eval_episodes", "fitness_window"):
             _at_least(name, getattr(self, name), 1)
-        for name in ("learning_delay", "random_steps", "confirm_episodes", "rescore_episodes"):
+        for name in ("confirm_episodes", "rescore_episodes"):
             _at_least(name, getattr(self, name), 0)
         for name in ("eval_steps", "checkpoint"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
-        for name in ("eps_start", "eps_end", "evolve_from"):
-            _within(name, getattr(self, name), 0, 1)
-        if not 0 < self.eps_decay <= 1:
-            raise ConfigError(f"eps_decay must be in (0, 1]; got {self.eps_decay!r}. fix: 0.995 per vector step.")
+        _within("evolve_from", self.evolve_from, 0, 1)
 
     def learned_reward(self, reward: np.ndarray) -> np.ndarray:
-        """Rewards as they are stored."""
+        """Rewards as they are learned from."""
         reward = np.sign(reward) if self.clip_rewards else reward
         return reward if self.reward_scale == 1.0 else reward * self.reward_scale
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able, for `run.json`."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True)
+class OffPolicyOptions(LoopOptions):
+    """Options of training from replay, beside those of the loop.
+
+    Attributes:
+        learning_delay: steps of the whole population stored before learning starts.
+        random_steps: steps of the whole population, from the first on, with uniformly random actions.
+        eps_start, eps_end, eps_decay: exploration, multiplied by `eps_decay` every vector step.
+        explore_hold: longest time, in vector steps, for which a random action is held; 1 draws anew each step.
+    """
+
+    learning_delay: int = 0
+    random_steps: int = 0
+    eps_start: float = 1.0
+    eps_end: float = 0.1
+    eps_decay: float = 0.995
+    explore_hold: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least("explore_hold", self.explore_hold, 1)
+        for name in ("learning_delay", "random_steps"):
+            _at_least(name, getattr(self, name), 0)
+        for name in ("eps_start", "eps_end"):
+            _within(name, getattr(self, name), 0, 1)
+        if not 0 < self.eps_decay <= 1:
+            raise ConfigError(f"eps_decay must be in (0, 1]; got {self.eps_decay!r}. fix: 0.995 per vector step.")
 
 
 def _at_least(name: str, value: Any, least: int) -> None:

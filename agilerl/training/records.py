@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.telemetry.record import Birth, MemberRecord
-from agilerl.training.collect import MemberTally
+from agilerl.training.source import MemberTally
 
 
 def member_records(

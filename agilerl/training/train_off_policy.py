@@ -18,7 +18,8 @@ from agilerl.rng import resolve_seed
 from agilerl.telemetry.progress import TqdmSink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
-from agilerl.training.loop import OffPolicyLoop
+from agilerl.training.loop import TrainingLoop
+from agilerl.training.off_policy import OffPolicySource
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.population import check_population
 
@@ -145,17 +146,16 @@ def train_off_policy(
         chosen.append(
             WandbSink(api_key=wandb_api_key, config={**(INIT_HP or {}), **(MUT_P or {})}, **(wandb_kwargs or {}))
         )
-    loop = OffPolicyLoop(
+    loop = TrainingLoop(
         pop,
         env,
-        memory,
+        OffPolicySource(memory, options, n_step_memory),
         options,
         seed=run_seed,
         tournament=tournament,
         mutation=mutation,
         sinks=chosen,
         env_id=env_name,
-        n_step_memory=n_step_memory,
     )
     result = loop.run()
     if save_elite:

@@ -332,12 +332,15 @@ def test_images_are_turned_and_scaled_alike_wherever_the_channels_are() -> None:
         net = {"encoder_config": {"channel_size": [4], "kernel_size": [3], "stride_size": [1]}, "latent_dim": 16}
         pop = create_population("DQN", net, {"BATCH_SIZE": 8, "LEARN_STEP": 2}, built_for, CHOICE, population_size=2,
                                 seed=3)  # fmt: skip
-        pop, fitness = train(pop, env, ReplayBuffer(100), 2, swap_channels=swap)
+        for agent in pop:
+            agent.actor.double()
+            agent.actor_target.double()
+        pop, fitness = train(pop, env, ReplayBuffer(100, dtype=torch.float64), 2, swap_channels=swap)
         assert pop[0].test(env, swap_channels=swap, loop=2) >= 0
         found.append((torch.cat([weights(a) for a in pop]), fitness))
         env.close()
     for other, fitness in found[1:]:
-        assert torch.equal(other, found[0][0])
+        torch.testing.assert_close(other, found[0][0], rtol=0, atol=1e-12)
         assert fitness == found[0][1]
 
 

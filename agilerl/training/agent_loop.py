@@ -1,0 +1,111 @@
+"""One generation of an agent that brings its own `learn`: custom and duck-typed algorithms."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from agilerl.components.prioritized import beta_schedule
+from agilerl.envs.step import StepBatch, action_mask
+from agilerl.rollouts.off_policy import EpisodeTracker
+from agilerl.training.collect import Schedule
+from agilerl.training.options import OffPolicyOptions
+from agilerl.training.replay import SharedReplay
+from agilerl.training.source import MemberTally, Segment
+from agilerl.tree import map_leaves
+
+
+class AgentLoop:
+    """One generation of one agent that brings its own `get_action` and `learn`: custom and duck-typed algorithms."""
+
+    def __init__(self, segment: Segment, replay: SharedReplay, options: OffPolicyOptions, epsilon: float) -> None:
+        (self.agent,) = segment.agents
+        agent, lanes = self.agent, segment.lanes
+        self.segment, self.lanes, self.replay, self.options = segment, lanes, replay, options
+        self.memory, self.epsilon = replay.memory, epsilon
+        self.tally = MemberTally()
+        replay.interrupt()
+        self.obs, self.info = lanes.reset(segment.lane_seeds())
+        parameters = inspect.signature(agent.get_action).parameters
+        passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        self._takes_epsilon = "epsilon" in parameters or passes_on  # a wrapper's *args, **kwargs reach its agent
+        self._takes_mask = "action_mask" in parameters
+        self._environment_action = getattr(agent, "environment_action", None)  # stored actions may be raw ones
+        self._tracker = EpisodeTracker(lanes.num_lanes)
+        self._schedule = Schedule.of(int(getattr(agent, "learn_step", 1)), lanes.num_lanes)
+
+    def run(self) -> float:
+        """Make the segment's vector steps; returns the exploration rate of the next one."""
+        if callable(getattr(self.agent, "set_training_mode", None)):
+            self.agent.set_training_mode(True)
+        for index in range(self.segment.vector_steps):
+            self._step(index)
+        return self.epsilon
+
+    def _act(self) -> np.ndarray:
+        arguments: dict[str, Any] = {"epsilon": self.epsilon} if self._takes_epsilon else {}
+        count = int(getattr(self.lanes.single_action_space, "n", 0))
+        mask = action_mask(self.info, self.lanes.num_lanes, count) if self.info and count else None
+        if mask is not None and self._takes_mask:
+            arguments["action_mask"] = mask
+        action = self.agent.get_action(self.obs, **arguments)
+        if isinstance(action, Tensor):
+            action = action.detach().cpu().numpy()
+        space = self.lanes.single_action_space
+        if space is None:  # a duck-typed environment: whatever the agent answers, one row per lane
+            return np.asarray(action).reshape(self.lanes.num_lanes, *np.shape(action)[1:])
+        if self._environment_action is not None:  # raw: its shape is the algorithm's own
+            return np.asarray(action)
+        return np.asarray(action).reshape(self.lanes.num_lanes, *(space.shape or ()))
+
+    def _step(self, index: int) -> None:
+        action = self._act()
+        self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
+        batch = self.lanes.step(action if self._environment_action is None else self._environment_action(action))
+        reward = self.options.learned_reward(batch.reward)
+        if callable(getattr(self.memory, "write", None)):
+            self.replay.write(self.obs, action, reward, batch, int(getattr(self.lanes.single_action_space, "n", 0)))
+        else:
+            self._store_elsewhere(action, reward, batch)
+        self.tally.scores += self._tracker.update(batch).returns.tolist()
+        self.obs, self.info = batch.obs, batch.info
+        self.tally.env_steps += self.lanes.num_lanes
+        if self.memory.counter > self.options.learning_delay and index % self._schedule.interval == 0:
+            self._learn(index)
+        self.segment.progress(self.lanes.num_lanes)
+
+    def _store_elsewhere(self, action: np.ndarray, reward: np.ndarray, batch: StepBatch) -> None:
+        keep = batch.mask
+        fields = (self.obs, action, reward, batch.final_obs, batch.terminated)
+        self.memory.save_to_memory(*(map_leaves(lambda x: np.asarray(x)[keep], f) for f in fields), is_vectorised=True)
+
+    def _learn(self, index: int) -> None:
+        size = int(getattr(self.agent, "batch_size", 64))
+        if len(self.memory) < size:
+            return
+        for _ in range(self._schedule.count):
+            loss = self._learn_once(size, index)
+            self.tally.updates += 1
+            if isinstance(loss, int | float):
+                self.tally.loss_sum += float(loss)
+
+    def _learn_once(self, size: int, index: int) -> Any:
+        """One `learn`, called as published for what the memory is; returns what it reports as its loss."""
+        n_step_memory = self.replay.n_step_memory
+        if not self.replay.prioritized and n_step_memory is None:
+            return self.agent.learn(self.memory.sample(size))
+        if not self.replay.prioritized:
+            experiences = self.memory.sample(size, return_idx=True)
+            return self.agent.learn(experiences, n_experiences=n_step_memory.sample_from_indices(experiences["idxs"]))
+        done = self.segment.begun + (index + 1) * self.lanes.num_lanes
+        beta = beta_schedule(float(getattr(self.agent, "beta", 0.4)), done, self.options.max_steps)
+        experiences = self.memory.sample(size, beta)
+        extra = {}
+        if n_step_memory is not None:
+            extra["n_experiences"] = n_step_memory.sample_from_indices(experiences["idxs"])
+        loss, indices, priorities = self.agent.learn(experiences, per=True, **extra)
+        self.memory.update_priorities(indices, priorities)
+        return loss
