@@ -52,6 +52,8 @@ class FrameStore:
         self._side = {part: self._empty(field, 0) for part, field in self.fields.items()}
         self._references = np.zeros(capacity + 1, dtype=np.int64)
         self._references[0] = 1
+        self._epochs = np.zeros(capacity + 1, dtype=np.int64)  # in which epoch each frame was placed
+        self._epoch = 0
         self._free: list[int] = []
         self._used = 1  # frame numbers ever given out
         self._lane_frame = np.zeros(0, dtype=np.int64)  # frame of each lane's last s'; 0: none
@@ -160,15 +162,41 @@ class FrameStore:
 
     # -- state -------------------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """Everything as plain data; copies."""
+    def next_epoch(self) -> int:
+        """Begin an epoch: what is placed from now on belongs to it. Returns its number."""
+        self._epoch += 1
+        return self._epoch
+
+    def oldest_epoch(self) -> int:
+        """The epoch of the oldest frame that is still referred to."""
+        alive = np.flatnonzero(self._references[1:] > 0) + 1
+        return int(self._epochs[alive].min(initial=self._epoch))
+
+    def placed_since(self, epoch: int) -> dict[str, Any]:
+        """The frames placed in `epoch` or later that are still referred to: their numbers, epochs and contents."""
+        alive = np.flatnonzero((self._references > 0) & (self._epochs >= epoch))
+        alive = alive[alive > 0]
+        parts = {"/".join(part): self._take(part, alive).cpu() for part in self.fields}
+        return {"numbers": torch.from_numpy(alive), "epochs": torch.from_numpy(self._epochs[alive]), "parts": parts}
+
+    def load_placed(self, placed: Mapping[str, Any]) -> None:
+        """Put contents that `placed_since` returned back into frames that this store, by its state, knows."""
+        numbers = placed["numbers"].numpy()
+        current = (self._epochs[numbers] == placed["epochs"].numpy()) & (numbers < self._used)
+        self._fill(numbers[current], {part: placed["parts"]["/".join(part)].numpy()[current] for part in self.fields})
+
+    def state(self, *, contents: bool = True) -> dict[str, Any]:
+        """Everything as plain data, copies; without the images themselves unless `contents`."""
         split = min(self._used, self.capacity + 1)
+        main, side = (split, self._used - split) if contents else (0, 0)
         return {
             "fields": [field_state(field) for field in self.fields.values()],
             "used": self._used,
-            "main": {"/".join(part): _copy(block[:split]) for part, block in self._main.items()},
-            "side": {"/".join(part): _copy(block[: self._used - split]) for part, block in self._side.items()},
+            "main": {"/".join(part): _copy(block[:main]) for part, block in self._main.items()},
+            "side": {"/".join(part): _copy(block[:side]) for part, block in self._side.items()},
             "references": _copy(self._references[: self._used]),
+            "epochs": _copy(self._epochs[: self._used]),
+            "epoch": self._epoch,
             "free": torch.tensor(self._free, dtype=torch.int64),
             "lane_frame": _copy(self._lane_frame),
             "lane_words": {"/".join(part): _copy(values) for part, values in self._lane_words.items()},
@@ -186,6 +214,8 @@ class FrameStore:
                 on_host = isinstance(block[part], np.ndarray)
                 block[part][: len(values)] = values.cpu().numpy() if on_host else values.to(device)
         store._references[:used] = state["references"].cpu().numpy()
+        store._epochs[:used] = state["epochs"].cpu().numpy()
+        store._epoch = int(state["epoch"])
         store._used, store._free = used, state["free"].tolist()
         store._lane_frame = state["lane_frame"].cpu().numpy().copy()
         store._lane_words = {part: state["lane_words"]["/".join(part)].cpu().numpy().copy() for part in store.fields}
@@ -238,6 +268,13 @@ class FrameStore:
         self._used = fresh.stop
         self._grow(self._used)
         frames = np.array([*reused, *fresh], dtype=np.int64)
+        self._fill(frames, leaves)
+        self._references[frames] = 1
+        self._epochs[frames] = self._epoch
+        return frames
+
+    def _fill(self, frames: np.ndarray, leaves: Leaves) -> None:
+        """Write the values `leaves` [k, ...] into `frames` [k]."""
         is_aside = frames > self.capacity
         for part, values in leaves.items():
             for block, chosen, shift in ((self._main, ~is_aside, 0), (self._side, is_aside, self.capacity + 1)):
@@ -247,8 +284,6 @@ class FrameStore:
                     if not isinstance(block[part], np.ndarray):
                         at, given = (torch.from_numpy(x).to(self.device) for x in (at, given))
                     block[part][at] = given
-        self._references[frames] = 1
-        return frames
 
     def _grow(self, used: int) -> None:
         """Room for `used` frames; the side store grows by half at least, so that growing is rare."""
@@ -261,7 +296,9 @@ class FrameStore:
             self._side[part][: len(old)] = old
         references = np.zeros(self.capacity + 1 + aside, dtype=np.int64)
         references[:have] = self._references
-        self._references = references
+        epochs = np.zeros_like(references)
+        epochs[:have] = self._epochs
+        self._references, self._epochs = references, epochs
 
 
 def frames_in(rows: Mapping[Path, np.ndarray]) -> np.ndarray:

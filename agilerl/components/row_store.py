@@ -180,6 +180,19 @@ class RowStore:
         own = {"/".join(path): tensor[:size].clone() for path, tensor in self.own.items()}
         return {"fields": fields, "packed": self.packed[:size].clone(), "own": own}
 
+    def piece(self, start: int, count: int) -> dict[str, Any]:
+        """Copies of `count` rows from `start` on, round the end of the memory: tensors on the host."""
+        index = (start + torch.arange(count)) % self.max_size
+        own = {"/".join(path): tensor[index.to(self.device)].cpu() for path, tensor in self.own.items()}
+        return {"packed": self.packed[index.to(self.device)].cpu(), "own": own}
+
+    def load_piece(self, start: int, piece: Mapping[str, Any]) -> None:
+        """Write what `piece` returned to `start` and the places behind it."""
+        index = ((start + torch.arange(len(piece["packed"]))) % self.max_size).to(self.device)
+        self.packed[index] = piece["packed"].to(self.device)
+        for path, tensor in self.own.items():
+            tensor[index] = piece["own"]["/".join(path)].to(self.device)
+
     @classmethod
     def from_state(cls, state: Mapping[str, Any], max_size: int, dtype: torch.dtype, device: torch.device) -> RowStore:
         """A store with the rows of `state`, which are at most `max_size`."""
