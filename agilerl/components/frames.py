@@ -185,6 +185,24 @@ class FrameStore:
         current = (self._epochs[numbers] == placed["epochs"].numpy()) & (numbers < self._used)
         self._fill(numbers[current], {part: placed["parts"]["/".join(part)].numpy()[current] for part in self.fields})
 
+    def whole(self, placed: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """[frames] bool: whose contents are in one of these pieces (and those of the frame of nothing)."""
+        found = np.zeros(len(self._references), dtype=bool)
+        found[0] = True
+        for piece in placed:
+            numbers = piece["numbers"].numpy()
+            found[numbers[self._epochs[numbers] == piece["epochs"].numpy()]] = True
+        return found
+
+    def recount(self, holders: Sequence[np.ndarray]) -> None:
+        """Exactly these references, each array [k] with one for each frame number in it; lanes begin anew."""
+        self._references[:] = 0
+        self._make_lanes(0, keep=True)
+        for frames in holders:
+            np.add.at(self._references, frames, 1)
+        self._references[0] = 1
+        self._free = np.flatnonzero(self._references[: self._used] == 0).tolist()
+
     def state(self, *, contents: bool = True) -> dict[str, Any]:
         """Everything as plain data, copies; without the images themselves unless `contents`."""
         split = min(self._used, self.capacity + 1)
@@ -239,7 +257,7 @@ class FrameStore:
         """As many lanes as `count`; those before are forgotten unless `keep`."""
         if not keep:
             self.release(self._lane_frame)
-        frames, words = self._lane_frame, self._lane_words
+        frames, words = self._lane_frame[:count], self._lane_words
         self._lane_frame = np.zeros(count, dtype=np.int64)
         self._lane_words = {
             part: _as_words(np.zeros((count, *field.shape), numpy_dtype(field.dtype)))
@@ -248,7 +266,7 @@ class FrameStore:
         if keep:
             self._lane_frame[: len(frames)] = frames
             for part, values in self._lane_words.items():
-                values[: len(frames)] = words[part]
+                values[: len(frames)] = words[part][:count]
 
     def _is_known(self, obs: Leaves, lanes: np.ndarray) -> np.ndarray:
         """[K] whether the observation is, to the bit, the last s' of its lane."""

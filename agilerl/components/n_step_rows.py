@@ -138,6 +138,10 @@ class NStepRows(ReplayBuffer):
         parts += [] if self._finished is None else [self._finished.lane]
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
+    def keep_rows(self, rows: np.ndarray) -> None:
+        self._windows, self._finished, self._earlier = None, None, None  # open ones may hold what is lost
+        super().keep_rows(rows)
+
     # -- state -------------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:

@@ -193,6 +193,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.max_priority = own["max_priority"]
         self._set_range(0, len(self), own["scaled"].cpu().numpy())
 
+    def keep_rows(self, rows: np.ndarray) -> None:
+        scaled, largest = self._sums[self._places(rows)], self.max_priority
+        super().keep_rows(rows)
+        self._forget()
+        self.max_priority = largest
+        self._set_range(0, len(self), scaled)
+
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _scaled(self, priorities: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agilerl.components.data import to_tensordict
 from agilerl.components.frames import FRAME, NEXT_FRAME, FrameStore, frames_in, shared_fields
-from agilerl.components.ring_log import Changes, Mark
+from agilerl.components.ring_pieces import InPieces
 from agilerl.components.row_store import (
     Field,
     Path,
@@ -27,7 +27,7 @@ from agilerl.components.row_store import (
 from agilerl.errors import ConfigError, RunError, ShapeError
 
 
-class RowRing:
+class RowRing(InPieces):
     """The last `max_size` rows; the fields and their shapes are those of the first rows.
 
     Small fields lie side by side in one packed row, the others have memory of their own (`RowStore`). If the first rows
@@ -54,7 +54,8 @@ class RowRing:
         self._store: RowStore | None = None  # made with the first rows, frame numbers in place of images
         self._size = 0
         self._position = 0
-        self._log = 0  # which life of the contents: marks of another one say nothing about this one
+        self._log = 0
+        self._oldest_row = 0
 
     def __len__(self) -> int:
         return self._size
@@ -104,7 +105,7 @@ class RowRing:
         """Forget everything, the fields too."""
         self._store, self._size, self._position, self.counter = None, 0, 0, 0
         self._fields, self._frames, self._names = None, None, {}
-        self._log += 1
+        self._log, self._oldest_row = self._log + 1, 0
 
     def state(self, *, rows: bool = True) -> dict[str, Any]:
         """Contents and counters as nested dicts of tensors, numbers and strings; a copy.
@@ -118,6 +119,7 @@ class RowRing:
             "counter": self.counter,
             "size": self._size,
             "position": self._position,
+            "oldest_row": self._oldest_row,
             "names": dict(self._names),
             "fields": None if self._fields is None else [field_state(field) for field in self._fields.values()],
             "frames": None if self._frames is None else self._frames.state(contents=rows),
@@ -142,35 +144,7 @@ class RowRing:
         self._store = None if rows is None else RowStore.from_state(rows, self.max_size, self.dtype, self.device)
         self.counter, self._size, self._position = state["counter"], state["size"], state["position"]
         self._names = dict(state["names"])
-        self._log += 1
-
-    # -- piece by piece ----------------------------------------------------------------------------------------------
-
-    def mark(self) -> Mark:
-        """This moment, from which `changes` goes on."""
-        return Mark(self._log, self.counter, 0 if self._frames is None else self._frames.next_epoch())
-
-    def changes(self, since: Mark | None = None) -> Changes:
-        """The rows added, and the images placed, since a mark; all that there are where it is none of this contents."""
-        known = since if since is not None and since.log == self._log else Mark(self._log, 0, 0)
-        first = max(known.row, self.counter - self.max_size)
-        count = self.counter - first
-        start = (self._position - count) % self.max_size
-        rows = None if self._store is None or not count else self._store.piece(start, count)
-        frames = None if self._frames is None else self._frames.placed_since(known.epoch)
-        return Changes(first, count, start, rows, frames)
-
-    def load_changes(self, changes: Changes) -> None:
-        """Put back what `changes` returned, oldest first, into a buffer that has loaded the state without rows."""
-        if changes.rows is not None and self._store is not None:
-            self._store.load_piece(changes.start, changes.rows)
-        if changes.frames is not None and self._frames is not None:
-            self._frames.load_placed(changes.frames)
-
-    def needs(self) -> Mark:
-        """The oldest row and the oldest images that are still in the buffer."""
-        first = max(0, self.counter - self.max_size)
-        return Mark(self._log, first, 0 if self._frames is None else self._frames.oldest_epoch())
+        self._log, self._oldest_row = self._log + 1, state.get("oldest_row", 0)
 
     def _check(self, rows: Rows, in_lanes: bool) -> None:
         """Fix the fields at the first rows, and check further ones; `in_lanes`: row l follows on row l before."""

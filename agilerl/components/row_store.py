@@ -182,9 +182,13 @@ class RowStore:
 
     def piece(self, start: int, count: int) -> dict[str, Any]:
         """Copies of `count` rows from `start` on, round the end of the memory: tensors on the host."""
-        index = (start + torch.arange(count)) % self.max_size
-        own = {"/".join(path): tensor[index.to(self.device)].cpu() for path, tensor in self.own.items()}
-        return {"packed": self.packed[index.to(self.device)].cpu(), "own": own}
+        return self.piece_at((start + np.arange(count)) % self.max_size)
+
+    def piece_at(self, places: np.ndarray) -> dict[str, Any]:
+        """Copies of the rows at `places`: tensors on the host."""
+        index = torch.from_numpy(places).to(self.device)
+        own = {"/".join(path): tensor[index].cpu() for path, tensor in self.own.items()}
+        return {"packed": self.packed[index].cpu(), "own": own}
 
     def load_piece(self, start: int, piece: Mapping[str, Any]) -> None:
         """Write what `piece` returned to `start` and the places behind it."""
