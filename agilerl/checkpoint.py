@@ -116,7 +116,7 @@ def encode_tree(tree: Mapping[str, Any]) -> bytes:
 
 
 def digest_tree(tree: Mapping[str, Any]) -> str:
-    """sha256 of a tree's structure, numbers and tensors: equal trees have equal digests, whatever their files' bytes."""
+    """sha256 of a tree's structure, numbers and tensors; the bytes of two files with equal trees may differ."""
     structure = json.dumps(_encode(tree, "tree", {}), allow_nan=False, separators=(",", ":"))
     return _digest(structure.encode())
 

@@ -34,8 +34,12 @@ class BestAgent:
             better = self.confirmed is None and (self.agent is None or fitness > self.fitness)
         if better and callable(getattr(agent, "clone", None)):
             self.agent, self.confirmed, self.fitness, self.generation = agent.clone(), confirmed, fitness, generation
-            if self.on_best is not None:
-                self.on_best(self.agent)
+            self.announce()
+
+    def announce(self) -> None:
+        """Tell `on_best` of the copy, if there is one."""
+        if self.agent is not None and self.on_best is not None:
+            self.on_best(self.agent)
 
     def or_fittest(self, population: Sequence[Any], fitness: Sequence[float]) -> Any:
         """The copy; where none could be kept the fittest member stands, else the first."""

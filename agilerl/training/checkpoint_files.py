@@ -147,7 +147,7 @@ def generations(root: Path) -> list[Path]:
 
 
 def newest_checkpoint(root: Path) -> tuple[Saved | None, list[str]]:
-    """(the newest checkpoint that is whole, what was found damaged); damaged ones are renamed `bad-*`, never deleted."""
+    """(the newest checkpoint that is whole, what was damaged); damaged ones are renamed `bad-*`, never deleted."""
     found: list[str] = []
     for path in reversed(generations(root)):
         try:

@@ -136,6 +136,9 @@ class TrainingLoop:
     def run(self) -> EvolveResult:
         """Train until the target is reached or a member has used its budget."""
         is_resumed = self.store is not None and self.store.restore(self)
+        if is_resumed:
+            self.best.announce()
+            self.notes.append(f"continues after {self.result.generations} generations")
         founders = [] if is_resumed else [Birth(a.index, None, 0, "founder") for a in self.population]
         self.result.births += founders
         self._wall = time.perf_counter() - self.result.seconds

@@ -1,4 +1,4 @@
-"""Replay on disk: segments that are only appended to, in checksummed chunks; checkpoints say which chunks are theirs."""
+"""Replay on disk: segments that are only appended to, in checksummed chunks; checkpoints say which are theirs."""
 
 from __future__ import annotations
 

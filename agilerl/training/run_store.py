@@ -126,7 +126,7 @@ class RunStore:
         memories = loop_state.each_memory(loop, lambda name, memory: None)
         if memories.keys() != body["replay"].keys():
             raise RunError(
-                f"the run has the replay buffers {sorted(body['replay'])}; got {sorted(memories)}. fix: the same script."
+                f"the run has the replay buffers {sorted(body['replay'])}; got {sorted(memories)}. fix: the same ones."
             )
         chunks = {name: [Chunk.of(entry) for entry in entries] for name, entries in body["replay"].items()}
         self._logs = {name: ReplayLog(self.folder / "replay" / name) for name in memories}

@@ -23,8 +23,8 @@ def rebuild_memories(
 ) -> list[str]:
     """Fill `memories` from their states without rows and the chunks of their logs.
 
-    Where a chunk is damaged its rows are lost: the buffer then holds the others, moved together, in their order. Buffers
-    that are filled together lose the same rows.
+    Where a chunk is damaged its rows are lost: the buffer then holds the others, moved together, in their order.
+    Buffers that are filled together lose the same rows.
 
     Returns:
         What was lost.
