@@ -203,13 +203,14 @@ def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
             "replay_buffer.n_step sums rewards by one gamma for the whole population, so gamma cannot be in "
             "mutation.rl_hp_selection. fix: take gamma out of it, or n_step=1."
         )
+    settings: dict[str, Any] = {"device": device, "seed": manifest.training.seed}
     if asked.prioritized and n_step > 1:
-        return PrioritizedMultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, alpha=asked.alpha, device=device)
+        return PrioritizedMultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, alpha=asked.alpha, **settings)
     if asked.prioritized:
-        return PrioritizedReplayBuffer(size, alpha=asked.alpha, device=device)
+        return PrioritizedReplayBuffer(size, alpha=asked.alpha, **settings)
     if n_step > 1:
-        return MultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, device=device)
-    return ReplayBuffer(max_size=size, device=device)
+        return MultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, **settings)
+    return ReplayBuffer(max_size=size, **settings)
 
 
 def make_evolution(manifest: Manifest, seed: int, device: str) -> tuple[TournamentSelection, Mutations]:
