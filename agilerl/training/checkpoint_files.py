@@ -153,9 +153,23 @@ def newest_checkpoint(root: Path) -> tuple[Saved | None, list[str]]:
         try:
             return read_checkpoint(path), found
         except CorruptCheckpoint as error:
-            aside = set_aside(path)
-            found.append(f"checkpoint {path.name} is damaged and was renamed {aside.name}: {error}")
+            found.append(_quarantined(path, error))
     return None, found
+
+
+def whole_manifests(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
+    """(manifests of the checkpoints under `root` that are whole, what was damaged); damaged ones are renamed too."""
+    bodies, found = {}, []
+    for path in generations(root):
+        try:
+            bodies[path] = read_checkpoint(path).body
+        except CorruptCheckpoint as error:
+            found.append(_quarantined(path, error))
+    return bodies, found
+
+
+def _quarantined(path: Path, error: CorruptCheckpoint) -> str:
+    return f"checkpoint {path.name} is damaged and was renamed {set_aside(path).name}: {error}"
 
 
 def set_aside(path: Path) -> Path:

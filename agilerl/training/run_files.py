@@ -47,12 +47,11 @@ class RunFiles:
         self._known[path.name] = done + len(added), running
         return done + len(added), running.hexdigest()
 
-    def begin(self) -> list[str]:
+    def begin(self) -> None:
         """A run without any checkpoint starts anew: what an earlier attempt wrote goes."""
         self._known.clear()
         for name in (LINEAGE, METRICS):
             (self.folder / name).unlink(missing_ok=True)
-        return []
 
     def rewind(self, lengths: Mapping[str, Mapping[str, Any]], births: Sequence[Birth]) -> list[str]:
         """Back to the files of a checkpoint; the lineage can always be written anew, from `births`.

@@ -14,14 +14,7 @@ from agilerl.errors import AgileRLWarning, RunError
 from agilerl.telemetry.files import jsonable
 from agilerl.telemetry.run_dir import versions
 from agilerl.training import loop_state
-from agilerl.training.checkpoint_files import (
-    Saved,
-    generations,
-    newest_checkpoint,
-    prune,
-    read_manifest,
-    write_checkpoint,
-)
+from agilerl.training.checkpoint_files import Saved, newest_checkpoint, prune, whole_manifests, write_checkpoint
 from agilerl.training.replay_log import Chunk, ReplayLog
 from agilerl.training.run_files import RunFiles
 from agilerl.training.run_lock import RunLock
@@ -100,7 +93,10 @@ class RunStore:
         loop_state.check_savable(loop.population)
         saved = self.saved
         if saved is None:
-            self.notes += self.files.begin()
+            self._root.mkdir(exist_ok=True)
+            self.files.begin()
+            if self.notes:
+                self.notes.append("no checkpoint is whole: the run begins again.")
             self._say(loop)
             return False
         trees = [decode_tree(saved.files[name], str(saved.path / name)) for name in (POPULATION, BEST, REST)]
@@ -109,14 +105,12 @@ class RunStore:
         self._check_parts(loop, saved.body)
         self.notes += self._restore_replay(loop, saved.body, trees[2]["memories"])
         self.notes += self.files.rewind(saved.body["files_of_run"], loop.result.births)
-        kept = {path: read_manifest(path) for path in self._valid_paths()}
-        self._kept = {path: body for path, body in kept.items() if body["generation"] <= saved.number}
+        older, damaged = whole_manifests(self._root)
+        self.notes += damaged
+        self._kept = {path: body for path, body in older.items() if body["generation"] <= saved.number}
         self.saved = Saved(saved.path, saved.number, saved.body, {})  # the files' bytes are no longer needed
         self._say(loop)
         return True
-
-    def _valid_paths(self) -> list[Path]:
-        return generations(self._root)
 
     def _say(self, loop: TrainingLoop) -> None:
         for note in self.notes:
