@@ -13,7 +13,8 @@ from agilerl.config.env_ids import takes_box_actions
 from agilerl.errors import ConfigError
 from agilerl.telemetry import Evaluation, Sink
 from agilerl.telemetry.run_dir import RunDirectory
-from agilerl.training.runs import Run, resolve_device, resume_training, run_training, with_known_env
+from agilerl.training.resuming import resume_training
+from agilerl.training.runs import Run, resolve_device, run_training, with_known_env
 from agilerl.training.signals import Stopped
 
 __all__ = [

@@ -24,10 +24,11 @@ from agilerl.hpo.tournament import TournamentSelection
 from agilerl.networks.spaces import is_image
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.run_dir import RunDirectory
-from agilerl.training.loop import Store, TrainingLoop
+from agilerl.training.loop import TrainingLoop
 from agilerl.training.off_policy import OffPolicySource
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.result import EvolveResult
+from agilerl.training.store import Store
 
 
 def run_manifest(

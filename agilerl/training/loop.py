@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -13,26 +13,17 @@ from agilerl.envs.step import Lanes, as_lanes
 from agilerl.envs.swapped import ChannelsFirstLanes
 from agilerl.learners.fused import Learner, choose_learner
 from agilerl.telemetry.fanout import Sinks
-from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan, Sink
+from agilerl.telemetry.record import Birth, MemberRecord, Sink
 from agilerl.threads import one_thread
 from agilerl.training.best import BestAgent, ranked
 from agilerl.training.evaluation import Evaluator
 from agilerl.training.options import LoopOptions
 from agilerl.training.population import has_update, save_population, set_training_mode
-from agilerl.training.records import member_records
+from agilerl.training.records import generation_record, member_records, run_plan
 from agilerl.training.result import EvolveResult
 from agilerl.training.selecting import Evolution, two_fittest
 from agilerl.training.source import MemberTally, Segment, Source
-
-
-class Store(Protocol):
-    """Where a run is saved after every generation, and where it goes on from."""
-
-    def restore(self, loop: TrainingLoop) -> bool:
-        """Put the loop where the run was saved last; False for a new run."""
-
-    def save(self, loop: TrainingLoop) -> None:
-        """Save the run as it stands between two generations."""
+from agilerl.training.store import Store
 
 
 class TrainingLoop:
@@ -111,26 +102,6 @@ class TrainingLoop:
         lanes: Lanes = self.env.replicate(len(self.population)) if self.lockstep else as_lanes(self.env)
         return ChannelsFirstLanes(lanes) if self.options.swap_channels else lanes
 
-    def plan(self) -> RunPlan:
-        """What is about to run."""
-        lead = self.population[0]
-        return RunPlan(
-            algo=str(lead.algo),
-            env_id=self.env_id,
-            population=len(self.population),
-            num_envs=self.num_envs,
-            max_env_steps=self.options.max_steps,
-            evo_steps=self.options.evo_steps,
-            seed=self.seed,
-            device=str(getattr(lead, "device", "cpu")),
-            learner=self.learner_kind,
-            env_backend=self.lanes.backend,
-            threads=1,
-            target=self.options.target,
-            notes=tuple(self.notes),
-            extra={"lockstep": self.lockstep, "options": self.options.as_dict()},
-        )
-
     # --- the loop --------------------------------------------------------------------------------------------------
 
     def run(self) -> EvolveResult:
@@ -143,7 +114,7 @@ class TrainingLoop:
         self.result.births += founders
         self._wall = time.perf_counter() - self.result.seconds
         self._cpu = time.process_time() - self.result.cpu_seconds
-        plan = self.plan()
+        plan = run_plan(self)
         with one_thread():
             try:
                 self.sinks.start(plan, founders)
@@ -315,22 +286,8 @@ class TrainingLoop:
     def _report(
         self, number: int, members: tuple[MemberRecord, ...], births: tuple[Birth, ...], confirmation: float | None
     ) -> None:
-        per_generation = max(1, self.options.evo_steps // self.num_envs) * self.num_envs
-        record = GenerationRecord(
-            generation=number,
-            generations=-(-self.options.max_steps // per_generation),
-            members=members,
-            env_steps=self.result.env_steps_member,
-            max_env_steps=self.options.max_steps,
-            population_env_steps=self.result.env_steps_population,
-            evaluation_env_steps=self.evaluator.env_steps,
-            updates=self.result.updates,
-            seconds=time.perf_counter() - self._wall,
-            epsilon=self.source.epsilon,
-            births=births,
-            confirmation=confirmation,
-        )
-        self.sinks.generation(record)
+        seconds = time.perf_counter() - self._wall
+        self.sinks.generation(generation_record(self, number, members, births, confirmation, seconds))
 
     def _save(self) -> None:
         """The agents' files that `checkpoint` asks for, and the run itself."""

@@ -1,4 +1,4 @@
-"""A run from its manifest to its directory: started, continued, ended."""
+"""A run from its manifest to its directory: started, carried out, ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import math
 import os
 import sys
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.checkpoint import write_atomic
-from agilerl.config import Manifest, apply_overrides, dump_yaml, manifest_from
+from agilerl.config import Manifest, apply_overrides
 from agilerl.config.env_ids import resolve_env_id
-from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError, RunError
+from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.telemetry import Birth, Sink, Sinks, TensorBoardSink, WandbSink, console_sink
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.telemetry.files import birth_line
 from agilerl.telemetry.record import GenerationRecord, RunPlan
 from agilerl.telemetry.run_dir import RunDirectory
-from agilerl.training.checkpoint_files import set_aside
 from agilerl.training.run_files import LINEAGE, lineage_is
 from agilerl.training.run_store import RunStore
 from agilerl.training.signals import StopSignals
@@ -94,7 +92,7 @@ class _Collector(BaseSink):
 
 
 @dataclass(frozen=True)
-class _Setup:
+class Setup:
     """How a run is carried out."""
 
     manifest: Manifest
@@ -136,130 +134,20 @@ def run_training(
     if env is None:
         manifest = with_known_env(manifest)
     arguments = tuple(sys.argv if argv is None else argv)
-    setup = _Setup(
+    setup = Setup(
         manifest, env, resolve_device(device), verbose, evolution, tuple(sinks), tensorboard, track, arguments
     )
     if out is None:
-        return _carry_out(setup, None, None)
+        return carry_out(setup, None, None)
     directory = RunDirectory.create(out, manifest.environment.name, manifest.algorithm.name)
     with contextlib.closing(RunStore(directory.path, facts=setup.facts())) as store:
         directory.begin(
             manifest, argv=arguments, evolution=evolution, device=setup.device, env_given=setup.env is not None
         )
-        return _carry_out(setup, directory, store)
+        return carry_out(setup, directory, store)
 
 
-def resume_training(
-    path: str | os.PathLike[str],
-    *,
-    steps: int | None = None,
-    env: Any = None,
-    verbose: bool = True,
-    sinks: Iterable[Sink] = (),
-    strict_replay: bool = False,
-    carry_envs: bool = False,
-    tensorboard: bool = False,
-    track: bool = False,
-    argv: Sequence[str] | None = None,
-) -> Run:
-    """Go on with the run at `path` from its newest checkpoint that is whole, as if it had never stopped.
-
-    Everything comes from the run's record: configuration, seed, device, learner, back end, threads. A run that was
-    killed before its first checkpoint begins again, from its configuration and seed, with the same result.
-
-    Args:
-        steps: a new budget of environment steps per member; the run then equals none that never stopped.
-        env: the environment, of a run that was given one; else it is made by its id.
-        verbose, sinks, tensorboard, track: as for `run_training`.
-        strict_replay: refuse where a part of the replay is damaged, instead of going on without it.
-        carry_envs: not available yet.
-
-    Raises:
-        RunError: no run there, another process trains there, or something that the run needs is missing.
-    """
-    if carry_envs:
-        raise NotAvailableYetError(
-            "carry_envs=True (episodes that go on over the end of a generation) is not available in this version. "
-            "fix: leave it out; episodes are then cut at the boundary, as truncated, and the run is exact."
-        )
-    folder = Path(path)
-    if not (folder / "checkpoints").is_dir():
-        RunDirectory.open(folder)
-    with contextlib.closing(RunStore(folder, strict_replay=strict_replay)) as store:
-        manifest, start = _record(folder, store)
-        if bool(start["env_given"]) != (env is not None):
-            raise RunError(
-                f"{folder} was trained in an environment that was handed over. fix: agilerl.resume(path, env=...)."
-                if start["env_given"]
-                else f"{folder} was trained in {manifest.environment.name}, made by its id. fix: leave env out."
-            )
-        recorded = manifest
-        if steps is not None:
-            manifest = apply_overrides(manifest, {"training.max_steps": steps}, "resume")
-        arguments = tuple(sys.argv if argv is None else argv)
-        evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
-        setup = _Setup(manifest, env, device, verbose, evolution, tuple(sinks), tensorboard, track, arguments)
-        store.facts = setup.facts()
-        directory = RunDirectory(folder)
-        store.notes += _mend(directory, setup, recorded)
-        return _carry_out(setup, directory, store)
-
-
-def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]:
-    """(configuration, how it was started) of a run, from its checkpoint; without one from its files."""
-    if store.saved is not None:
-        body = store.saved.body
-        if "start" not in body:
-            raise RunError(
-                f"{folder} was written by train_off_policy(resume=...), which was given its parts. "
-                "fix: run that script again."
-            )
-        return manifest_from(json.loads(body["config"]), str(store.saved.path)), body["start"]
-    directory = RunDirectory.open(folder)
-    manifest, facts = directory.manifest(), directory.facts()
-    if manifest.hash() != facts.get("manifest_hash"):
-        raise RunError(
-            f"{folder} has no checkpoint, and its config.yaml is not the one that it began with. fix: train again."
-        )
-    return manifest, {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
-
-
-def _mend(directory: RunDirectory, setup: _Setup, recorded: Manifest) -> list[str]:
-    """config.yaml and run.json as the checkpoint has them; what was damaged."""
-    notes, manifest = [], setup.manifest
-    try:
-        found = directory.manifest().hash()
-    except (ConfigError, OSError, ValueError):
-        found = ""
-    if found != manifest.hash():
-        if found != recorded.hash():
-            notes.append("config.yaml was damaged or missing; it was written anew from the checkpoint.")
-        write_atomic(directory.path / "config.yaml", dump_yaml(manifest))
-    try:
-        directory.facts()
-    except RunError:
-        path = directory.path / "run.json"
-        aside = f"; the old one is {set_aside(path).name}" if path.exists() else ""
-        notes.append(f"run.json was damaged or missing; it was written anew{aside}.")
-        directory.begin(
-            manifest,
-            argv=setup.argv,
-            evolution=setup.evolution,
-            device=setup.device,
-            env_given=setup.env is not None,
-        )
-    directory.update(
-        status="running",
-        algo=manifest.algorithm.name,
-        env_id=manifest.environment.name,
-        seed=manifest.training.seed,
-        manifest_hash=manifest.hash(),
-        resumed=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    )
-    return notes
-
-
-def _carry_out(setup: _Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:
+def carry_out(setup: Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:
     run_manifest = import_module("agilerl.training.evolve").run_manifest
     collector = _Collector()
     path = None if directory is None else str(directory.path)
@@ -290,7 +178,7 @@ def _carry_out(setup: _Setup, directory: RunDirectory | None, store: RunStore | 
         raise
 
 
-def _trackers(setup: _Setup, directory: RunDirectory | None) -> list[Sink]:
+def _trackers(setup: Setup, directory: RunDirectory | None) -> list[Sink]:
     found: list[Sink] = []
     if setup.tensorboard:
         found.append(TensorBoardSink((directory.path if directory else Path("runs")) / "tb"))
