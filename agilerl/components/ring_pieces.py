@@ -85,4 +85,6 @@ class InPieces:
         """References to images are those of the rows that are there."""
         if self._frames is not None and self._store is not None:
             own = self._store.own
+            for path in (FRAME, NEXT_FRAME):
+                own[path][self._size :] = 0  # what is written there later gives back what it replaces
             self._frames.recount([own[path][: self._size].cpu().numpy().reshape(-1) for path in (FRAME, NEXT_FRAME)])

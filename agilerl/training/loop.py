@@ -107,17 +107,16 @@ class TrainingLoop:
     def run(self) -> EvolveResult:
         """Train until the target is reached or a member has used its budget."""
         is_resumed = self.store is not None and self.store.restore(self)
-        if is_resumed:
-            self.best.announce()
-            self.notes.append(f"continues after {self.result.generations} generations")
         founders = [] if is_resumed else [Birth(a.index, None, 0, "founder") for a in self.population]
+        if is_resumed:
+            self.notes.append(f"continues after {self.result.generations} generations")
         self.result.births += founders
         self._wall = time.perf_counter() - self.result.seconds
         self._cpu = time.process_time() - self.result.cpu_seconds
-        plan = run_plan(self)
+        self.best.announce()
         with one_thread():
             try:
-                self.sinks.start(plan, founders)
+                self.sinks.start(run_plan(self), founders)
                 while self.result.stopped != "target" and all(
                     a.steps[-1] < self.options.max_steps for a in self.population
                 ):

@@ -139,7 +139,7 @@ class ReplayLog:
 def needed(chunks: list[Chunk], oldest: Mark) -> list[Chunk]:
     """The chunks from the first one on that holds a row or an image that is still in the buffer."""
     for position, chunk in enumerate(chunks):
-        if chunk.first + chunk.count > oldest.row or chunk.epoch >= oldest.epoch > 0:
+        if chunk.first + chunk.count > oldest.row or chunk.epoch >= oldest.epoch:
             return chunks[position:]
     return []
 
