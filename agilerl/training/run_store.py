@@ -90,12 +90,12 @@ class RunStore:
         Raises:
             RunError: what the loop was given does not fit the run, or (with `strict_replay`) replay is lost.
         """
-        loop_state.check_savable(loop.population)
-        saved = self.saved
+        damaged, saved = bool(self.notes), self.saved
+        self.notes += loop_state.check_savable(loop.population)
         if saved is None:
             self._root.mkdir(exist_ok=True)
             self.files.begin()
-            if self.notes:
+            if damaged:
                 self.notes.append("no checkpoint is whole: the run begins again.")
             self._say(loop)
             return False
