@@ -90,12 +90,12 @@ class RunStore:
         Raises:
             RunError: what the loop was given does not fit the run, or (with `strict_replay`) replay is lost.
         """
-        damaged, saved = bool(self.notes), self.saved
+        saved, is_damaged = self.saved, bool(self.notes)
         self.notes += loop_state.check_savable(loop.population)
         if saved is None:
             self._root.mkdir(exist_ok=True)
             self.files.begin()
-            if damaged:
+            if is_damaged:
                 self.notes.append("no checkpoint is whole: the run begins again.")
             self._say(loop)
             return False

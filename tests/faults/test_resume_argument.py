@@ -98,7 +98,7 @@ SCRIPTS: dict[str, tuple[Callable[[], Any], Callable[[Any], list[Any]], Callable
         {"per": True, "n_step": True},
     ),
     "images kept once": (pictures, lambda env: population(env, CNN), lambda: ReplayBuffer(400), None, {}),
-    "normalised observations": (cart_pole, lambda env: population(env, wrap=RSNorm), lambda: ReplayBuffer(500), None, {}),
+    "normalised": (cart_pole, lambda env: population(env, wrap=RSNorm), lambda: ReplayBuffer(500), None, {}),
     "an algorithm with a learn of its own": (cart_pole, own, lambda: ReplayBuffer(500), None, {}),
 }  # fmt: skip
 
