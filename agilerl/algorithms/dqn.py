@@ -19,6 +19,7 @@ from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import checked_arguments
 from agilerl.networks.q_networks import QNetwork
+from agilerl.rollouts.off_policy import uniform_actions
 
 
 class DQN(RLAlgorithm):
@@ -165,12 +166,7 @@ class DQN(RLAlgorithm):
             mask: [..., A], 1 = legal.
         """
         explores, which = draws
-        if mask is None:
-            random = (which * outputs.shape[-1]).astype(np.int64)
-        else:
-            legal = np.cumsum(mask.astype(bool), axis=-1)
-            rank = (which * legal[..., -1]).astype(np.int64)
-            random = (legal <= rank[..., None]).sum(-1)
+        random = uniform_actions(which, outputs.shape[-1], mask)
         return np.where(explores < epsilon, random, cls.greedy(outputs, mask))
 
     def get_action(

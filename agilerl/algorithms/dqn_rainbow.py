@@ -36,7 +36,7 @@ class RainbowDQN(RLAlgorithm):
     """Double, duelling, distributional (C51), noisy Q-learning, from n-step and prioritised replay.
 
     Args:
-        observation_space: vector (Box of rank 1), Discrete, MultiDiscrete or MultiBinary.
+        observation_space: Box (vectors, images), Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them.
         action_space: Discrete.
         index: unique id within the population.
         hp_config: mutable hyperparameters, any numeric argument below. A new `num_atoms` carries the weights over,
@@ -53,7 +53,7 @@ class RainbowDQN(RLAlgorithm):
         noise_std: scale of the noise in untrained noisy layers.
         n_step: steps of the transitions that `learn` gets as `n_experiences`.
         mut: label of the last mutation.
-        normalize_images: kept for image observations.
+        normalize_images: divide image observations by 255.
         combined_reward: learn from one-step and n-step transitions together where `learn` gets both.
         actor_network: a network to use instead of building one.
         device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from agilerl.components.prioritized import beta_schedule
 from agilerl.envs.step import StepBatch, action_mask
+from agilerl.errors import ConfigError
+from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.training.collect import Schedule
 from agilerl.training.options import OffPolicyOptions
@@ -23,10 +25,16 @@ class AgentLoop:
 
     def __init__(self, segment: Segment, replay: SharedReplay, options: OffPolicyOptions, epsilon: float) -> None:
         (self.agent,) = segment.agents
+        if options.random_steps and not callable(getattr(self.agent, "random_action", None)):
+            raise ConfigError(
+                f"random_steps={options.random_steps} needs agents with random_action(rng, shape, mask); "
+                f"{type(self.agent).__name__} has none. fix: random_steps=0, or write the method."
+            )
         agent, lanes = self.agent, segment.lanes
         self.segment, self.lanes, self.replay, self.options = segment, lanes, replay, options
         self.memory, self.epsilon = replay.memory, epsilon
         self.tally = MemberTally()
+        (self._rng,) = segment.streams(Purpose.EXPLORATION)
         replay.interrupt()
         self.obs, self.info = lanes.reset(segment.lane_seeds())
         parameters = inspect.signature(agent.get_action).parameters
@@ -51,6 +59,9 @@ class AgentLoop:
         mask = action_mask(self.info, self.lanes.num_lanes, count) if self.info and count else None
         if mask is not None and self._takes_mask:
             arguments["action_mask"] = mask
+        if self.memory.counter < self.options.random_steps:
+            random: np.ndarray = self.agent.random_action(self._rng, (self.lanes.num_lanes,), mask)
+            return random
         action = self.agent.get_action(self.obs, **arguments)
         if isinstance(action, Tensor):
             action = action.detach().cpu().numpy()

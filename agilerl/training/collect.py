@@ -125,9 +125,10 @@ class Generation:
         mask = action_mask(self.info, self.lanes.num_lanes, self.num_actions) if self.info else None
         if mask is not None:
             mask = mask.reshape(*shape, -1)
-        if self.memory.counter < self.options.random_steps and mask is None:
-            each = zip(self.agents, self._explore, strict=True)
-            action = np.stack([agent.random_action(rng, (self.num_envs,)) for agent, rng in each])
+        if self.memory.counter < self.options.random_steps:
+            masks = [None] * len(self.agents) if mask is None else mask
+            each = zip(self.agents, self._explore, masks, strict=True)
+            action = np.stack([agent.random_action(rng, (self.num_envs,), legal) for agent, rng, legal in each])
         else:
             action = self.learner.explore(obs, draws, self.epsilon, mask)
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)

@@ -28,6 +28,7 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.spaces import space_from_json, space_to_json
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
+from agilerl.rollouts.off_policy import uniform_actions
 from agilerl.storage.cohort import MemberBinding, NetworkBinding, OptimizerBinding
 from agilerl.storage.optim import rule_of
 from agilerl.storage.rows_engine import column_name, dense_parts
@@ -153,11 +154,16 @@ class RLAlgorithm(Playing):
         """Actions to store, from raw policy outputs [..., out]; see `environment_action` for those to take."""
         raise NotImplementedError("an algorithm with update() must implement explore(outputs, draws, epsilon, mask)")
 
-    def random_action(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Uniformly random actions to store, [*shape] int64 or [*shape, A] in [-1, 1]."""
+    def random_action(
+        self, rng: np.random.Generator, shape: tuple[int, ...], mask: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Uniformly random actions to store, [*shape] int64 or [*shape, A] in [-1, 1].
+
+        `mask` [*shape, n], 1 = legal, is for Discrete actions.
+        """
         space = self.action_space
         if isinstance(space, gym.spaces.Discrete):
-            return rng.integers(int(space.n), size=shape)
+            return uniform_actions(rng.random(shape), int(space.n), mask)
         if isinstance(space, gym.spaces.MultiDiscrete):
             return rng.integers(space.nvec, size=(*shape, *space.nvec.shape))
         return rng.uniform(-1, 1, size=(*shape, *(space.shape or ()))).astype(np.float32)
