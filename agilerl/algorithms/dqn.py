@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
+from agilerl.algorithms.checks import legal_actions
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.core.single_agent import RLAlgorithm
@@ -193,12 +194,7 @@ class DQN(RLAlgorithm):
                 "fix: one observation, or one leading axis: [E, ...]."
             )
         count, actions = values.shape
-        mask = None
-        if action_mask is not None:
-            mask = np.stack([np.asarray(m) for m in action_mask]) if np.ndim(action_mask) else None
-            mask = np.array(np.broadcast_to(np.asarray(mask).reshape(-1, actions), (count, actions)))
-            if not mask.any(axis=-1).all():
-                raise ShapeError("DQN.get_action got an action_mask that allows no action in some row")
+        mask = legal_actions("DQN.get_action", action_mask, (count, actions))
         if epsilon <= 0:
             return self.greedy(values, mask)
         return self.explore(values, self.draw_exploration(self._exploration, (count,)), epsilon, mask)

@@ -5,7 +5,6 @@ One file above the usual size: an algorithm is one file, and this one is six.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from agilerl.algorithms.checks import check_count, check_discount, check_network, check_not_negative, check_positive
+from agilerl.algorithms.checks import (
+    check_count,
+    check_discount,
+    check_network,
+    check_not_negative,
+    check_positive,
+    legal_actions,
+)
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.core.single_agent import RLAlgorithm
 from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult, soft_update
 from agilerl.algorithms.dqn import DQN
+from agilerl.algorithms.experiences import entries, side_by_side
 from agilerl.config.algorithms import wrong_actions
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.losses.actor_critic import weighted_squared_error
@@ -29,7 +36,6 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.modules.noisy import layer_noise, set_noise
 from agilerl.networks.base import checked_arguments
 from agilerl.networks.rainbow_network import RainbowQNetwork, check_support
-from agilerl.tree import concatenate
 
 
 class RainbowDQN(RLAlgorithm):
@@ -230,8 +236,8 @@ class RainbowDQN(RLAlgorithm):
                     f"RainbowDQN.learn got {size} experiences and {later.reward.shape[0]} n_experiences. "
                     "fix: n_step_memory.sample_from_indices(experiences['idxs'])."
                 )
-            batch = _side_by_side(batch, later) if self.combined_reward else later
-        extra = _entries(experiences, "weights", "idxs")
+            batch = side_by_side(batch, later) if self.combined_reward else later
+        extra = entries(experiences, "weights", "idxs")
         if per:
             if "weights" not in extra:
                 raise ShapeError("RainbowDQN.learn(per=True) got no weights. fix: sample a PrioritizedReplayBuffer.")
@@ -246,7 +252,7 @@ class RainbowDQN(RLAlgorithm):
     def _batch(self, experiences: Any, steps: int) -> TransitionBatch:
         """A batch whose `discount` [B] is that of `steps` steps, or the one that is stored with it."""
         batch = self.make_batch(experiences)
-        stored = _entries(experiences, "discount").get("discount")
+        stored = entries(experiences, "discount").get("discount")
         discount = self.gamma**steps * (1 - batch.done)
         if stored is not None:
             discount = torch.as_tensor(stored).to(batch.done).reshape(batch.done.shape)
@@ -304,11 +310,7 @@ class RainbowDQN(RLAlgorithm):
             outputs = self.policy_output(obs, noisy)
         outputs = outputs.unsqueeze(0) if outputs.dim() == 1 + self.distributional else outputs
         values = self._values(outputs)
-        mask = None
-        if action_mask is not None:
-            mask = np.array(np.broadcast_to(np.stack([np.asarray(row) for row in action_mask]), tuple(values.shape)))
-            if not mask.any(axis=-1).all():
-                raise ShapeError("RainbowDQN.get_action got an action_mask that allows no action in some row")
+        mask = legal_actions("RainbowDQN.get_action", action_mask, (len(values), values.shape[-1]))
         if self.noisy or epsilon <= 0:
             return DQN.greedy(values, mask)
         draws = (self._exploration.random(values.shape[:-1]), self._exploration.random(values.shape[:-1]))
@@ -316,21 +318,3 @@ class RainbowDQN(RLAlgorithm):
 
     def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         return self.get_action(obs, 0.0, mask, training=False)
-
-
-def _side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionBatch:
-    """Both batches as one, each with its own weights: their losses add."""
-    joined: dict[str, Any] = {
-        name: concatenate((value, getattr(second, name))) if getattr(second, name) is not None else None
-        for name, value in vars(first).items()
-        if isinstance(value, Tensor) or name in ("obs", "next_obs")  # nested for Dict and Tuple spaces
-    }
-    return replace(first, **joined)
-
-
-def _entries(experiences: Any, *names: str) -> dict[str, Any]:
-    """Those of the named entries that a mapping of experiences has."""
-    if not (isinstance(experiences, Mapping) or hasattr(experiences, "keys")):
-        return {}
-    there = set(experiences.keys())
-    return {name: experiences[name] for name in names if name in there}
