@@ -102,6 +102,8 @@ class ActorCritic(RLAlgorithm):
         """One soft update of `target` towards `net` with `tau`."""
         soft_update(net, target, self.tau)
 
+    acts_raw = True
+
     # --- actions ---------------------------------------------------------------------------------------------------
 
     @property

@@ -19,16 +19,14 @@ from agilerl.algorithms.checks import (
     check_network,
     check_not_negative,
     check_positive,
-    legal_actions,
 )
+from agilerl.algorithms.choices import ChoiceAlgorithm
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.core.single_agent import RLAlgorithm
 from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult, soft_update
 from agilerl.algorithms.dqn import DQN
 from agilerl.algorithms.experiences import entries, side_by_side
-from agilerl.config.algorithms import wrong_actions
-from agilerl.errors import AlgorithmError, ShapeError
+from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import weighted_squared_error
 from agilerl.losses.distributional import categorical_divergence, expected_index, project, take_atoms
 from agilerl.losses.td import q_learning_target, take
@@ -38,7 +36,7 @@ from agilerl.networks.base import checked_arguments
 from agilerl.networks.rainbow_network import RainbowQNetwork, check_support
 
 
-class RainbowDQN(RLAlgorithm):
+class RainbowDQN(ChoiceAlgorithm):
     """Double, duelling, distributional (C51), noisy Q-learning, from n-step and prioritised replay.
 
     Args:
@@ -104,13 +102,7 @@ class RainbowDQN(RLAlgorithm):
         seed: int | None = None,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
-        if not isinstance(action_space, gym.spaces.Discrete):
-            raise wrong_actions("RainbowDQN", action_space)
-        if action_space.start != 0:
-            raise AlgorithmError(
-                f"RainbowDQN numbers actions from 0; got {action_space}. fix: wrap the environment in "
-                "gymnasium.wrappers.TransformAction, with Discrete(n) as its action space."
-            )
+        self._check_actions()
         check_count("RainbowDQN", batch_size=batch_size, learn_step=learn_step, n_step=n_step)
         check_positive("RainbowDQN", lr=lr, noise_std=noise_std)
         check_not_negative("RainbowDQN", beta=beta, prior_eps=prior_eps)
@@ -310,11 +302,11 @@ class RainbowDQN(RLAlgorithm):
             outputs = self.policy_output(obs, noisy)
         outputs = outputs.unsqueeze(0) if outputs.dim() == 1 + self.distributional else outputs
         values = self._values(outputs)
-        mask = legal_actions("RainbowDQN.get_action", action_mask, (len(values), values.shape[-1]))
+        mask = self._legal(action_mask, len(values))
         if self.noisy or epsilon <= 0:
-            return DQN.greedy(values, mask)
+            return self.environment_action(DQN.greedy(values, mask))
         draws = (self._exploration.random(values.shape[:-1]), self._exploration.random(values.shape[:-1]))
-        return DQN.explore(values, draws, epsilon, mask)
+        return self.environment_action(DQN.explore(values, draws, epsilon, mask))
 
     def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         return self.get_action(obs, 0.0, mask, training=False)

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from agilerl.components.prioritized import beta_schedule
+from agilerl.envs.spaces import mask_width
 from agilerl.envs.step import StepBatch, action_mask
 from agilerl.errors import ConfigError
 from agilerl.rng import Purpose
@@ -41,7 +42,8 @@ class AgentLoop:
         passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         self._takes_epsilon = "epsilon" in parameters or passes_on  # a wrapper's *args, **kwargs reach its agent
         self._takes_mask = "action_mask" in parameters
-        self._environment_action = getattr(agent, "environment_action", None)  # stored actions may be raw ones
+        acts_raw = getattr(agent, "acts_raw", True)  # stored actions may be raw ones
+        self._environment_action = getattr(agent, "environment_action", None) if acts_raw else None
         self._tracker = EpisodeTracker(lanes.num_lanes)
         self._schedule = Schedule.of(int(getattr(agent, "learn_step", 1)), lanes.num_lanes)
 
@@ -55,12 +57,14 @@ class AgentLoop:
 
     def _act(self) -> np.ndarray:
         arguments: dict[str, Any] = {"epsilon": self.epsilon} if self._takes_epsilon else {}
-        count = int(getattr(self.lanes.single_action_space, "n", 0))
+        count = mask_width(self.lanes.single_action_space)
         mask = action_mask(self.info, self.lanes.num_lanes, count) if self.info and count else None
         if mask is not None and self._takes_mask:
             arguments["action_mask"] = mask
         if self.memory.counter < self.options.random_steps:
             random: np.ndarray = self.agent.random_action(self._rng, (self.lanes.num_lanes,), mask)
+            if self._environment_action is None and callable(getattr(self.agent, "environment_action", None)):
+                random = self.agent.environment_action(random)  # as get_action of this agent gives it
             return random
         action = self.agent.get_action(self.obs, **arguments)
         if isinstance(action, Tensor):
@@ -78,7 +82,7 @@ class AgentLoop:
         batch = self.lanes.step(action if self._environment_action is None else self._environment_action(action))
         reward = self.options.learned_reward(batch.reward)
         if callable(getattr(self.memory, "write", None)):
-            self.replay.write(self.obs, action, reward, batch, int(getattr(self.lanes.single_action_space, "n", 0)))
+            self.replay.write(self.obs, action, reward, batch, mask_width(self.lanes.single_action_space))
         else:
             self._store_elsewhere(action, reward, batch)
         self.tally.scores += self._tracker.update(batch).returns.tolist()
