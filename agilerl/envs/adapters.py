@@ -41,7 +41,8 @@ class VectorLanes:
         self._is_declared = declared is not None
         self.mode = AutoresetMode.NEXT_STEP if declared is None else _mode(declared)
         inner = getattr(env, "unwrapped", env)
-        self._takes_seed_per_lane = isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
+        own = getattr(inner, "takes_seed_per_lane", False)
+        self._takes_seed_per_lane = own or isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
         self._takes_seed = self._takes_seed_per_lane or _takes_seed(env)
         self._resets_now = np.zeros(self.num_lanes, dtype=bool)  # NEXT_STEP: lanes whose next step is a reset
         self._contract: Contract | None = None

@@ -17,6 +17,7 @@ from agilerl.threads import one_thread
 from agilerl.training.evaluation import Evaluator
 from agilerl.training.options import LoopOptions
 from agilerl.training.population import has_update, save_population, set_training_mode
+from agilerl.training.quarantine import FaultReport, Quarantine
 from agilerl.training.records import birth_of, member_records
 from agilerl.training.result import EvolveResult
 from agilerl.training.source import MemberTally, Segment, Source
@@ -65,6 +66,7 @@ class TrainingLoop:
         self.lockstep = self._choose_lockstep()
         self.lanes = self._make_lanes()
         self.evaluator = Evaluator(eval_env if eval_env is not None else env, options, seed)
+        self.quarantine, self._fault_report = Quarantine(), FaultReport()
         self.result = EvolveResult(self.population, None)
         self._parents: dict[int, int | None] = {a.index: None for a in self.population}
         self._labels: dict[int, str] = {}
@@ -133,6 +135,7 @@ class TrainingLoop:
                 self._choose_best()
             finally:
                 self._count_time()
+                self._close_replicas()
                 for sink in self.sinks:
                     sink.close()
         self.result.population = self.population
@@ -142,7 +145,8 @@ class TrainingLoop:
         """One generation; True where the run stops."""
         number = self.result.generations
         tallies = self._collect(number)
-        fitness = self._evaluate(number)
+        fitness = self._evaluate(number, tallies)
+        self._report_faults()
         self.result.history.append(fitness)
         self.result.generations = number + 1
         self._count(tallies)
@@ -150,7 +154,10 @@ class TrainingLoop:
         stop = confirmation is not None and confirmation[1]
         members = member_records(self.population, fitness, tallies, self._parents, self._labels)
         done = any(a.steps[-1] >= self.options.max_steps for a in self.population)
+        healed = self._heal(number, fitness)
         births = self._evolve(number) if not stop and (self.options.evolve_last or not done) else ()
+        self.quarantine.forgive(self.population, fitness)
+        births = (*healed, *births)
         self._report(number, members, births, confirmation[0] if confirmation else None)
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
@@ -204,19 +211,44 @@ class TrainingLoop:
 
         return advance
 
-    def _evaluate(self, number: int) -> list[float]:
+    def _evaluate(self, number: int, tallies: list[MemberTally]) -> list[float]:
+        sound = self.quarantine.inspect(self.population, tallies)
+        before = {agent.index: len(agent.fitness) for agent in self.population}
         for agent in self.population:
             set_training_mode(agent, False)
         if self.learner_kind == "agents":
-            fitness = [self.evaluator.one(agent) for agent in self.population]
+            values = [self.evaluator.one(agent) for agent in sound]
         else:
-            with self._adopted(self.population) as learner:
-                fitness = self.evaluator.population(learner, number)
-            for agent, value in zip(self.population, fitness, strict=True):
-                agent.fitness.append(value)
+            with self._adopted(sound) as learner:
+                values = self.evaluator.population(learner, number)
+        found = {agent.index: value for agent, value in zip(sound, values, strict=True)}
+        fitness = self.quarantine.fitness(self.population, found)
+        for agent, value in zip(self.population, fitness, strict=True):
+            agent.fitness[before[agent.index] :] = [value]  # an agent's own test() has appended it already
         for agent in self.population:
             set_training_mode(agent, True)
         return fitness
+
+    def _heal(self, number: int, fitness: list[float]) -> tuple[Birth, ...]:
+        """Members that have diverged become copies of the fittest one."""
+        births = tuple(self.quarantine.heal(self.population, fitness, number + 1))
+        for birth in births:
+            self._parents[birth.id], self._labels[birth.id] = birth.parent, "healed"
+            for sink in self.sinks:
+                sink.message(f"{birth.path} has diverged ({birth.after}); member {birth.id} copies {birth.parent}")
+        self.result.births += births
+        return births
+
+    def _report_faults(self) -> None:
+        for line in self._fault_report.lines([self.lanes, *self.evaluator.lanes]):
+            for sink in self.sinks:
+                sink.message(line)
+
+    def _close_replicas(self) -> None:
+        """Replicas are the loop's own; an environment that was handed over stays open."""
+        if callable(getattr(self.env, "replicate", None)):
+            self.lanes.close()
+        self.evaluator.close()
 
     def _window(self, agent: Any) -> float:
         return float(np.mean(agent.fitness[-self.options.fitness_window :]))
@@ -281,6 +313,7 @@ class TrainingLoop:
             self._parents[agent.index] = parent
             self._labels[agent.index] = str(agent.mut)
         if self.lockstep and len(self.population) * self.num_envs != self.lanes.num_lanes:
+            self.lanes.close()
             self.lanes = self._make_lanes()
         if self.learner_kind != "agents":
             self._revise_learner()
