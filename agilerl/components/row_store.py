@@ -97,7 +97,9 @@ def check_rows(fields: Mapping[Path, Field], rows: Rows, dtype: torch.dtype) -> 
 def _check_finite(field: Field, values: np.ndarray) -> None:
     kept = field.dtype if field.dtype.is_floating_point else torch.float32
     limit, flat = torch.finfo(kept).max, values.reshape(-1)
-    if math.sqrt(np.vdot(flat, flat)) <= limit:  # one product in place of two passes; an overflow of it goes on to the passes
+    if (
+        math.sqrt(np.vdot(flat, flat)) <= limit
+    ):  # one product in place of two passes; an overflow of it goes on to the passes
         return
     fits = np.abs(values) <= limit  # False for NaN too
     if fits.all():
