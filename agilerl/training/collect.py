@@ -89,7 +89,9 @@ class Generation:
             for t in range(count):
                 if noise is not None:
                     self.learner.set_policy_noise(noise[t])
-                self._step(start + t, tuple(d[t] for d in draws))
+                self.watch.weights()
+                if self.watch.any_sound:
+                    self._step(start + t, tuple(d[t] for d in draws))
         self.memory.interrupt()
         for index, members, _ in self._plans:
             total = self._loss[index]
@@ -123,7 +125,6 @@ class Generation:
 
     def _step(self, index: int, draws: tuple[np.ndarray, ...]) -> None:
         shape = (len(self.agents), self.num_envs)
-        self.watch.weights()
         obs = trees.reshape(self.obs, *shape)
         mask = action_mask(self.info, self.lanes.num_lanes, self.num_actions) if self.info else None
         if mask is not None:

@@ -115,8 +115,11 @@ class Watch:
         for member in np.flatnonzero(bad & self.sound).tolist():
             self.tallies[member].fault = self.tallies[member].fault or reason
             self.sound[member] = self.all_sound = False
-        if not self.sound.any():
-            raise all_diverged(self.learner.agents, [tally.fault for tally in self.tallies])
+
+    @property
+    def any_sound(self) -> bool:
+        """Whether it makes sense to go on with this generation."""
+        return self.all_sound or bool(self.sound.any())
 
 
 def all_diverged(agents: Sequence[Any], reasons: Sequence[str | None]) -> DivergedError:
