@@ -10,6 +10,7 @@ import typer
 
 import agilerl
 from agilerl.cli.errors import INTERRUPTED, user_errors
+from agilerl.cli.export import export
 from agilerl.cli.later import add_later_commands
 
 if TYPE_CHECKING:
@@ -165,4 +166,5 @@ def list_command(
             typer.echo(line)
 
 
+app.command()(export)
 add_later_commands(app)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +129,10 @@ class RunDirectory:
         return [metrics, lineage, _PlanSink(self)]
 
     def save_best(self, spec: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec) and best/policy.json.
+        """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec), best/policy.json and policy.py.
 
-        The first file alone is enough to rebuild the policy, so that a kill between the two loses nothing; the
-        second is for readers.
+        The first file alone is enough to rebuild the policy, so that a kill between them loses nothing; the second is
+        for readers, and for the third, which loads and acts in plain PyTorch.
 
         Args:
             spec: JSON values: algorithm, spaces, network, normaliser (`agent.policy_spec()`).
@@ -140,6 +140,8 @@ class RunDirectory:
         """
         save_tree(self.path / "best" / "policy.safetensors", {"policy": dict(state), "spec": dict(spec)})
         write_atomic(self.path / "best" / "policy.json", json.dumps(jsonable(spec), indent=2) + "\n")
+        loader = resources.files("agilerl") / "standalone" / "policy.py"
+        write_atomic(self.path / "best" / "policy.py", loader.read_text(encoding="utf-8"))
 
     def load_best(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """(spec, state) as they were saved."""

@@ -13,6 +13,7 @@ PACKAGE = ROOT / "agilerl"
 # Lower number = further down. Packages of equal number must not import each other, except within themselves.
 LAYERS = {
     "errors": 0,
+    "standalone": 0,
     "rng": 1,
     "tree": 1,
     "threads": 1,
@@ -33,6 +34,7 @@ LAYERS = {
     "learners": 6,
     "training": 7,
     "distributed": 8,
+    "export": 8,
     "report": 8,
     "utils": 8,
     "vector": 8,
