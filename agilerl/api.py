@@ -14,6 +14,8 @@ from typing import Any
 from agilerl.config import Manifest, apply_overrides, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.env_ids import resolve_env_id, takes_box_actions
 from agilerl.errors import ConfigError, RunError
+from agilerl.hostile import malformed
+from agilerl.redaction import redact
 from agilerl.telemetry import Birth, Evaluation, Sink, Sinks, TensorBoardSink, WandbSink, console_sink
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.telemetry.record import GenerationRecord, RunPlan
@@ -107,16 +109,17 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     spec, state = directory.load_best()
     manifest, facts = directory.manifest(), directory.facts()
     best = import_module("agilerl.utils.utils").agent_from_policy(spec, state, resolve_device(device))
-    return Run(
-        best=best,
-        population=[best],
-        history=directory.history(),
-        lineage=directory.lineage(),
-        path=directory.path,
-        result=dict(facts.get("result") or {}),
-        manifest=manifest,
-        interrupted=facts.get("status") == "interrupted",
-    )
+    with malformed(directory.path):
+        return Run(
+            best=best,
+            population=[best],
+            history=directory.history(),
+            lineage=directory.lineage(),
+            path=directory.path,
+            result=dict(facts.get("result") or {}),
+            manifest=manifest,
+            interrupted=facts.get("status") == "interrupted",
+        )
 
 
 def env_name(env: Any) -> str:
@@ -291,6 +294,6 @@ def _note_failure(directory: RunDirectory | None, error: BaseException) -> None:
         return
     status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     try:
-        directory.finish(status, error=f"{type(error).__name__}: {error}")
+        directory.finish(status, error=redact(f"{type(error).__name__}: {error}"))
     except (OSError, RunError) as second:  # the first error is the one to show
         error.add_note(f"run.json could not be written either: {second}")

@@ -236,6 +236,11 @@ def resolve_id(env_name: str) -> str:
     Raises:
         EnvError: with Gymnasium's own message, which names the nearest ids and versions.
     """
+    if ":" in env_name:
+        raise EnvError(
+            f"{env_name!r} would import {env_name.partition(':')[0]!r}, and importing runs code. "
+            "fix: import the module yourself (that registers its environments) and leave its name out."
+        )
     if env_name.startswith("ALE/"):
         _register_atari()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import platform
@@ -19,10 +20,13 @@ from typing import Any
 from agilerl.checkpoint import load_tree, save_tree, write_atomic
 from agilerl.config import Manifest, dump_yaml, load_manifest
 from agilerl.errors import RunError
+from agilerl.hostile import MIB, malformed, read_json, read_text
+from agilerl.redaction import without_secrets
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.telemetry.files import CsvSink, JsonlSink, jsonable
 from agilerl.telemetry.record import Birth
 
+LINEAGE_LIMIT = 1024 * MIB
 PACKAGES = ("agilerl", "torch", "numpy", "gymnasium", "tensordict", "safetensors", "pydantic")
 
 
@@ -94,8 +98,8 @@ class RunDirectory:
     def facts(self) -> dict[str, Any]:
         """The content of run.json."""
         try:
-            return dict(json.loads((self.path / "run.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
+            return dict(read_json(self.path / "run.json"))
+        except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{self.path / 'run.json'} cannot be read ({error}). fix: name another run.") from error
 
     def manifest(self) -> Manifest:
@@ -108,7 +112,7 @@ class RunDirectory:
         if not path.is_file():
             return []
         known = {f.name for f in fields(Birth)}
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = read_text(path, LINEAGE_LIMIT).splitlines(keepends=True)
         whole = [json.loads(line) for line in lines if line.endswith("\n")]
         return [Birth(**{k: v for k, v in birth.items() if k in known}) for birth in whole]
 
@@ -118,7 +122,7 @@ class RunDirectory:
         if not path.is_file():
             return []
         by_generation: dict[str, list[float]] = {}
-        with open(path, encoding="utf-8", newline="") as file:
+        with io.StringIO(read_text(path, LINEAGE_LIMIT), newline="") as file:
             for row in csv.DictReader(file):
                 by_generation.setdefault(row["generation"], []).append(float(row["fitness"] or "nan"))
         return list(by_generation.values())
@@ -150,10 +154,12 @@ class RunDirectory:
             status = self.facts().get("status", "unknown")
             raise RunError(f"{self.path} holds no policy (status: {status}). fix: train again, or name another run.")
         tree = load_tree(path)
-        return tree["spec"], tree["policy"]
+        with malformed(path):
+            return dict(tree["spec"]), dict(tree["policy"])
 
     def _write(self, content: Mapping[str, Any]) -> None:
-        write_atomic(self.path / "run.json", json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n")
+        text = json.dumps(without_secrets(jsonable(content)), indent=2, allow_nan=False)
+        write_atomic(self.path / "run.json", text + "\n")
 
 
 class _PlanSink(BaseSink):
