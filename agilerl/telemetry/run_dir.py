@@ -40,7 +40,7 @@ class RunDirectory:
     @classmethod
     def create(cls, out: str | os.PathLike[str], env_id: str, algo: str) -> RunDirectory:
         """Make the next free directory. Two processes never get the same one: `mkdir` decides."""
-        folder = Path(out) / re.sub(r"[^\w.-]+", "-", env_id).strip(".")
+        folder = Path(out) / (re.sub(r"[^\w.-]+", "-", env_id).strip(".") or "environment")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             number = 1 + max((_number(p.name, algo) for p in folder.iterdir()), default=0)

@@ -163,7 +163,6 @@ def test_a_policy_with_statistics_is_not_loaded_without_them(tmp_path: Path) -> 
              "DQN normalised"]
 )  # fmt: skip
 def test_onnx_acts_as_the_agent(case: str, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     agent = excite(CASES[case]())
     report = export_onnx(agent, tmp_path / "policy.onnx")
     assert report.observations == 10_000
@@ -175,7 +174,6 @@ def test_onnx_acts_as_the_agent(case: str, tmp_path: Path) -> None:
 
 
 def test_the_command_writes_onnx_and_prints_the_difference(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     settings = {"training": {"evo_steps": 200, "eval_episodes": 2, "target_score": None}}
     run = agilerl.train("CartPole-v1", config=settings, population=2, steps=400, seed=1, out=tmp_path, verbose=False)
     assert run.path is not None
