@@ -93,6 +93,20 @@ def npy_object(canary: Path) -> bytes:
 
 F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 DEEP = 100_000
+TENSORS: dict[str, dict[str, Any]] = {
+    "negative offsets": {"a": {**F32, "data_offsets": [-8, 0]}},
+    "offsets out of range": {"a": {**F32, "data_offsets": [0, 8_000]}},
+    "offsets backwards": {"a": {**F32, "data_offsets": [8, 0]}},
+    "overlapping tensors": {"a": F32, "b": F32},
+    "a hole between tensors": {"a": {**F32, "data_offsets": [4, 8], "shape": [1]}},
+    "4 TiB shape": {"a": {**F32, "shape": [2**40]}},
+    "4 TiB shape and offsets": {"a": {**F32, "shape": [2**40], "data_offsets": [0, 2**42]}},
+    "shape that overflows": {"a": {**F32, "shape": [2**40, 2**40]}},
+    "negative shape": {"a": {**F32, "shape": [-2]}},
+    "unknown dtype": {"a": {**F32, "dtype": "os.system"}},
+    "dtype of another width": {"a": {**F32, "dtype": "F64"}},
+    "shape of words": {"a": {**F32, "shape": ["os.system"]}},
+}
 CHECKPOINTS: dict[str, Callable[[Path], bytes]] = {
     **{f"pickle protocol {p}": (lambda c, p=p: pickle.dumps(Touch(c), protocol=p)) for p in range(6)},
     "torch.save": torch_zip,
@@ -104,14 +118,7 @@ CHECKPOINTS: dict[str, Callable[[Path], bytes]] = {
     "header length of 2^63": lambda c: safetensors({"a": F32}, b"\0" * 8, 2**63),
     "header longer than the file": lambda c: safetensors({"a": F32}, b"\0" * 8, 10_000),
     "header of 150 MB of spaces": lambda c: safetensors(b"{" + b" " * 150_000_000 + b"}"),
-    "negative offsets": lambda c: safetensors({"a": {**F32, "data_offsets": [-8, 0]}}, b"\0" * 8),
-    "offsets out of range": lambda c: safetensors({"a": {**F32, "data_offsets": [0, 8_000]}}, b"\0" * 8),
-    "offsets backwards": lambda c: safetensors({"a": {**F32, "data_offsets": [8, 0]}}, b"\0" * 8),
-    "overlapping tensors": lambda c: safetensors({"a": F32, "b": F32}, b"\0" * 8),
-    "4 TiB shape": lambda c: safetensors({"a": {**F32, "shape": [2**40]}}, b"\0" * 8),
-    "shape that overflows": lambda c: safetensors({"a": {**F32, "shape": [2**40, 2**40]}}, b"\0" * 8),
-    "negative shape": lambda c: safetensors({"a": {**F32, "shape": [-2]}}, b"\0" * 8),
-    "unknown dtype": lambda c: safetensors({"a": {**F32, "dtype": "os.system"}}, b"\0" * 8),
+    **{name: (lambda c, t=tensors: sealed('["d"]', t)) for name, tensors in TENSORS.items()},
     "header is bad UTF-8": lambda c: safetensors(b'{"\xff\xfe": 1}'),
     "header is a list": lambda c: safetensors(b'{"__metadata__": []}'),
     "header nested deeply": lambda c: safetensors(b'{"a":' + b"[" * DEEP + b"]" * DEEP + b"}"),
@@ -320,6 +327,17 @@ def test_the_plain_loader_is_no_easier_to_fool(change: Any, run: Path, tmp_path:
     with pytest.raises(PolicyError) as caught:
         load(best)
     assert str(caught.value)
+
+
+@pytest.mark.parametrize("kind", TENSORS)
+def test_the_plain_loader_refuses_tensors_that_are_none(kind: str, run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    best = tmp_path / "best"
+    shutil.copytree(run / "best", best)
+    (best / "policy.safetensors").write_bytes(sealed('["d"]', TENSORS[kind]))
+    with pytest.raises(PolicyError):
+        load(best)
 
 
 @pytest.mark.parametrize("content", [b"[" * DEEP, b"\xff", b"{}", b"[]"])
