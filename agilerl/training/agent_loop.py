@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from agilerl.components.prioritized import beta_schedule
@@ -16,6 +18,7 @@ from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.training.collect import Schedule
 from agilerl.training.options import OffPolicyOptions
+from agilerl.training.quarantine import is_sound
 from agilerl.training.replay import SharedReplay
 from agilerl.training.source import MemberTally, Segment
 from agilerl.tree import map_leaves
@@ -52,7 +55,10 @@ class AgentLoop:
         if callable(getattr(self.agent, "set_training_mode", None)):
             self.agent.set_training_mode(True)
         for index in range(self.segment.vector_steps):
-            self._step(index)
+            if not is_sound(self.agent):
+                self.tally.fault = "its weights are not finite"
+            if self.tally.fault is None:
+                self._step(index)
         return self.epsilon
 
     def _act(self) -> np.ndarray:
@@ -78,6 +84,9 @@ class AgentLoop:
 
     def _step(self, index: int) -> None:
         action = self._act()
+        if action.dtype.kind == "f" and not np.isfinite(action).all():
+            self.tally.fault = "its actions are not finite"
+            return
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         batch = self.lanes.step(action if self._environment_action is None else self._environment_action(action))
         reward = self.options.learned_reward(batch.reward)
@@ -106,6 +115,9 @@ class AgentLoop:
             self.tally.updates += 1
             if isinstance(loss, int | float):
                 self.tally.loss_sum += float(loss)
+                if not math.isfinite(loss):
+                    self.tally.fault = "its loss is not finite"
+                    return
 
     def _learn_once(self, size: int, index: int) -> Any:
         """One `learn`, called as published for what the memory is; returns what it reports as its loss."""
@@ -122,5 +134,7 @@ class AgentLoop:
         if n_step_memory is not None:
             extra["n_experiences"] = n_step_memory.sample_from_indices(experiences["idxs"])
         loss, indices, priorities = self.agent.learn(experiences, per=True, **extra)
+        if not bool(torch.as_tensor(priorities).isfinite().all()):
+            return math.nan  # such priorities would poison every member that samples by them
         self.memory.update_priorities(indices, priorities)
         return loss

@@ -18,6 +18,7 @@ from agilerl.learners.fused import Learner
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker, held
 from agilerl.training.options import OffPolicyOptions
+from agilerl.training.quarantine import Watch
 from agilerl.training.replay import SharedReplay
 from agilerl.training.source import MemberTally, Segment
 from agilerl.tree import map_leaves, unbind
@@ -58,6 +59,7 @@ class Generation:
         self.agents, self.lanes, self.num_envs = segment.agents, segment.lanes, segment.num_envs
         self.epsilon = epsilon
         self.tallies = [MemberTally() for _ in self.agents]
+        self.watch = Watch(learner, self.tallies)
         self.mask_width = mask_width(self.lanes.single_action_space)
         self._replay = segment.streams(Purpose.REPLAY)
         self._explore = segment.streams(Purpose.EXPLORATION)
@@ -88,7 +90,9 @@ class Generation:
             for t in range(count):
                 if noise is not None:
                     self.learner.set_policy_noise(noise[t])
-                self._step(start + t, tuple(d[t] for d in draws))
+                self.watch.weights()
+                if self.watch.any_sound:
+                    self._step(start + t, tuple(d[t] for d in draws))
         self.memory.interrupt()
         for index, members, _ in self._plans:
             total = self._loss[index]
@@ -132,9 +136,10 @@ class Generation:
             action = np.stack([agent.random_action(rng, (self.num_envs,), legal) for agent, rng, legal in each])
         else:
             action = self.learner.explore(obs, draws, self.epsilon, mask)
+        action = self.watch.actions(action)
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         flat = action.reshape(-1, *action.shape[2:])
-        batch = self.lanes.step(self.agents[0].environment_action(flat))
+        batch = self.lanes.step(self.agents[0].environment_action(flat), self.watch.lanes(self.num_envs))
         self._store(self.obs, flat, batch)
         self.obs, self.info = batch.obs, batch.info
         self._learn(index)
@@ -147,7 +152,7 @@ class Generation:
         for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
             self.tallies[lane // self.num_envs].scores.append(score)
         for tally in self.tallies:
-            tally.env_steps += self.num_envs
+            tally.env_steps += self.num_envs if tally.fault is None else 0
 
     def _learn(self, index: int) -> None:
         if self.memory.counter <= self.options.learning_delay:
@@ -172,6 +177,9 @@ class Generation:
                 values = torch.stack(found).double().cpu().numpy()  # [updates, N_g, B]
                 for row, (member, size) in enumerate(zip(members, sizes, strict=True)):
                     errors[member] = indices[:, row, :size], values[:, row, :size]
+            total = self._loss[group]
+            assert total is not None
+            self.watch.losses(members, total)
         self._reprioritise(errors)
 
     def _reprioritise(self, errors: dict[int, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -179,7 +187,8 @@ class Generation:
         grouped; where a row was learned from more than once, the last one counts."""
         for member in sorted(errors):
             indices, values = errors[member]
-            self.memory.update_priorities(indices, values)
+            if self.watch.priorities(member, values):
+                self.memory.update_priorities(indices, values)
 
     def _weights(
         self, members: list[int], sizes: list[int], indices: np.ndarray, index: int, like: Tensor
