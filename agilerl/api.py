@@ -11,6 +11,7 @@ from typing import Any
 from agilerl.config import Manifest, apply_overrides, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.env_ids import takes_box_actions
 from agilerl.errors import ConfigError
+from agilerl.hostile import malformed
 from agilerl.telemetry import Evaluation, Sink
 from agilerl.telemetry.run_dir import RunDirectory
 from agilerl.training.resuming import resume_training
@@ -131,16 +132,17 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     spec, state = directory.load_best()
     manifest, facts = directory.manifest(), directory.facts()
     best = import_module("agilerl.utils.utils").agent_from_policy(spec, state, resolve_device(device))
-    return Run(
-        best=best,
-        population=[best],
-        history=directory.history(),
-        lineage=directory.lineage(),
-        path=directory.path,
-        result=dict(facts.get("result") or {}),
-        manifest=manifest,
-        interrupted=facts.get("status") == "interrupted",
-    )
+    with malformed(directory.path):
+        return Run(
+            best=best,
+            population=[best],
+            history=directory.history(),
+            lineage=directory.lineage(),
+            path=directory.path,
+            result=dict(facts.get("result") or {}),
+            manifest=manifest,
+            interrupted=facts.get("status") == "interrupted",
+        )
 
 
 def env_name(env: Any) -> str:

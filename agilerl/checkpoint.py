@@ -18,6 +18,7 @@ from safetensors.torch import load as safetensors_load
 from safetensors.torch import save as safetensors_save
 
 from agilerl.errors import RunError
+from agilerl.hostile import read_regular
 
 FORMAT = 1
 _FORMAT_KEY, _TREE_KEY, _DIGEST_KEY = "agilerl.format", "agilerl.tree", "agilerl.tree.sha256"
@@ -97,7 +98,7 @@ def load_tree(path: str | os.PathLike[str]) -> dict[Any, Any]:
     """
     source = Path(path)
     try:
-        data = source.read_bytes()
+        data = read_regular(source)
     except FileNotFoundError:
         raise RunError(f"there is no checkpoint at {source}. fix: check the path; `save_tree` writes one.") from None
     except IsADirectoryError:
@@ -134,8 +135,8 @@ def decode_tree(data: bytes, name: str = "checkpoint") -> dict[Any, Any]:
     try:
         tensors = safetensors_load(data)
         tree = _decode(json.loads(structure), tensors)
-    except (SafetensorError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise CorruptCheckpoint(f"{name} is damaged ({error}). {_FIX}") from error
+    except (SafetensorError, ValueError, KeyError, TypeError, IndexError, RecursionError, OverflowError) as error:
+        raise CorruptCheckpoint(f"{name} is damaged ({' '.join(str(error).split())[:200]}). {_FIX}") from error
     if not isinstance(tree, dict):
         raise CorruptCheckpoint(f"{name} does not hold a dictionary. {_FIX}")
     return tree
@@ -157,8 +158,8 @@ def _metadata(data: bytes, name: str) -> dict[str, str]:
     length = int.from_bytes(data[:8], "little")
     try:
         header = json.loads(data[8 : 8 + length])
-        return dict(header["__metadata__"])
-    except (ValueError, KeyError, TypeError) as error:
+        return {str(key): str(value) for key, value in dict(header["__metadata__"]).items()}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptCheckpoint(f"the header of {name} is damaged, or another program wrote it. {_FIX}") from error
 
 

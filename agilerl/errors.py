@@ -27,6 +27,10 @@ class ShapeError(AgileRLError, ValueError):
     """An array does not have the shape that the agent was built for."""
 
 
+class ReplayError(AgileRLError, ValueError):
+    """Experience that no member may learn from: it is not finite."""
+
+
 class RunError(AgileRLError, ValueError):
     """A run directory is missing, damaged or does not fit the request."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from agilerl.errors import AgileRLError, AgileRLWarning
+from agilerl.redaction import redact
 
 USER_ERROR, INTERRUPTED = 2, 130
 
@@ -25,7 +26,7 @@ def user_errors(debug: bool = False) -> Iterator[None]:
     except AgileRLError as error:
         if debug:
             raise
-        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        typer.echo(redact(f"{type(error).__name__}: {error}"), err=True)
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt as error:
         for line in ("interrupted; what was written is kept.", *getattr(error, "__notes__", ())):

@@ -11,7 +11,6 @@ LATER = {
     "record": ("Film the best agent.", "load the run with agilerl.load(RUN) and render its episodes."),
     "report": ("Write the run's HTML report.", "read RUN/metrics.csv and RUN/evolution.jsonl."),
     "compare": ("Compare runs in a table.", "use `agilerl evaluate RUN --json` on each of them."),
-    "export": ("Export the best policy.", "read RUN/best/policy.safetensors and RUN/best/policy.json."),
     "doctor": ("Check this machine.", "`python -m pip check` and `agilerl train CartPole-v1 --steps 2000`."),
 }
 

@@ -10,6 +10,7 @@ import typer
 
 import agilerl
 from agilerl.cli.errors import INTERRUPTED, user_errors
+from agilerl.cli.export import export
 from agilerl.cli.later import add_later_commands
 
 if TYPE_CHECKING:
@@ -60,14 +61,22 @@ def train(
     test_episodes: Annotated[int, typer.Option(min=0, help="Fresh episodes that score the best agent.")] = 100,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files.")] = False,
     track: Annotated[bool, typer.Option("--track", help="Log to Weights & Biases.")] = False,
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help="Import the module of an id like module:Name-v0; that runs its code.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Train a population on an environment."""
     with user_errors(debug):
         from agilerl.api import base_manifest
         from agilerl.config import apply_sets
+        from agilerl.config.env_ids import import_environment
 
+        if allow_code and env_id is not None:
+            env_id = import_environment(env_id)
         manifest = apply_sets(base_manifest(env_id, algo, config), settings or [])
+        if allow_code and ":" in manifest.environment.name:  # from --config or --set
+            manifest = apply_sets(manifest, [f"environment.name={import_environment(manifest.environment.name)}"])
         manifest = _with_options(manifest, steps, population, seed)
         if dry_run:
             _print_plan(manifest, device, evolution=not no_evolution)
@@ -188,4 +197,5 @@ def list_command(
             typer.echo(line)
 
 
+app.command()(export)
 add_later_commands(app)

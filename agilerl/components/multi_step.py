@@ -104,8 +104,8 @@ class MultiStepReplayBuffer(NStepRows):
         added = self._meet(count)
         return added + self._take(self._interned(rows, mask), rewards, ended, kept)
 
-    def interrupt(self) -> int:
-        """End all open windows as truncated: they bootstrap from the last s' of their lanes.
+    def interrupt(self, lanes: np.ndarray | None = None) -> int:
+        """End all open windows, or those of `lanes` [k], as truncated: they bootstrap from the last s' of their lanes.
 
         To be called when the environments were reset outside of an episode's end, and before other lanes follow.
 
@@ -113,7 +113,7 @@ class MultiStepReplayBuffer(NStepRows):
             The number of rows added; `last_one_step` has their 1-step transitions.
         """
         self._earlier, self._finished = None, None
-        return self._flush()
+        return self._flush(lanes)
 
     def last_one_step(self) -> dict[str, Any] | None:
         """The 1-step transitions of the rows that the last `write`, `add` or `interrupt` added, in their order.

@@ -94,8 +94,8 @@ class NStepRows(ReplayBuffer):
                 self._frames.release(self._windows.upcoming(path, lanes))
         return self._keep(self._windows.push(rows, reward.reshape(-1)[lanes], ended[lanes], lanes))
 
-    def _flush(self) -> int:
-        return 0 if self._windows is None else self._keep(self._windows.flush())
+    def _flush(self, lanes: np.ndarray | None = None) -> int:
+        return 0 if self._windows is None else self._keep(self._windows.flush(lanes))
 
     def _keep(self, finished: Finished) -> int:
         """Add the rows of finished windows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agilerl.components.data import untuple
-from agilerl.errors import ConfigError, ShapeError
+from agilerl.errors import ConfigError, ReplayError, ShapeError
 
 Path = tuple[str, ...]
 Rows = dict[Path, np.ndarray]
@@ -65,6 +66,7 @@ def check_rows(fields: Mapping[Path, Field], rows: Rows, dtype: torch.dtype) -> 
 
     Raises:
         ShapeError: other fields, other shapes, unequal counts, or an integer that is not exact in `dtype`.
+        ReplayError: NaN or Inf: one such row would poison every member that samples it.
     """
     if rows.keys() != fields.keys():
         missing, extra = fields.keys() - rows.keys(), rows.keys() - fields.keys()
@@ -83,11 +85,30 @@ def check_rows(fields: Mapping[Path, Field], rows: Rows, dtype: torch.dtype) -> 
         if count not in (-1, len(values)):
             raise ShapeError(f"every field needs the same number of rows; {field.name!r} has {len(values)}.")
         count = len(values)
+        if values.dtype.kind == "f":
+            _check_finite(field, values)
         if field.columns and not field.dtype.is_floating_point and values.dtype.kind in "iu":
             largest = int(np.abs(values).max(initial=0))
             if largest > 2 / torch.finfo(dtype).eps:  # integers up to here are exact in this dtype
                 raise ShapeError(f"field {field.name!r}: {largest} is not exact in {dtype}. fix: float64.")
     return count
+
+
+def _check_finite(field: Field, values: np.ndarray) -> None:
+    kept = field.dtype if field.dtype.is_floating_point else torch.float32
+    limit, flat = torch.finfo(kept).max, values.reshape(-1)
+    if (
+        math.sqrt(np.vdot(flat, flat)) <= limit
+    ):  # one product in place of two passes; an overflow of it goes on to the passes
+        return
+    fits = np.abs(values) <= limit  # False for NaN too
+    if fits.all():
+        return
+    bad = ~fits.reshape(len(values), -1).all(axis=1)
+    raise ReplayError(
+        f"field {field.name!r} must hold finite numbers (in {kept}); row {int(np.argmax(bad))} of {len(values)} does "
+        f"not ({int(bad.sum())} in all); nothing was added. fix: look for a diverged network or a failing environment."
+    )
 
 
 class RowStore:

@@ -102,7 +102,7 @@ class ReplayBuffer(OlderDialect, RowRing):
         self._release(rows)
         return added
 
-    def interrupt(self) -> int:
+    def interrupt(self, lanes: np.ndarray | None = None) -> int:
         """The lanes do not go on where they were: of no concern here; 0 rows added (see `MultiStepReplayBuffer`)."""
         return 0
 

@@ -82,11 +82,11 @@ class LaneWindows:
         self._total[:, lanes] += np.where(is_open, self.powers[age] * reward, 0.0)
         return self._finish(lanes, np.where(ended, self._open[lanes], self._open[lanes] == self.n_step))
 
-    def flush(self) -> Finished:
-        """End every open window with the last step of its lane; what follows begins anew."""
-        lanes = np.arange(self.num_lanes)
-        finished = self._finish(lanes, self._open)
-        self._seen[:] = 0
+    def flush(self, lanes: np.ndarray | None = None) -> Finished:
+        """End every open window (of `lanes` [k] alone) with the last step of its lane; what follows begins anew."""
+        lanes = np.arange(self.num_lanes) if lanes is None else lanes
+        finished = self._finish(lanes, self._open[lanes])
+        self._seen[lanes] = 0
         return finished
 
     def _finish(self, lanes: np.ndarray, counts: np.ndarray) -> Finished:

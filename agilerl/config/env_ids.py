@@ -18,6 +18,7 @@ def resolve_env_id(env_id: str) -> str:
     Raises:
         EnvError: unknown, or a package is missing. Gymnasium's own explanation is kept.
     """
+    refuse_code(env_id)
     import gymnasium  # kept out of the import of `agilerl.config`, which must stay fast
 
     try:
@@ -36,6 +37,31 @@ def resolve_env_id(env_id: str) -> str:
         raise EnvError(f"{env_id}: {_plain(error)} {_LIST}") from None
     _check_packages(env_id, spec.entry_point, gymnasium.error.Error)
     return env_id
+
+
+def refuse_code(env_id: str) -> None:
+    """Raise EnvError for an id that names a module to import, as "package.module:Name-v0" does."""
+    if ":" in env_id:
+        module = env_id.partition(":")[0]
+        raise EnvError(
+            f"{env_id!r} would import {module!r}, and importing runs code. "
+            "fix: agilerl train --allow-code, or import the module yourself and leave its name out."
+        )
+
+
+def import_environment(env_id: str) -> str:
+    """Import the module that an id names and give the id without it; any other id as it is.
+
+    Only for a user who has asked for it: importing runs code.
+    """
+    module, separator, name = env_id.rpartition(":")
+    if not separator:
+        return env_id
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise EnvError(f"{env_id}: {module!r} cannot be imported ({_plain(error)}). fix: check PYTHONPATH.") from None
+    return name
 
 
 def takes_box_actions(env: Any) -> bool:

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from agilerl.config.algorithms import canonical_algorithm
 from agilerl.config.messages import explain
 from agilerl.config.schema import Manifest
-from agilerl.errors import ConfigError
+from agilerl.errors import ConfigError, RunError
+from agilerl.hostile import read_text
 
 SECTION_ALIASES = {"selection_strategy": "tournament_selection"}
 KEY_ALIASES = {
@@ -25,6 +26,8 @@ KEY_ALIASES = {
 }
 # What of an environment's preset holds for every algorithm.
 BUDGET = ("max_steps", "target_score", "stop_margin", "train_max_episode_steps", "eval_steps")
+LARGEST_YAML = 1_000_000  # characters
+MOST_NODES = 20_000
 TOP_LEVEL_ALIASES = {
     "algo": ("algorithm", "name"),
     "env_id": ("environment", "name"),
@@ -36,11 +39,28 @@ TOP_LEVEL_ALIASES = {
 def parse_yaml(text: str, source: str) -> Any:
     """The plain content of a YAML text; ConfigError names the line of a mistake.
 
-    A key that stands twice in one mapping is a mistake too: YAML would keep the last one without a word.
+    A key that stands twice in one mapping is a mistake too: YAML would keep the last one without a word. A text may
+    have `LARGEST_YAML` characters, and `MOST_NODES` values when its aliases are written out.
     """
+    if len(text) > LARGEST_YAML:
+        raise ConfigError(
+            f"{source}: has {len(text)} characters; a manifest has at most {LARGEST_YAML}. fix: shorten it."
+        )
     try:
-        repeated = _repeated_key(yaml.compose(text, Loader=yaml.SafeLoader))
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        if _count_nodes(tree, {}) > MOST_NODES:
+            raise ConfigError(f"{source}: aliases repeat more than {MOST_NODES} values. fix: write the values out.")
+        repeated = _repeated_key(tree)
         content = yaml.safe_load(text)
+    except RecursionError:
+        raise ConfigError(
+            f"{source}: is nested too deeply, or holds itself. fix: a manifest has four levels."
+        ) from None
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        what = " ".join(str(error).split())
+        raise ConfigError(f"{source}: holds a value that cannot be read ({what}). fix: correct that value.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "cannot be read"
@@ -53,6 +73,20 @@ def parse_yaml(text: str, source: str) -> Any:
 def _yaml_error(source: str, mark: Any, problem: str) -> ConfigError:
     where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
     return ConfigError(f"{source}:{where} is not valid YAML: {problem}. fix: correct that line.")
+
+
+def _count_nodes(node: Any, known: dict[int, int]) -> int:
+    """Values below a node with every alias written out; RecursionError for a node that holds itself."""
+    if node is None or isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = -1  # being counted
+        pairs = isinstance(node, yaml.MappingNode)
+        children = [part for pair in node.value for part in pair] if pairs else node.value
+        known[id(node)] = 1 + sum(_count_nodes(child, known) for child in children)
+    if known[id(node)] < 0:
+        raise RecursionError
+    return known[id(node)]
 
 
 def _repeated_key(node: Any) -> Any:
@@ -134,7 +168,11 @@ def load_manifest(path: str | Path, env_id: str | None = None, algo: str | None 
     source = Path(path)
     if not source.is_file():
         raise ConfigError(f"there is no configuration file {source}. fix: check the path given to --config.")
-    data = parse_yaml(source.read_text(encoding="utf-8"), source.name)
+    try:
+        text = read_text(source, 4 * LARGEST_YAML)
+    except RunError as error:
+        raise ConfigError(str(error)) from None
+    data = parse_yaml(text, source.name)
     return on_preset({} if data is None else data, source.name, env_id, algo)
 
 

@@ -51,6 +51,10 @@ class Environment(Section):
     name: str = "CartPole-v1"
     num_envs: Count = 8
     kwargs: dict[str, Any] = {}
+    healing: bool = False  # worker processes that are replaced when they fail, for environments that do
+    num_workers: Count | None = None  # of healing; null takes one per core, at most 4
+    deadline_s: Positive = 60.0  # of healing: seconds after which a step counts as hung
+    max_restarts: CountOrZero = 10  # of healing: replacements after which the run stops
 
 
 class Encoder(Section):

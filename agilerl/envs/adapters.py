@@ -10,8 +10,10 @@ from gymnasium import Space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agilerl.envs import trees
+from agilerl.envs.contract import HEAL, Contract, raised, short
 from agilerl.envs.lanes import check_seeds
 from agilerl.envs.protocol import StepBatch
+from agilerl.envs.spaces import mask_width
 from agilerl.errors import EnvError, warn_once
 
 
@@ -40,9 +42,11 @@ class VectorLanes:
         self._is_declared = declared is not None
         self.mode = AutoresetMode.NEXT_STEP if declared is None else _mode(declared)
         inner = getattr(env, "unwrapped", env)
-        self._takes_seed_per_lane = isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
+        own = getattr(inner, "takes_seed_per_lane", False)
+        self._takes_seed_per_lane = own or isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
         self._takes_seed = self._takes_seed_per_lane or _takes_seed(env)
         self._resets_now = np.zeros(self.num_lanes, dtype=bool)  # NEXT_STEP: lanes whose next step is a reset
+        self._contract: Contract | None = None
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin a new episode in every lane; `seeds` [L] integers or None. Returns obs [L, ...] and the info."""
@@ -51,15 +55,37 @@ class VectorLanes:
         if numbers is None or not self._takes_seed:
             if numbers is not None:
                 _warn_unseeded(self.backend)
-            obs, info = self.env.reset()
+            obs, info = self._call("reset()", self.env.reset)
         else:
-            obs, info = self.env.reset(seed=numbers if self._takes_seed_per_lane else numbers[0])
-        return _own(obs), info
+            seed = numbers if self._takes_seed_per_lane else numbers[0]
+            obs, info = self._call("reset()", self.env.reset, seed=seed)
+        obs = self._numbers(_own(obs))
+        self._contract = Contract(None, self.backend, obs)
+        self._contract.finite(obs, call="reset()")
+        return obs, info
+
+    def _call(self, what: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """A call of the environment; what it raises is named as the environment's."""
+        try:
+            return function(*args, **kwargs)
+        except EnvError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise EnvError(f"{self.backend}: {what} {raised(error)}. {HEAL}") from error
+
+    def _numbers(self, obs: Any) -> Any:
+        for part in trees.leaves(obs):
+            if part.dtype.kind not in "biufc" or not part.shape or len(part) != self.num_lanes:
+                raise EnvError(
+                    f"{self.backend} gave observations of {part.dtype}, shape {part.shape}; expected numbers, "
+                    f"one row for each of {self.num_lanes} environments. {HEAL}"
+                )
+        return obs
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
         """Step every lane; see `protocol.Lanes.step`."""
-        obs, reward, terminated, truncated, info = self.env.step(actions)
-        obs = _own(obs)
+        obs, reward, terminated, truncated, info = self._call("step()", self.env.step, actions)
+        obs = self._numbers(_own(obs))
         terminated, truncated = self._flags(terminated), self._flags(truncated)
         ended = terminated | truncated
         if not self._is_declared and ended.any() and _final_key(info) is not None:
@@ -78,8 +104,30 @@ class VectorLanes:
             info = self._with_final_mask(info, ended, before)
         if active is not None:
             mask = mask & active
-        reward = np.where(mask, np.asarray(reward, dtype=np.float64).reshape(self.num_lanes), 0.0)
+        healed = info.get("healed")
+        if healed is not None:
+            mask = mask & ~np.asarray(healed, dtype=bool)
+        reward = np.where(mask, self._rewards(reward), 0.0)
+        self._check(obs, final_obs, reward, mask)
+        if healed is not None:  # no transition, but the end of an episode
+            return StepBatch(obs, reward, terminated & mask, (truncated & mask) | healed, final_obs, mask, info)
         return StepBatch(obs, reward, terminated & mask, truncated & mask, final_obs, mask, info)
+
+    def _rewards(self, reward: Any) -> np.ndarray:
+        given = np.asarray(reward)
+        if given.dtype.kind not in "biuf" or given.size != self.num_lanes:
+            raise EnvError(
+                f"{self.backend} gave the rewards {short(reward)}; expected one number for each of {self.num_lanes} "
+                f"environments. {HEAL}"
+            )
+        return given.astype(np.float64).reshape(self.num_lanes)
+
+    def _check(self, obs: Any, final_obs: Any, reward: np.ndarray, mask: np.ndarray) -> None:
+        contract = self._contract or Contract(None, self.backend, obs)
+        contract.finite(obs)
+        if final_obs is not obs:
+            contract.finite(final_obs)
+        contract.finite_rewards(reward, mask)
 
     def _flags(self, values: Any) -> np.ndarray:
         return np.asarray(values, dtype=bool).reshape(self.num_lanes)
@@ -100,7 +148,7 @@ class VectorLanes:
 
     def _with_final_mask(self, info: dict[str, Any], ended: np.ndarray, final_info: Any) -> dict[str, Any]:
         """`info` with the masks of the final observations; all actions where an ended lane does not tell."""
-        count = int(getattr(self.single_action_space, "n", 0))
+        count = mask_width(self.single_action_space)
         present = action_mask(info, self.num_lanes, count) if count else None
         if present is None:
             return info
@@ -140,10 +188,10 @@ class LooseEnv:
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """As in Gymnasium, with a plain float and plain booleans."""
+        """As in Gymnasium, with plain booleans; the reward is checked by the lanes."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        number, ended, cut = (np.asarray(value).reshape(-1)[0] for value in (reward, terminated, truncated))
-        return obs, float(number), bool(ended), bool(cut), info
+        ended, cut = (np.asarray(value).reshape(-1)[0] for value in (terminated, truncated))
+        return obs, reward, bool(ended), bool(cut), info
 
     def close(self) -> None:
         """Close the environment, if it can be closed."""

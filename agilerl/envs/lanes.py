@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl.envs import trees
+from agilerl.envs.contract import Contract, name_of, raised
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import EnvError, ShapeError
 
@@ -21,6 +22,10 @@ class SyncLanes:
 
     An ended lane is reset at once (the true final observation is kept in `final_obs`), so every row with mask True is
     a transition. Resting lanes cost nothing.
+
+    What an environment returns is checked here, before anybody sees it: an environment that raises, or gives anything
+    but finite numbers of its space's shape and kind, ends in an `EnvError` that says environment, lane and what was
+    got (`agilerl.envs.contract`).
 
     Args:
         factories: one callable per lane, each giving a fresh Gymnasium environment.
@@ -42,6 +47,8 @@ class SyncLanes:
         # Gymnasium's own environments take Python integers, which their checks accept 0.7 us faster than numpy's;
         # others get numpy scalars as from SyncVectorEnv, since some call action.item().
         self._plain_actions = all(_is_gymnasiums_own(env) for env in self.envs)
+        self.name = name_of(self.envs[0])
+        self._contract: Contract | None = None  # made at the first reset: without a space that tells the shapes
         self._obs: Any = None
         self._action_masks: np.ndarray | None = None
 
@@ -53,14 +60,38 @@ class SyncLanes:
         """
         numbers = check_seeds(seeds, self.num_lanes)
         self._action_masks = None
+        self._obs = None
         rows = []
-        for lane, env in enumerate(self.envs):
-            obs, info = env.reset(seed=numbers[lane]) if numbers is not None else env.reset()
+        for lane in range(self.num_lanes):
+            obs, info = self._reset_lane(lane, numbers[lane] if numbers is not None else None)
             rows.append(obs)
             if "action_mask" in info:
                 self._keep_mask(lane, info["action_mask"])
-        self._obs = trees.stack(self.single_observation_space, rows)
+        obs = trees.stack(self.single_observation_space, rows)
+        self._checked(obs).finite(obs, call="reset()")
+        self._obs = obs
         return trees.copy(self._obs), self._info()
+
+    def _checked(self, like: Any = None) -> Contract:
+        if self._contract is None:
+            self._contract = Contract(self.single_observation_space, self.name, like)
+        return self._contract
+
+    def _reset_lane(self, lane: int, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """A new episode in one lane; its observation has been checked."""
+        try:
+            result = self.envs[lane].reset() if seed is None else self.envs[lane].reset(seed=seed)
+            obs, info = result
+        except (Exception, SystemExit) as error:
+            raise self._failed(lane, error, "reset()") from error
+        known = self._contract is not None or self.single_observation_space is not None
+        return (self._checked().row(obs, lane, "reset()") if known else obs), info
+
+    def _failed(self, lane: int, error: BaseException, call: str = "step()") -> EnvError:
+        """What is raised where an environment raises: itself, if it speaks our language already."""
+        if isinstance(error, EnvError):
+            return error
+        return Contract(None, self.name, np.zeros((1, 1))).error(lane, raised(error), call)
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...] (or per lane, for Dict and Tuple spaces)."""
@@ -73,9 +104,16 @@ class SyncLanes:
         terminated, truncated = np.zeros((2, self.num_lanes), dtype=bool)
         per_lane = actions.tolist() if self._plain_actions and np.ndim(actions) == 1 else actions
         flat = isinstance(obs, np.ndarray)
+        contract = self._checked()
+        check_row, check_reward = contract.row, contract.reward
         ended = []
         for lane in range(self.num_lanes) if active is None else np.flatnonzero(active).tolist():
-            row, reward[lane], is_terminated, is_truncated, info = self._steps[lane](per_lane[lane])
+            try:
+                row, got, is_terminated, is_truncated, info = self._steps[lane](per_lane[lane])
+            except (Exception, SystemExit) as error:
+                raise self._failed(lane, error) from error
+            row = check_row(row, lane)
+            reward[lane] = got if type(got) is float else check_reward(got, lane)
             if flat:
                 obs[lane] = row
             else:
@@ -85,6 +123,8 @@ class SyncLanes:
                 ended.append(lane)
             if "action_mask" in info:
                 self._keep_mask(lane, info["action_mask"])
+        contract.finite(obs)
+        contract.finite_rewards(reward)
         final_obs: Any = obs
         final_info: dict[str, Any] = {}
         if ended and self.reset_ended:
@@ -100,10 +140,11 @@ class SyncLanes:
 
     def _begin_again(self, ended: list[int], obs: Any) -> None:
         for lane in ended:
-            row, info = self.envs[lane].reset()
+            row, info = self._reset_lane(lane)
             trees.put(obs, lane, row)
             if "action_mask" in info:
                 self._keep_mask(lane, info["action_mask"])
+        self._checked().finite(obs, call="reset()")
 
     def _keep_mask(self, lane: int, action_mask: Any) -> None:
         row = np.asarray(action_mask, dtype=bool)

@@ -22,10 +22,11 @@ class StepBatch:
         reward: [L] float64.
         terminated, truncated: [L] bool, never merged.
         final_obs: [L, ...] s' of the transition: the true FINAL observation where the episode ended, else `obs`.
-        mask: [L] bool; False where the row is no transition (the reset step of NEXT_STEP autoreset, a lane at rest).
+        mask: [L] bool; False where the row is no transition (the reset step of NEXT_STEP autoreset, a lane at rest, a
+            lane whose environment failed and was replaced: there `truncated` is True all the same).
         info: the backend's info dictionary, as it came (keys as in Gymnasium's vector environments). Lanes stepped in
             this process carry `action_mask` (of `obs`), `final_action_mask` (of `final_obs`, where an episode has
-            ended) and nothing else.
+            ended) and nothing else; those of `healing` also `healed` [L], after a step in which a worker was replaced.
     """
 
     obs: np.ndarray

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,3 +74,12 @@ def reshape(batch: Any, *leading: int) -> Any:
     if isinstance(batch, tuple):
         return tuple(reshape(part, *leading) for part in batch)
     return batch.reshape(*leading, *batch.shape[1:])
+
+
+def leaves(batch: Any) -> Iterator[np.ndarray]:
+    """Every array of a batch."""
+    if isinstance(batch, np.ndarray):
+        yield batch
+        return
+    for part in batch.values() if isinstance(batch, dict) else batch:
+        yield from leaves(part)

@@ -11,9 +11,12 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
 
+from agilerl.envs import trees
 from agilerl.envs.adapters import VectorLanes
 from agilerl.envs.classic import FAST
+from agilerl.envs.healing import HealingLanes, check_options
 from agilerl.envs.lanes import EnvFactory, SyncLanes
 from agilerl.envs.pool import EnvPoolLanes
 from agilerl.envs.preprocessing import preprocessing as find_preprocessing
@@ -75,6 +78,59 @@ class SyncVectEnv(Replicable, SyncVectorEnv):
         return super().reset(seed=self._seeds(seed), options=options)
 
 
+class HealingVectEnv(Replicable, VectorEnv):
+    """Vector environment in a few worker processes that are replaced when they fail, NEXT_STEP autoreset.
+
+    `info["healed"]` [L] bool is there after a step in which a worker was replaced: the episodes of those lanes are
+    truncated, the step is no transition, and the observations are those of new episodes (no reset step follows).
+
+    Args:
+        factory: makes one environment. num_envs: L. options: of `HealingLanes`.
+    """
+
+    takes_seed_per_lane = True
+
+    def __init__(self, factory: EnvFactory, num_envs: int, options: dict[str, Any]) -> None:
+        self.num_envs, self.options = num_envs, options
+        self.lanes = HealingLanes([factory] * num_envs, **options)
+        self.single_observation_space = self.lanes.single_observation_space
+        self.single_action_space = self.lanes.single_action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self._begun: Any = None  # what lanes that have ended will show at the next step
+        self._ended = np.zeros(num_envs, dtype=bool)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As Gymnasium's; without a seed the first reset uses the one given to `make_vect_envs`."""
+        seeds = self._seeds(seed)
+        if isinstance(seeds, int):
+            seeds = [seeds + lane for lane in range(self.num_envs)]  # as Gymnasium's vector environments count on
+        self._ended = np.zeros(self.num_envs, dtype=bool)
+        return self.lanes.reset(None if seeds is None else np.asarray(seeds))
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """As Gymnasium's."""
+        again = self._ended
+        batch = self.lanes.step(actions, ~again if again.any() else None)
+        obs = trees.choose(again, self._begun, batch.obs) if again.any() else batch.obs
+        healed = batch.info.get("healed", np.zeros(self.num_envs, dtype=bool))
+        self._ended = (batch.terminated | batch.truncated) & ~healed
+        if self._ended.any():
+            self._begun, obs = batch.obs, trees.choose(self._ended, batch.final_obs, obs)
+        return obs, batch.reward, batch.terminated, batch.truncated, batch.info
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End the workers."""
+        self.lanes.close()
+
+    def replicate(self, n: int, *, reset_ended: bool = True) -> Lanes:
+        """n * num_envs new lanes in worker processes of their own."""
+        if n < 1:
+            raise EnvError(f"replicate takes a positive number of copies; got {n}. fix: use 1 for one copy.")
+        return HealingLanes([self.factory] * (n * self.num_envs), reset_ended=reset_ended, **self.options)
+
+
 class AsyncVectEnv(Replicable, AsyncVectorEnv):
     """Vector environment with one worker process per environment, NEXT_STEP autoreset."""
 
@@ -99,6 +155,10 @@ def make_vect_envs(
     seed: int | None = None,
     backend: str | None = None,
     preprocessing: str | Sequence[str] | None = None,
+    healing: bool = False,
+    num_workers: int | None = None,
+    deadline_s: float = 60.0,
+    max_restarts: int = 10,
     **env_kwargs: Any,
 ) -> VectorEnv:
     """A Gymnasium vector environment with NEXT_STEP autoreset, from a registered id or from a factory.
@@ -114,6 +174,11 @@ def make_vect_envs(
         backend: "envpool" steps the replicas (what the training loops use) with EnvPool, for the ids on which it has
             been compared with Gymnasium. It needs `pip install "agilerl[fast]"` and a plain id.
         preprocessing: names in `envs.preprocessing.PREPROCESSING`, such as "atari", applied before `extra_wrappers`.
+        healing: step the environments in a few worker processes, and replace a worker that dies, raises, hangs or
+            returns anything but finite numbers of the space; the steps lost are kept out of replay. For environments
+            that fail; it costs about 0.1 ms a step. See `agilerl.envs.healing.HealingLanes`.
+        num_workers, deadline_s, max_restarts: of `healing`: processes (None: one per core, at most 4), seconds after
+            which a step counts as hung, replacements after which the run stops.
         **env_kwargs: passed to `gymnasium.make` or to `make_env`.
 
     Returns:
@@ -140,17 +205,29 @@ def make_vect_envs(
             'backend must be None or "envpool", the latter for a registered id without wrappers, keywords and worker '
             f"processes; got {backend!r}. fix: leave it out."
         )
+    check_options(num_workers, deadline_s, max_restarts)
+    if healing and (backend or should_async_vector):
+        raise EnvError("healing=True brings its own worker processes. fix: leave backend and should_async_vector out.")
+    if not healing and (num_workers is not None or deadline_s != 60.0 or max_restarts != 10):
+        raise EnvError("num_workers, deadline_s and max_restarts are options of healing=True. fix: healing=True.")
     env_id = resolve_id(env_name) if env_name is not None and make_env is None else None
     factory = _factory(env_id, make_env, wrappers, env_kwargs)
-    kind = AsyncVectEnv if should_async_vector else SyncVectEnv
+    vector: Any
     try:
-        vector = kind([factory] * int(num_envs), autoreset_mode=AutoresetMode.NEXT_STEP)
+        if healing:
+            spec = None if env_id is None else gymnasium.spec(env_id)
+            options = {"num_workers": num_workers, "deadline_s": deadline_s, "max_restarts": max_restarts, "spec": spec}
+            vector = HealingVectEnv(factory, int(num_envs), options)
+        else:
+            kind = AsyncVectEnv if should_async_vector else SyncVectEnv
+            vector = kind([factory] * int(num_envs), autoreset_mode=AutoresetMode.NEXT_STEP)
     except gymnasium.error.DependencyNotInstalled as exc:
         raise EnvError(f"{env_id or 'the environment'}: {exc} {_dependency_fix(str(exc))}") from exc
     except gymnasium.error.Error as exc:
         raise EnvError(str(exc)) from exc
     vector._remember(factory, env_id, is_plain=is_plain, seed=seed, backend=backend)
-    return vector
+    made: VectorEnv = vector
+    return made
 
 
 def resolve_id(env_name: str) -> str:
@@ -159,6 +236,11 @@ def resolve_id(env_name: str) -> str:
     Raises:
         EnvError: with Gymnasium's own message, which names the nearest ids and versions.
     """
+    if ":" in env_name:
+        raise EnvError(
+            f"{env_name!r} would import {env_name.partition(':')[0]!r}, and importing runs code. "
+            "fix: import the module yourself (that registers its environments) and leave its name out."
+        )
     if env_name.startswith("ALE/"):
         _register_atari()
     try:

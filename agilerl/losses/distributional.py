@@ -45,7 +45,7 @@ def project(probabilities: Tensor, reward: Tensor, discount: Tensor, v_min: Tens
     place = ((moved - low) / spacing).clamp_(0, atoms - 1)
     lower = place.floor()
     share = place - lower
-    below = lower.long()
+    below = lower.long().clamp_(0, atoms - 1)  # of a NaN: whatever it becomes must not stop the other members
     above = (below + 1).clamp_(max=atoms - 1)  # on an atom the share of the one above is 0, so this never counts twice
     projected = torch.zeros_like(probabilities)
     projected.scatter_add_(-1, below, probabilities * (1 - share))

@@ -39,20 +39,39 @@ class EpisodeTracker:
         self.scores: list[list[float]] = [[] for _ in range(self.num_lanes)]
 
     def update(self, batch: StepBatch) -> Finished:
-        """Count one vector step; rows with mask False are not counted. Ended lanes start again at zero."""
+        """Count one vector step; rows with mask False are not counted. Ended lanes start again at zero.
+
+        An episode that ended without a transition (its environment was replaced) is forgotten: it has no return.
+        """
         self.returns += np.where(batch.mask, batch.reward, 0.0)
         self.lengths += batch.mask
-        lanes = np.flatnonzero((batch.terminated | batch.truncated) & batch.mask)
+        ended = batch.terminated | batch.truncated
+        lanes = np.flatnonzero(ended & batch.mask)
         finished = Finished(lanes, self.returns[lanes], self.lengths[lanes])
         for lane, score in zip(lanes.tolist(), finished.returns.tolist(), strict=True):
             self.scores[lane].append(score)
-        self.returns[lanes] = 0.0
-        self.lengths[lanes] = 0
+        self.returns[ended] = 0.0
+        self.lengths[ended] = 0
         return finished
 
     def completed(self, first: int = 0, last: int | None = None) -> list[float]:
         """Scores of the lanes first, ..., last - 1 (of one member, say), lane by lane."""
         return [score for lane in self.scores[first:last] for score in lane]
+
+
+def uniform_actions(which: np.ndarray, count: int, mask: np.ndarray | None = None) -> np.ndarray:
+    """Uniformly random legal actions [...] int64.
+
+    Args:
+        which: [...] uniform numbers in [0, 1). count: number of actions.
+        mask: [..., count], 1 = legal; at least one in every row.
+    """
+    if mask is None:
+        return (which * count).astype(np.int64)
+    legal = np.cumsum(mask.astype(bool), axis=-1)
+    rank = (which * legal[..., -1]).astype(np.int64)
+    chosen: np.ndarray = (legal <= rank[..., None]).sum(-1)
+    return chosen
 
 
 def held(rng: np.random.Generator, draws: np.ndarray, longest: int) -> np.ndarray:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 
 from agilerl.errors import AgileRLError, warn_once
+from agilerl.redaction import redact
 from agilerl.telemetry.record import Birth, GenerationRecord, RunPlan, Sink
 
 
@@ -82,6 +83,7 @@ class Sinks(BaseSink):
         name = type(sink).__name__
         warn_once(
             f"sink:{name}:{type(error).__name__}",
-            f"{name} failed ({type(error).__name__}: {error}) and gets no more records; the training goes on.",
+            f"{name} failed ({type(error).__name__}: {redact(str(error))}) and gets no more records; "
+            "the training goes on.",
             stacklevel=5,
         )

@@ -14,7 +14,8 @@ class Birth:
     Attributes:
         id: unique member id within the run (`agent.index`); parent: the id it was cloned from, None for a founder.
         generation: the generation in which it will train first (founders: 0).
-        kind: "founder", "elite", "none", "architecture", "parameters", "activation", "rl_hp".
+        kind: "founder", "elite", "none", "architecture", "parameters", "activation", "rl_hp", "healed" (a copy of the
+            fittest member in place of one that diverged: `path` names it, `after` says why).
         path: what changed ("lr", "encoder.add_node", ...), "" if nothing.
         before, after: JSON-able values of what changed.
         change: relative change of the policy's output over probe observations, None if not measured.

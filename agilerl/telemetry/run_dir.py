@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import platform
@@ -12,17 +13,20 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
 from agilerl.checkpoint import load_tree, save_tree, write_atomic
 from agilerl.config import Manifest, dump_yaml, load_manifest
 from agilerl.errors import RunError
+from agilerl.hostile import MIB, malformed, read_json, read_text
+from agilerl.redaction import without_secrets
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.telemetry.files import CsvSink, JsonlSink, jsonable
 from agilerl.telemetry.record import Birth
 
+LINEAGE_LIMIT = 1024 * MIB
 PACKAGES = ("agilerl", "torch", "numpy", "gymnasium", "tensordict", "safetensors", "pydantic")
 
 
@@ -36,7 +40,7 @@ class RunDirectory:
     @classmethod
     def create(cls, out: str | os.PathLike[str], env_id: str, algo: str) -> RunDirectory:
         """Make the next free directory. Two processes never get the same one: `mkdir` decides."""
-        folder = Path(out) / re.sub(r"[^\w.-]+", "-", env_id).strip(".")
+        folder = Path(out) / (re.sub(r"[^\w.-]+", "-", env_id).strip(".") or "environment")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             number = 1 + max((_number(p.name, algo) for p in folder.iterdir()), default=0)
@@ -94,8 +98,8 @@ class RunDirectory:
     def facts(self) -> dict[str, Any]:
         """The content of run.json."""
         try:
-            return dict(json.loads((self.path / "run.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
+            return dict(read_json(self.path / "run.json"))
+        except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{self.path / 'run.json'} cannot be read ({error}). fix: name another run.") from error
 
     def manifest(self) -> Manifest:
@@ -108,7 +112,7 @@ class RunDirectory:
         if not path.is_file():
             return []
         known = {f.name for f in fields(Birth)}
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = read_text(path, LINEAGE_LIMIT).splitlines(keepends=True)
         whole = [json.loads(line) for line in lines if line.endswith("\n")]
         return [Birth(**{k: v for k, v in birth.items() if k in known}) for birth in whole]
 
@@ -118,7 +122,7 @@ class RunDirectory:
         if not path.is_file():
             return []
         by_generation: dict[str, list[float]] = {}
-        with open(path, encoding="utf-8", newline="") as file:
+        with io.StringIO(read_text(path, LINEAGE_LIMIT), newline="") as file:
             for row in csv.DictReader(file):
                 by_generation.setdefault(row["generation"], []).append(float(row["fitness"] or "nan"))
         return list(by_generation.values())
@@ -129,10 +133,10 @@ class RunDirectory:
         return [metrics, lineage, _PlanSink(self)]
 
     def save_best(self, spec: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec) and best/policy.json.
+        """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec), best/policy.json and policy.py.
 
-        The first file alone is enough to rebuild the policy, so that a kill between the two loses nothing; the
-        second is for readers.
+        The first file alone is enough to rebuild the policy, so that a kill between them loses nothing; the second is
+        for readers, and for the third, which loads and acts in plain PyTorch.
 
         Args:
             spec: JSON values: algorithm, spaces, network, normaliser (`agent.policy_spec()`).
@@ -140,6 +144,8 @@ class RunDirectory:
         """
         save_tree(self.path / "best" / "policy.safetensors", {"policy": dict(state), "spec": dict(spec)})
         write_atomic(self.path / "best" / "policy.json", json.dumps(jsonable(spec), indent=2) + "\n")
+        loader = resources.files("agilerl") / "standalone" / "policy.py"
+        write_atomic(self.path / "best" / "policy.py", loader.read_text(encoding="utf-8"))
 
     def load_best(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """(spec, state) as they were saved."""
@@ -148,10 +154,12 @@ class RunDirectory:
             status = self.facts().get("status", "unknown")
             raise RunError(f"{self.path} holds no policy (status: {status}). fix: train again, or name another run.")
         tree = load_tree(path)
-        return tree["spec"], tree["policy"]
+        with malformed(path):
+            return dict(tree["spec"]), dict(tree["policy"])
 
     def _write(self, content: Mapping[str, Any]) -> None:
-        write_atomic(self.path / "run.json", json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n")
+        text = json.dumps(without_secrets(jsonable(content)), indent=2, allow_nan=False)
+        write_atomic(self.path / "run.json", text + "\n")
 
 
 class _PlanSink(BaseSink):

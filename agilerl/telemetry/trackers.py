@@ -9,6 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from agilerl.errors import ConfigError, warn_once
+from agilerl.redaction import Secret, redact, without_secrets
+from agilerl.telemetry.background import CAPACITY, PATIENCE_S, Background
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.telemetry.record import Birth, GenerationRecord, RunPlan
 
@@ -58,40 +60,80 @@ class TensorBoardSink(BaseSink):
 
 
 class WandbSink(BaseSink):
-    """Weights & Biases. Where it is missing or cannot be reached it warns once, and the training goes on."""
+    """Weights & Biases, in a thread of its own: the training never waits for it, and goes on without it.
+
+    Where it is missing or cannot be reached it warns once. Numbers that it is too slow for are dropped and counted; the
+    run directory has all of them.
+
+    Args:
+        project, init: for `wandb.init`. config: stored with the run, without what is named as secrets are.
+        api_key: logs in first; it is in no file, message or representation.
+        capacity: generations that wait at most. patience_s: how long `close` waits for them.
+
+    Attributes:
+        dropped: generations that were not sent.
+    """
 
     def __init__(
-        self, project: str = "agilerl", config: Mapping[str, Any] | None = None, api_key: str | None = None, **init: Any
+        self,
+        project: str = "agilerl",
+        config: Mapping[str, Any] | None = None,
+        api_key: str | None = None,
+        *,
+        capacity: int = CAPACITY,
+        patience_s: float = PATIENCE_S,
+        **init: Any,
     ) -> None:
-        """`config` is stored with the run; `api_key` logs in first; `init` goes to `wandb.init`."""
         self._init = {"project": project, **init}
-        self._config, self._api_key = dict(config or {}), api_key
+        self._config = without_secrets(dict(config or {}))
+        self._api_key = None if api_key is None else Secret(api_key)
+        self._capacity, self._patience_s = capacity, patience_s
         self._run: Any = None
+        self._background: Background | None = None
+        self.dropped = 0
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         """Open the run."""
         try:
             import wandb
-
-            if self._api_key is not None:
-                wandb.login(key=self._api_key)
-            named = {"name": f"{plan.env_id}-{plan.algo}-seed{plan.seed}", **self._init}
-            self._run = wandb.init(**named, config={**asdict(plan), **self._config})
         except ImportError:
             self._warn('wandb is not installed. fix: pip install "agilerl[wandb]"')
-        except Exception as error:  # no network, no key, a server's refusal
-            self._warn(f"wandb could not start ({type(error).__name__}: {error}). fix: wandb login, or wb=False.")
+            return
+        except Exception as error:  # a broken installation
+            self._failed(error)
+            return
+        named = {"name": f"{plan.env_id}-{plan.algo}-seed{plan.seed}", **self._init}
+        facts = {**without_secrets(asdict(plan)), **self._config}
+
+        def open_run() -> None:
+            if self._api_key is not None:
+                wandb.login(key=self._api_key.reveal())
+            self._run = wandb.init(**named, config=facts)
+
+        self._background = Background(self._failed, self._capacity, "wandb")
+        self._background.call(open_run)
+
+    def _failed(self, error: Exception) -> None:
+        reason = redact(f"{type(error).__name__}: {error}", self._api_key)
+        self._warn(f"wandb failed ({reason}). fix: wandb login, or wb=False.")
 
     def _warn(self, reason: str) -> None:
         warn_once("wandb", f"{reason} The training goes on without it.", stacklevel=6)
 
     def generation(self, record: GenerationRecord) -> None:
-        """Send the generation's numbers."""
-        if self._run is not None:
-            self._run.log(dict(scalars(record)), step=record.env_steps)
+        """Send the generation's numbers, when the line is free."""
+        if self._background is not None:
+            numbers = dict(scalars(record))
+            self._background.call(lambda: self._run.log(numbers, step=record.env_steps))
 
     def close(self) -> None:
-        """Finish the run."""
-        if self._run is not None:
-            self._run.finish()
-            self._run = None
+        """Finish the run; what cannot be sent in time is given up."""
+        background, self._background = self._background, None
+        if background is None:
+            return
+        background.call(lambda: self._run.finish())
+        done = background.close(self._patience_s)
+        self.dropped = background.dropped
+        if self.dropped or not done:
+            self._warn(f"wandb was too slow: {self.dropped} generations were not sent, {'all' if done else 'not all'} "
+                       "others were. fix: read metrics.csv, or wandb in offline mode.")  # fmt: skip

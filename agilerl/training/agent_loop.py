@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from agilerl.components.prioritized import beta_schedule
+from agilerl.envs.spaces import mask_width
 from agilerl.envs.step import StepBatch, action_mask
+from agilerl.errors import ConfigError
+from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.training.collect import Schedule
 from agilerl.training.options import OffPolicyOptions
+from agilerl.training.quarantine import is_sound
 from agilerl.training.replay import SharedReplay
 from agilerl.training.source import MemberTally, Segment
 from agilerl.tree import map_leaves
@@ -23,17 +29,24 @@ class AgentLoop:
 
     def __init__(self, segment: Segment, replay: SharedReplay, options: OffPolicyOptions, epsilon: float) -> None:
         (self.agent,) = segment.agents
+        if options.random_steps and not callable(getattr(self.agent, "random_action", None)):
+            raise ConfigError(
+                f"random_steps={options.random_steps} needs agents with random_action(rng, shape, mask); "
+                f"{type(self.agent).__name__} has none. fix: random_steps=0, or write the method."
+            )
         agent, lanes = self.agent, segment.lanes
         self.segment, self.lanes, self.replay, self.options = segment, lanes, replay, options
         self.memory, self.epsilon = replay.memory, epsilon
         self.tally = MemberTally()
+        (self._rng,) = segment.streams(Purpose.EXPLORATION)
         replay.interrupt()
         self.obs, self.info = lanes.reset(segment.lane_seeds())
         parameters = inspect.signature(agent.get_action).parameters
         passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         self._takes_epsilon = "epsilon" in parameters or passes_on  # a wrapper's *args, **kwargs reach its agent
         self._takes_mask = "action_mask" in parameters
-        self._environment_action = getattr(agent, "environment_action", None)  # stored actions may be raw ones
+        acts_raw = getattr(agent, "acts_raw", True)  # stored actions may be raw ones
+        self._environment_action = getattr(agent, "environment_action", None) if acts_raw else None
         self._tracker = EpisodeTracker(lanes.num_lanes)
         self._schedule = Schedule.of(int(getattr(agent, "learn_step", 1)), lanes.num_lanes)
 
@@ -42,15 +55,23 @@ class AgentLoop:
         if callable(getattr(self.agent, "set_training_mode", None)):
             self.agent.set_training_mode(True)
         for index in range(self.segment.vector_steps):
-            self._step(index)
+            if not is_sound(self.agent):
+                self.tally.fault = "its weights are not finite"
+            if self.tally.fault is None:
+                self._step(index)
         return self.epsilon
 
     def _act(self) -> np.ndarray:
         arguments: dict[str, Any] = {"epsilon": self.epsilon} if self._takes_epsilon else {}
-        count = int(getattr(self.lanes.single_action_space, "n", 0))
+        count = mask_width(self.lanes.single_action_space)
         mask = action_mask(self.info, self.lanes.num_lanes, count) if self.info and count else None
         if mask is not None and self._takes_mask:
             arguments["action_mask"] = mask
+        if self.memory.counter < self.options.random_steps:
+            random: np.ndarray = self.agent.random_action(self._rng, (self.lanes.num_lanes,), mask)
+            if self._environment_action is None and callable(getattr(self.agent, "environment_action", None)):
+                random = self.agent.environment_action(random)  # as get_action of this agent gives it
+            return random
         action = self.agent.get_action(self.obs, **arguments)
         if isinstance(action, Tensor):
             action = action.detach().cpu().numpy()
@@ -63,11 +84,14 @@ class AgentLoop:
 
     def _step(self, index: int) -> None:
         action = self._act()
+        if action.dtype.kind == "f" and not np.isfinite(action).all():
+            self.tally.fault = "its actions are not finite"
+            return
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         batch = self.lanes.step(action if self._environment_action is None else self._environment_action(action))
         reward = self.options.learned_reward(batch.reward)
         if callable(getattr(self.memory, "write", None)):
-            self.replay.write(self.obs, action, reward, batch, int(getattr(self.lanes.single_action_space, "n", 0)))
+            self.replay.write(self.obs, action, reward, batch, mask_width(self.lanes.single_action_space))
         else:
             self._store_elsewhere(action, reward, batch)
         self.tally.scores += self._tracker.update(batch).returns.tolist()
@@ -91,6 +115,9 @@ class AgentLoop:
             self.tally.updates += 1
             if isinstance(loss, int | float):
                 self.tally.loss_sum += float(loss)
+                if not math.isfinite(loss):
+                    self.tally.fault = "its loss is not finite"
+                    return
 
     def _learn_once(self, size: int, index: int) -> Any:
         """One `learn`, called as published for what the memory is; returns what it reports as its loss."""
@@ -107,5 +134,7 @@ class AgentLoop:
         if n_step_memory is not None:
             extra["n_experiences"] = n_step_memory.sample_from_indices(experiences["idxs"])
         loss, indices, priorities = self.agent.learn(experiences, per=True, **extra)
+        if not bool(torch.as_tensor(priorities).isfinite().all()):
+            return math.nan  # such priorities would poison every member that samples by them
         self.memory.update_priorities(indices, priorities)
         return loss

@@ -12,11 +12,13 @@ from torch import Tensor
 from agilerl.algorithms.core.update import TransitionBatch
 from agilerl.components.prioritized import beta_schedule
 from agilerl.envs import trees
+from agilerl.envs.spaces import mask_width
 from agilerl.envs.step import StepBatch, action_mask
 from agilerl.learners.fused import Learner
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker, held
 from agilerl.training.options import OffPolicyOptions
+from agilerl.training.quarantine import Watch
 from agilerl.training.replay import SharedReplay
 from agilerl.training.source import MemberTally, Segment
 from agilerl.tree import map_leaves, unbind
@@ -57,7 +59,8 @@ class Generation:
         self.agents, self.lanes, self.num_envs = segment.agents, segment.lanes, segment.num_envs
         self.epsilon = epsilon
         self.tallies = [MemberTally() for _ in self.agents]
-        self.num_actions = int(getattr(self.lanes.single_action_space, "n", 0))
+        self.watch = Watch(learner, self.tallies)
+        self.mask_width = mask_width(self.lanes.single_action_space)
         self._replay = segment.streams(Purpose.REPLAY)
         self._explore = segment.streams(Purpose.EXPLORATION)
         memory.interrupt()
@@ -87,7 +90,9 @@ class Generation:
             for t in range(count):
                 if noise is not None:
                     self.learner.set_policy_noise(noise[t])
-                self._step(start + t, tuple(d[t] for d in draws))
+                self.watch.weights()
+                if self.watch.any_sound:
+                    self._step(start + t, tuple(d[t] for d in draws))
         self.memory.interrupt()
         for index, members, _ in self._plans:
             total = self._loss[index]
@@ -122,17 +127,19 @@ class Generation:
     def _step(self, index: int, draws: tuple[np.ndarray, ...]) -> None:
         shape = (len(self.agents), self.num_envs)
         obs = trees.reshape(self.obs, *shape)
-        mask = action_mask(self.info, self.lanes.num_lanes, self.num_actions) if self.info else None
+        mask = action_mask(self.info, self.lanes.num_lanes, self.mask_width) if self.info else None
         if mask is not None:
             mask = mask.reshape(*shape, -1)
-        if self.memory.counter < self.options.random_steps and mask is None:
-            each = zip(self.agents, self._explore, strict=True)
-            action = np.stack([agent.random_action(rng, (self.num_envs,)) for agent, rng in each])
+        if self.memory.counter < self.options.random_steps:
+            masks = [None] * len(self.agents) if mask is None else mask
+            each = zip(self.agents, self._explore, masks, strict=True)
+            action = np.stack([agent.random_action(rng, (self.num_envs,), legal) for agent, rng, legal in each])
         else:
             action = self.learner.explore(obs, draws, self.epsilon, mask)
+        action = self.watch.actions(action)
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         flat = action.reshape(-1, *action.shape[2:])
-        batch = self.lanes.step(self.agents[0].environment_action(flat))
+        batch = self.lanes.step(self.agents[0].environment_action(flat), self.watch.lanes(self.num_envs))
         self._store(self.obs, flat, batch)
         self.obs, self.info = batch.obs, batch.info
         self._learn(index)
@@ -140,12 +147,12 @@ class Generation:
 
     def _store(self, obs: Any, action: np.ndarray, batch: StepBatch) -> None:
         reward = self.options.learned_reward(batch.reward)
-        self.memory.write(obs, action, reward, batch, self.num_actions)
+        self.memory.write(obs, action, reward, batch, self.mask_width)
         finished = self._tracker.update(batch)
         for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
             self.tallies[lane // self.num_envs].scores.append(score)
         for tally in self.tallies:
-            tally.env_steps += self.num_envs
+            tally.env_steps += self.num_envs if tally.fault is None else 0
 
     def _learn(self, index: int) -> None:
         if self.memory.counter <= self.options.learning_delay:
@@ -170,6 +177,9 @@ class Generation:
                 values = torch.stack(found).double().cpu().numpy()  # [updates, N_g, B]
                 for row, (member, size) in enumerate(zip(members, sizes, strict=True)):
                     errors[member] = indices[:, row, :size], values[:, row, :size]
+            total = self._loss[group]
+            assert total is not None
+            self.watch.losses(members, total)
         self._reprioritise(errors)
 
     def _reprioritise(self, errors: dict[int, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -177,7 +187,8 @@ class Generation:
         grouped; where a row was learned from more than once, the last one counts."""
         for member in sorted(errors):
             indices, values = errors[member]
-            self.memory.update_priorities(indices, values)
+            if self.watch.priorities(member, values):
+                self.memory.update_priorities(indices, values)
 
     def _weights(
         self, members: list[int], sizes: list[int], indices: np.ndarray, index: int, like: Tensor
@@ -207,7 +218,7 @@ class Generation:
         reward, done = (x.to(like.device, like.dtype) for x in (rows["reward"], rows["done"]))
         stacked: dict[str, Any] = {
             "obs": self.learner.prepare(group, rows["obs"]),
-            "action": rows["action"].long() if self.num_actions else rows["action"],
+            "action": rows["action"].long() if self.mask_width else rows["action"],
             "reward": reward,
             "next_obs": self.learner.prepare(group, rows["next_obs"]),
             "done": done,
@@ -218,7 +229,8 @@ class Generation:
         elif None not in gammas:  # for all updates at once
             stacked["discount"] = torch.tensor(gammas, dtype=like.dtype, device=like.device).unsqueeze(1) * (1 - done)
         if "next_mask" in rows:
-            stacked["next_mask"] = rows["next_mask"].to(like.device).bool()
+            legal = self.agents[members[0]].legal_choices(rows["next_mask"].numpy(force=True))
+            stacked["next_mask"] = torch.from_numpy(legal).to(like.device).bool()
         noise = self._draw_noise(members, sizes, count, like)
         last = count - 1
         for row, member in enumerate(members):

@@ -44,6 +44,18 @@ class Evaluator:
             self._lanes[copies] = ChannelsFirstLanes(lanes) if self.options.swap_channels else lanes
         return self._lanes[copies]
 
+    @property
+    def lanes(self) -> list[Lanes]:
+        """The lanes in use."""
+        return list(self._lanes.values())
+
+    def close(self) -> None:
+        """Close the replicas; an environment that was handed over stays open."""
+        if self._replicable:
+            for lanes in self._lanes.values():
+                lanes.close()
+            self._lanes.clear()
+
     def _run(self, learner: Learner, episode_seeds: np.ndarray) -> list[float]:
         members = len(learner.agents)
         count = len(episode_seeds)

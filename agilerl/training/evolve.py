@@ -110,13 +110,16 @@ def make_environments(manifest: Manifest, env: Any) -> tuple[Any, Any]:
     if isinstance(env, gym.Env | gym.vector.VectorEnv) or (env is not None and not callable(env)):
         return env, env
 
+    names = ("healing", "num_workers", "deadline_s", "max_restarts")
+    healing = {name: getattr(manifest.environment, name) for name in names} if manifest.environment.healing else {}
+
     def make(limited: bool) -> Any:
         if env is None:
             extra: dict[str, Any] = {"max_episode_steps": limit} if limited else {}
-            return make_vect_envs(name, num_envs=lanes, **kwargs, **extra)
+            return make_vect_envs(name, num_envs=lanes, **kwargs, **extra, **healing)
         if limited:
-            return make_vect_envs(num_envs=lanes, make_env=lambda: _limited(env(), limit or 0))
-        return make_vect_envs(num_envs=lanes, make_env=env)
+            return make_vect_envs(num_envs=lanes, make_env=lambda: _limited(env(), limit or 0), **healing)
+        return make_vect_envs(num_envs=lanes, make_env=env, **healing)
 
     evaluated = make(limited=False)
     return (make(limited=True) if limit else evaluated), evaluated

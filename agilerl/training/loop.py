@@ -19,6 +19,7 @@ from agilerl.training.best import BestAgent, ranked
 from agilerl.training.evaluation import Evaluator
 from agilerl.training.options import LoopOptions
 from agilerl.training.population import has_update, save_population, set_training_mode
+from agilerl.training.quarantine import FaultReport, Quarantine
 from agilerl.training.records import generation_record, member_records, run_plan
 from agilerl.training.result import EvolveResult
 from agilerl.training.selecting import Evolution, two_fittest
@@ -75,6 +76,7 @@ class TrainingLoop:
         self.lockstep = self._choose_lockstep()
         self.lanes = self._make_lanes()
         self.evaluator = Evaluator(eval_env if eval_env is not None else env, options, seed)
+        self.quarantine, self._fault_report = Quarantine(), FaultReport()
         self.result = EvolveResult(self.population, None)
         self.saved_steps = 0  # of the last time that `checkpoint` wrote the agents' files
 
@@ -123,6 +125,7 @@ class TrainingLoop:
                     self._generation()
             finally:
                 self._count_time()
+                self._close_replicas()
                 self.sinks.close()
         windows = [self._window(a) if a.fitness else -np.inf for a in self.population]
         self.result.best = self.best.or_fittest(self.population, windows)
@@ -132,7 +135,8 @@ class TrainingLoop:
     def _generation(self) -> None:
         number = self.result.generations
         tallies = self._collect(number)
-        fitness = self._evaluate(number)
+        fitness = self._evaluate(number, tallies)
+        self._report_faults()
         self.result.history.append(fitness)
         self.result.generations = number + 1
         self._count(tallies)
@@ -141,9 +145,12 @@ class TrainingLoop:
         evolution = self.evolution
         members = member_records(self.population, fitness, tallies, evolution.parents, evolution.labels)
         done = any(a.steps[-1] >= self.options.max_steps for a in self.population)
+        healed = self._heal(number, fitness)
         births = self._evolve(number) if not stop and (self.options.evolve_last or not done) else ()
         if stop:
             self.result.stopped = "target"
+        self.quarantine.forgive(self.population, fitness)
+        births = (*healed, *births)
         self._report(number, members, births, confirmation[0] if confirmation else None)
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
@@ -197,19 +204,42 @@ class TrainingLoop:
 
         return advance
 
-    def _evaluate(self, number: int) -> list[float]:
+    def _evaluate(self, number: int, tallies: list[MemberTally]) -> list[float]:
+        sound = self.quarantine.inspect(self.population, tallies)
+        before = {agent.index: len(agent.fitness) for agent in self.population}
         for agent in self.population:
             set_training_mode(agent, False)
         if self.learner_kind == "agents":
-            fitness = [self.evaluator.one(agent) for agent in self.population]
+            values = [self.evaluator.one(agent) for agent in sound]
         else:
-            with self._adopted(self.population) as learner:
-                fitness = self.evaluator.population(learner, number)
-            for agent, value in zip(self.population, fitness, strict=True):
-                agent.fitness.append(value)
+            with self._adopted(sound) as learner:
+                values = self.evaluator.population(learner, number)
+        found = {agent.index: value for agent, value in zip(sound, values, strict=True)}
+        fitness = self.quarantine.fitness(self.population, found)
+        for agent, value in zip(self.population, fitness, strict=True):
+            agent.fitness[before[agent.index] :] = [value]  # an agent's own test() has appended it already
         for agent in self.population:
             set_training_mode(agent, True)
         return fitness
+
+    def _heal(self, number: int, fitness: list[float]) -> tuple[Birth, ...]:
+        """Members that have diverged become copies of the fittest one."""
+        births = tuple(self.quarantine.heal(self.population, fitness, number + 1))
+        for birth in births:
+            self.evolution.parents[birth.id], self.evolution.labels[birth.id] = birth.parent, "healed"
+            self.sinks.message(f"{birth.path} has diverged ({birth.after}); member {birth.id} copies {birth.parent}")
+        self.result.births += births
+        return births
+
+    def _report_faults(self) -> None:
+        for line in self._fault_report.lines([self.lanes, *self.evaluator.lanes]):
+            self.sinks.message(line)
+
+    def _close_replicas(self) -> None:
+        """Replicas are the loop's own; an environment that was handed over stays open."""
+        if callable(getattr(self.env, "replicate", None)):
+            self.lanes.close()
+        self.evaluator.close()
 
     def _window(self, agent: Any) -> float:
         return float(np.mean(agent.fitness[-self.options.fitness_window :]))
@@ -249,6 +279,7 @@ class TrainingLoop:
     def fit_to_population(self) -> None:
         """Lanes and learner for the present members: their number, or what fits their networks, may have changed."""
         if self.lockstep and len(self.population) * self.num_envs != self.lanes.num_lanes:
+            self.lanes.close()
             self.lanes = self._make_lanes()
         if self.learner_kind == "agents":
             return

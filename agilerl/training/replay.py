@@ -58,6 +58,9 @@ class SharedReplay:
 
     def write(self, obs: Any, action: Any, reward: Any, batch: StepBatch, num_actions: int) -> None:
         """Add one vector step; rows of `batch` with mask False are no transitions."""
+        healed = batch.info.get("healed") if batch.info else None
+        if healed is not None:  # those episodes end with the step before
+            self.interrupt(np.flatnonzero(healed))
         legal = final_action_mask(batch.info, len(batch.reward), num_actions)
         rows = (obs, action, reward, batch.final_obs, batch.terminated, batch.mask, legal, batch.truncated)
         if self.n_step_memory is None:
@@ -66,11 +69,11 @@ class SharedReplay:
             self.n_step_memory.write(*rows)
             self._follow()
 
-    def interrupt(self) -> None:
-        """The lanes are about to be reset, or other lanes follow: windows end here, as truncated."""
+    def interrupt(self, lanes: np.ndarray | None = None) -> None:
+        """The lanes (all, or `lanes` [k]) do not go on where they were: their windows end here, as truncated."""
         for memory in (self.n_step_memory, self.memory):
             if callable(getattr(memory, "interrupt", None)):
-                memory.interrupt()
+                memory.interrupt(*(() if lanes is None else (lanes,)))
         if self.n_step_memory is not None:
             self._follow()
 

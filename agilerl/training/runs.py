@@ -18,6 +18,7 @@ from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest, apply_overrides
 from agilerl.config.env_ids import resolve_env_id
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
+from agilerl.redaction import redact
 from agilerl.telemetry import Birth, Sink, Sinks, TensorBoardSink, WandbSink, console_sink
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.telemetry.files import birth_line
@@ -240,6 +241,6 @@ def _note_failure(directory: RunDirectory | None, error: BaseException) -> None:
     if status == "interrupted":
         error.add_note(f"resume  agilerl resume {directory.path}")
     try:
-        directory.finish(status, error=f"{type(error).__name__}: {error}")
+        directory.finish(status, error=redact(f"{type(error).__name__}: {error}"))
     except (OSError, RunError) as second:  # the first error is the one to show
         error.add_note(f"run.json could not be written either: {second}")

@@ -15,12 +15,13 @@ from agilerl.rng import Purpose, seeds, stream
 
 @dataclass
 class MemberTally:
-    """What one member did in one generation."""
+    """What one member did in one generation; `fault` says why it was quarantined (see `training.quarantine`)."""
 
     env_steps: int = 0
     updates: int = 0
     loss_sum: float = 0.0
     scores: list[float] = field(default_factory=list)
+    fault: str | None = None
 
     @property
     def loss(self) -> float | None:

@@ -17,7 +17,9 @@ from agilerl.algorithms.core.registry import HyperparameterConfig
 from agilerl.config.algorithms import ACTIONS
 from agilerl.envs.spaces import observation_space_channels_to_first
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.errors import ConfigError, NotAvailableYetError, RunError
+from agilerl.hostile import malformed
+from agilerl.networks.limits import check_sizes
 from agilerl.rng import resolve_seed
 from agilerl.rollouts.off_policy import calculate_vectorized_scores
 from agilerl.training.population import save_population
@@ -183,6 +185,17 @@ def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], devi
     Args:
         spec: what `agent.policy_spec()` returned. state: what `agent.policy_state()` returned.
     """
+    if spec.get("normaliser") is not None:
+        raise RunError(
+            "the policy acts on observations that a wrapper has normalised. fix: best/policy.py loads it with its "
+            "statistics, or use RSNorm.load on a checkpoint."
+        )
+    with malformed("the policy"):
+        check_sizes({"policy": {"spec": spec["network"], "weights": state}}, "the policy")
+        return _agent_from_policy(spec, state, device)
+
+
+def _agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], device: str | torch.device) -> Any:
     cls = find_algorithm(spec["algo"])
     network = cls.policy_class.from_spec(spec["network"], device=check_device(device))
     network.load_state_dict(dict(state))

@@ -170,6 +170,13 @@ class RSNorm(AgentWrapper):
         """Normalised copies; rows [B, ...] or one observation."""
         return _normalised(self.obs_rms, obs, count)
 
+    def policy_spec(self) -> dict[str, Any]:
+        """As the agent's, with the statistics: without them the policy is another one."""
+        parts = [part.state() for part in _parts(self.obs_rms)]
+        plain = [{k: np.asarray(part[k]).tolist() for k in ("mean", "var", "epsilon")} for part in parts]
+        flat = isinstance(self.obs_rms, RunningMeanStd)
+        return {**self.agent.policy_spec(), "normaliser": plain[0] if flat else {"parts": plain}}
+
     def wrapper_state(self) -> dict[str, Any]:
         return {"statistics": [part.state() for part in _parts(self.obs_rms)], "keys": self.norm_obs_keys}
 

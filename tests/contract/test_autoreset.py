@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from agilerl.envs.step import Lanes, StepBatch, SyncLanes, as_lanes
+from agilerl.envs.healing import HealingLanes
+from agilerl.envs.step import Lanes, StepBatch, SyncLanes, VectorLanes, as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import EnvError
 
@@ -85,8 +86,17 @@ class OldSameStep:
         return *rest, {"final_observation": info["final_obs"]} if "final_obs" in info else {}
 
 
+def healing_for_users() -> VectorLanes:
+    """What make_vect_envs(healing=True) gives a user's own loop, over the scripts of all lanes."""
+    env = make_vect_envs(num_envs=len(SCRIPTS), make_env=lambda: ScriptedEnv(0), healing=True)
+    env.lanes = HealingLanes(factories(), num_workers=2)
+    return VectorLanes(env)
+
+
 BACKENDS = {
     "lanes": lambda: SyncLanes(factories()),
+    "healing": lambda: HealingLanes(factories(), num_workers=2),
+    "healing_next_step": lambda: healing_for_users(),
     "next_step": lambda: as_lanes(SyncVectorEnv(factories(), autoreset_mode=AutoresetMode.NEXT_STEP)),
     "same_step": lambda: as_lanes(SyncVectorEnv(factories(), autoreset_mode=AutoresetMode.SAME_STEP)),
     "disabled": lambda: as_lanes(SyncVectorEnv(factories(), autoreset_mode=AutoresetMode.DISABLED)),
@@ -160,10 +170,11 @@ def test_the_reset_step_of_next_step_mode_has_no_reward_and_no_end() -> None:
     np.testing.assert_array_equal(batch.reward == 0.0, [True, False, False, True])
 
 
-@pytest.mark.parametrize("backend", ["lanes", "same_step", "disabled"])
+@pytest.mark.parametrize("backend", ["lanes", "healing", "same_step", "disabled"])
 def test_the_next_action_sees_the_reset_observation_and_its_mask(backend: str) -> None:
     make = {
         "lanes": lambda: SyncLanes(factories(True)),
+        "healing": lambda: HealingLanes(factories(True), num_workers=3),
         "same_step": lambda: as_lanes(SyncVectorEnv(factories(True), autoreset_mode=AutoresetMode.SAME_STEP)),
         "disabled": lambda: as_lanes(SyncVectorEnv(factories(True), autoreset_mode=AutoresetMode.DISABLED)),
     }[backend]
@@ -188,8 +199,9 @@ def test_same_step_without_final_observations_is_refused_instead_of_guessed() ->
         lanes.step(np.zeros(4, dtype=np.int64))
 
 
-def test_a_resting_lane_is_not_stepped() -> None:
-    lanes = SyncLanes(factories())
+@pytest.mark.parametrize("make", [SyncLanes, HealingLanes])
+def test_a_resting_lane_is_not_stepped(make: Any) -> None:
+    lanes = make(factories())
     first, _ = lanes.reset()
     active = np.array([False, True, True, False])
     for _ in range(5):
@@ -197,7 +209,10 @@ def test_a_resting_lane_is_not_stepped() -> None:
         np.testing.assert_array_equal(batch.mask, active)
         np.testing.assert_array_equal(batch.obs[[0, 3]], first[[0, 3]])
         assert not batch.terminated[[0, 3]].any()
-    assert [env.time for env in lanes.envs][::3] == [0, 0]
+    again = lanes.step(np.zeros(4, dtype=np.int64))  # its first step: lanes 0 and 3 end with it
+    np.testing.assert_array_equal(again.final_obs[[0, 3], 2], [1, 1])
+    np.testing.assert_array_equal(again.final_obs[[0, 3], 1], [0, 0])
+    lanes.close()
 
 
 def test_what_make_vect_envs_returns_is_next_step_for_a_users_own_loop() -> None:

@@ -13,11 +13,14 @@ PACKAGE = ROOT / "agilerl"
 # Lower number = further down. Packages of equal number must not import each other, except within themselves.
 LAYERS = {
     "errors": 0,
+    "standalone": 0,
+    "hostile": 1,
+    "redaction": 1,
     "rng": 1,
     "tree": 1,
     "threads": 1,
     "typing": 1,
-    "checkpoint": 1,
+    "checkpoint": 2,
     "losses": 2,
     "modules": 2,
     "config": 2,
@@ -33,6 +36,7 @@ LAYERS = {
     "learners": 6,
     "training": 7,
     "distributed": 8,
+    "export": 8,
     "report": 8,
     "utils": 8,
     "vector": 8,

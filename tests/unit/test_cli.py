@@ -160,7 +160,8 @@ MISTAKES = [
     (["record", "x"], "NotAvailableYetError: `agilerl record`"),
     (["report", "x"], "NotAvailableYetError: `agilerl report`"),
     (["compare", "x", "y"], "NotAvailableYetError: `agilerl compare`"),
-    (["export", "x", "--onnx"], "NotAvailableYetError: `agilerl export`"),
+    (["export", "x", "--onnx"], "RunError: there is no run at x"),
+    (["export", "x"], "ConfigError: agilerl export needs a format. fix: --onnx"),
     (["doctor", "--full"], "NotAvailableYetError: `agilerl doctor`"),
 ]
 

@@ -17,8 +17,10 @@ from agilerl.algorithms.core.registration import Registered
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.checkpoint import load_tree, save_tree
 from agilerl.errors import RunError
+from agilerl.hostile import malformed
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.copying import copy_value
+from agilerl.networks.limits import check_sizes
 
 _PRIVATE = ("_constructor_arguments", "_cohort")  # never copied, compared or saved
 
@@ -113,13 +115,15 @@ class Persistent(Registered):
             RunError: no such file, a pickle, or the file of another class.
         """
         tree = load_tree(path)
-        if tree["class"] != cls.__name__:
-            raise RunError(
-                f"Loaded registry does not match the algorithm's registry: {path} holds a {tree['class']}, "
-                f"this is {cls.__name__}.load. fix: {tree['class']}.load(path)"
-            )
-        agent = cls._blank(tree, device, accelerator)
-        agent.load_state(tree, str(path))
+        with malformed(path):
+            if tree["class"] != cls.__name__:
+                raise RunError(
+                    f"Loaded registry does not match the algorithm's registry: {path} holds a {tree['class']}, "
+                    f"this is {cls.__name__}.load. fix: {tree['class']}.load(path)"
+                )
+            check_sizes(tree["networks"], str(path))
+            agent = cls._blank(tree, device, accelerator)
+            agent.load_state(tree, str(path))
         return agent
 
     @classmethod
@@ -129,6 +133,11 @@ class Persistent(Registered):
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         """Put back what `state()` returned."""
+        with malformed(source):
+            check_sizes(state["networks"], source)
+            self._load_state(state, source)
+
+    def _load_state(self, state: Mapping[str, Any], source: str) -> None:
         if state["registry"] != repr(self.registry.signature()):
             raise RunError(
                 f"Loaded registry does not match the algorithm's registry: {source} holds a {state['class']}, "
@@ -136,6 +145,8 @@ class Persistent(Registered):
             )
         device = self.device
         for name, value in state["attributes"].items():
+            if name.startswith("__") or callable(getattr(type(self), name, None)):
+                raise RunError(f"{source} would replace {type(self).__name__}.{name}. fix: do not use this file.")
             if name != "device":
                 object.__setattr__(self, name, value)
         for name, saved in state["networks"].items():

@@ -1,0 +1,151 @@
+"""The best policy of a run as an ONNX file, compared with the agent on fresh observations."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from agilerl.checkpoint import write_atomic
+from agilerl.errors import NotAvailableYetError, RunError
+from agilerl.rng import Purpose, stream
+from agilerl.standalone.policy import Policy, PolicyError, build
+from agilerl.telemetry.files import jsonable
+
+ROWS = 10_000
+OPSET = 18
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class OnnxReport:
+    """What was written, and how far it is from the agent.
+
+    Attributes:
+        path: the file. observations: how many were compared.
+        largest_difference: of any component of any action.
+        different_actions: observations with another action, for discrete actions; None for a Box.
+    """
+
+    path: Path
+    observations: int
+    largest_difference: float
+    different_actions: int | None
+
+    def __str__(self) -> str:
+        text = f"largest difference over {self.observations} observations: {self.largest_difference:.3g}"
+        if self.different_actions is not None:
+            text += f" ({self.different_actions} other actions)"
+        return text
+
+
+def plain_policy(agent: Any) -> Policy:
+    """The agent's greedy policy as the module that `best/policy.py` makes of its files.
+
+    Raises:
+        NotAvailableYetError: an encoder or spaces that it does not cover.
+    """
+    try:
+        state = {name: value.detach().cpu().clone() for name, value in agent.policy_state().items()}
+        return build(jsonable(agent.policy_spec()), state)
+    except PolicyError as error:
+        raise NotAvailableYetError(
+            f"{agent.algo} cannot be exported: {error} fix: agilerl.load(RUN).best acts."
+        ) from error
+
+
+def export_onnx(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0) -> OnnxReport:
+    """Write the agent's greedy policy as ONNX: `observation` [batch, ...] -> `action` [batch, ...].
+
+    Args:
+        agent: what `agilerl.load(RUN).best` gives. path: the file. rows: observations that are compared.
+        seed: of these observations.
+
+    Raises:
+        RunError: the packages are missing, or the file does not run.
+        NotAvailableYetError: an encoder or spaces that are not covered.
+    """
+    onnxruntime = _needed()
+    policy = plain_policy(agent)
+    obs = sample_observations(agent.observation_space, rows, seed)
+    target = Path(path)
+    write_atomic(target, _program(policy, torch.from_numpy(obs[:2])))
+    try:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(str(target), options, providers=["CPUExecutionProvider"])
+        parts = [session.run(None, {"observation": obs[i : i + _BATCH]})[0] for i in range(0, rows, _BATCH)]
+    except Exception as error:  # the runtime has exceptions of its own
+        raise RunError(f"{target} was written, but onnxruntime does not run it ({error}).") from error
+    got, expected = np.concatenate(parts), greedy_actions(agent, obs)
+    difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+    discrete = isinstance(agent.action_space, spaces.Discrete)
+    return OnnxReport(target, rows, float(difference.max()), int((difference > 0).sum()) if discrete else None)
+
+
+def greedy_actions(agent: Any, obs: np.ndarray) -> np.ndarray:
+    """The agent's own greedy actions for observations [B, ...], as the environment takes them."""
+    before = agent.training
+    agent.set_training_mode(False)
+    try:
+        actions: np.ndarray = np.concatenate([agent._greedy(obs[i : i + _BATCH]) for i in range(0, len(obs), _BATCH)])
+        return actions
+    finally:
+        agent.set_training_mode(before)
+
+
+def sample_observations(space: gym.Space[Any], rows: int, seed: int) -> np.ndarray:
+    """Observations [rows, ...]: uniform within finite bounds, else standard normal; uniform for discrete spaces."""
+    rng = stream(seed, Purpose.PROBE)
+    if isinstance(space, spaces.Box):
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        bounded = np.isfinite(low) & np.isfinite(high) & (high - low < 1e6)
+        uniform = rng.random((rows, *space.shape)) * np.where(bounded, high - low, 0) + np.where(bounded, low, 0)
+        normal = np.clip(rng.standard_normal((rows, *space.shape)), low, high)
+        return np.asarray(np.where(bounded, uniform, normal).astype(space.dtype))
+    if isinstance(space, spaces.Discrete):
+        return np.asarray(rng.integers(space.n, size=rows) + space.start)
+    if isinstance(space, spaces.MultiDiscrete):
+        return np.asarray(rng.integers(space.nvec, size=(rows, *space.nvec.shape)) + space.start)
+    if isinstance(space, spaces.MultiBinary):
+        return rng.integers(2, size=(rows, *space.shape)).astype(np.int8)
+    raise NotAvailableYetError(f"observations of {space} cannot be exported. fix: agilerl.load(RUN).best acts.")
+
+
+def _program(policy: Policy, example: torch.Tensor) -> bytes:
+    """The policy as an ONNX program whose first axis is free."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the exporter itself
+        log.setLevel(logging.ERROR)  # about packages that no policy needs
+        program: Any = torch.onnx.export(
+            policy,
+            (example,),
+            dynamo=True,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=["observation"],
+            output_names=["action"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+        )
+    log.setLevel(level)
+    data: bytes = program.model_proto.SerializeToString()
+    return data
+
+
+def _needed() -> Any:
+    try:
+        for name in ("onnx", "onnxscript"):
+            importlib.import_module(name)
+        return importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise RunError(f'ONNX needs {error.name or "onnx"}. fix: pip install "agilerl[onnx]"') from None

@@ -1,0 +1,88 @@
+"""Reading what somebody else may have written: plain files of a bounded size, and one named error for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agilerl.errors import AgileRLError, RunError
+
+MIB = 2**20
+JSON_LIMIT = 64 * MIB
+_WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, RecursionError, OverflowError)
+
+
+def read_regular(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
+    """The content of a plain file.
+
+    Args:
+        path: no symbolic link, no device, no pipe: those are refused without being read.
+        limit: bytes; a larger file is refused before anything is read.
+
+    Raises:
+        FileNotFoundError, IsADirectoryError: as `open` does.
+        RunError: not a plain file, too large, or it cannot be read.
+    """
+    source = Path(path)
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    if source.is_symlink():
+        raise RunError(f"{source} is a symbolic link; those are not followed. fix: name the file itself.")
+    if source.is_dir():
+        raise IsADirectoryError(str(source))
+    try:
+        descriptor = os.open(source, flags)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RunError(f"{source} cannot be opened ({error.strerror}). fix: check the path and its rights.") from None
+    with os.fdopen(descriptor, "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise RunError(f"{source} is no plain file. fix: name a file.")
+        if limit is not None and facts.st_size > limit:
+            raise RunError(f"{source} has {facts.st_size} bytes; at most {limit} are read. fix: name another file.")
+        return file.read() if limit is None else file.read(limit + 1)
+
+
+def read_text(path: str | os.PathLike[str], limit: int = JSON_LIMIT) -> str:
+    """As `read_regular`, UTF-8."""
+    try:
+        return read_regular(path, limit).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
+
+
+def read_json(path: str | os.PathLike[str], limit: int = JSON_LIMIT) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        FileNotFoundError: as `open` does.
+        RunError: not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(read_text(path, limit))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, AgileRLError):
+            raise
+        what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise RunError(f"{path} is no JSON that can be read ({what}). fix: name another run.") from None
+
+
+@contextmanager
+def malformed(source: str | os.PathLike[str]) -> Iterator[None]:
+    """What goes wrong with the content of a file is the file's fault, in one line."""
+    try:
+        yield
+    except AgileRLError:
+        raise
+    except _WRONG as error:
+        text = " ".join(str(error).split())[:200]
+        raise RunError(
+            f"{source} does not hold what it should ({type(error).__name__}: {text}). "
+            "fix: use an older one, or train again."
+        ) from error

@@ -1,0 +1,56 @@
+"""Keys and passwords stay out of files, logs and messages."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+HIDDEN = "***"
+_NAMES = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
+_SHORTEST = 8  # shorter values stand in texts by chance
+
+
+class Secret:
+    """A value that shows itself to `reveal` alone: not to `str`, `repr`, formatting, JSON or pickle."""
+
+    __slots__ = ("_reveal",)
+
+    def __init__(self, value: str) -> None:
+        self._reveal: Callable[[], str] = lambda: value  # a value in a closure is in no __dict__
+
+    def reveal(self) -> str:
+        """The value."""
+        return self._reveal()
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a secret is not written anywhere")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a key or an environment variable is named as secrets are."""
+    return bool(_NAMES.search(name))
+
+
+def redact(text: str, *secrets: Secret | None) -> str:
+    """`text` with `***` in place of the secrets, and of the values of environment variables named as secrets are."""
+    known = [secret.reveal() for secret in secrets if secret is not None]
+    known += [value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= _SHORTEST]
+    for value in sorted({value for value in known if value}, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    return text
+
+
+def without_secrets(tree: Any) -> Any:
+    """A copy of nested plain data with `***` in place of values whose keys are named as secrets are."""
+    if isinstance(tree, Mapping):
+        return {
+            k: HIDDEN if is_secret_name(str(k)) and isinstance(v, str) else without_secrets(v) for k, v in tree.items()
+        }
+    if isinstance(tree, list | tuple):
+        return [without_secrets(part) for part in tree]
+    return redact(tree) if isinstance(tree, str) else tree

@@ -1,0 +1,1 @@
+"""Files that leave this package with a policy: they import nothing of it."""

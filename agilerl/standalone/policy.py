@@ -1,0 +1,247 @@
+"""A trained policy in plain PyTorch: needs torch and safetensors, nothing else.
+
+    from policy import load
+    policy = load("best")                # the folder with policy.json and policy.safetensors
+    action = policy.act(observations)    # [B, ...] -> greedy actions [B, ...], as the environment takes them
+
+Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
+for DQN, RainbowDQN, DDPG, TD3 and SAC; anything else is a `PolicyError`. Copy this file wherever you need it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+_PLAIN = ["ReLU", "ELU", "GELU", "SiLU", "Mish", "Tanh", "LeakyReLU", "Sigmoid", "Softplus", "Softsign", "Identity"]
+ACTIVATIONS: dict[str, Any] = {name: getattr(nn, name) for name in _PLAIN}
+ACTIVATIONS |= {"Softmax": lambda: nn.Softmax(dim=-1), "LogSoftmax": lambda: nn.LogSoftmax(dim=-1)}
+RANGES = {"Tanh": (-1.0, 1.0), "Softsign": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
+LARGEST = 2**20  # features, units or atoms
+NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor")
+
+
+class PolicyError(ValueError):
+    """The files are damaged, or hold a policy that this loader does not cover."""
+
+
+def load(folder: str | Path = ".") -> Policy:
+    """The policy in a folder that holds policy.json and policy.safetensors.
+
+    Raises:
+        PolicyError: a file is missing or damaged, or the policy is of a kind that is not covered.
+    """
+    path = Path(folder)
+    try:
+        spec = json.loads((path / "policy.json").read_text(encoding="utf-8"))
+        tensors = load_file(path / "policy.safetensors")
+    except (OSError, ValueError, RecursionError) as error:
+        raise PolicyError(f"no policy can be read from {path} ({error}). fix: copy both files again.") from error
+    except Exception as error:  # safetensors has an exception of its own
+        raise PolicyError(f"{path / 'policy.safetensors'} is damaged ({error}). fix: copy it again.") from error
+    weights = {name.removeprefix("policy."): value for name, value in tensors.items() if name.startswith("policy.")}
+    return build(spec, weights)
+
+
+def build(spec: dict[str, Any], weights: dict[str, Tensor]) -> Policy:
+    """The policy of a specification with these weights, ready to act."""
+    try:
+        policy = Policy(spec)
+        wanted = {n: w for n, w in weights.items() if not n.endswith(("_sigma", "noise_in", "noise_out"))}
+        policy.load_state_dict(wanted, assign=True)  # the layers have shapes, but no memory of their own yet
+    except (KeyError, TypeError, IndexError, RuntimeError, AttributeError) as error:
+        raise PolicyError(f"policy.json and policy.safetensors do not fit together ({error}).") from error
+    return policy.eval()
+
+
+class Policy(nn.Module):
+    """Observations to greedy actions.
+
+    Args:
+        spec: the content of policy.json.
+    """
+
+    centre: Tensor
+    factor: Tensor
+    low: Tensor
+    high: Tensor
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        super().__init__()
+        network = spec["network"]
+        self.kind, self.space, self.actions = network["class"], network["observation_space"], network["action_space"]
+        _check(network)
+        encoder, head, latent = network["encoder_config"], network["head_config"], _size(network["latent_dim"])
+        self.scaled = bool(network.get("scale_observations", False))
+        self.distributional = bool(network.get("distributional", False))
+        self.dueling = self.kind == "RainbowQNetwork" and bool(network.get("dueling", False))
+        self.atoms = _size(network.get("num_atoms", 1)) if self.distributional else 1
+        self.encoder = nn.ModuleDict({"model": _dense(_inputs(self.space), encoder, latent)})
+        self.head_net = nn.ModuleDict({"model": _dense(latent, head, self._outputs())})
+        if self.dueling:
+            self.value_net = nn.ModuleDict({"model": _dense(latent, head, self.atoms)})
+        self.range = (
+            RANGES[head.get("output_activation") or "Tanh"] if self.kind == "DeterministicActor" else (-1.0, 1.0)
+        )
+        self._constants(spec)
+
+    def _constants(self, spec: dict[str, Any]) -> None:
+        """Numbers that are not learned: bounds of observations and actions, running statistics."""
+        if self.scaled and self.space["type"] == "Box":
+            low, high = _bounds(self.space)
+            kept = [math.isfinite(a) and math.isfinite(b) and 0 < b - a < 1e30 for a, b in zip(low, high, strict=True)]
+            each = list(zip(low, high, kept, strict=True))
+            centre = torch.tensor([(a + b) / 2 if k else 0.0 for a, b, k in each], dtype=torch.float64)
+            factor = torch.tensor([2 / (b - a) if k else 1.0 for a, b, k in each], dtype=torch.float64)
+            self.register_buffer("centre", centre, persistent=False)
+            self.register_buffer("factor", factor, persistent=False)
+        if self.actions["type"] == "Box":
+            for name, values in zip(("low", "high"), _bounds(self.actions), strict=True):
+                self.register_buffer(name, torch.tensor(values, dtype=torch.float64), persistent=False)
+        normaliser = spec.get("normaliser")
+        self.normalised = normaliser is not None
+        if normaliser is not None:
+            if set(normaliser) != {"mean", "var", "epsilon"}:
+                raise PolicyError("statistics of several observations are not covered.")
+            mean, var = (torch.tensor(normaliser[name], dtype=torch.float64) for name in ("mean", "var"))
+            self.register_buffer("mean", mean, persistent=False)
+            self.register_buffer("deviation", (var + normaliser["epsilon"]).sqrt(), persistent=False)
+
+    def _apply(self, function: Any, recurse: bool = True) -> Policy:
+        """Move and convert weights; the constants stay in float64 and follow the device alone."""
+        kept = dict(self.named_buffers())
+        super()._apply(function, recurse)  # type: ignore[no-untyped-call]
+        device = next(self.parameters()).device
+        for name, value in kept.items():
+            setattr(self, name, value.to(device))
+        return self
+
+    def _outputs(self) -> int:
+        if self.actions["type"] == "Discrete":
+            return _size(self.actions["n"]) * self.atoms
+        size = _size(math.prod(self.actions["shape"]))
+        return 2 * size if self.kind == "StochasticActor" else size
+
+    def prepare(self, obs: Any) -> Tensor:
+        """Observations [B, ...] as the encoder takes them [B, I]."""
+        like = next(self.parameters())
+        x = torch.as_tensor(obs, device=like.device)
+        kind, shape = self.space["type"], tuple(self.space.get("shape", ()))
+        if self.normalised:
+            x = ((x - self.mean) / self.deviation).float()
+        if kind == "Discrete":
+            return nn.functional.one_hot(x.long() - int(self.space["start"]), int(self.space["n"])).to(like.dtype)
+        if kind == "MultiDiscrete":
+            sizes, starts = _flat(self.space["nvec"]), _flat(self.space["start"])
+            x = x.reshape(x.shape[0], len(sizes)).long()
+            columns = [nn.functional.one_hot(x[:, i] - starts[i], n) for i, n in enumerate(sizes)]
+            return torch.cat(columns, -1).to(like.dtype)
+        if kind == "Box" and tuple(x.shape[1:]) != shape:
+            raise PolicyError(
+                f"observations must have the shape [B, {', '.join(map(str, shape))}]; got {tuple(x.shape)}."
+            )
+        x = (x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1)).to(like.dtype)
+        return (x - self.centre.to(like)) * self.factor.to(like) if self.scaled and kind == "Box" else x
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Encoder input [B, I] -> values or logits [B, A], or raw actions [B, A]."""
+        features = self.encoder["model"](x)
+        out: Tensor = self.head_net["model"](features)
+        if self.kind == "RainbowQNetwork":
+            out = out.reshape(-1, out.shape[-1] // self.atoms, self.atoms)
+            if self.dueling:
+                out = self.value_net["model"](features).unsqueeze(-2) + out - out.mean(-2, keepdim=True)
+            index = torch.arange(self.atoms, dtype=out.dtype, device=out.device)
+            return (out.softmax(-1) * index).sum(-1) if self.distributional else out.squeeze(-1)
+        if self.kind == "StochasticActor" and self.actions["type"] == "Box":
+            return out.chunk(2, -1)[0].tanh()
+        return out
+
+    def forward(self, obs: Any, action_mask: Any = None) -> Tensor:
+        """Greedy actions for observations [B, ...]: [B] int64, or [B, ...] at the bounds of the Box.
+
+        `action_mask` [B, A]: 1 = legal.
+        """
+        out = self.outputs(self.prepare(obs))
+        if self.actions["type"] == "Discrete":
+            if action_mask is not None:
+                out = out.masked_fill(~torch.as_tensor(action_mask, device=out.device).bool(), float("-inf"))
+            return out.argmax(-1)
+        lowest, highest = self.range
+        scaled = self.low + (out.double() - lowest) / (highest - lowest) * (self.high - self.low)
+        bounded = torch.minimum(torch.maximum(scaled, self.low), self.high)
+        return bounded.to(getattr(torch, self.actions["dtype"])).reshape(-1, *self.actions["shape"])
+
+    @torch.no_grad()
+    def act(self, obs: Any, action_mask: Any = None) -> Tensor:
+        """As `forward`, without gradients; [] or [*shape] for one observation without its batch axis."""
+        x = torch.as_tensor(obs)
+        axes = {"Box": len(self.space.get("shape", ())), "Discrete": 0}.get(self.space["type"], 1)
+        mask = None if action_mask is None or x.dim() > axes else torch.as_tensor(action_mask).unsqueeze(0)
+        one = x.dim() == axes
+        action: Tensor = self(x.unsqueeze(0) if one else x, mask if one else action_mask)
+        return action[0] if one else action
+
+
+def _check(network: dict[str, Any]) -> None:
+    """PolicyError where this file does not know what to do."""
+    kind, space, actions = network["class"], network["observation_space"], network["action_space"]
+    encoder = network.get("encoder_cls", "EvolvableMLP")
+    if kind not in NETWORKS:
+        raise PolicyError(f"policies of class {kind} are not covered (covered: {', '.join(NETWORKS)}).")
+    if encoder != "EvolvableMLP" or network.get("simba") or network.get("recurrent"):
+        raise PolicyError(f"the encoder {encoder} is not covered; dense ones (EvolvableMLP) are.")
+    if space["type"] not in ("Box", "Discrete", "MultiDiscrete", "MultiBinary"):
+        raise PolicyError(f"{space['type']} observations are not covered.")
+    if actions["type"] not in ("Discrete", "Box"):
+        raise PolicyError(f"{actions['type']} actions are not covered.")
+    if kind == "StochasticActor" and actions["type"] == "Box" and not network.get("squash_output"):
+        raise PolicyError("a StochasticActor over a Box is covered with squash_output only.")
+
+
+def _dense(inputs: int, config: dict[str, Any], outputs: int) -> nn.Sequential:
+    """linear_i, norm_i, act_i for every hidden layer, then linear_output, norm_output, act_output."""
+    sizes = [_size(width) for width in config["hidden_size"]]
+    parts, width = nn.Sequential(), inputs
+    for label, size in [*((str(i), size) for i, size in enumerate(sizes)), ("output", outputs)]:
+        is_output = label == "output"
+        name = config.get("output_activation" if is_output else "activation") or "Identity"
+        if name not in ACTIVATIONS:
+            raise PolicyError(f"the activation {name!r} is not covered (covered: {', '.join(ACTIVATIONS)}).")
+        parts.add_module(f"linear_{label}", nn.Linear(width, size, device="meta"))
+        if config.get("output_layernorm" if is_output else "layer_norm"):
+            parts.add_module(f"norm_{label}", nn.LayerNorm(size, device="meta"))
+        parts.add_module(f"act_{label}", ACTIVATIONS[name]())
+        width = size
+    return parts
+
+
+def _inputs(space: dict[str, Any]) -> int:
+    if space["type"] == "Box":
+        return _size(math.prod(space["shape"]))
+    return _size(sum(_flat(space["nvec"])) if space["type"] == "MultiDiscrete" else math.prod(_flat(space["n"])))
+
+
+def _bounds(space: dict[str, Any]) -> tuple[list[float], list[float]]:
+    size = _size(math.prod(space["shape"]))
+    low, high = ([float(v) for v in space[name]] for name in ("low", "high"))
+    return (low * size if len(low) == 1 else low), (high * size if len(high) == 1 else high)
+
+
+def _size(value: Any) -> int:
+    """A width; nothing is allocated for one that no policy has."""
+    if not isinstance(value, int) or not 0 < value <= LARGEST:
+        raise PolicyError(f"policy.json has a width of {value!r}; expected 1 to {LARGEST}.")
+    return value
+
+
+def _flat(values: Any) -> list[int]:
+    return [n for part in values for n in _flat(part)] if isinstance(values, list) else [int(values)]

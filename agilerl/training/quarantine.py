@@ -1,0 +1,220 @@
+"""Members whose numbers have left the real line: found, kept apart, and replaced at the end of the generation.
+
+What holds, per member and vector step:
+
+* before every vector step its weights are looked at; from the step on before which they are not finite it acts no
+  longer, its lanes rest, and nothing of it goes into the shared replay;
+* an action that is not finite is never carried out, and its member is quarantined with that step;
+* after every vector step its loss is looked at; a loss or a priority that is not finite quarantines it as well, and
+  such priorities are never stored;
+* its row of a fused update cannot reach another's: every operation over rows keeps them apart.
+
+A quarantined member counts as −∞ in selection and is replaced by a copy of the fittest one, also without evolution.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.envs.protocol import Lanes
+from agilerl.errors import AlgorithmError
+from agilerl.learners.fused import Learner, RowsGroup
+from agilerl.telemetry.record import Birth
+from agilerl.training.source import MemberTally
+
+WORST = float("-inf")
+
+
+class DivergedError(AlgorithmError):
+    """Every member of the population has diverged: there is nobody to go on with."""
+
+
+def sound_rows(learner: Learner) -> np.ndarray:
+    """[N] bool: which members' weights are finite, targets left out (they follow, and show in the loss).
+
+    Sums are looked at, not numbers: a NaN or an infinity anywhere makes its row's sum one.
+    """
+    sound = np.ones(len(learner.agents), dtype=bool)
+    for group in learner.groups:
+        if isinstance(group, RowsGroup):
+            for cohort in group.engine.cohorts:
+                finite = cohort.value.sum(1).isfinite().view(-1, len(group.members)).all(0)
+                if not bool(finite.all()):
+                    sound[np.array(group.members)[~finite.cpu().numpy()]] = False
+        elif not is_sound(group.lead):
+            sound[group.members] = False
+    return sound
+
+
+def is_sound(agent: Any) -> bool:
+    """Whether all weights of an agent are finite; True for agents that do not show any."""
+    networks = getattr(agent, "evaluation_networks", None)
+    if not callable(networks):
+        return True
+    with torch.no_grad():
+        sums = [p.sum() for network in networks().values() for p in network.parameters() if p.is_floating_point()]
+        return not sums or bool(torch.stack(sums).isfinite().all())
+
+
+class Watch:
+    """Which members of one generation are still sound.
+
+    Args:
+        learner: holds the members. tallies: theirs; the first reason is written into `fault`.
+
+    Attributes:
+        sound: [N] bool.
+    """
+
+    def __init__(self, learner: Learner, tallies: Sequence[MemberTally]) -> None:
+        self.learner, self.tallies = learner, tallies
+        self.sound = np.ones(len(tallies), dtype=bool)
+        self.all_sound = True
+
+    def weights(self) -> None:
+        """Look at the weights; before acting."""
+        self._mark(~sound_rows(self.learner), "its weights are not finite")
+
+    def actions(self, action: np.ndarray) -> np.ndarray:
+        """The actions [N, E, ...] with zeros in place of those of quarantined members."""
+        if action.dtype.kind == "f" and not np.isfinite(action).all():
+            self._mark(~np.isfinite(action.reshape(len(action), -1)).all(axis=1), "its actions are not finite")
+        if self.all_sound:
+            return action
+        action = action.copy()
+        action[~self.sound] = 0
+        return action
+
+    def lanes(self, num_envs: int) -> np.ndarray | None:
+        """[N * E] bool: the lanes that are stepped; None for all."""
+        return None if self.all_sound else np.repeat(self.sound, num_envs)
+
+    def losses(self, members: Sequence[int], loss: Tensor) -> None:
+        """Look at the losses [N_g] of a group's members; a sum over updates will do."""
+        finite = loss.isfinite()
+        if not bool(finite.all()):
+            bad = np.zeros(len(self.sound), dtype=bool)
+            bad[np.array(members)[~finite.cpu().numpy()]] = True
+            self._mark(bad, "its loss is not finite")
+
+    def priorities(self, member: int, values: np.ndarray) -> bool:
+        """Whether a member's priorities may be stored."""
+        if not np.isfinite(values).all():
+            bad = np.zeros(len(self.sound), dtype=bool)
+            bad[member] = True
+            self._mark(bad, "its TD errors are not finite")
+        return bool(self.sound[member])
+
+    def _mark(self, bad: np.ndarray, reason: str) -> None:
+        for member in np.flatnonzero(bad & self.sound).tolist():
+            self.tallies[member].fault = self.tallies[member].fault or reason
+            self.sound[member] = self.all_sound = False
+
+    @property
+    def any_sound(self) -> bool:
+        """Whether it makes sense to go on with this generation."""
+        return self.all_sound or bool(self.sound.any())
+
+
+def all_diverged(agents: Sequence[Any], reasons: Sequence[str | None]) -> DivergedError:
+    """The error where no member is left."""
+    each = "; ".join(f"member {a.index}: {reason}" for a, reason in zip(agents, reasons, strict=True))
+    return DivergedError(
+        f"every member that trains has diverged ({each}). fix: a smaller learning rate, scaled rewards "
+        "(training.reward_scale), or bounds on lr in mutation.rl_hp_selection."
+    )
+
+
+class Quarantine:
+    """What the loop does with members that have diverged.
+
+    Attributes:
+        reasons: id of a quarantined member -> why; of the running generation.
+    """
+
+    def __init__(self) -> None:
+        self.reasons: dict[int, str] = {}
+
+    def inspect(self, population: Sequence[Any], tallies: Sequence[MemberTally]) -> list[Any]:
+        """The members that may be evaluated; the others are remembered, and their fitness is −∞ from here on.
+
+        Raises:
+            DivergedError: there are none.
+        """
+        self.reasons = {}
+        for agent, tally in zip(population, tallies, strict=True):
+            reason = tally.fault or (None if is_sound(agent) else "its weights are not finite")
+            if reason is not None:
+                self.reasons[agent.index] = reason
+        sound = [agent for agent in population if agent.index not in self.reasons]
+        if not sound:
+            raise all_diverged(population, [self.reasons[a.index] for a in population])
+        return sound
+
+    def fitness(self, population: Sequence[Any], values: dict[int, float]) -> list[float]:
+        """Fitness of all, from those of the members that were evaluated (by id): NaN and the missing are −∞."""
+        for index, value in values.items():
+            if value != value:
+                self.reasons[index] = "its fitness is not a number"
+        found = [WORST if agent.index in self.reasons else values[agent.index] for agent in population]
+        if all(value == WORST for value in found) and len(self.reasons) == len(population):
+            raise all_diverged(population, [self.reasons[a.index] for a in population])
+        return found
+
+    def heal(self, population: list[Any], fitness: Sequence[float], generation: int) -> list[Birth]:
+        """Put copies of the fittest member in place of the quarantined ones, in `population` itself.
+
+        A copy's last fitness stays −∞ until `forgive`, so that selection does not count the fittest twice. Agents
+        without `clone` stay what they are.
+        """
+        elite = population[int(np.argmax(fitness))]
+        births: list[Birth] = []
+        if not callable(getattr(elite, "clone", None)):
+            return births
+        newest = max(agent.index for agent in population)
+        for slot, agent in enumerate(population):
+            if agent.index not in self.reasons:
+                continue
+            newest += 1
+            copy = elite.clone(index=newest)
+            if copy.fitness:
+                copy.fitness[-1] = WORST
+            population[slot] = copy
+            births.append(
+                Birth(
+                    newest, elite.index, generation, "healed", f"member {agent.index}",
+                    after=self.reasons[agent.index], parent_fitness=max(fitness),
+                )
+            )  # fmt: skip
+        return births
+
+    def forgive(self, population: Sequence[Any], fitness: Sequence[float]) -> None:
+        """After selection: copies that lived, and their children, have the fitness of the one they were made from."""
+        for agent in population:
+            if getattr(agent, "fitness", None) and agent.fitness[-1] == WORST:
+                agent.fitness[-1] = max(fitness)
+
+
+class FaultReport:
+    """Says once what happened to lanes that replace failing environments."""
+
+    def __init__(self) -> None:
+        self._said: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def lines(self, lanes: Sequence[Lanes]) -> list[str]:
+        """One line for each fault since the last call."""
+        found = []
+        for each in lanes:
+            inner: Any = getattr(each, "lanes", each)  # lanes with swapped channels wrap others
+            faults = getattr(inner, "faults", [])
+            for number in range(self._said.get(inner, 0), len(faults)):
+                found.append(f"environment replaced ({number + 1} of at most {inner.max_restarts}): {faults[number]}")
+            if faults:
+                self._said[inner] = len(faults)
+        return found
