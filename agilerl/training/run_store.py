@@ -146,7 +146,7 @@ class RunStore:
             self.notes.append(f"other versions than the run was saved with ({what}): the last bits may differ.")
 
     def _check_parts(self, loop: TrainingLoop, body: Mapping[str, Any]) -> None:
-        now = {"learner": loop.learner_kind, "env_backend": loop.lanes.backend, "num_envs": loop.num_envs}
+        now = {name: self._run_facts(loop)[name] for name in ("learner", "env_backend", "num_envs", "threads")}
         for name, value in now.items():
             recorded = body["run"][name]
             if recorded != value:

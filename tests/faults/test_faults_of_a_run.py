@@ -41,6 +41,8 @@ def test_a_signal_ends_the_command_after_the_vector_step_with_the_command_to_go_
     assert process.returncode == code, errors
     assert output.splitlines()[-1] == f"resume  agilerl resume {path.relative_to(tmp_path)}"
     assert json.loads((path / "run.json").read_text())["status"] == "interrupted"
+    if number == signal.SIGINT:
+        return
     reached = newest(path).number
     again = command.start(tmp_path, "resume", str(path.relative_to(tmp_path)), "--test-episodes", "0")
     command.wait_for_checkpoint(tmp_path, again, beyond=reached)
@@ -85,6 +87,20 @@ def test_a_second_run_in_the_directory_is_refused_with_the_holder_and_the_lock_d
         process.send_signal(signal.SIGKILL)
         process.wait()
     with RunLock(path):
+        pass
+
+
+def test_a_worker_that_hangs_does_not_hold_the_lock_of_a_killed_run(tmp_path: Path) -> None:
+    def work() -> None:
+        lock = RunLock(tmp_path / "kept")
+        if os.fork() == 0:
+            time.sleep(5)  # a worker of an environment, say
+            os._exit(0)
+        assert lock.token
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert fork(work) == -signal.SIGKILL
+    with RunLock(tmp_path / "kept"):
         pass
 
 
@@ -213,7 +229,7 @@ def test_a_logger_that_fails_is_dropped_with_one_warning_and_counted(tmp_path: P
 # -- what stays --------------------------------------------------------------------------------------------------------
 
 
-@every_case
+@pytest.mark.parametrize("name", ["DQN", "DQN-per-n-step"])
 def test_the_last_checkpoints_and_the_best_ones_stay_and_segments_that_none_needs_go(name: str, tmp_path: Path) -> None:
     case = {**CASES[name], "steps": 2400, "max_size": 600, "seed": 5}
     path = train(case, tmp_path)
