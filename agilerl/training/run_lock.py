@@ -39,7 +39,8 @@ class RunLock:
             raise RunError(f"{folder} is in use: {who} trains there. fix: wait for it, stop it, or use another folder.")
         content = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "token": self.token}) + "\n"
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, content.encode(), 0)
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        os.write(self._descriptor, content.encode())
         if not _held and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_release_all)
         _held.add(self)

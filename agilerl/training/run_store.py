@@ -240,6 +240,8 @@ def store_in(folder: str | os.PathLike[str] | None, **facts: Any) -> Iterator[Ru
         return
     store = RunStore(folder, facts={"config": facts})
     try:
+        if store.saved is not None and "start" in store.saved.body:
+            raise RunError(f"{folder} is a run of `agilerl train`. fix: agilerl resume {folder}, or another folder.")
         yield store
     finally:
         store.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 import command
 import pytest
-from faulty_runs import CASES, child, digest, fork, newest, resume, run_in, train
+from faulty_runs import CASES, child, digest, fork, newest, resume, run_in, train, train_part
 
 import agilerl
 from agilerl.errors import AgileRLWarning, RunError
@@ -69,6 +69,39 @@ def test_the_handlers_that_were_there_come_back() -> None:
         with pytest.raises(Stopped, match="SIGINT"):
             signals.check()
     assert [signal.getsignal(number) for number in StopSignals.SIGNALS] == before
+
+
+def test_a_script_that_gets_sigterm_ends_with_143_and_one_interrupted_is_told_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminate(BaseSink):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def generation(self, record: Any) -> None:
+            if record.generation == 1:
+                os.kill(os.getpid(), self.number)
+
+    with pytest.raises(SystemExit) as ended:
+        train(CASES["DQN"], tmp_path / "term", Terminate(signal.SIGTERM))
+    assert ended.value.code == 143
+    path = train(CASES["DQN"], tmp_path / "int", Terminate(signal.SIGINT))
+    assert f"stopped; agilerl.resume({str(path)!r}) goes on" in capsys.readouterr().err
+    assert newest(path).number == 2
+    resume(path)
+    assert digest(path) == digest(train(CASES["DQN"], tmp_path / "whole"))
+
+
+def test_leftovers_of_a_kill_are_swept_and_a_lineage_that_lost_lines_is_written_anew(tmp_path: Path) -> None:
+    path = train_part(CASES["DQN"], tmp_path, 4)
+    (path / "best" / ".policy.json.77-abc.tmp").write_text("half")
+    lineage = path / "evolution.jsonl"
+    lines = lineage.read_text().splitlines(keepends=True)
+    lineage.write_text("".join(lines[:-2]) + lines[-1][:7])
+    (note,) = resume(path)
+    assert note.startswith("evolution.jsonl was damaged or missing; it was written anew from the checkpoint")
+    assert not list(path.rglob("*.tmp"))
+    assert digest(path) == digest(train(CASES["DQN"], tmp_path / "whole"))
 
 
 # -- two processes -----------------------------------------------------------------------------------------------------

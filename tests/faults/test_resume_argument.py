@@ -11,8 +11,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from faulty_runs import StopAfter, newest
+from faulty_runs import CASES, StopAfter, newest, train
 
+import agilerl
 from agilerl.algorithms import DQN
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.checkpoint import digest_tree
@@ -144,6 +145,15 @@ def test_what_does_not_fit_the_run_is_named(tmp_path: Path) -> None:
         script("uniform", tmp_path, learner="sequential")
     with pytest.warns(AgileRLWarning, match=r"other settings .eps_decay 0.995 -> 0.9.; it will not equal"):
         script("uniform", tmp_path, eps_decay=0.9)
+
+
+def test_a_folder_of_the_other_kind_is_refused_both_ways(tmp_path: Path) -> None:
+    script("uniform", tmp_path / "script", max_steps=96)
+    with pytest.raises(RunError, match=r"was written by train_off_policy\(resume=\.\.\.\), which was given its parts"):
+        agilerl.resume(tmp_path / "script")
+    path = train(CASES["DQN"], tmp_path)
+    with pytest.raises(RunError, match="is a run of `agilerl train`"):
+        script("uniform", path)
 
 
 def test_without_a_seed_the_run_keeps_its_own(tmp_path: Path) -> None:
