@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from agilerl.algorithms.checks import check_network
+from agilerl.algorithms.checks import check_network, legal_actions
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import NetworkGroup
 from agilerl.algorithms.core.single_agent import RLAlgorithm
@@ -102,6 +102,8 @@ class ActorCritic(RLAlgorithm):
         """One soft update of `target` towards `net` with `tau`."""
         soft_update(net, target, self.tau)
 
+    acts_raw = True
+
     # --- actions ---------------------------------------------------------------------------------------------------
 
     @property
@@ -146,11 +148,7 @@ class ActorCritic(RLAlgorithm):
         with torch.no_grad():
             outputs = self.policy_output(obs)
         outputs = outputs.unsqueeze(0) if outputs.dim() == 1 else outputs
-        mask = None
-        if action_mask is not None:
-            mask = np.array(np.broadcast_to(np.asarray(action_mask), outputs.shape))
-            if not mask.any(axis=-1).all():
-                raise ShapeError(f"{self.algo}.get_action got an action_mask that allows no action in some row")
+        mask = legal_actions(f"{self.algo}.get_action", action_mask, (len(outputs), outputs.shape[-1]))
         if not (self.training if training is None else training):
             return self.greedy(outputs, mask)
         return self.explore(outputs, self.draw_exploration(self._exploration, outputs.shape[:-1]), epsilon, mask)

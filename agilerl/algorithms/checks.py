@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.errors import AlgorithmError, NotAvailableYetError
+from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
 from agilerl.modules.base import EvolvableModule
 
 
@@ -60,3 +60,26 @@ def refuse_sharing(algo: str, share_encoders: bool) -> None:
             f"{algo}(share_encoders=True) is not carried out by this version yet: every critic has an encoder of its "
             "own. fix: share_encoders=False."
         )
+
+
+def legal_actions(owner: str, mask: Any, shape: tuple[int, int]) -> np.ndarray | None:
+    """`action_mask` [A] or [E, A] as an array [E, A], 1 = legal; None stays None.
+
+    Vector environments give one mask per lane in an array of objects.
+
+    Raises:
+        ShapeError: some row allows nothing, or the mask does not fit.
+    """
+    if mask is None:
+        return None
+    rows = np.stack([np.asarray(row) for row in mask])
+    try:
+        legal = np.array(np.broadcast_to(rows, shape))
+    except ValueError:
+        raise ShapeError(
+            f"{owner} got an action_mask of shape {rows.shape} for {shape[0]} observations and {shape[1]} actions. "
+            f"fix: [{shape[1]}] or [{shape[0]}, {shape[1]}], 1 = legal."
+        ) from None
+    if not legal.any(axis=-1).all():
+        raise ShapeError(f"{owner} got an action_mask that allows no action in some row. fix: 1 for what is legal.")
+    return legal

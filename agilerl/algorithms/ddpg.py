@@ -25,7 +25,7 @@ class DDPG(DeterministicActorCritic):
     Departs from the paper in its default `policy_freq` of 2, the published one; 1 is the paper's.
 
     Args:
-        observation_space: vector (Box of rank 1), Discrete, MultiDiscrete or MultiBinary.
+        observation_space: Box (vectors, images), Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them.
         action_space: Box with finite bounds.
         index: unique id within the population.
         hp_config: mutable hyperparameters: any numeric argument below.
@@ -35,7 +35,7 @@ class DDPG(DeterministicActorCritic):
         lr_actor, lr_critic: learning rates of Adam.
         learn_step: environment steps per update.
         gamma: discount per step, in [0, 1]. tau: share of the online weights in each soft target update, in (0, 1].
-        normalize_images: kept for image observations.
+        normalize_images: divide image observations by 255.
         mut: label of the last mutation.
         policy_freq: critic updates per update of the policy.
         O_U_noise: explore by an Ornstein-Uhlenbeck path, else by independent Gaussian noise.

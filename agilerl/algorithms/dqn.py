@@ -9,24 +9,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
+from agilerl.algorithms.choices import ChoiceAlgorithm
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.core.single_agent import RLAlgorithm
 from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult, soft_update
-from agilerl.config.algorithms import wrong_actions
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import checked_arguments
 from agilerl.networks.q_networks import QNetwork
+from agilerl.rollouts.off_policy import uniform_actions
 
 
-class DQN(RLAlgorithm):
+class DQN(ChoiceAlgorithm):
     """Deep Q-network.
 
     Args:
         observation_space: Box (vectors and images), Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of them.
-        action_space: Discrete.
+        action_space: Discrete or MultiDiscrete; the values are those of every combination of actions.
         index: unique id within the population.
         hp_config: mutable hyperparameters, among lr, batch_size, learn_step, gamma, tau.
         net_config: `{"encoder_config": {"hidden_size": [..]}, "head_config": {..}, "latent_dim": ..}`.
@@ -72,13 +72,7 @@ class DQN(RLAlgorithm):
         seed: int | None = None,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
-        if not isinstance(action_space, gym.spaces.Discrete):
-            raise wrong_actions("DQN", action_space)
-        if action_space.start != 0:
-            raise AlgorithmError(
-                f"DQN numbers actions from 0; got {action_space}. fix: wrap the environment in "
-                "gymnasium.wrappers.TransformAction, with Discrete(n) as its action space."
-            )
+        self._check_actions()
         _check(batch_size=batch_size, learn_step=learn_step, lr=lr, gamma=gamma, tau=tau)
         self.batch_size = batch_size
         self.lr = lr
@@ -165,12 +159,7 @@ class DQN(RLAlgorithm):
             mask: [..., A], 1 = legal.
         """
         explores, which = draws
-        if mask is None:
-            random = (which * outputs.shape[-1]).astype(np.int64)
-        else:
-            legal = np.cumsum(mask.astype(bool), axis=-1)
-            rank = (which * legal[..., -1]).astype(np.int64)
-            random = (legal <= rank[..., None]).sum(-1)
+        random = uniform_actions(which, outputs.shape[-1], mask)
         return np.where(explores < epsilon, random, cls.greedy(outputs, mask))
 
     def get_action(
@@ -181,10 +170,10 @@ class DQN(RLAlgorithm):
         Args:
             obs: one observation or a batch [E, ...], numpy or torch.
             epsilon: probability of a random action, each row for itself.
-            action_mask: [A] or [E, A], 1 = legal.
+            action_mask: [A] or [E, A], 1 = legal; A counts the choices of all components of a MultiDiscrete space.
 
         Returns:
-            [E] int64; [1] for one observation.
+            [E] int64, [1] for one observation; [E, *shape] for a MultiDiscrete space.
         """
         if kwargs:
             raise TypeError(f"DQN.get_action got unexpected arguments {sorted(kwargs)}; it takes epsilon, action_mask")
@@ -196,16 +185,12 @@ class DQN(RLAlgorithm):
                 f"DQN.get_action got observations with {values.dim() - 1} leading axes, for {self.observation_space}. "
                 "fix: one observation, or one leading axis: [E, ...]."
             )
-        count, actions = values.shape
-        mask = None
-        if action_mask is not None:
-            mask = np.stack([np.asarray(m) for m in action_mask]) if np.ndim(action_mask) else None
-            mask = np.array(np.broadcast_to(np.asarray(mask).reshape(-1, actions), (count, actions)))
-            if not mask.any(axis=-1).all():
-                raise ShapeError("DQN.get_action got an action_mask that allows no action in some row")
+        count = len(values)
+        mask = self._legal(action_mask, count)
         if epsilon <= 0:
-            return self.greedy(values, mask)
-        return self.explore(values, self.draw_exploration(self._exploration, (count,)), epsilon, mask)
+            return self.environment_action(self.greedy(values, mask))
+        draws = self.draw_exploration(self._exploration, (count,))
+        return self.environment_action(self.explore(values, draws, epsilon, mask))
 
 
 def _check(batch_size: int, learn_step: int, lr: float, gamma: float, tau: float) -> None:

@@ -5,7 +5,6 @@ One file above the usual size: an algorithm is one file, and this one is six.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from agilerl.algorithms.checks import check_count, check_discount, check_network, check_not_negative, check_positive
+from agilerl.algorithms.checks import (
+    check_count,
+    check_discount,
+    check_network,
+    check_not_negative,
+    check_positive,
+)
+from agilerl.algorithms.choices import ChoiceAlgorithm
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.core.single_agent import RLAlgorithm
 from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult, soft_update
 from agilerl.algorithms.dqn import DQN
-from agilerl.config.algorithms import wrong_actions
-from agilerl.errors import AlgorithmError, ShapeError
+from agilerl.algorithms.experiences import entries, side_by_side
+from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import weighted_squared_error
 from agilerl.losses.distributional import categorical_divergence, expected_index, project, take_atoms
 from agilerl.losses.td import q_learning_target, take
@@ -29,14 +34,13 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.modules.noisy import layer_noise, set_noise
 from agilerl.networks.base import checked_arguments
 from agilerl.networks.rainbow_network import RainbowQNetwork, check_support
-from agilerl.tree import concatenate
 
 
-class RainbowDQN(RLAlgorithm):
+class RainbowDQN(ChoiceAlgorithm):
     """Double, duelling, distributional (C51), noisy Q-learning, from n-step and prioritised replay.
 
     Args:
-        observation_space: vector (Box of rank 1), Discrete, MultiDiscrete or MultiBinary.
+        observation_space: Box (vectors, images), Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them.
         action_space: Discrete.
         index: unique id within the population.
         hp_config: mutable hyperparameters, any numeric argument below. A new `num_atoms` carries the weights over,
@@ -53,7 +57,7 @@ class RainbowDQN(RLAlgorithm):
         noise_std: scale of the noise in untrained noisy layers.
         n_step: steps of the transitions that `learn` gets as `n_experiences`.
         mut: label of the last mutation.
-        normalize_images: kept for image observations.
+        normalize_images: divide image observations by 255.
         combined_reward: learn from one-step and n-step transitions together where `learn` gets both.
         actor_network: a network to use instead of building one.
         device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
@@ -98,13 +102,7 @@ class RainbowDQN(RLAlgorithm):
         seed: int | None = None,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
-        if not isinstance(action_space, gym.spaces.Discrete):
-            raise wrong_actions("RainbowDQN", action_space)
-        if action_space.start != 0:
-            raise AlgorithmError(
-                f"RainbowDQN numbers actions from 0; got {action_space}. fix: wrap the environment in "
-                "gymnasium.wrappers.TransformAction, with Discrete(n) as its action space."
-            )
+        self._check_actions()
         check_count("RainbowDQN", batch_size=batch_size, learn_step=learn_step, n_step=n_step)
         check_positive("RainbowDQN", lr=lr, noise_std=noise_std)
         check_not_negative("RainbowDQN", beta=beta, prior_eps=prior_eps)
@@ -230,8 +228,8 @@ class RainbowDQN(RLAlgorithm):
                     f"RainbowDQN.learn got {size} experiences and {later.reward.shape[0]} n_experiences. "
                     "fix: n_step_memory.sample_from_indices(experiences['idxs'])."
                 )
-            batch = _side_by_side(batch, later) if self.combined_reward else later
-        extra = _entries(experiences, "weights", "idxs")
+            batch = side_by_side(batch, later) if self.combined_reward else later
+        extra = entries(experiences, "weights", "idxs")
         if per:
             if "weights" not in extra:
                 raise ShapeError("RainbowDQN.learn(per=True) got no weights. fix: sample a PrioritizedReplayBuffer.")
@@ -246,7 +244,7 @@ class RainbowDQN(RLAlgorithm):
     def _batch(self, experiences: Any, steps: int) -> TransitionBatch:
         """A batch whose `discount` [B] is that of `steps` steps, or the one that is stored with it."""
         batch = self.make_batch(experiences)
-        stored = _entries(experiences, "discount").get("discount")
+        stored = entries(experiences, "discount").get("discount")
         discount = self.gamma**steps * (1 - batch.done)
         if stored is not None:
             discount = torch.as_tensor(stored).to(batch.done).reshape(batch.done.shape)
@@ -304,33 +302,11 @@ class RainbowDQN(RLAlgorithm):
             outputs = self.policy_output(obs, noisy)
         outputs = outputs.unsqueeze(0) if outputs.dim() == 1 + self.distributional else outputs
         values = self._values(outputs)
-        mask = None
-        if action_mask is not None:
-            mask = np.array(np.broadcast_to(np.stack([np.asarray(row) for row in action_mask]), tuple(values.shape)))
-            if not mask.any(axis=-1).all():
-                raise ShapeError("RainbowDQN.get_action got an action_mask that allows no action in some row")
+        mask = self._legal(action_mask, len(values))
         if self.noisy or epsilon <= 0:
-            return DQN.greedy(values, mask)
+            return self.environment_action(DQN.greedy(values, mask))
         draws = (self._exploration.random(values.shape[:-1]), self._exploration.random(values.shape[:-1]))
-        return DQN.explore(values, draws, epsilon, mask)
+        return self.environment_action(DQN.explore(values, draws, epsilon, mask))
 
     def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         return self.get_action(obs, 0.0, mask, training=False)
-
-
-def _side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionBatch:
-    """Both batches as one, each with its own weights: their losses add."""
-    joined: dict[str, Any] = {
-        name: concatenate((value, getattr(second, name))) if getattr(second, name) is not None else None
-        for name, value in vars(first).items()
-        if isinstance(value, Tensor) or name in ("obs", "next_obs")  # nested for Dict and Tuple spaces
-    }
-    return replace(first, **joined)
-
-
-def _entries(experiences: Any, *names: str) -> dict[str, Any]:
-    """Those of the named entries that a mapping of experiences has."""
-    if not (isinstance(experiences, Mapping) or hasattr(experiences, "keys")):
-        return {}
-    there = set(experiences.keys())
-    return {name: experiences[name] for name in names if name in there}

@@ -45,7 +45,7 @@ class SAC(ActorCritic):
     The discrete form (Christodoulou 2019, arXiv:1910.07207) takes expectations over the actions instead of samples.
 
     Args:
-        observation_space: vector (Box of rank 1), Discrete, MultiDiscrete or MultiBinary.
+        observation_space: Box (vectors, images), Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them.
         action_space: Box with finite bounds, or Discrete from 0.
         index: unique id within the population.
         hp_config: mutable hyperparameters: any numeric argument below, and `target_entropy`.
@@ -54,7 +54,7 @@ class SAC(ActorCritic):
         lr_actor, lr_critic, lr_alpha: learning rates of Adam, for policy, critics and temperature.
         learn_step: environment steps per update.
         gamma: discount per step, in [0, 1]. tau: share of the online weights in each soft target update, in (0, 1].
-        normalize_images: kept for image observations.
+        normalize_images: divide image observations by 255.
         mut: label of the last mutation.
         init_temperature: α at the start. learn_temperature: False keeps it there.
         target_entropy: entropy in nats that the temperature steers to, of raw actions in [-1, 1]; None: -A for Box

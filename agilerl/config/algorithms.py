@@ -89,8 +89,8 @@ ALGORITHMS: dict[str, AlgorithmKeys] = {
 
 ACTIONS: dict[str, tuple[str, ...]] = {
     "DDPG": ("Box",),
-    "DQN": ("Discrete",),
-    "RainbowDQN": ("Discrete",),
+    "DQN": ("Discrete", "MultiDiscrete"),
+    "RainbowDQN": ("Discrete", "MultiDiscrete"),
     "SAC": ("Box", "Discrete"),
     "TD3": ("Box",),
 }

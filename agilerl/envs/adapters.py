@@ -13,6 +13,7 @@ from agilerl.envs import trees
 from agilerl.envs.contract import HEAL, Contract, raised, short
 from agilerl.envs.lanes import check_seeds
 from agilerl.envs.protocol import StepBatch
+from agilerl.envs.spaces import mask_width
 from agilerl.errors import EnvError, warn_once
 
 
@@ -147,7 +148,7 @@ class VectorLanes:
 
     def _with_final_mask(self, info: dict[str, Any], ended: np.ndarray, final_info: Any) -> dict[str, Any]:
         """`info` with the masks of the final observations; all actions where an ended lane does not tell."""
-        count = int(getattr(self.single_action_space, "n", 0))
+        count = mask_width(self.single_action_space)
         present = action_mask(info, self.num_lanes, count) if count else None
         if present is None:
             return info

@@ -91,41 +91,11 @@ def swap_channels(obs: Any, space: Space[Any] | None = None) -> Any:
     return np.moveaxis(obs, -1, -3) if is_image else obs
 
 
-def num_actions(space: Space[Any], user: str) -> int:
-    """The number of actions of a Discrete space that starts at 0. `user` names who needs it, for the message.
-
-    Raises:
-        SpaceError: another kind of space, or one that starts elsewhere.
-    """
-    if not isinstance(space, spaces.Discrete):
-        raise SpaceError(
-            f"{user} needs a Discrete action space (a choice among n actions); got {space}. "
-            "fix: for continuous actions use PPO, DDPG or TD3."
-        )
-    if space.start != 0:
-        raise SpaceError(
-            f"{user} needs actions that count from 0; got {space}. fix: wrap the environment to shift them."
-        )
-    return int(space.n)
-
-
-def action_bounds(space: Space[Any], user: str) -> tuple[np.ndarray, np.ndarray]:
-    """Lowest and highest action [A] of a bounded one-dimensional Box. `user` names who needs it, for the message.
-
-    Raises:
-        SpaceError: another kind of space, more axes, or an infinite bound.
-    """
-    if not isinstance(space, spaces.Box):
-        raise SpaceError(
-            f"{user} needs a Box action space (continuous actions); got {space}. "
-            "fix: for a choice among n actions use DQN or PPO."
-        )
-    if len(space.shape) != 1 or not space.is_bounded():
-        raise SpaceError(
-            f"{user} needs a bounded action space of one axis; got {space}. "
-            "fix: gymnasium.wrappers.RescaleAction or FlattenActions."
-        )
-    return space.low, space.high
+def mask_width(space: Space[Any] | None) -> int:
+    """Entries of an action mask of one lane: one per choice, component by component; 0 where there are none."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else 0
 
 
 def _bound(values: np.ndarray) -> Any:

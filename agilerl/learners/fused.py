@@ -110,7 +110,9 @@ class FusedLearner:
     def act_greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         """Greedy actions of all members for the environment, [N, E, ...]; obs [N, E, ...], mask [N, E, A]."""
         lead = self.groups[0].lead
-        return self._join(self.outputs(obs), lambda x, rows: lead.environment_action(lead.greedy(x, _of(mask, rows))))
+        return self._join(
+            self.outputs(obs), lambda x, rows: lead.environment_action(lead.greedy(x, _of(lead, mask, rows)))
+        )
 
     def set_policy_noise(self, noise: np.ndarray) -> None:
         """Give the policies' noisy layers [N, S] numbers; a member with fewer than S has them first."""
@@ -125,7 +127,7 @@ class FusedLearner:
         lead = self.groups[0].lead
         return self._join(
             self.outputs(obs, noisy=True),
-            lambda x, rows: lead.explore(x, tuple(d[rows] for d in draws), epsilon, _of(mask, rows)),
+            lambda x, rows: lead.explore(x, tuple(d[rows] for d in draws), epsilon, _of(lead, mask, rows)),
         )
 
     def _join(self, outputs: list[tuple[list[int], Tensor]], decide: Callable[[Tensor, Any], np.ndarray]) -> np.ndarray:
@@ -169,7 +171,7 @@ class SequentialLearner:
     def act_greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         """Greedy actions of all members for the environment, [N, E, ...]."""
         pairs = zip(self.agents, self._outputs(obs), strict=True)
-        return np.stack([a.environment_action(a.greedy(x, _of(mask, i))) for i, (a, x) in enumerate(pairs)])
+        return np.stack([a.environment_action(a.greedy(x, _of(a, mask, i))) for i, (a, x) in enumerate(pairs)])
 
     def set_policy_noise(self, noise: np.ndarray) -> None:
         """Give the policies' noisy layers [N, S] numbers; a member with fewer than S has them first."""
@@ -182,7 +184,7 @@ class SequentialLearner:
         """Exploring actions to store, [N, E, ...]; draws [N, E, ...] each."""
         pairs = zip(self.agents, self._outputs(obs, noisy=True), strict=True)
         return np.stack(
-            [a.explore(x, tuple(d[i] for d in draws), epsilon, _of(mask, i)) for i, (a, x) in enumerate(pairs)]
+            [a.explore(x, tuple(d[i] for d in draws), epsilon, _of(a, mask, i)) for i, (a, x) in enumerate(pairs)]
         )
 
     def release(self) -> None:
@@ -197,8 +199,9 @@ def _row(obs: Any, member: int) -> Any:
     return map_leaves(lambda x: x[member], obs)
 
 
-def _of(mask: np.ndarray | None, members: Any) -> np.ndarray | None:
-    return None if mask is None else mask[members]
+def _of(agent: RLAlgorithm, mask: np.ndarray | None, members: Any) -> np.ndarray | None:
+    """Masks of some members, as the outputs of their policies are laid out."""
+    return None if mask is None else agent.legal_choices(mask[members])
 
 
 def choose_learner(agents: Sequence[RLAlgorithm], wanted: str = "auto") -> tuple[type[Learner], str]:

@@ -7,19 +7,20 @@ from typing import Any
 import torch
 from gymnasium import spaces
 
-from agilerl.errors import AlgorithmError, NotAvailableYetError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.joint_actions import JointActions
 
 
 class QNetwork(EvolvableNetwork):
-    """Q(s, ·) for every discrete action: observations [..., O] -> values [..., A].
+    """Q(s, ·) for every choice of a Discrete or MultiDiscrete space: observations [..., O] -> values [..., A].
+
+    Choices are numbered as `JointActions` does.
 
     Arguments as `EvolvableNetwork`.
 
     Raises:
-        ValueError: the action space is not discrete.
-        NotAvailableYetError: the action space is MultiDiscrete.
+        ValueError: the action space is of another kind, or has too many combinations.
     """
 
     def __init__(
@@ -38,14 +39,10 @@ class QNetwork(EvolvableNetwork):
         random_seed: int | None = None,
         scale_observations: bool = False,
     ) -> None:
-        if isinstance(action_space, spaces.MultiDiscrete):
-            raise NotAvailableYetError("QNetwork for a MultiDiscrete action space is not built yet")
-        if not isinstance(action_space, spaces.Discrete):
-            kind = type(action_space).__name__
-            raise AlgorithmError(f"Action space must be either Discrete or MultiDiscrete; got {kind}.")
+        choices = JointActions.of(action_space, "QNetwork")
         super().__init__(
             observation_space, action_space, encoder_cls, encoder_config, head_config,
             min_latent_dim, max_latent_dim, latent_dim, simba, recurrent, device, random_seed, scale_observations,
         )  # fmt: skip
-        self.num_actions = int(action_space.n)
+        self.num_actions = choices.count
         self.build_head(self.num_actions)

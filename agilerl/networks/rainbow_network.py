@@ -10,13 +10,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from agilerl.errors import AlgorithmError, ConfigError
+from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.morph import Index, prefixed
 from agilerl.modules.noisy import NoisyLinear
 from agilerl.modules.spec import DenseStack
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.joint_actions import JointActions
 from agilerl.networks.parts import dense_stacks, overrides
 
 
@@ -64,8 +65,7 @@ class RainbowQNetwork(EvolvableNetwork):
         distributional: bool = True,
         noisy: bool = True,
     ) -> None:
-        if not isinstance(action_space, spaces.Discrete):
-            raise AlgorithmError(f"RainbowQNetwork needs Discrete actions; got {action_space}.")
+        choices = JointActions.of(action_space, "RainbowQNetwork")
         super().__init__(
             observation_space, action_space, encoder_cls, encoder_config, head_config,
             min_latent_dim, max_latent_dim, latent_dim, simba, recurrent, device, random_seed, scale_observations,
@@ -73,7 +73,7 @@ class RainbowQNetwork(EvolvableNetwork):
         if support is not None:
             num_atoms, v_min, v_max = _range_of(support)
         self.num_atoms, self.v_min, self.v_max = check_support(num_atoms, v_min, v_max)
-        self.num_actions = int(action_space.n)
+        self.num_actions = choices.count
         self.dueling, self.distributional = bool(dueling), bool(distributional)
         self.noisy, self.noise_std = bool(noisy), float(noise_std)
         self._head_config |= {"noisy": self.noisy, "noise_std": self.noise_std}

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
 from agilerl.envs import trees
 from agilerl.envs.protocol import Lanes
+from agilerl.envs.spaces import mask_width
 from agilerl.envs.spaces import swap_channels as channels_first
 from agilerl.envs.step import VectorLanes, action_mask, as_lanes
 from agilerl.errors import ConfigError, ShapeError
@@ -112,14 +112,13 @@ def first_episodes(
     max_steps: int | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns and lengths [L] of the first episode in every lane that is active [L]; the others stay at zero."""
-    space = lanes.single_action_space
-    num_actions = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else None
+    width = mask_width(lanes.single_action_space)
     obs, info = lanes.reset(seeds)
     active = active.copy()
     returns, lengths = np.zeros(lanes.num_lanes), np.zeros(lanes.num_lanes, dtype=np.int64)
     vector_steps = 0
     while active.any() and (max_steps is None or vector_steps < max_steps):
-        mask = None if num_actions is None else action_mask(info, lanes.num_lanes, num_actions)
+        mask = action_mask(info, lanes.num_lanes, width) if width else None
         batch = lanes.step(act(obs, mask), active)
         counted = batch.mask & active
         returns[counted] += batch.reward[counted]

@@ -59,6 +59,21 @@ class EpisodeTracker:
         return [score for lane in self.scores[first:last] for score in lane]
 
 
+def uniform_actions(which: np.ndarray, count: int, mask: np.ndarray | None = None) -> np.ndarray:
+    """Uniformly random legal actions [...] int64.
+
+    Args:
+        which: [...] uniform numbers in [0, 1). count: number of actions.
+        mask: [..., count], 1 = legal; at least one in every row.
+    """
+    if mask is None:
+        return (which * count).astype(np.int64)
+    legal = np.cumsum(mask.astype(bool), axis=-1)
+    rank = (which * legal[..., -1]).astype(np.int64)
+    chosen: np.ndarray = (legal <= rank[..., None]).sum(-1)
+    return chosen
+
+
 def held(rng: np.random.Generator, draws: np.ndarray, longest: int) -> np.ndarray:
     """Draws that are held for a while: each lane's time is cut into pieces, and a piece repeats its first draw.
 

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from agilerl.components.prioritized import beta_schedule
+from agilerl.envs.spaces import mask_width
 from agilerl.envs.step import StepBatch, action_mask
+from agilerl.errors import ConfigError
+from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.training.collect import Schedule
 from agilerl.training.options import OffPolicyOptions
@@ -26,17 +29,24 @@ class AgentLoop:
 
     def __init__(self, segment: Segment, replay: SharedReplay, options: OffPolicyOptions, epsilon: float) -> None:
         (self.agent,) = segment.agents
+        if options.random_steps and not callable(getattr(self.agent, "random_action", None)):
+            raise ConfigError(
+                f"random_steps={options.random_steps} needs agents with random_action(rng, shape, mask); "
+                f"{type(self.agent).__name__} has none. fix: random_steps=0, or write the method."
+            )
         agent, lanes = self.agent, segment.lanes
         self.segment, self.lanes, self.replay, self.options = segment, lanes, replay, options
         self.memory, self.epsilon = replay.memory, epsilon
         self.tally = MemberTally()
+        (self._rng,) = segment.streams(Purpose.EXPLORATION)
         replay.interrupt()
         self.obs, self.info = lanes.reset(segment.lane_seeds())
         parameters = inspect.signature(agent.get_action).parameters
         passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         self._takes_epsilon = "epsilon" in parameters or passes_on  # a wrapper's *args, **kwargs reach its agent
         self._takes_mask = "action_mask" in parameters
-        self._environment_action = getattr(agent, "environment_action", None)  # stored actions may be raw ones
+        acts_raw = getattr(agent, "acts_raw", True)  # stored actions may be raw ones
+        self._environment_action = getattr(agent, "environment_action", None) if acts_raw else None
         self._tracker = EpisodeTracker(lanes.num_lanes)
         self._schedule = Schedule.of(int(getattr(agent, "learn_step", 1)), lanes.num_lanes)
 
@@ -53,10 +63,15 @@ class AgentLoop:
 
     def _act(self) -> np.ndarray:
         arguments: dict[str, Any] = {"epsilon": self.epsilon} if self._takes_epsilon else {}
-        count = int(getattr(self.lanes.single_action_space, "n", 0))
+        count = mask_width(self.lanes.single_action_space)
         mask = action_mask(self.info, self.lanes.num_lanes, count) if self.info and count else None
         if mask is not None and self._takes_mask:
             arguments["action_mask"] = mask
+        if self.memory.counter < self.options.random_steps:
+            random: np.ndarray = self.agent.random_action(self._rng, (self.lanes.num_lanes,), mask)
+            if self._environment_action is None and callable(getattr(self.agent, "environment_action", None)):
+                random = self.agent.environment_action(random)  # as get_action of this agent gives it
+            return random
         action = self.agent.get_action(self.obs, **arguments)
         if isinstance(action, Tensor):
             action = action.detach().cpu().numpy()
@@ -76,7 +91,7 @@ class AgentLoop:
         batch = self.lanes.step(action if self._environment_action is None else self._environment_action(action))
         reward = self.options.learned_reward(batch.reward)
         if callable(getattr(self.memory, "write", None)):
-            self.replay.write(self.obs, action, reward, batch, int(getattr(self.lanes.single_action_space, "n", 0)))
+            self.replay.write(self.obs, action, reward, batch, mask_width(self.lanes.single_action_space))
         else:
             self._store_elsewhere(action, reward, batch)
         self.tally.scores += self._tracker.update(batch).returns.tolist()

@@ -12,6 +12,7 @@ from torch import Tensor
 from agilerl.algorithms.core.update import TransitionBatch
 from agilerl.components.prioritized import beta_schedule
 from agilerl.envs import trees
+from agilerl.envs.spaces import mask_width
 from agilerl.envs.step import StepBatch, action_mask
 from agilerl.learners.fused import Learner
 from agilerl.rng import Purpose
@@ -59,7 +60,7 @@ class Generation:
         self.epsilon = epsilon
         self.tallies = [MemberTally() for _ in self.agents]
         self.watch = Watch(learner, self.tallies)
-        self.num_actions = int(getattr(self.lanes.single_action_space, "n", 0))
+        self.mask_width = mask_width(self.lanes.single_action_space)
         self._replay = segment.streams(Purpose.REPLAY)
         self._explore = segment.streams(Purpose.EXPLORATION)
         memory.interrupt()
@@ -126,12 +127,13 @@ class Generation:
     def _step(self, index: int, draws: tuple[np.ndarray, ...]) -> None:
         shape = (len(self.agents), self.num_envs)
         obs = trees.reshape(self.obs, *shape)
-        mask = action_mask(self.info, self.lanes.num_lanes, self.num_actions) if self.info else None
+        mask = action_mask(self.info, self.lanes.num_lanes, self.mask_width) if self.info else None
         if mask is not None:
             mask = mask.reshape(*shape, -1)
-        if self.memory.counter < self.options.random_steps and mask is None:
-            each = zip(self.agents, self._explore, strict=True)
-            action = np.stack([agent.random_action(rng, (self.num_envs,)) for agent, rng in each])
+        if self.memory.counter < self.options.random_steps:
+            masks = [None] * len(self.agents) if mask is None else mask
+            each = zip(self.agents, self._explore, masks, strict=True)
+            action = np.stack([agent.random_action(rng, (self.num_envs,), legal) for agent, rng, legal in each])
         else:
             action = self.learner.explore(obs, draws, self.epsilon, mask)
         action = self.watch.actions(action)
@@ -145,7 +147,7 @@ class Generation:
 
     def _store(self, obs: Any, action: np.ndarray, batch: StepBatch) -> None:
         reward = self.options.learned_reward(batch.reward)
-        self.memory.write(obs, action, reward, batch, self.num_actions)
+        self.memory.write(obs, action, reward, batch, self.mask_width)
         finished = self._tracker.update(batch)
         for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
             self.tallies[lane // self.num_envs].scores.append(score)
@@ -216,7 +218,7 @@ class Generation:
         reward, done = (x.to(like.device, like.dtype) for x in (rows["reward"], rows["done"]))
         stacked: dict[str, Any] = {
             "obs": self.learner.prepare(group, rows["obs"]),
-            "action": rows["action"].long() if self.num_actions else rows["action"],
+            "action": rows["action"].long() if self.mask_width else rows["action"],
             "reward": reward,
             "next_obs": self.learner.prepare(group, rows["next_obs"]),
             "done": done,
@@ -227,7 +229,8 @@ class Generation:
         elif None not in gammas:  # for all updates at once
             stacked["discount"] = torch.tensor(gammas, dtype=like.dtype, device=like.device).unsqueeze(1) * (1 - done)
         if "next_mask" in rows:
-            stacked["next_mask"] = rows["next_mask"].to(like.device).bool()
+            legal = self.agents[members[0]].legal_choices(rows["next_mask"].numpy(force=True))
+            stacked["next_mask"] = torch.from_numpy(legal).to(like.device).bool()
         noise = self._draw_noise(members, sizes, count, like)
         last = count - 1
         for row, member in enumerate(members):

@@ -127,12 +127,19 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[AgileRLError], list[str]]] = {
     "DQN on Box actions": (
         lambda: population(action_space=OBS),
         AlgorithmError,
-        ["DQN needs Discrete actions; got Box", "fix: use an environment with Discrete actions", "DDPG, SAC, TD3"],
+        [
+            "DQN needs Discrete or MultiDiscrete actions; got Box",
+            "fix: use an environment with Discrete or MultiDiscrete",
+            "DDPG, SAC, TD3",
+        ],
     ),
     "DQN on an environment with Box actions": (
         lambda: agilerl.train("Pendulum-v1", "DQN", out=None, verbose=False),
         AlgorithmError,
-        ["Pendulum-v1: DQN needs Discrete actions", "fix: use an environment with Discrete actions"],
+        [
+            "Pendulum-v1: DQN needs Discrete or MultiDiscrete actions",
+            "fix: use an environment with Discrete or MultiDiscrete",
+        ],
     ),
     "a shape instead of a space": (
         lambda: DQN((4,), 2),  # type: ignore[arg-type]

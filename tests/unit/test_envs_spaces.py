@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from agilerl.envs.spaces import (
     SpaceError,
-    action_bounds,
     describe,
-    num_actions,
+    mask_width,
     observation_space_channels_to_first,
     space_from_json,
     swap_channels,
@@ -93,15 +92,7 @@ def test_channels_go_first_in_spaces_and_observations_alike() -> None:
     assert swap_channels(np.zeros((5, 6, 7)), spaces.Box(0, 1, (6, 7))).shape == (5, 6, 7)
 
 
-def test_action_space_checks_name_the_algorithm_and_the_way_out() -> None:
-    assert num_actions(spaces.Discrete(4), "DQN") == 4
-    low, high = action_bounds(spaces.Box(-1, 2, (3,)), "TD3")
-    assert (low.tolist(), high.tolist()) == ([-1, -1, -1], [2, 2, 2])
-    with pytest.raises(SpaceError, match=r"DQN needs a Discrete action space.*got Box.*fix: for continuous"):
-        num_actions(spaces.Box(-1, 1, (2,)), "DQN")
-    with pytest.raises(SpaceError, match="count from 0"):
-        num_actions(spaces.Discrete(3, start=1), "DQN")
-    with pytest.raises(SpaceError, match="TD3 needs a Box action space"):
-        action_bounds(spaces.Discrete(3), "TD3")
-    with pytest.raises(SpaceError, match="bounded"):
-        action_bounds(spaces.Box(-np.inf, 1, (3,)), "TD3")
+def test_masks_have_one_entry_per_choice() -> None:
+    assert mask_width(spaces.Discrete(4, start=2)) == 4
+    assert mask_width(spaces.MultiDiscrete([3, 2])) == 5
+    assert mask_width(spaces.Box(-1, 2, (3,))) == mask_width(spaces.MultiBinary(3)) == mask_width(None) == 0

@@ -131,8 +131,9 @@ class Registered:
                 )
 
     def numeric_attributes(self) -> dict[str, float]:
-        """Public numeric attributes other than the index: what `hp_config` may name."""
-        return {k: v for k, v in self.__dict__.items() if _is_number(v) and not k.startswith("_") and k != "index"}
+        """Public numeric attributes, counters apart: what `hp_config` may name."""
+        counters = ("index", "seed", "learn_counter")
+        return {k: v for k, v in self.__dict__.items() if _is_number(v) and not k.startswith("_") and k not in counters}
 
     def follow_optimizers(self) -> None:
         """Take over what was done to the networks or the torch optimisers themselves: parameters, a learning rate."""

@@ -26,8 +26,10 @@ from agilerl.algorithms.core.update import ModuleEngine, TransitionBatch, Update
 from agilerl.errors import AlgorithmError, NotAvailableYetError, RunError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.joint_actions import JointActions
 from agilerl.networks.spaces import space_from_json, space_to_json
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
+from agilerl.rollouts.off_policy import uniform_actions
 from agilerl.storage.cohort import MemberBinding, NetworkBinding, OptimizerBinding
 from agilerl.storage.optim import rule_of
 from agilerl.storage.rows_engine import column_name, dense_parts
@@ -153,18 +155,30 @@ class RLAlgorithm(Playing):
         """Actions to store, from raw policy outputs [..., out]; see `environment_action` for those to take."""
         raise NotImplementedError("an algorithm with update() must implement explore(outputs, draws, epsilon, mask)")
 
-    def random_action(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Uniformly random actions to store, [*shape] int64 or [*shape, A] in [-1, 1]."""
+    def random_action(
+        self, rng: np.random.Generator, shape: tuple[int, ...], mask: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Uniformly random actions to store, [*shape] int64 or [*shape, A] in [-1, 1].
+
+        `mask` [*shape, Σn], 1 = legal, is for Discrete and MultiDiscrete actions.
+        """
         space = self.action_space
-        if isinstance(space, gym.spaces.Discrete):
-            return rng.integers(int(space.n), size=shape)
-        if isinstance(space, gym.spaces.MultiDiscrete):
-            return rng.integers(space.nvec, size=(*shape, *space.nvec.shape))
+        if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+            choices = JointActions.of(space, self.algo)
+            legal = None if mask is None else choices.legal(mask)
+            return uniform_actions(rng.random(shape), choices.count, legal)
         return rng.uniform(-1, 1, size=(*shape, *(space.shape or ()))).astype(np.float32)
+
+    acts_raw = False
+    """Whether `get_action` gives what is stored, so that `environment_action` is still to come."""
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:
         """Stored actions [..., A] as the environment takes them; the same by default."""
         return action
+
+    def legal_choices(self, mask: np.ndarray) -> np.ndarray:
+        """The environment's masks [..., Σn] as masks [..., A] of what the policy chooses among; the same by default."""
+        return mask
 
     @staticmethod
     def is_stackable(network: nn.Module) -> bool:

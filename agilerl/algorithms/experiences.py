@@ -1,0 +1,30 @@
+"""Sampled experiences beyond the five fields: optional entries, and two batches as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from agilerl.algorithms.core.update import TransitionBatch
+from agilerl.tree import concatenate
+
+
+def side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionBatch:
+    """Both batches as one, each with its own weights: their losses add."""
+    joined: dict[str, Any] = {
+        name: concatenate((value, getattr(second, name))) if getattr(second, name) is not None else None
+        for name, value in vars(first).items()
+        if isinstance(value, Tensor) or name in ("obs", "next_obs")  # nested for Dict and Tuple spaces
+    }
+    return replace(first, **joined)
+
+
+def entries(experiences: Any, *names: str) -> dict[str, Any]:
+    """Those of the named entries that a mapping of experiences has."""
+    if not (isinstance(experiences, Mapping) or hasattr(experiences, "keys")):
+        return {}
+    there = set(experiences.keys())
+    return {name: experiences[name] for name in names if name in there}
