@@ -1,4 +1,4 @@
-.PHONY: check format lint types layers fast test slow golden golden-update bench
+.PHONY: check format lint types layers fast test slow faults golden golden-update bench
 PYTEST = python -m pytest -q -n 2
 
 # What every commit must pass.
@@ -26,6 +26,10 @@ test: fast
 slow:
 	python -m pytest -q -m slow
 
+# Runs that are killed, damaged and starved: 50 random kills, 80 failpoints, 200 damages for each case; up to an hour.
+faults:
+	python -m pytest -q tests/faults -m "slow or not slow"
+
 # Seeded learning curves: compare with the stored ones, or rewrite them and say why in the commit.
 golden:
 	python -m pytest -q tests/golden -m "slow or not slow"
@@ -35,4 +39,4 @@ golden-update:
 
 # One JSON line per claim.
 bench:
-	@set -e; for name in scaling throughput lockstep solve; do echo "== $$name"; python "benchmarks/$$name.py"; done
+	@set -e; for name in scaling throughput lockstep solve checkpoint; do echo "== $$name"; python "benchmarks/$$name.py"; done

@@ -13,15 +13,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agilerl.api import Evaluation, Run, load, train
+    from agilerl.api import Evaluation, Run, load, resume, train
     from agilerl.errors import AgileRLError, AgileRLWarning
 
 __version__ = "0.1.0"
-__all__ = ["AgileRLError", "AgileRLWarning", "Evaluation", "Run", "__version__", "load", "train"]
+__all__ = ["AgileRLError", "AgileRLWarning", "Evaluation", "Run", "__version__", "load", "resume", "train"]
 
 _HOME = {
     "train": "agilerl.api",
     "load": "agilerl.api",
+    "resume": "agilerl.api",
     "Run": "agilerl.api",
     "Evaluation": "agilerl.api",
     "AgileRLError": "agilerl.errors",

@@ -1,54 +1,29 @@
-"""Two calls: train a population, load what a run left."""
+"""Three calls: train a population, go on with a run, load what a run left."""
 
 from __future__ import annotations
 
-import math
 import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import signal
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from agilerl.config import Manifest, apply_overrides, has_preset, load_manifest, on_preset, preset_for
-from agilerl.config.env_ids import resolve_env_id, takes_box_actions
-from agilerl.errors import ConfigError, RunError
+from agilerl.config.env_ids import takes_box_actions
+from agilerl.errors import ConfigError
 from agilerl.hostile import malformed
-from agilerl.redaction import redact
-from agilerl.telemetry import Birth, Evaluation, Sink, Sinks, TensorBoardSink, WandbSink, console_sink
-from agilerl.telemetry.fanout import BaseSink
-from agilerl.telemetry.record import GenerationRecord, RunPlan
+from agilerl.telemetry import Evaluation, Sink
 from agilerl.telemetry.run_dir import RunDirectory
+from agilerl.training.resuming import resume_training
+from agilerl.training.runs import Run, resolve_device, run_training, with_known_env
+from agilerl.training.signals import Stopped
 
-__all__ = ["Evaluation", "Run", "build_manifest", "load", "resolve_device", "run_training", "train"]
-
+__all__ = [
+    "Evaluation", "Run", "build_manifest", "load", "resolve_device", "resume", "resume_training", "run_training",
+    "train", "with_known_env",
+]  # fmt: skip
 
 BOX_ALGORITHM = "SAC"  # for continuous actions where nothing names an algorithm
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished, interrupted or loaded run.
-
-    Attributes:
-        best: the best agent (None where the run ended before it had one).
-        population: all agents of the last generation; of a loaded run only the best, which is what is stored.
-        history: fitness by generation, then member.
-        lineage: every birth, founders first.
-        path: the run directory, None if nothing was written.
-        result: facts of the run: stopped, generations, env_steps_member, env_steps_population, seconds, ...
-        manifest: the resolved configuration.
-    """
-
-    best: Any
-    population: list[Any]
-    history: list[list[float]]
-    lineage: list[Birth]
-    path: Path | None
-    result: dict[str, Any]
-    manifest: Manifest
-    interrupted: bool = field(default=False)
 
 
 def train(
@@ -88,15 +63,63 @@ def train(
     manifest = build_manifest(
         env_id, algo, population=population, steps=steps, seed=seed, config=config, overrides=overrides, env=env
     )
-    return run_training(
-        manifest,
-        env=None if isinstance(env, str) else env,
-        device=device,
-        out=out,
-        verbose=verbose,
-        evolution=evolution,
-        sinks=sinks,
+    given = None if isinstance(env, str) else env
+    return _obeying_sigterm(
+        lambda: run_training(
+            manifest, env=given, device=device, out=out, verbose=verbose, evolution=evolution, sinks=sinks
+        )
     )
+
+
+def resume(
+    path: str | os.PathLike[str],
+    *,
+    steps: int | None = None,
+    env: Any = None,
+    verbose: bool = True,
+    sinks: Iterable[Sink] = (),
+    strict_replay: bool = False,
+    carry_envs: bool = False,
+) -> Run:
+    """Go on with a run from its newest checkpoint that is whole, as if it had never stopped, to the bit.
+
+    That holds on the same kind of machine with the same versions; what differs is said. Damaged checkpoints are
+    renamed `bad-*` and older ones used.
+
+    Args:
+        path: the run directory. steps: a new budget per member, to train longer.
+        env: the environment, of a run that was given one and not an id.
+        verbose: False prints nothing. sinks: more places for the records.
+        strict_replay: refuse where a part of the replay is damaged, instead of going on without it.
+        carry_envs: not available yet.
+
+    Raises:
+        RunError: no run there, another process trains there, or something that the run needs is missing.
+    """
+    return _obeying_sigterm(
+        lambda: resume_training(
+            path,
+            steps=steps,
+            env=env,
+            verbose=verbose,
+            sinks=sinks,
+            strict_replay=strict_replay,
+            carry_envs=carry_envs,
+        )
+    )
+
+
+def _obeying_sigterm(run: Callable[[], Run]) -> Run:
+    """What `run` returns; after SIGTERM the process ends with 143 once everything is written, as it was asked to."""
+    try:
+        ended = run()
+    except Stopped as error:
+        if error.signum == signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
+    if ended.signal == signal.SIGTERM:
+        raise SystemExit(128 + signal.SIGTERM)
+    return ended
 
 
 def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
@@ -166,134 +189,3 @@ def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = 
     if algo is None and not has_preset(env_id) and takes_box_actions(env_id if env is None else env):
         algo = BOX_ALGORITHM
     return preset_for(env_id, algo)
-
-
-def with_known_env(manifest: Manifest) -> Manifest:
-    """The manifest with an id that can be made; EnvError says what to install or to type."""
-    name = resolve_env_id(manifest.environment.name)
-    return manifest if name == manifest.environment.name else apply_overrides(manifest, {"environment.name": name})
-
-
-def resolve_device(device: str) -> str:
-    """A device that is there: "auto" is CUDA if it can be used, else the CPU."""
-    import torch
-
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise ConfigError(f"unknown device {device!r}. fix: use auto, cpu, cuda or cuda:0.") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        built = f"this PyTorch ({torch.__version__}) finds none"
-        raise ConfigError(f"device {device!r} needs a CUDA GPU, but {built}. fix: --device cpu, or a CUDA build.")
-    return device
-
-
-class _Collector(BaseSink):
-    """Keeps history and lineage, so that an interrupted run has them too."""
-
-    def __init__(self) -> None:
-        self.lineage: list[Birth] = []
-        self.history: list[list[float]] = []
-
-    def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
-        self.lineage += founders
-
-    def generation(self, record: GenerationRecord) -> None:
-        self.lineage += record.births
-        self.history.append([m.fitness for m in record.members])
-
-
-def run_training(
-    manifest: Manifest,
-    *,
-    env: Any = None,
-    device: str = "auto",
-    out: str | os.PathLike[str] | None = "runs",
-    verbose: bool = True,
-    evolution: bool = True,
-    sinks: Iterable[Sink] = (),
-    tensorboard: bool = False,
-    track: bool = False,
-    argv: Sequence[str] | None = None,
-) -> Run:
-    """Train as `manifest` says, into a new run directory under `out`.
-
-    Ctrl-C ends the training: what was written stays, run.json says "interrupted". Where the loop could still hand
-    over its population the best policy is saved and a Run comes back; else KeyboardInterrupt is raised again.
-    """
-    if env is None:
-        manifest = with_known_env(manifest)
-    device = resolve_device(device)
-    run_manifest = import_module("agilerl.training.evolve").run_manifest
-    directory = None if out is None else RunDirectory.create(out, manifest.environment.name, manifest.algorithm.name)
-    collector = _Collector()
-    path = None if directory is None else str(directory.path)
-    if directory is not None:
-        directory.begin(manifest, argv=sys.argv if argv is None else argv, evolution=evolution, device=device)
-    try:
-        every: list[Sink] = [collector, console_sink(verbose, path=path), *sinks]
-        every += [] if directory is None else directory.sinks()
-        every += _trackers(manifest, directory, tensorboard, track)
-        fan_out = Sinks(every)
-        try:
-            result = run_manifest(
-                manifest,
-                env=env,
-                seed=manifest.training.seed,
-                device=device,
-                sinks=[fan_out],
-                run_directory=directory,
-                evolution=evolution,
-            )
-        finally:
-            fan_out.close()
-        return _finish(manifest, directory, result, collector)
-    except BaseException as error:
-        _note_failure(directory, error)
-        raise
-
-
-def _trackers(manifest: Manifest, directory: RunDirectory | None, tensorboard: bool, track: bool) -> list[Sink]:
-    found: list[Sink] = []
-    if tensorboard:
-        found.append(TensorBoardSink((directory.path if directory else Path("runs")) / "tb"))
-    if track:
-        found.append(WandbSink(config=manifest.as_dict()))
-    return found
-
-
-def _finish(manifest: Manifest, directory: RunDirectory | None, result: Any, collector: _Collector) -> Run:
-    names = (
-        "generations", "env_steps_member", "env_steps_population", "evaluation_env_steps", "updates", "seconds",
-        "cpu_seconds", "confirmed", "stopped",
-    )  # fmt: skip
-    facts = {name: getattr(result, name) for name in names}
-    finite = [f for generation in result.history for f in generation if math.isfinite(f)]
-    facts["best_fitness"] = max(finite, default=None)
-    interrupted = result.stopped == "interrupted"
-    if directory is not None:
-        if result.best is not None:
-            directory.save_best(result.best.policy_spec(), result.best.policy_state())
-        directory.finish("interrupted" if interrupted else "done", result=facts)
-    return Run(
-        best=result.best,
-        population=list(result.population),
-        history=[list(generation) for generation in result.history],
-        lineage=list(result.births) or collector.lineage,
-        path=None if directory is None else directory.path,
-        result=facts,
-        manifest=manifest,
-        interrupted=interrupted,
-    )
-
-
-def _note_failure(directory: RunDirectory | None, error: BaseException) -> None:
-    if directory is None:
-        return
-    status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-    try:
-        directory.finish(status, error=redact(f"{type(error).__name__}: {error}"))
-    except (OSError, RunError) as second:  # the first error is the one to show
-        error.add_note(f"run.json could not be written either: {second}")

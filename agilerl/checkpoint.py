@@ -53,10 +53,19 @@ def write_atomic(path: str | os.PathLike[str], data: bytes | str) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a new file and flush it to disk; FileExistsError if there is one, also a link to nowhere."""
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to disk, so that a rename in it survives a power cut."""
     if os.name != "posix":  # other systems cannot open a folder
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -105,6 +114,12 @@ def encode_tree(tree: Mapping[str, Any]) -> bytes:
     structure = json.dumps(_encode(tree, "tree", tensors), allow_nan=False, separators=(",", ":"))
     metadata = {_FORMAT_KEY: str(FORMAT), _TREE_KEY: structure, _DIGEST_KEY: _digest(structure.encode())}
     return safetensors_save(tensors, metadata)
+
+
+def digest_tree(tree: Mapping[str, Any]) -> str:
+    """sha256 of a tree's structure, numbers and tensors; the bytes of two files with equal trees may differ."""
+    structure = json.dumps(_encode(tree, "tree", {}), allow_nan=False, separators=(",", ":"))
+    return _digest(structure.encode())
 
 
 def decode_tree(data: bytes, name: str = "checkpoint") -> dict[Any, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +42,24 @@ def seeds(run_seed: int, purpose: Purpose, count: int, generation: int = 0, memb
     """
     words = sequence(run_seed, purpose, generation, member).generate_state(count, np.uint32)
     return (words >> 1).astype(np.int64)
+
+
+def restored_generator(state: Mapping[str, Any]) -> np.random.Generator:
+    """A generator that goes on where `generator.bit_generator.state` was taken.
+
+    Raises:
+        ValueError: not the state of one of numpy's bit generators.
+    """
+    known: tuple[Any, ...] = (
+        np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64, np.random.MT19937,
+    )  # fmt: skip
+    kinds = {kind.__name__: kind for kind in known}
+    name = str(state["bit_generator"])
+    if name not in kinds:
+        raise ValueError(f"unknown bit generator {name!r}; expected one of {sorted(kinds)}.")
+    bits = kinds[name](0)
+    bits.state = dict(state)
+    return np.random.Generator(bits)
 
 
 def resolve_seed(seed: int | None) -> int:

@@ -1,4 +1,4 @@
-"""How a command ends: 0 done, 2 the user's input, 130 interrupted; a traceback only with --debug."""
+"""How a command ends: 0 done, 2 the user's input, 130 or 143 stopped by a signal; a traceback only with --debug."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USER_ERROR, INTERRUPTED = 2, 130
 
 @contextmanager
 def user_errors(debug: bool = False) -> Iterator[None]:
-    """Print an `AgileRLError` as one line on standard error and exit 2; Ctrl-C exits 130."""
+    """Print an `AgileRLError` as one line on standard error and exit 2; Ctrl-C exits 130, SIGTERM 143."""
     show = warnings.showwarning
     warnings.showwarning = _short_warnings(show)
     try:
@@ -28,9 +28,10 @@ def user_errors(debug: bool = False) -> Iterator[None]:
             raise
         typer.echo(redact(f"{type(error).__name__}: {error}"), err=True)
         raise typer.Exit(USER_ERROR) from None
-    except KeyboardInterrupt:
-        typer.echo("interrupted; what was written is kept.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as error:
+        for line in ("interrupted; what was written is kept.", *getattr(error, "__notes__", ())):
+            typer.echo(line, err=True)
+        raise typer.Exit(128 + int(getattr(error, "signum", INTERRUPTED - 128))) from None
     finally:
         warnings.showwarning = show
 

@@ -8,7 +8,6 @@ from agilerl.cli.errors import user_errors
 from agilerl.errors import NotAvailableYetError
 
 LATER = {
-    "resume": ("Continue a run exactly.", "start it again with `agilerl train --config RUN/config.yaml`."),
     "record": ("Film the best agent.", "load the run with agilerl.load(RUN) and render its episodes."),
     "report": ("Write the run's HTML report.", "read RUN/metrics.csv and RUN/evolution.jsonl."),
     "compare": ("Compare runs in a table.", "use `agilerl evaluate RUN --json` on each of them."),

@@ -1,4 +1,4 @@
-"""The commands: train, evaluate, list, and those that come later."""
+"""The commands: train, resume, evaluate, list, and those that come later."""
 
 from __future__ import annotations
 
@@ -126,14 +126,37 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool) -> None:
 
 
 def _close(run: Run, test_episodes: int) -> None:
-    """Score the best agent on fresh episodes, print the four closing lines, exit 130 after an interrupt."""
+    """Score the best agent on fresh episodes, print the closing lines, exit 130 or 143 after a signal."""
     from agilerl.cli.output import closing_lines, score_best
 
     evaluation = None if run.interrupted else score_best(run, test_episodes)
     for line in closing_lines(run, evaluation):
         typer.echo(line)
     if run.interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(INTERRUPTED if run.signal is None else 128 + run.signal)
+
+
+@app.command()
+def resume(
+    run: RunPath,
+    steps: Annotated[int | None, typer.Option(min=1, help="A new budget of env steps per member.")] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only the closing lines.")] = False,
+    strict_replay: Annotated[
+        bool, typer.Option("--strict-replay", help="Refuse where a part of the replay is damaged.")
+    ] = False,
+    test_episodes: Annotated[int, typer.Option(min=0, help="Fresh episodes that score the best agent.")] = 100,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files.")] = False,
+    track: Annotated[bool, typer.Option("--track", help="Log to Weights & Biases.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Continue a run exactly, from its newest checkpoint that is whole."""
+    with user_errors(debug):
+        from agilerl.api import resume_training
+
+        continued = resume_training(
+            run, steps=steps, verbose=not quiet, strict_replay=strict_replay, tensorboard=tensorboard, track=track
+        )
+        _close(continued, test_episodes)
 
 
 @app.command()

@@ -21,7 +21,7 @@ def score_best(run: Run, episodes: int) -> Evaluation | None:
 
 
 def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
-    """Four lines: the score, the cost, the place, how to load it."""
+    """Four lines: the score, the cost, the place, how to load it (or, of a stopped run, how to go on)."""
     result = run.result
     score = f"best {number(result.get('best_fitness'))}" + (f"  ({evaluation})" if evaluation else "")
     seconds, steps = float(result["seconds"]), int(result["env_steps_population"])
@@ -31,7 +31,7 @@ def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
         f"cost  {count(steps)} env steps ({count(result['env_steps_member'])} per member)   "
         f"{clock(seconds)}   {rate} steps/s   stop: {result['stopped']}",
         f"path  {run.path}",
-        f'load  agilerl.load("{run.path}")',
+        f"resume  agilerl resume {run.path}" if run.interrupted else f'load  agilerl.load("{run.path}")',
     ]
 
 

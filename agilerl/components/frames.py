@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.components.frame_pieces import FramePieces, Leaves
 from agilerl.components.row_store import Field, Path, Rows, field_from_state, field_state, numpy_dtype
 
 # What a row keeps instead of its images: numbers of frames; 0 is the frame of nothing, for rows never written.
 FRAME: Path = ("obs", "#frame")
 NEXT_FRAME: Path = ("next_obs", "#frame")
 SMALLEST_SHARED_BYTES = 64  # below, the two numbers and the comparison cost more than the copy
-Leaves = dict[Path, np.ndarray]  # parts of an observation by their path below "obs"
 
 
 def shared_fields(fields: Mapping[Path, Field]) -> list[Field]:
@@ -29,7 +29,7 @@ def shared_fields(fields: Mapping[Path, Field]) -> list[Field]:
     return shared if sum(_bytes(field) for field in shared) >= SMALLEST_SHARED_BYTES else []
 
 
-class FrameStore:
+class FrameStore(FramePieces):
     """Reference-counted frames: a frame is every shared part of one observation.
 
     The observations of a lane's vector steps overlap: s of a step is s' of the one before, unless an episode ended
@@ -52,6 +52,7 @@ class FrameStore:
         self._side = {part: self._empty(field, 0) for part, field in self.fields.items()}
         self._references = np.zeros(capacity + 1, dtype=np.int64)
         self._references[0] = 1
+        self._epochs, self._epoch = np.zeros(capacity + 1, dtype=np.int64), 0
         self._free: list[int] = []
         self._used = 1  # frame numbers ever given out
         self._lane_frame = np.zeros(0, dtype=np.int64)  # frame of each lane's last s'; 0: none
@@ -160,15 +161,18 @@ class FrameStore:
 
     # -- state -------------------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """Everything as plain data; copies."""
+    def state(self, *, contents: bool = True) -> dict[str, Any]:
+        """Everything as plain data, copies; without the images themselves unless `contents`."""
         split = min(self._used, self.capacity + 1)
+        main, side = (split, self._used - split) if contents else (0, 0)
         return {
             "fields": [field_state(field) for field in self.fields.values()],
             "used": self._used,
-            "main": {"/".join(part): _copy(block[:split]) for part, block in self._main.items()},
-            "side": {"/".join(part): _copy(block[: self._used - split]) for part, block in self._side.items()},
+            "main": {"/".join(part): _copy(block[:main]) for part, block in self._main.items()},
+            "side": {"/".join(part): _copy(block[:side]) for part, block in self._side.items()},
             "references": _copy(self._references[: self._used]),
+            "epochs": _copy(self._epochs[: self._used]),
+            "epoch": self._epoch,
             "free": torch.tensor(self._free, dtype=torch.int64),
             "lane_frame": _copy(self._lane_frame),
             "lane_words": {"/".join(part): _copy(values) for part, values in self._lane_words.items()},
@@ -186,6 +190,8 @@ class FrameStore:
                 on_host = isinstance(block[part], np.ndarray)
                 block[part][: len(values)] = values.cpu().numpy() if on_host else values.to(device)
         store._references[:used] = state["references"].cpu().numpy()
+        store._epochs[:used] = state["epochs"].cpu().numpy()
+        store._epoch = int(state["epoch"])
         store._used, store._free = used, state["free"].tolist()
         store._lane_frame = state["lane_frame"].cpu().numpy().copy()
         store._lane_words = {part: state["lane_words"]["/".join(part)].cpu().numpy().copy() for part in store.fields}
@@ -209,7 +215,7 @@ class FrameStore:
         """As many lanes as `count`; those before are forgotten unless `keep`."""
         if not keep:
             self.release(self._lane_frame)
-        frames, words = self._lane_frame, self._lane_words
+        frames, words = self._lane_frame[:count], self._lane_words
         self._lane_frame = np.zeros(count, dtype=np.int64)
         self._lane_words = {
             part: _as_words(np.zeros((count, *field.shape), numpy_dtype(field.dtype)))
@@ -218,7 +224,7 @@ class FrameStore:
         if keep:
             self._lane_frame[: len(frames)] = frames
             for part, values in self._lane_words.items():
-                values[: len(frames)] = words[part]
+                values[: len(frames)] = words[part][:count]
 
     def _is_known(self, obs: Leaves, lanes: np.ndarray) -> np.ndarray:
         """[K] whether the observation is, to the bit, the last s' of its lane."""
@@ -238,6 +244,13 @@ class FrameStore:
         self._used = fresh.stop
         self._grow(self._used)
         frames = np.array([*reused, *fresh], dtype=np.int64)
+        self._fill(frames, leaves)
+        self._references[frames] = 1
+        self._epochs[frames] = self._epoch
+        return frames
+
+    def _fill(self, frames: np.ndarray, leaves: Leaves) -> None:
+        """Write the values `leaves` [k, ...] into `frames` [k]."""
         is_aside = frames > self.capacity
         for part, values in leaves.items():
             for block, chosen, shift in ((self._main, ~is_aside, 0), (self._side, is_aside, self.capacity + 1)):
@@ -247,8 +260,6 @@ class FrameStore:
                     if not isinstance(block[part], np.ndarray):
                         at, given = (torch.from_numpy(x).to(self.device) for x in (at, given))
                     block[part][at] = given
-        self._references[frames] = 1
-        return frames
 
     def _grow(self, used: int) -> None:
         """Room for `used` frames; the side store grows by half at least, so that growing is rare."""
@@ -261,7 +272,9 @@ class FrameStore:
             self._side[part][: len(old)] = old
         references = np.zeros(self.capacity + 1 + aside, dtype=np.int64)
         references[:have] = self._references
-        self._references = references
+        epochs = np.zeros_like(references)
+        epochs[:have] = self._epochs
+        self._references, self._epochs = references, epochs
 
 
 def frames_in(rows: Mapping[Path, np.ndarray]) -> np.ndarray:

@@ -138,17 +138,21 @@ class NStepRows(ReplayBuffer):
         parts += [] if self._finished is None else [self._finished.lane]
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
+    def keep_rows(self, rows: np.ndarray) -> None:
+        self._windows, self._finished, self._earlier = None, None, None  # open ones may hold what is lost
+        super().keep_rows(rows)
+
     # -- state -------------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
         super().clear()
         self._windows, self._finished, self._earlier = None, None, None
 
-    def state(self) -> dict[str, Any]:
+    def state(self, *, rows: bool = True) -> dict[str, Any]:
         """As `ReplayBuffer.state`, with the open windows."""
         open_windows = None if self._windows is None else self._windows.state()
         own = {"n_step": self.n_step, "gamma": self.gamma, "open": open_windows}
-        return {**super().state(), "windows": own}
+        return {**super().state(rows=rows), "windows": own}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """As `ReplayBuffer.load_state`; n_step and gamma must be the same, because the sums are what is kept.

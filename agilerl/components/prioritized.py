@@ -172,10 +172,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     # -- state -------------------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
+    def state(self, *, rows: bool = True) -> dict[str, Any]:
         """As `ReplayBuffer.state`, with the priorities."""
         own = {"alpha": self.alpha, "max_priority": self.max_priority, "scaled": torch.from_numpy(self._live_leaves())}
-        return {**super().state(), "priorities": own}
+        return {**super().state(rows=rows), "priorities": own}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """As `ReplayBuffer.load_state`; alpha must be the same, because what is kept is priority^alpha.
@@ -192,6 +192,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._forget()
         self.max_priority = own["max_priority"]
         self._set_range(0, len(self), own["scaled"].cpu().numpy())
+
+    def keep_rows(self, rows: np.ndarray) -> None:
+        scaled, largest = self._sums[self._places(rows)], self.max_priority
+        super().keep_rows(rows)
+        self._forget()
+        self.max_priority = largest
+        self._set_range(0, len(self), scaled)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

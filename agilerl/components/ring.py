@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agilerl.components.data import to_tensordict
 from agilerl.components.frames import FRAME, NEXT_FRAME, FrameStore, frames_in, shared_fields
+from agilerl.components.ring_pieces import InPieces
 from agilerl.components.row_store import (
     Field,
     Path,
@@ -26,7 +27,7 @@ from agilerl.components.row_store import (
 from agilerl.errors import ConfigError, RunError, ShapeError
 
 
-class RowRing:
+class RowRing(InPieces):
     """The last `max_size` rows; the fields and their shapes are those of the first rows.
 
     Small fields lie side by side in one packed row, the others have memory of their own (`RowStore`). If the first rows
@@ -53,6 +54,8 @@ class RowRing:
         self._store: RowStore | None = None  # made with the first rows, frame numbers in place of images
         self._size = 0
         self._position = 0
+        self._log = 0
+        self._oldest_row = 0
 
     def __len__(self) -> int:
         return self._size
@@ -102,22 +105,31 @@ class RowRing:
         """Forget everything, the fields too."""
         self._store, self._size, self._position, self.counter = None, 0, 0, 0
         self._fields, self._frames, self._names = None, None, {}
+        self._log, self._oldest_row = self._log + 1, 0
 
-    def state(self) -> dict[str, Any]:
-        """Contents and counters as nested dicts of tensors, numbers and strings; a copy."""
+    def state(self, *, rows: bool = True) -> dict[str, Any]:
+        """Contents and counters as nested dicts of tensors, numbers and strings; a copy.
+
+        Args:
+            rows: False leaves out the rows and images themselves, which `changes` gives piece by piece.
+        """
+        stored = max(self._size, self._position) if rows else 0
         return {
             "max_size": self.max_size,
             "counter": self.counter,
             "size": self._size,
             "position": self._position,
+            "oldest_row": self._oldest_row,
             "names": dict(self._names),
             "fields": None if self._fields is None else [field_state(field) for field in self._fields.values()],
-            "frames": None if self._frames is None else self._frames.state(),
-            "rows": None if self._store is None else self._store.state(max(self._size, self._position)),
+            "frames": None if self._frames is None else self._frames.state(contents=rows),
+            "rows": None if self._store is None else self._store.state(stored),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Become the buffer that `state()` was taken from, to the bit; `max_size` must be the same.
+
+        After a state without rows, `load_changes` of every piece since the oldest row brings them back.
 
         Raises:
             RunError: another `max_size`.
@@ -132,6 +144,7 @@ class RowRing:
         self._store = None if rows is None else RowStore.from_state(rows, self.max_size, self.dtype, self.device)
         self.counter, self._size, self._position = state["counter"], state["size"], state["position"]
         self._names = dict(state["names"])
+        self._log, self._oldest_row = self._log + 1, state.get("oldest_row", 0)
 
     def _check(self, rows: Rows, in_lanes: bool) -> None:
         """Fix the fields at the first rows, and check further ones; `in_lanes`: row l follows on row l before."""

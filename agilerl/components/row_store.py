@@ -201,6 +201,23 @@ class RowStore:
         own = {"/".join(path): tensor[:size].clone() for path, tensor in self.own.items()}
         return {"fields": fields, "packed": self.packed[:size].clone(), "own": own}
 
+    def piece(self, start: int, count: int) -> dict[str, Any]:
+        """Copies of `count` rows from `start` on, round the end of the memory: tensors on the host."""
+        return self.piece_at((start + np.arange(count)) % self.max_size)
+
+    def piece_at(self, places: np.ndarray) -> dict[str, Any]:
+        """Copies of the rows at `places`: tensors on the host."""
+        index = torch.from_numpy(places).to(self.device)
+        own = {"/".join(path): tensor[index].cpu() for path, tensor in self.own.items()}
+        return {"packed": self.packed[index].cpu(), "own": own}
+
+    def load_piece(self, start: int, piece: Mapping[str, Any]) -> None:
+        """Write what `piece` returned to `start` and the places behind it."""
+        index = ((start + torch.arange(len(piece["packed"]))) % self.max_size).to(self.device)
+        self.packed[index] = piece["packed"].to(self.device)
+        for path, tensor in self.own.items():
+            tensor[index] = piece["own"]["/".join(path)].to(self.device)
+
     @classmethod
     def from_state(cls, state: Mapping[str, Any], max_size: int, dtype: torch.dtype, device: torch.device) -> RowStore:
         """A store with the rows of `state`, which are at most `max_size`."""

@@ -235,14 +235,14 @@ class ReplayBuffer(OlderDialect, RowRing):
 
     # -- state -------------------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
+    def state(self, *, rows: bool = True) -> dict[str, Any]:
         """Contents, counters and the generator of `sample` as nested dicts of tensors, numbers, strings; a copy."""
         rng: Any = self._rng.bit_generator.state
         words = {  # as text: the words have 128 bits
             **{key: str(value) for key, value in rng["state"].items()},
             **{key: str(rng[key]) for key in ("has_uint32", "uinteger")},
         }
-        return {**super().state(), "rng": words}
+        return {**super().state(rows=rows), "rng": words}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,7 +28,7 @@ from agilerl.hpo.parameter_noise import NoiseOptions, mutate_parameters
 from agilerl.hpo.tournament import SettingError
 from agilerl.modules.activations import activation as check_activation
 from agilerl.modules.base import first
-from agilerl.rng import Purpose, resolve_seed, stream
+from agilerl.rng import Purpose, resolve_seed, restored_generator, stream
 
 __all__ = ["MutationError", "MutationRecord", "Mutations"]
 Agent = TypeVar("Agent")
@@ -135,6 +135,26 @@ class Mutations:
     @rng.setter
     def rng(self, rng: Any) -> None:
         self._replaced = rng
+
+    def state(self) -> dict[str, Any]:
+        """What the draws of the next call depend on.
+
+        Raises:
+            MutationError: `rng` was replaced by something other than a numpy generator.
+        """
+        replaced = self._replaced
+        if replaced is not None and not isinstance(replaced, np.random.Generator):
+            raise MutationError(
+                f"mutation.rng is a {type(replaced).__name__}, whose state cannot be saved. "
+                "fix: mutation.rng = numpy.random.default_rng(seed), or None."
+            )
+        own = None if replaced is None else replaced.bit_generator.state
+        return {"seed": self.seed, "calls": self.calls, "replaced": own}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Draw on as the mutation that `state` came from."""
+        self.seed, self.calls = int(state["seed"]), int(state["calls"])
+        self._replaced = None if state["replaced"] is None else restored_generator(state["replaced"])
 
     # -- the population ------------------------------------------------------------------------------------------
 

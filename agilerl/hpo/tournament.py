@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -52,6 +52,14 @@ class TournamentSelection:
         self.seed = resolve_seed(seed)
         self.calls = 0
         self.parents: list[int] = []
+
+    def state(self) -> dict[str, int]:
+        """What the draws of the next call depend on."""
+        return {"seed": self.seed, "calls": self.calls}
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        """Draw on as the selection that `state` came from."""
+        self.seed, self.calls = int(state["seed"]), int(state["calls"])
 
     def fitness_of(self, agent: Selectable) -> float:
         """Mean of the last `eval_loop` evaluations; NaN if one of them is."""

@@ -34,10 +34,14 @@ class Sinks(BaseSink):
 
     A sink that raises is closed, dropped and warned about once; the training goes on. The exception is a user
     error in `start` (`AgileRLError`), which is raised: nothing has been trained yet.
+
+    Attributes:
+        lost: name of each dropped sink -> generations that it did not get.
     """
 
     def __init__(self, sinks: Iterable[Sink] = ()) -> None:
         self.sinks: list[Sink] = list(sinks)
+        self.lost: dict[str, int] = {}
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         """Start each sink."""
@@ -49,7 +53,9 @@ class Sinks(BaseSink):
 
     def generation(self, record: GenerationRecord) -> None:
         """Pass the generation on."""
-        self._each(lambda sink: sink.generation(record))
+        for name in self.lost:
+            self.lost[name] += 1
+        self._each(lambda sink: sink.generation(record), lost=1)
 
     def message(self, text: str) -> None:
         """Pass the line on."""
@@ -60,17 +66,18 @@ class Sinks(BaseSink):
         self._each(lambda sink: sink.close())
         self.sinks = []
 
-    def _each(self, call: Callable[[Sink], None], raise_user_errors: bool = False) -> None:
+    def _each(self, call: Callable[[Sink], None], raise_user_errors: bool = False, lost: int = 0) -> None:
         for sink in list(self.sinks):
             try:
                 call(sink)
             except Exception as error:  # whatever a tracker may raise must not end the training
                 if raise_user_errors and isinstance(error, AgileRLError):
                     raise
-                self._drop(sink, error)
+                self._drop(sink, error, lost)
 
-    def _drop(self, sink: Sink, error: Exception) -> None:
+    def _drop(self, sink: Sink, error: Exception, lost: int) -> None:
         self.sinks.remove(sink)
+        self.lost[type(sink).__name__] = self.lost.get(type(sink).__name__, 0) + lost
         with contextlib.suppress(Exception):
             sink.close()
         name = type(sink).__name__

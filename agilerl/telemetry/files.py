@@ -34,6 +34,11 @@ def jsonable(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
+def birth_line(birth: Birth) -> str:
+    """A birth as its line in the lineage."""
+    return json.dumps(jsonable(asdict(birth)), allow_nan=False) + "\n"
+
+
 class _FileSink(BaseSink):
     """A text file opened at `start` for appending and flushed after each generation."""
 
@@ -69,6 +74,9 @@ class CsvSink(_FileSink):
         """Append the generation's rows and flush."""
         file = self._open()
         rows = [_row(record, member) for member in record.members]
+        if not self._columns and file.tell():  # the file of a run that goes on
+            with open(self.path, encoding="utf-8", newline="") as before:
+                self._columns = next(csv.reader(before))
         if not self._columns:
             names = sorted({key for row in rows for key in row if key.startswith("hp.")})
             self._columns = [*MEMBER_COLUMNS, *names, *GENERATION_COLUMNS]
@@ -102,5 +110,5 @@ class JsonlSink(_FileSink):
 
     def _write(self, births: Iterable[Birth]) -> None:
         file = self._open()
-        file.writelines(json.dumps(jsonable(asdict(birth)), allow_nan=False) + "\n" for birth in births)
+        file.writelines(map(birth_line, births))
         file.flush()

@@ -18,7 +18,7 @@ from agilerl.components.replay_buffer import (
 from agilerl.config import Manifest
 from agilerl.config.schema import Encoder
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AgileRLError, ConfigError
+from agilerl.errors import AgileRLError, ConfigError, warn_once
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.networks.spaces import is_image
@@ -28,6 +28,7 @@ from agilerl.training.loop import TrainingLoop
 from agilerl.training.off_policy import OffPolicySource
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.result import EvolveResult
+from agilerl.training.store import Store
 
 
 def run_manifest(
@@ -39,6 +40,8 @@ def run_manifest(
     sinks: Sequence[Sink],
     run_directory: RunDirectory | None = None,
     evolution: bool = True,
+    store: Store | None = None,
+    check: Callable[[], None] | None = None,
 ) -> EvolveResult:
     """Train as `manifest` says.
 
@@ -48,6 +51,8 @@ def run_manifest(
         sinks: where records go.
         run_directory: the best policy is saved there as soon as there is a better one.
         evolution: False trains the same population without selection and mutation.
+        store: saves the run after every generation, and restores it where it was saved before.
+        check: called between vector steps; a KeyboardInterrupt that it raises ends the run there.
 
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
@@ -70,6 +75,8 @@ def run_manifest(
         eval_env=eval_env,
         env_id=manifest.environment.name,
         on_best=_saver(run_directory),
+        store=store,
+        check=check,
     )
     try:
         return loop.run()
@@ -86,7 +93,14 @@ def run_manifest(
 def _saver(run_directory: RunDirectory | None) -> Callable[[Any], None] | None:
     if run_directory is None:
         return None
-    return lambda agent: run_directory.save_best(agent.policy_spec(), agent.policy_state())
+
+    def save(agent: Any) -> None:
+        try:
+            run_directory.save_best(agent.policy_spec(), agent.policy_state())
+        except OSError as error:  # a full disk must not end the training: the best agent is in the checkpoints too
+            warn_once("save-best", f"the best policy could not be written to {run_directory.path} ({error}).")
+
+    return save
 
 
 def make_environments(manifest: Manifest, env: Any) -> tuple[Any, Any]:
@@ -193,13 +207,14 @@ def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
             "replay_buffer.n_step sums rewards by one gamma for the whole population, so gamma cannot be in "
             "mutation.rl_hp_selection. fix: take gamma out of it, or n_step=1."
         )
+    settings: dict[str, Any] = {"device": device, "seed": manifest.training.seed}
     if asked.prioritized and n_step > 1:
-        return PrioritizedMultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, alpha=asked.alpha, device=device)
+        return PrioritizedMultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, alpha=asked.alpha, **settings)
     if asked.prioritized:
-        return PrioritizedReplayBuffer(size, alpha=asked.alpha, device=device)
+        return PrioritizedReplayBuffer(size, alpha=asked.alpha, **settings)
     if n_step > 1:
-        return MultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, device=device)
-    return ReplayBuffer(max_size=size, device=device)
+        return MultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, **settings)
+    return ReplayBuffer(max_size=size, **settings)
 
 
 def make_evolution(manifest: Manifest, seed: int, device: str) -> tuple[TournamentSelection, Mutations]:

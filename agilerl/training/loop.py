@@ -12,15 +12,19 @@ import numpy as np
 from agilerl.envs.step import Lanes, as_lanes
 from agilerl.envs.swapped import ChannelsFirstLanes
 from agilerl.learners.fused import Learner, choose_learner
-from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan, Sink
+from agilerl.telemetry.fanout import Sinks
+from agilerl.telemetry.record import Birth, MemberRecord, Sink
 from agilerl.threads import one_thread
+from agilerl.training.best import BestAgent, ranked
 from agilerl.training.evaluation import Evaluator
 from agilerl.training.options import LoopOptions
 from agilerl.training.population import has_update, save_population, set_training_mode
 from agilerl.training.quarantine import FaultReport, Quarantine
-from agilerl.training.records import birth_of, member_records
+from agilerl.training.records import generation_record, member_records, run_plan
 from agilerl.training.result import EvolveResult
+from agilerl.training.selecting import Evolution, two_fittest
 from agilerl.training.source import MemberTally, Segment, Source
+from agilerl.training.store import Store
 
 
 class TrainingLoop:
@@ -36,6 +40,8 @@ class TrainingLoop:
         eval_env: environment to evaluate in; `env` by default.
         env_id: name for the plan and the records.
         on_best: called with the best agent whenever there is a better one.
+        store: saves the run after every generation, and restores it where it was saved before.
+        check: called between vector steps; what it raises ends the run there.
     """
 
     def __init__(
@@ -52,12 +58,16 @@ class TrainingLoop:
         eval_env: Any = None,
         env_id: str = "",
         on_best: Callable[[Any], None] | None = None,
+        store: Store | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         self.population = list(population)
-        self.on_best = on_best
+        self.best = BestAgent(on_best)
+        self.store, self.check = store, check
         self.env, self.options, self.seed = env, options, seed
         self.source = source
-        self.tournament, self.mutation, self.sinks = tournament, mutation, list(sinks)
+        self.evolution = Evolution(tournament, mutation, self.population)
+        self.sinks = Sinks(sinks)
         self.env_id = env_id
         self.num_envs = max(1, int(getattr(env, "num_envs", 1)))
         self.notes: list[str] = []
@@ -68,9 +78,7 @@ class TrainingLoop:
         self.evaluator = Evaluator(eval_env if eval_env is not None else env, options, seed)
         self.quarantine, self._fault_report = Quarantine(), FaultReport()
         self.result = EvolveResult(self.population, None)
-        self._parents: dict[int, int | None] = {a.index: None for a in self.population}
-        self._labels: dict[int, str] = {}
-        self._saved_steps = 0
+        self.saved_steps = 0  # of the last time that `checkpoint` wrote the agents' files
 
     # --- choices that depend on the population and the environment alone -----------------------------------------
 
@@ -96,53 +104,35 @@ class TrainingLoop:
         lanes: Lanes = self.env.replicate(len(self.population)) if self.lockstep else as_lanes(self.env)
         return ChannelsFirstLanes(lanes) if self.options.swap_channels else lanes
 
-    def plan(self) -> RunPlan:
-        """What is about to run."""
-        lead = self.population[0]
-        return RunPlan(
-            algo=str(lead.algo),
-            env_id=self.env_id,
-            population=len(self.population),
-            num_envs=self.num_envs,
-            max_env_steps=self.options.max_steps,
-            evo_steps=self.options.evo_steps,
-            seed=self.seed,
-            device=str(getattr(lead, "device", "cpu")),
-            learner=self.learner_kind,
-            env_backend=self.lanes.backend,
-            threads=1,
-            target=self.options.target,
-            notes=tuple(self.notes),
-            extra={"lockstep": self.lockstep, "options": self.options.as_dict()},
-        )
-
     # --- the loop --------------------------------------------------------------------------------------------------
 
     def run(self) -> EvolveResult:
         """Train until the target is reached or a member has used its budget."""
-        founders = [Birth(a.index, None, 0, "founder") for a in self.population]
+        is_resumed = self.store is not None and self.store.restore(self)
+        founders = [] if is_resumed else [Birth(a.index, None, 0, "founder") for a in self.population]
+        if is_resumed:
+            self.notes.append(f"continues after {self.result.generations} generations")
         self.result.births += founders
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
-        plan = self.plan()
+        self._wall = time.perf_counter() - self.result.seconds
+        self._cpu = time.process_time() - self.result.cpu_seconds
+        self.best.announce()
         with one_thread():
             try:
-                for sink in self.sinks:
-                    sink.start(plan, founders)
-                while all(a.steps[-1] < self.options.max_steps for a in self.population):
-                    if self._generation():
-                        self.result.stopped = "target"
-                        break
-                self._choose_best()
+                self.sinks.start(run_plan(self), founders)
+                while self.result.stopped != "target" and all(
+                    a.steps[-1] < self.options.max_steps for a in self.population
+                ):
+                    self._generation()
             finally:
                 self._count_time()
                 self._close_replicas()
-                for sink in self.sinks:
-                    sink.close()
+                self.sinks.close()
+        windows = [self._window(a) if a.fitness else -np.inf for a in self.population]
+        self.result.best = self.best.or_fittest(self.population, windows)
         self.result.population = self.population
         return self.result
 
-    def _generation(self) -> bool:
-        """One generation; True where the run stops."""
+    def _generation(self) -> None:
         number = self.result.generations
         tallies = self._collect(number)
         fitness = self._evaluate(number, tallies)
@@ -150,19 +140,21 @@ class TrainingLoop:
         self.result.history.append(fitness)
         self.result.generations = number + 1
         self._count(tallies)
-        confirmation = self._try_to_stop(number, fitness)
+        confirmation = self._try_to_stop(number)
         stop = confirmation is not None and confirmation[1]
-        members = member_records(self.population, fitness, tallies, self._parents, self._labels)
+        evolution = self.evolution
+        members = member_records(self.population, fitness, tallies, evolution.parents, evolution.labels)
         done = any(a.steps[-1] >= self.options.max_steps for a in self.population)
         healed = self._heal(number, fitness)
         births = self._evolve(number) if not stop and (self.options.evolve_last or not done) else ()
+        if stop:
+            self.result.stopped = "target"
         self.quarantine.forgive(self.population, fitness)
         births = (*healed, *births)
         self._report(number, members, births, confirmation[0] if confirmation else None)
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
-        self._checkpoint()
-        return stop
+        self._save()
 
     def _collect(self, number: int) -> list[MemberTally]:
         slots = list(range(len(self.population)))
@@ -206,8 +198,9 @@ class TrainingLoop:
 
         def advance(env_steps: int) -> None:
             seen[0] += env_steps / members
-            for sink in self.sinks:
-                sink.progress(begun + int(seen[0]), time.perf_counter() - self._wall)
+            self.sinks.progress(begun + int(seen[0]), time.perf_counter() - self._wall)
+            if self.check is not None:
+                self.check()
 
         return advance
 
@@ -233,16 +226,14 @@ class TrainingLoop:
         """Members that have diverged become copies of the fittest one."""
         births = tuple(self.quarantine.heal(self.population, fitness, number + 1))
         for birth in births:
-            self._parents[birth.id], self._labels[birth.id] = birth.parent, "healed"
-            for sink in self.sinks:
-                sink.message(f"{birth.path} has diverged ({birth.after}); member {birth.id} copies {birth.parent}")
+            self.evolution.parents[birth.id], self.evolution.labels[birth.id] = birth.parent, "healed"
+            self.sinks.message(f"{birth.path} has diverged ({birth.after}); member {birth.id} copies {birth.parent}")
         self.result.births += births
         return births
 
     def _report_faults(self) -> None:
         for line in self._fault_report.lines([self.lanes, *self.evaluator.lanes]):
-            for sink in self.sinks:
-                sink.message(line)
+            self.sinks.message(line)
 
     def _close_replicas(self) -> None:
         """Replicas are the loop's own; an environment that was handed over stays open."""
@@ -253,88 +244,56 @@ class TrainingLoop:
     def _window(self, agent: Any) -> float:
         return float(np.mean(agent.fitness[-self.options.fitness_window :]))
 
-    def _try_to_stop(self, number: int, fitness: list[float]) -> tuple[float | None, bool] | None:
+    def _try_to_stop(self, number: int) -> tuple[float | None, bool] | None:
         """(mean of the confirmation, stop?) where the target was reached, else None; keeps the best agent so far."""
-        values = [self._window(a) for a in self.population]
-        ranked = [v if v == v else -np.inf for v in values]
-        leader = int(np.argmax(ranked))
+        values = ranked([self._window(a) for a in self.population])
+        leader = int(np.argmax(values))
         target = self.options.target
-        reached = target is not None and ranked[leader] >= target
+        reached = target is not None and values[leader] >= target
         if not reached:
-            self._keep(self.population[leader], ranked[leader], None)
+            self._keep(leader, values, None, number)
             return None
         if not self.options.confirm_episodes or self.learner_kind == "agents":
-            self._keep(self.population[leader], ranked[leader], None)
+            self._keep(leader, values, None, number)
             return None, True
         with self._adopted([self.population[leader]]) as learner:
             confirmed = self.evaluator.confirm(learner, number)
-        self._keep(self.population[leader], ranked[leader], confirmed)
+        self._keep(leader, values, confirmed, number)
         assert target is not None
         return confirmed, confirmed >= target + self.options.stop_margin
 
-    _best_fitness = -np.inf
-
-    def _keep(self, agent: Any, fitness: float, confirmed: float | None) -> None:
-        """Keep an independent copy of the best so far: a confirmation beats fitness, a better one beats a worse one."""
-        known = self.result.confirmed
-        if confirmed is not None:
-            better = known is None or confirmed > known
-        else:
-            better = known is None and (self.result.best is None or fitness > self._best_fitness)
-        if better and callable(getattr(agent, "clone", None)):
-            self.result.best, self.result.confirmed = agent.clone(), confirmed
-            self._best_fitness = fitness
-            if self.on_best is not None:
-                self.on_best(self.result.best)
-
-    def _choose_best(self) -> None:
-        """Where no copy could be kept (agents without `clone`), the fittest member stands; else the first."""
-        if self.result.best is None and self.population:
-            values = [self._window(a) if a.fitness else -np.inf for a in self.population]
-            self.result.best = self.population[int(np.argmax([v if v == v else -np.inf for v in values]))]
+    def _keep(self, leader: int, values: list[float], confirmed: float | None, number: int) -> None:
+        self.best.offer(self.population[leader], values[leader], confirmed, number)
+        self.result.best, self.result.confirmed = self.best.agent, self.best.confirmed
 
     def _evolve(self, number: int) -> tuple[Birth, ...]:
-        if self.tournament is None or self.mutation is None:
-            return ()
         furthest = max(a.steps[-1] for a in self.population)
-        if furthest < self.options.evolve_from * self.options.max_steps:
+        if not self.evolution.is_on or furthest < self.options.evolve_from * self.options.max_steps:
             return ()
         self._rescore(number)
-        parents = {a.index: a for a in self.population}
-        _, chosen = self.tournament.select(self.population)
-        origin = getattr(self.tournament, "parents", [])
-        self.population = self.mutation.mutation(chosen)
-        births = []
-        for slot, agent in enumerate(self.population):
-            parent = origin[slot] if slot < len(origin) else None
-            if agent.index in parents and str(agent.mut) == "None":
-                continue  # the elite lives on; nothing was born
-            births.append(birth_of(agent, parent, parents, number + 1))
-            self._parents[agent.index] = parent
-            self._labels[agent.index] = str(agent.mut)
+        self.population, births = self.evolution.next(self.population, number + 1)
+        self.fit_to_population()
+        self.result.births += births
+        return births
+
+    def fit_to_population(self) -> None:
+        """Lanes and learner for the present members: their number, or what fits their networks, may have changed."""
         if self.lockstep and len(self.population) * self.num_envs != self.lanes.num_lanes:
             self.lanes.close()
             self.lanes = self._make_lanes()
-        if self.learner_kind != "agents":
-            self._revise_learner()
-        self.result.births += births
-        return tuple(births)
-
-    def _revise_learner(self) -> None:
-        """A mutation may have made a network that does not stack; the rule decides anew and the log says so."""
+        if self.learner_kind == "agents":
+            return
         chosen, reason = choose_learner(self.population, self.options.learner)
-        if chosen is not self._learner_class:
+        if chosen is not self._learner_class:  # a mutation may have made a network that does not stack
             self._learner_class, self.learner_kind = chosen, chosen.name
-            for sink in self.sinks:
-                sink.message(f"learner: {chosen.name} ({reason})")
+            self.sinks.message(f"learner: {chosen.name} ({reason})")
 
     def _rescore(self, number: int) -> None:
         """Give the two fittest more episodes, so that the choice between them rests on more than a few."""
         count = self.options.rescore_episodes
         if not count or self.learner_kind == "agents" or len(self.population) < 2:
             return
-        order = np.argsort([-self._window(a) for a in self.population], kind="stable")[:2]
-        top = [self.population[int(i)] for i in order]
+        top = two_fittest(self.population, [self._window(a) for a in self.population])
         with self._adopted(top) as learner:
             means = self.evaluator.rescore(learner, number, count)
         share = count / (count + self.options.eval_episodes)
@@ -357,30 +316,17 @@ class TrainingLoop:
     def _report(
         self, number: int, members: tuple[MemberRecord, ...], births: tuple[Birth, ...], confirmation: float | None
     ) -> None:
-        per_generation = max(1, self.options.evo_steps // self.num_envs) * self.num_envs
-        record = GenerationRecord(
-            generation=number,
-            generations=-(-self.options.max_steps // per_generation),
-            members=members,
-            env_steps=self.result.env_steps_member,
-            max_env_steps=self.options.max_steps,
-            population_env_steps=self.result.env_steps_population,
-            evaluation_env_steps=self.evaluator.env_steps,
-            updates=self.result.updates,
-            seconds=time.perf_counter() - self._wall,
-            epsilon=self.source.epsilon,
-            births=births,
-            confirmation=confirmation,
-        )
-        for sink in self.sinks:
-            sink.generation(record)
+        seconds = time.perf_counter() - self._wall
+        self.sinks.generation(generation_record(self, number, members, births, confirmation, seconds))
 
-    def _checkpoint(self) -> None:
-        every = self.options.checkpoint
-        if every is None:
-            return
-        steps = self.result.env_steps_member
-        if steps // every > self._saved_steps // every:
-            base = (self.options.checkpoint_path or f"{self.env_id}-EvoHPO").removesuffix(".pt")
-            save_population(self.population, base, self.options.overwrite_checkpoints)
-        self._saved_steps = steps
+    def _save(self) -> None:
+        """The agents' files that `checkpoint` asks for, and the run itself."""
+        every, steps = self.options.checkpoint, self.result.env_steps_member
+        if every is not None:
+            if steps // every > self.saved_steps // every:
+                base = (self.options.checkpoint_path or f"{self.env_id}-EvoHPO").removesuffix(".pt")
+                save_population(self.population, base, self.options.overwrite_checkpoints)
+            self.saved_steps = steps
+        if self.store is not None:
+            self._count_time()
+            self.store.save(self)

@@ -1,14 +1,64 @@
-"""From agents and tallies to the records that the sinks get."""
+"""From the loop, its agents and their tallies to the records that the sinks get."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agilerl.telemetry.record import Birth, MemberRecord
+from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
 from agilerl.training.source import MemberTally
+
+if TYPE_CHECKING:
+    from agilerl.training.loop import TrainingLoop
+
+
+def run_plan(loop: TrainingLoop) -> RunPlan:
+    """What is about to run."""
+    lead, options = loop.population[0], loop.options
+    return RunPlan(
+        algo=str(lead.algo),
+        env_id=loop.env_id,
+        population=len(loop.population),
+        num_envs=loop.num_envs,
+        max_env_steps=options.max_steps,
+        evo_steps=options.evo_steps,
+        seed=loop.seed,
+        device=str(getattr(lead, "device", "cpu")),
+        learner=loop.learner_kind,
+        env_backend=loop.lanes.backend,
+        threads=1,
+        target=options.target,
+        notes=tuple(loop.notes),
+        extra={"lockstep": loop.lockstep, "options": options.as_dict()},
+    )
+
+
+def generation_record(
+    loop: TrainingLoop,
+    number: int,
+    members: tuple[MemberRecord, ...],
+    births: tuple[Birth, ...],
+    confirmation: float | None,
+    seconds: float,
+) -> GenerationRecord:
+    """One generation: its members before selection, the births after it, and how far the run is."""
+    per_generation = max(1, loop.options.evo_steps // loop.num_envs) * loop.num_envs
+    return GenerationRecord(
+        generation=number,
+        generations=-(-loop.options.max_steps // per_generation),
+        members=members,
+        env_steps=loop.result.env_steps_member,
+        max_env_steps=loop.options.max_steps,
+        population_env_steps=loop.result.env_steps_population,
+        evaluation_env_steps=loop.evaluator.env_steps,
+        updates=loop.result.updates,
+        seconds=seconds,
+        epsilon=loop.source.epsilon,
+        births=births,
+        confirmation=confirmation,
+    )
 
 
 def member_records(

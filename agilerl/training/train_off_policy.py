@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from datetime import datetime
@@ -22,6 +23,7 @@ from agilerl.training.loop import TrainingLoop
 from agilerl.training.off_policy import OffPolicySource
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.population import check_population
+from agilerl.training.run_store import store_in
 
 
 def train_off_policy(
@@ -62,6 +64,7 @@ def train_off_policy(
     lockstep: bool = True,
     learner: str = "auto",
     sinks: Sequence[Sink] = (),
+    resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[float]]]:
     """Train a population off-policy and evolve it; returns the trained population and its fitnesses.
 
@@ -95,6 +98,9 @@ def train_off_policy(
         lockstep: members act at the same time on replicas of `env` (needs an environment of `make_vect_envs`).
         learner: "auto", "fused" or "sequential".
         sinks: further receivers of the records.
+        resume: a folder that makes the run resumable. After every generation the whole run is saved there; where it
+            has been saved before, it goes on from there, with `pop`, `memory`, `tournament` and `mutation` made as by
+            the first call, and ends as if it had never stopped. Two runs in one folder are refused.
 
     Returns:
         (population, fitnesses), `fitnesses[generation][member]`.
@@ -146,18 +152,20 @@ def train_off_policy(
         chosen.append(
             WandbSink(api_key=wandb_api_key, config={**(INIT_HP or {}), **(MUT_P or {})}, **(wandb_kwargs or {}))
         )
-    loop = TrainingLoop(
-        pop,
-        env,
-        OffPolicySource(memory, options, n_step_memory),
-        options,
-        seed=run_seed,
-        tournament=tournament,
-        mutation=mutation,
-        sinks=chosen,
-        env_id=env_name,
-    )
-    result = loop.run()
+    with store_in(resume, algo=name) as store:
+        loop = TrainingLoop(
+            pop,
+            env,
+            OffPolicySource(memory, options, n_step_memory),
+            options,
+            seed=run_seed if store is None or seed is not None else store.seed(run_seed),
+            tournament=tournament,
+            mutation=mutation,
+            sinks=chosen,
+            env_id=env_name,
+            store=store,
+        )
+        result = loop.run()
     if save_elite:
         result.best.save_checkpoint(elite_path or f"{env_name}-elite_{name}.pt")
     return result.population, result.history

@@ -98,6 +98,15 @@ class AgentWrapper:
         agent = self.agent.state()
         return {"class": type(self).__name__, "wrapper": self.wrapper_state(), "agent": agent}
 
+    def run_state(self) -> dict[str, Any]:
+        """As `state`, with everything else on which the rest of a run depends."""
+        return {**self.state(), "agent": self.agent.run_state()}
+
+    def load_run_state(self, state: Mapping[str, Any], source: str = "state") -> None:
+        """Become the wrapper and agent that `run_state` was taken from."""
+        self.agent.load_run_state(state["agent"], source)
+        self.load_wrapper_state(state["wrapper"])
+
     def save_checkpoint(self, path: str | Path) -> None:
         """Write wrapper and agent to one file."""
         save_tree(path, self.state())

@@ -163,7 +163,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     ),
     "train_off_policy, beyond what is published": (
         train_off_policy,  # the published part is compared in tests/unit/test_train_off_policy.py
-        "seed=None lockstep=True learner='auto' sinks=()",
+        "seed=None lockstep=True learner='auto' sinks=() resume=None",
     ),
 }
 

@@ -156,7 +156,7 @@ MISTAKES = [
     (["train"], "ConfigError: no environment is named. fix: agilerl train ENV_ID"),
     (["evaluate", "runs/nothing"], "RunError: there is no run at runs/nothing. fix:"),
     (["list", "algo"], "ConfigError: unknown list 'algo'. Did you mean 'algos'?"),
-    (["resume", "runs/x", "--steps", "3"], "NotAvailableYetError: `agilerl resume` is not available in this version."),
+    (["resume", "runs/x", "--steps", "3"], "RunError: there is no run at runs/x. fix:"),
     (["record", "x"], "NotAvailableYetError: `agilerl record`"),
     (["report", "x"], "NotAvailableYetError: `agilerl report`"),
     (["compare", "x", "y"], "NotAvailableYetError: `agilerl compare`"),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
+from agilerl.algorithms.core.private_state import is_plain, load_private_state, private_state
 from agilerl.algorithms.core.registration import Registered
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.checkpoint import load_tree, save_tree
@@ -91,7 +92,7 @@ class Persistent(Registered):
             },
             "optimizers": {o.name: _string_keys(getattr(self, o.name).state_dict()) for o in self.registry.optimizers},
             "hp_config": {name: _limits(parameter) for name, parameter in self.hp_config.items()},
-            "attributes": {k: v for k, v in self.inspect_attributes(self).items() if _is_plain(v)},
+            "attributes": {k: v for k, v in self.inspect_attributes(self).items() if is_plain(v)},
         }
 
     def save_checkpoint(self, path: str | Path) -> None:
@@ -163,6 +164,19 @@ class Persistent(Registered):
         for name, saved in state["optimizers"].items():
             getattr(self, name).load_state_dict(_integer_keys(saved))
 
+    def run_state(self) -> dict[str, Any]:
+        """As `state`, with everything else on which the rest of a run depends: private attributes, generators,
+        modes, the networks' own draws, objects that have `state` and `load_state`."""
+        return {**self.state(), "private": private_state(self)}
+
+    def load_run_state(self, state: Mapping[str, Any], source: str = "state") -> None:
+        """Become the agent that `run_state` was taken from, to the bit."""
+        if state.get("hp_config"):
+            limits = {name: _parameter(values) for name, values in state["hp_config"].items()}
+            self.registry.hp_config = HyperparameterConfig(**limits)
+        self.load_state(state, source)
+        load_private_state(self, state["private"])
+
     def policy_spec(self) -> dict[str, Any]:
         """JSON-able description of the policy: algorithm, network with its spaces, hyperparameters."""
         return {
@@ -215,14 +229,6 @@ def _clone_optimizer(wrapper: OptimizerWrapper, twin: Registered) -> OptimizerWr
                     for k, v in wrapper.optimizer.state[old].items()
                 }
     return copied
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(_is_plain(v) for v in value)
-    if isinstance(value, dict):
-        return all(isinstance(k, str) and _is_plain(v) for k, v in value.items())
-    return isinstance(value, int | float | str | bool | type(None) | Tensor | np.ndarray | np.generic)
 
 
 def _string_keys(state: dict[str, Any]) -> dict[str, Any]:

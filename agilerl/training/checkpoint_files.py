@@ -1,0 +1,197 @@
+"""Checkpoint directories: written whole or not at all, checked byte by byte when read, set aside when damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agilerl.checkpoint import CorruptCheckpoint, sync_folder, write_synced
+from agilerl.errors import RunError
+
+FORMAT = 1
+# How to read older manifests: format n -> a function from the body of format n to that of format n + 1.
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+MANIFEST = "manifest.json"
+_GENERATION = re.compile(r"gen-(\d{10})")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,60}\.safetensors")
+_LARGEST_MANIFEST = 64 * 2**20  # bytes
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint whose manifest and files are what was written.
+
+    Attributes:
+        path: its directory. number: its generation. body: the manifest. files: contents by name.
+    """
+
+    path: Path
+    number: int
+    body: dict[str, Any]
+    files: dict[str, bytes]
+
+
+def canonical(body: Mapping[str, Any]) -> str:
+    """JSON in one line: sorted keys, no spaces, finite numbers only."""
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+
+
+def write_checkpoint(root: Path, number: int, files: Mapping[str, bytes], body: Mapping[str, Any]) -> Path:
+    """Write `root/gen-<number>/` so that it is there whole or not at all; one that is there already stays.
+
+    A directory of a temporary name gets the files, then the manifest with their sizes and checksums; everything is
+    flushed to disk, the directory renamed, and its parent flushed.
+
+    Raises:
+        OSError: no space, say; nothing is left of the attempt.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    final = root / f"gen-{number:010d}"
+    temporary = root / f".tmp-{final.name}-{secrets.token_hex(4)}"
+    try:
+        temporary.mkdir()
+        for name, data in files.items():
+            write_synced(temporary / name, data)
+        sizes = {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in files.items()}
+        text = canonical({**body, "format": FORMAT, "generation": number, "files": sizes})
+        write_synced(temporary / MANIFEST, f"{text}\n{_sha256(text.encode())}\n".encode())
+        sync_folder(temporary)
+        os.rename(temporary, final)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(root)
+    return final
+
+
+def read_checkpoint(path: Path) -> Saved:
+    """The checkpoint at `path`, every byte of it checked.
+
+    Raises:
+        CorruptCheckpoint: anything in it is not what was written.
+        RunError: it was written by a later version.
+    """
+    body = read_manifest(path)
+    files = {}
+    for name, facts in body["files"].items():
+        files[name] = _read_exactly(path / name, int(facts["bytes"]))
+        if _sha256(files[name]) != facts["sha256"]:
+            raise CorruptCheckpoint(f"{path / name} does not match its checksum.")
+    return Saved(path, int(body["generation"]), body, files)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The checked manifest of the checkpoint at `path`, in this version's format."""
+    file = path / MANIFEST
+    try:
+        if file.is_symlink() or not 0 < file.stat().st_size <= _LARGEST_MANIFEST:
+            raise CorruptCheckpoint(f"{file} is empty, too large, or no file of its own.")
+        text, digest, rest = file.read_text(encoding="ascii").split("\n")
+        if rest or _sha256(text.encode()) != digest:
+            raise CorruptCheckpoint(f"{file} does not match its checksum.")
+        body: dict[str, Any] = json.loads(text)
+        return _migrated(body, path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, RunError):
+            raise
+        raise CorruptCheckpoint(f"{file} cannot be read ({error}).") from error
+
+
+def _migrated(body: dict[str, Any], path: Path) -> dict[str, Any]:
+    found = int(body["format"])
+    if found > FORMAT:
+        raise RunError(
+            f"{path} has checkpoint format {found}; this version reads up to {FORMAT}. fix: upgrade agilerl."
+        )
+    for number in range(found, FORMAT):
+        if number not in MIGRATIONS:
+            raise RunError(f"{path} has checkpoint format {number}, which is no longer read. fix: an older agilerl.")
+        body = MIGRATIONS[number](body)
+    if f"gen-{int(body['generation']):010d}" != path.name:
+        raise CorruptCheckpoint(f"{path} holds generation {body['generation']}.")
+    if not all(_FILE.fullmatch(name) for name in body["files"]):
+        raise CorruptCheckpoint(f"{path / MANIFEST} names files that no checkpoint has.")
+    return body
+
+
+def _read_exactly(path: Path, size: int) -> bytes:
+    """The content of a file of `size` bytes; nothing is read of one that has another size."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        with open(descriptor, "rb") as file:
+            if os.fstat(descriptor).st_size != size:
+                raise CorruptCheckpoint(f"{path} has {os.fstat(descriptor).st_size} bytes; expected {size}.")
+            return file.read(size)
+    except OSError as error:
+        raise CorruptCheckpoint(f"{path} cannot be read ({error.strerror}).") from error
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def generations(root: Path) -> list[Path]:
+    """The checkpoint directories under `root`, oldest first; their numbers decide, never a clock."""
+    if not root.is_dir():
+        return []
+    return sorted(p for p in root.iterdir() if _GENERATION.fullmatch(p.name) and p.is_dir() and not p.is_symlink())
+
+
+def newest_checkpoint(root: Path) -> tuple[Saved | None, list[str]]:
+    """(the newest checkpoint that is whole, what was damaged); damaged ones are renamed `bad-*`, never deleted."""
+    found: list[str] = []
+    for path in reversed(generations(root)):
+        try:
+            return read_checkpoint(path), found
+        except CorruptCheckpoint as error:
+            found.append(_quarantined(path, error))
+    return None, found
+
+
+def whole_manifests(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
+    """(manifests of the checkpoints under `root` that are whole, what was damaged); damaged ones are renamed too."""
+    bodies, found = {}, []
+    for path in generations(root):
+        try:
+            bodies[path] = read_checkpoint(path).body
+        except CorruptCheckpoint as error:
+            found.append(_quarantined(path, error))
+    return bodies, found
+
+
+def _quarantined(path: Path, error: CorruptCheckpoint) -> str:
+    return f"checkpoint {path.name} is damaged and was renamed {set_aside(path).name}: {error}"
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file or directory to `bad-<name>`; returns its new path."""
+    target, count = path.with_name(f"bad-{path.name}"), 1
+    while target.exists():
+        count += 1
+        target = path.with_name(f"bad-{count}-{path.name}")
+    os.rename(path, target)
+    sync_folder(path.parent)
+    return target
+
+
+def prune(root: Path, keep: Iterable[Path]) -> None:
+    """Delete the checkpoints under `root` that are not in `keep`, and what an interrupted write or deletion left."""
+    kept = set(keep)
+    for path in generations(root):
+        if path not in kept:
+            trash = root / f".trash-{path.name}-{secrets.token_hex(4)}"
+            os.rename(path, trash)
+    if root.is_dir():
+        for path in root.iterdir():
+            if path.name.startswith((".tmp-gen-", ".trash-gen-")):
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(path)

@@ -1,0 +1,88 @@
+"""One process per run directory: the kernel's lock, and a token for file systems whose locks do not hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from agilerl.errors import RunError
+
+
+class RunLock:
+    """Holds `LOCK` in a run directory; the kernel frees it when the process ends, however it ends.
+
+    Attributes:
+        token: random, new for each holder; it stands in the file and in every manifest that the holder writes.
+
+    Raises:
+        RunError: another process trains there; its id and host are named.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.token = folder / "LOCK", secrets.token_hex(8)
+        folder.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        self._descriptor: int | None = os.open(self.path, flags, 0o600)
+        if not _lock(self._descriptor):
+            holder = self._read()
+            os.close(self._descriptor)
+            self._descriptor = None
+            who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
+            raise RunError(f"{folder} is in use: {who} trains there. fix: wait for it, stop it, or use another folder.")
+        content = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "token": self.token}) + "\n"
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, content.encode(), 0)
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            return {"pid": int(content["pid"]), "host": str(content["host"]), "token": str(content["token"])}
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def check(self) -> None:
+        """Still the holder? On some network file systems two processes get the lock; the later one's token stands.
+
+        Raises:
+            RunError: another process has taken the directory over.
+        """
+        holder = self._read()
+        if holder is not None and holder["token"] != self.token:
+            raise RunError(
+                f"{self.path.parent} was taken over by process {holder['pid']} on {holder['host']}: this one stops "
+                "before it overwrites anything. fix: one process per run directory."
+            )
+
+    def release(self) -> None:
+        """Free the directory; the file stays."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the kernel's lock; False where another process holds it."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system: the token alone
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: the token alone
+        return True
+    return True

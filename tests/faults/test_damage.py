@@ -1,0 +1,147 @@
+"""Files of a run that change on disk: each damage is noticed or harmless, and what is lost is said."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from faulty_runs import CASES, digest, newest, resume, train, train_part
+
+from agilerl.errors import RunError
+from agilerl.training.checkpoint_files import generations
+
+KINDS = ("flip", "truncate", "delete", "zero")
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+def damage(path: Path, kind: str, rng: random.Random) -> bool:
+    """Change the file on disk; False where this kind of damage changes nothing in it."""
+    data = path.read_bytes()
+    if kind == "delete":
+        path.unlink()
+        return True
+    if not data:
+        return False
+    at = rng.randrange(len(data))
+    if kind == "truncate":
+        changed = data[:at]
+    elif kind == "flip":
+        changed = data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :]
+    else:
+        end = min(len(data), at + rng.randrange(1, 4096))
+        changed = data[:at] + bytes(end - at) + data[end:]
+    path.write_bytes(changed)
+    return changed != data
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, str]]:
+    """(a run that was stopped before its last generation, digest of the one that was not), by case."""
+    known: dict[str, tuple[Path, str]] = {}
+
+    def of(name: str) -> tuple[Path, str]:
+        if name not in known:
+            whole = digest(train(CASES[name], tmp_path_factory.mktemp("whole")))
+            known[name] = train_part(CASES[name], tmp_path_factory.mktemp("part"), 5), whole
+        return known[name]
+
+    return of
+
+
+def files_of(path: Path) -> list[Path]:
+    return sorted(p.relative_to(path) for p in path.rglob("*") if p.is_file())
+
+
+@every_case
+@pytest.mark.parametrize("count", [6, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_any_damage_is_noticed_or_harmless(
+    name: str, count: int, stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
+) -> None:
+    original, whole = stopped(name)
+    files, rng, done, lost = files_of(original), random.Random(count), 0, 0
+    checkpoint = newest(original).path.relative_to(original)
+    while done < count:
+        file, kind = files[rng.randrange(len(files))], KINDS[done % len(KINDS)]
+        path = tmp_path / str(done)
+        shutil.copytree(original, path)
+        if not damage(path / file, kind, rng):
+            shutil.rmtree(path)
+            continue
+        what = f"{kind} {file}"
+        notes = resume(path)
+        if digest(path) == whole:  # nothing was lost, or all of it came back
+            needs_a_word = file.parent == checkpoint or file.name == "evolution.jsonl"
+        else:
+            assert file.parts[0] == "replay", what
+            assert any("rows of the replay" in note and "are lost" in note for note in notes), (what, notes)
+            needs_a_word, lost = True, lost + 1
+        assert notes or not needs_a_word, what
+        if file.parent == checkpoint:
+            assert (path / file.parent.with_name(f"bad-{file.parent.name}")).is_dir(), what
+        shutil.rmtree(path)
+        done += 1
+    assert lost < count
+
+
+@every_case
+def test_the_newest_whole_checkpoint_is_used_and_damaged_ones_are_kept(
+    name: str, stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
+) -> None:
+    original, whole = stopped(name)
+    path = tmp_path / "run"
+    shutil.copytree(original, path)
+    second, first = generations(path / "checkpoints")[-2:]
+    (first / "manifest.json").write_text("{}\n0\n")
+    weights = second / "population.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x55")
+    notes = resume(path)
+    assert [note.split(" is damaged")[0] for note in notes[:2]] == [f"checkpoint {p.name}" for p in (first, second)]
+    assert digest(path) == whole
+    assert {p.name for p in (path / "checkpoints").glob("bad-*")} == {f"bad-{p.name}" for p in (first, second)}
+
+
+@every_case
+def test_with_every_checkpoint_damaged_the_run_begins_again_from_its_configuration(
+    name: str, stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
+) -> None:
+    original, whole = stopped(name)
+    path = tmp_path / "run"
+    shutil.copytree(original, path)
+    for checkpoint in generations(path / "checkpoints"):
+        (checkpoint / "manifest.json").unlink()
+    notes = resume(path)
+    assert len(notes) > 1
+    assert "begins again" in notes[-1]
+    assert digest(path) == whole
+
+
+def test_strict_replay_refuses_and_changes_nothing(stopped: Callable[[str], tuple[Path, str]], tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(stopped("DQN")[0], path)
+    segment = next((path / "replay").rglob("*.bin"))
+    segment.write_bytes(segment.read_bytes()[:-1])
+    before = {file: (path / file).read_bytes() for file in files_of(path) if file.name not in ("LOCK", "run.json")}
+    with pytest.raises(RunError, match=r"rows of the replay .* are lost: .* fix: resume without strict_replay"):
+        resume(path, strict_replay=True)
+    assert {file: (path / file).read_bytes() for file in before} == before
+    notes = resume(path)
+    assert any("replay 'memory' goes on with" in note for note in notes)
+
+
+def test_a_later_format_is_refused_and_not_called_damaged(
+    stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
+) -> None:
+    import hashlib
+    import json
+
+    path = tmp_path / "run"
+    shutil.copytree(stopped("DQN")[0], path)
+    file = newest(path).path / "manifest.json"
+    text = json.dumps({**json.loads(file.read_text().splitlines()[0]), "format": 99})
+    file.write_text(f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n")
+    with pytest.raises(RunError, match=r"format 99; this version reads up to 1\. fix: upgrade"):
+        resume(path)
+    assert file.exists()

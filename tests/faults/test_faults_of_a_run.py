@@ -1,0 +1,237 @@
+"""What else happens to a run: signals, a second process, a full disk, a broken logger."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import command
+import pytest
+from faulty_runs import CASES, child, digest, fork, newest, resume, run_in, train
+
+import agilerl
+from agilerl.errors import AgileRLWarning, RunError
+from agilerl.telemetry.fanout import BaseSink
+from agilerl.training.checkpoint_files import generations
+from agilerl.training.run_lock import RunLock
+from agilerl.training.signals import Stopped, StopSignals
+
+QUICK = ("--population", "2", "--set", "evo_steps=200", "--set", "eval_episodes=4", "--set", "target_score=null")
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_command_after_the_vector_step_with_the_command_to_go_on(
+    number: int, code: int, tmp_path: Path
+) -> None:
+    process = command.start(tmp_path, "train", "CartPole-v1", "--steps", "200000", *QUICK)
+    path = command.wait_for_checkpoint(tmp_path, process)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert output.splitlines()[-1] == f"resume  agilerl resume {path.relative_to(tmp_path)}"
+    assert json.loads((path / "run.json").read_text())["status"] == "interrupted"
+    reached = newest(path).number
+    again = command.start(tmp_path, "resume", str(path.relative_to(tmp_path)), "--test-episodes", "0")
+    command.wait_for_checkpoint(tmp_path, again, beyond=reached)
+    again.send_signal(number)
+    assert again.wait(timeout=60) == code
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    def work() -> None:
+        with StopSignals() as signals:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert signals.received == signal.SIGTERM
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(30)
+
+    assert fork(work) == -signal.SIGTERM
+
+
+def test_the_handlers_that_were_there_come_back() -> None:
+    before = [signal.getsignal(number) for number in StopSignals.SIGNALS]
+    with StopSignals() as signals:
+        signals.check()
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(Stopped, match="SIGINT"):
+            signals.check()
+    assert [signal.getsignal(number) for number in StopSignals.SIGNALS] == before
+
+
+# -- two processes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_second_run_in_the_directory_is_refused_with_the_holder_and_the_lock_dies_with_it(tmp_path: Path) -> None:
+    process = child("CASES", "DQN", tmp_path, None)
+    while run_in(tmp_path) is None:
+        time.sleep(0.02)
+    path = run_in(tmp_path)
+    assert path is not None
+    try:
+        with pytest.raises(RunError, match=rf"is in use: process {process.pid} on \S+ trains there\. fix:"):
+            agilerl.resume(path, verbose=False)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with RunLock(path):
+        pass
+
+
+def test_a_writer_that_meets_a_foreign_token_stops(tmp_path: Path) -> None:
+    class Thief(BaseSink):
+        def generation(self, record: Any) -> None:
+            if record.generation == 2:  # as on a file system whose locks do not hold
+                lock = next(tmp_path.glob("*/*/LOCK"))
+                lock.write_text(json.dumps({"pid": 1, "host": "elsewhere", "token": "another"}))
+
+    with pytest.raises(RunError, match="was taken over by process 1 on elsewhere"):
+        train(CASES["DQN"], tmp_path, Thief())
+    path = run_in(tmp_path)
+    assert path is not None
+    assert newest(path).number == 2
+
+
+# -- no room -----------------------------------------------------------------------------------------------------------
+
+
+def warned_of(notes: list[str]) -> int:
+    return sum("could not be saved" in note for note in notes)
+
+
+@every_case
+def test_files_that_cannot_grow_cost_checkpoints_and_not_the_training(name: str, tmp_path: Path) -> None:
+    """RLIMIT_FSIZE stands for a disk that is full for a while: from the second generation to the fourth."""
+    whole = digest(train(CASES[name], tmp_path / "whole"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class Full(BaseSink):
+        def generation(self, record: Any) -> None:
+            limit = 2000 if 2 <= record.generation < 4 else soft
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+
+    try:
+        with pytest.warns(AgileRLWarning) as caught:
+            path = train(CASES[name], tmp_path / "full", Full())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert warned_of([str(w.message) for w in caught]) == 2
+    assert digest(path) == whole  # the next save wrote what the two had missed
+    assert json.loads((path / "run.json").read_text())["failed_saves"] == 2
+    left = [p.name for p in (path / "checkpoints").iterdir() if not p.name.startswith("gen-")]
+    assert left == []
+    assert (path / "evolution.jsonl").read_bytes() == next(tmp_path.glob("whole/*/*/evolution.jsonl")).read_bytes()
+
+
+def test_a_disk_that_stays_full_ends_the_run_with_its_checkpoints_whole(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class Full(BaseSink):
+        def generation(self, record: Any) -> None:
+            if record.generation == 1:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+
+    try:
+        with (
+            pytest.warns(AgileRLWarning),
+            pytest.raises(RunError, match=r"5 saves in a row have failed\. fix: make room"),
+        ):
+            train({**CASES["DQN"], "steps": 2000}, tmp_path, Full())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    path = run_in(tmp_path)
+    assert path is not None
+    assert newest(path).number == 1
+    whole = digest(train({**CASES["DQN"], "steps": 2000}, tmp_path / "whole"))
+    resume(path)
+    assert digest(path) == whole
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Any:
+    """A file system of 4 MB, where this process may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a tmpfs is not permitted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_file_system_costs_checkpoints_and_not_the_training(small_disk: Path, tmp_path: Path) -> None:
+    case = CASES["DQN"]
+    whole = digest(train(case, tmp_path / "whole"))
+
+    class Filler(BaseSink):
+        def generation(self, record: Any) -> None:
+            ballast = small_disk / "ballast"
+            if record.generation == 2:
+                free = shutil.disk_usage(small_disk).free
+                with open(ballast, "wb") as file:
+                    file.write(bytes(max(free - 4096, 0)))
+            if record.generation == 4:
+                ballast.unlink()
+
+    with pytest.warns(AgileRLWarning) as caught:
+        path = train(case, small_disk, Filler())
+    assert warned_of([str(w.message) for w in caught]) == 2
+    assert digest(path) == whole
+
+
+# -- loggers -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_logger_that_fails_is_dropped_with_one_warning_and_counted(tmp_path: Path) -> None:
+    class Broken(BaseSink):
+        def generation(self, record: Any) -> None:
+            if record.generation >= 2:
+                raise ConnectionError("nobody listens")
+
+    whole = digest(train(CASES["DQN"], tmp_path / "whole"))
+    with pytest.warns(
+        AgileRLWarning, match="Broken failed .ConnectionError: nobody listens. and gets no more"
+    ) as caught:
+        path = train(CASES["DQN"], tmp_path / "broken", Broken())
+    assert len(caught) == 1
+    assert digest(path) == whole
+    facts = json.loads((path / "run.json").read_text())
+    assert facts["lost_records"] == {"Broken": newest(path).number - 2}
+
+
+# -- what stays --------------------------------------------------------------------------------------------------------
+
+
+@every_case
+def test_the_last_checkpoints_and_the_best_ones_stay_and_segments_that_none_needs_go(name: str, tmp_path: Path) -> None:
+    case = {**CASES[name], "steps": 2400, "max_size": 600, "seed": 5}
+    path = train(case, tmp_path)
+    saved = newest(path)
+    kept = [int(p.name[4:]) for p in generations(path / "checkpoints")]
+    last = list(range(saved.number - 2, saved.number + 1))
+    assert kept[-3:] == last
+    assert len(kept) <= 4
+    rows = sum(entry["count"] for entry in saved.body["replay"]["memory"])
+    assert 600 <= rows < 600 + 3 * 160 + 8  # a ring's worth, to whole chunks
+    assert resume(path, steps=2560)  # warned of other settings
+
+
+def test_the_store_is_not_for_agents_that_cannot_be_saved() -> None:
+    from agilerl.training.loop_state import check_savable
+
+    class Stranger:
+        index = 7
+
+    with pytest.raises(ValueError, match=r"agent 7 is a Stranger without run_state\(\)"):
+        check_savable([Stranger()])
