@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.algorithms.core.update import TransitionBatch, UpdateResult
+from agilerl.algorithms.core.update import ModuleEngine, UpdateResult
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.noisy import set_noise
 from agilerl.storage.cohort import MemberBinding
@@ -65,7 +65,7 @@ class FusedLearner:
             names = tuple(agent.update_hyperparameters())
             policy = agent.policy_network()
             read = (policy.scale_observations, policy.normalize_images)
-            options = (read, names, getattr(agent, "learn_step", 1), *agent.update_options())
+            options = (read, names, agent.update_interval(), *agent.update_options())
             key = (type(agent), binding.signature(), options)
             by_key.setdefault(key, []).append(position)
         self.groups = [self._make_group(members, bindings) for members in by_key.values()]
@@ -82,10 +82,23 @@ class FusedLearner:
         engine.set_hyperparameters({name: [v[name] for v in values] for name in values[0]})
         return RowsGroup(members, lead, engine)
 
-    def learn(self, group: int, batch: TransitionBatch) -> UpdateResult:
+    def learn(self, group: int, batch: Any) -> UpdateResult:
         """One update of every member of a group on its own row of `batch` [N_g, B, ...]; results [N_g, ...]."""
         chosen = self.groups[group]
         return chosen.lead.update(chosen.engine, batch)
+
+    def values(self, group: int, obs: Any) -> Tensor:
+        """State values [N_g, B] of prepared observations, for algorithms that have `state_values`."""
+        chosen = self.groups[group]
+        lead: Any = chosen.lead
+        values: Tensor = lead.state_values(chosen.engine, obs)
+        return values
+
+    def refresh(self) -> None:
+        """Read the members' hyperparameters anew."""
+        for group in self.groups:
+            values = [self.agents[i].update_hyperparameters() for i in group.members]
+            group.engine.set_hyperparameters({name: [v[name] for v in values] for name in values[0]})
 
     def prepare(self, group: int, obs: Any) -> Any:
         """Stored observations (nested for Dict and Tuple spaces) as the rows of a group take them: [..., in]."""
@@ -157,10 +170,23 @@ class SequentialLearner:
         """Modules preprocess by themselves."""
         return obs
 
-    def learn(self, group: int, batch: TransitionBatch) -> UpdateResult:
+    def learn(self, group: int, batch: Any) -> UpdateResult:
         """One update of one member; `batch` [1, B, ...], results [1, ...]."""
-        result = self.agents[group].learn_batch(batch.map(lambda x: x[0]), plain=True)
+        result = self.agents[group].learn_batch(batch.of_member(0), plain=True)
         return result.map(lambda x: x.detach().unsqueeze(0))
+
+    def values(self, group: int, obs: Any) -> Tensor:
+        """State values [1, B] of observations [1, B, ...]."""
+        agent: Any = self.agents[group]
+        values: Tensor = agent.state_values(ModuleEngine(agent), _row(obs, 0)).unsqueeze(0)
+        return values
+
+    def refresh(self) -> None:
+        """Hyperparameters are read with every update."""
+
+    def outputs(self, obs: Any, noisy: bool = False) -> list[tuple[list[int], Tensor]]:
+        """As the fused learner's."""
+        return [([i], x.unsqueeze(0)) for i, x in enumerate(self._outputs(obs, noisy))]
 
     def _outputs(self, obs: Any, noisy: bool = False) -> list[Tensor]:
         with torch.no_grad():
@@ -227,7 +253,7 @@ def unfusable(agent: Any) -> str:
     update: Any = getattr(type(agent), "update", None)
     if update is None or update is RLAlgorithm.update:
         return "it defines learn() only"
-    if type(agent).learn is not RLAlgorithm.learn:
+    if type(agent).learn is not type(agent).published_learn:
         return "it has a learn() of its own"
     if agent.binding() is None:
         return "a network is no plain stack of dense layers, or its optimiser has no flat rule"

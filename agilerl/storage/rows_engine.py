@@ -13,7 +13,7 @@ from agilerl.modules.spec import DenseStack
 from agilerl.storage.clusters import Cluster, clusters_of
 from agilerl.storage.cohort import Cohort, MemberBinding, Rows
 from agilerl.storage.kernels import Saved, mlp_backward, mlp_forward
-from agilerl.storage.optim import RULES, Columns, OptimizerRule, clip_rows
+from agilerl.storage.optim import Columns, OptimizerRule, clip_rows, step_live
 
 Network = Callable[..., Tensor]
 WHOLE = ""  # the part of a network that is one stack
@@ -84,6 +84,8 @@ class _Unit:
         whole = cohort.value_and_target is not None and rows == slice(0, len(cohort.members))
         self.both = {part: cohort.layers(name, rows, Rows.BOTH) for part, name in shadowed.items()} if whole else {}
         spans = {part: cohort.span(name) for part, name in columns.items()}
+        start, end = min(s.start for s in spans.values()), max(s.stop for s in spans.values())
+        self.all_grad = cohort.grad[rows, start:end]  # the parts of one network lie side by side
         self.grad = {part: cohort.grad[rows, span] for part, span in spans.items()}
         self.pairs = [(cohort.target[rows, spans[part]], cohort.value[rows, spans[part]]) for part in shadowed]
 
@@ -267,6 +269,19 @@ class RowsEngine:
         self.backward(ran, grad)
         self._move((optimizer,), max_norm)
 
+    def descend_all(
+        self,
+        optimizer: str,
+        outputs: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        max_norm: Tensor | None = None,
+        live: Sequence[bool] | None = None,
+    ) -> None:
+        """One optimiser step of the members that are live, given the gradients at outputs of `network`s."""
+        self._written.clear()
+        torch.autograd.backward(list(outputs), list(grads))
+        self._move((optimizer,), max_norm, live)
+
     def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:
         """One optimiser step of every member on its own entry of `loss` [N]; of several optimisers on [K, N]."""
         self._written.clear()
@@ -275,7 +290,7 @@ class RowsEngine:
         for step in (names,) if names in self._steps else tuple((name,) for name in names):
             self._move(step, max_norm)
 
-    def _move(self, optimizers: tuple[str, ...], max_norm: Tensor | None) -> None:
+    def _move(self, optimizers: tuple[str, ...], max_norm: Tensor | None, live: Sequence[bool] | None = None) -> None:
         columns, rule, units = self._steps[optimizers]
         for unit in units:
             for part in unit.columns:
@@ -284,8 +299,10 @@ class RowsEngine:
         rates = [self.hp[self._learning_rates[name]] for name in optimizers]
         with torch.no_grad():
             if max_norm is not None:
-                clip_rows(columns.grad, max_norm if max_norm.dim() == 0 or times == 1 else max_norm.repeat(times, 1))
-            RULES[rule.kind].step(columns, rates[0] if times == 1 else torch.cat(rates), rule)
+                limit = max_norm if max_norm.dim() == 0 or times == 1 else max_norm.repeat(times, 1)
+                for unit in units:  # each network by itself
+                    clip_rows(unit.all_grad, limit)
+            step_live(columns, rates[0] if times == 1 else torch.cat(rates), rule, live)
 
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
         """Move target networks: θ⁻ ← τ·θ + (1 − τ)·θ⁻ (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1)."""

@@ -104,7 +104,7 @@ def create_population(
         observation_space, action_space = spaces_from_dimensions(state_dim, action_dim, one_hot, is_discrete, INIT_HP)
     accepted = set(inspect.signature(cls.__init__).parameters)
     # Published defaults of this function that are not those of the classes.
-    defaults = {"vect_noise_dim": num_envs, "v_min": -100.0, "v_max": 100.0}
+    defaults = {"vect_noise_dim": num_envs, "num_envs": num_envs, "v_min": -100.0, "v_max": 100.0}
     arguments = {k: v for k, v in defaults.items() if k in accepted} | constructor_arguments(INIT_HP, accepted)
     if actor_network is not None:
         arguments["actor_network"] = actor_network

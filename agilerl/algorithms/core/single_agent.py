@@ -51,6 +51,7 @@ class RLAlgorithm(Playing):
 
     policy_class: type[EvolvableNetwork]
     normalize_images: bool
+    is_on_policy = False  # learns from its own rollouts alone
 
     def __init__(
         self,
@@ -118,6 +119,10 @@ class RLAlgorithm(Playing):
     def update_options(self) -> tuple[Any, ...]:
         """Options that `update` branches on; members of one cohort have them in common."""
         return ()
+
+    def update_interval(self) -> int:
+        """How often this agent learns; members of one cohort have it in common."""
+        return int(getattr(self, "learn_step", 1))
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """One update of every member in `engine`; of this agent only the options above may be read."""
@@ -222,6 +227,9 @@ class RLAlgorithm(Playing):
             What `learn_from` of the algorithm returns: the loss before the update, where nothing else is said.
         """
         return self.learn_from(experiences, *args, **kwargs)
+
+    # The `learn` of this package: a subclass whose own differs from it brings an algorithm that no engine runs.
+    published_learn = learn
 
     def learn_from(self, experiences: Any) -> Any:
         """What `learn` does; an algorithm that publishes further arguments or results overrides it.
