@@ -15,12 +15,13 @@ from agilerl.algorithms.checks import check_count, check_discount, check_network
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.algorithms.core.update import ModuleEngine, UpdateEngine, UpdateResult
+from agilerl.algorithms.core.update import ModuleEngine, UpdateEngine, UpdateResult, raw_output
 from agilerl.algorithms.ppo_experiences import buffer_from_experiences
 from agilerl.algorithms.ppo_learning import learn_rollout, make_rollout
 from agilerl.algorithms.ppo_solo import Recorder, SoloLearner
 from agilerl.components.rollout_batch import RolloutBatch
 from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.sequences import KINDS
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError, unknown_name
 from agilerl.losses.policy import approximate_kl, categorical_gradient, clipped_surrogate, clipped_value_loss
 from agilerl.modules.base import EvolvableModule
@@ -30,6 +31,7 @@ from agilerl.networks.distributions import ActionDistribution, distribution_of, 
 from agilerl.networks.value_networks import ValueNetwork
 from agilerl.rng import Purpose, seeds
 
+HiddenStates = dict[str, Tensor]
 POLICY_KEYS = ("squash_output", "log_std_init")  # of `net_config`, not for the critic
 SCHEDULES = ("constant", "linear")
 ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
@@ -145,6 +147,11 @@ class PPO(RLAlgorithm):
         self.normalize_images, self.net_config, self.share_encoders = normalize_images, net_config, bool(share_encoders)
         self.num_envs, self.use_rollout_buffer = int(num_envs), bool(use_rollout_buffer)
         self.rollout_buffer_config, self.recurrent = dict(rollout_buffer_config or {}), bool(recurrent)
+        self.bptt_sequence_type, self.max_seq_len = _sequence_type(bptt_sequence_type), max_seq_len
+        if max_seq_len is not None:
+            check_count("PPO", max_seq_len=max_seq_len)
+        self._hidden: HiddenStates | None = None  # of `collect_rollouts_recurrent`
+        self._playing: HiddenStates | None = None  # of evaluation
         self.lr_schedule, self.clip_schedule, self.clip_value_loss = lr_schedule, clip_schedule, bool(clip_value_loss)
         self.progress = 0.0
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=index))
@@ -156,6 +163,7 @@ class PPO(RLAlgorithm):
         )
         self.register_network_group(NetworkGroup(self.actor, policy=True))
         self.register_network_group(NetworkGroup(self.critic))
+        self.register_mutation_hook("follow_mutation")
 
     # --- construction ----------------------------------------------------------------------------------------------
 
@@ -165,6 +173,8 @@ class PPO(RLAlgorithm):
         arguments = checked_arguments(self.net_config, StochasticActor)
         if isinstance(self.action_space, gym.spaces.Box):
             arguments.setdefault("log_std_init", math.log(self.action_std_init))
+        if self.recurrent:
+            arguments["recurrent"] = True
         return StochasticActor(
             self.observation_space, self.action_space, device=self.device, random_seed=self.seed, **arguments
         )
@@ -176,6 +186,8 @@ class PPO(RLAlgorithm):
         arguments = checked_arguments(config, ValueNetwork)
         if isinstance(self.actor, EvolvableNetwork):
             arguments["scale_observations"] = self.actor.scale_observations
+        if self.recurrent:
+            arguments["recurrent"] = True
         own = int(seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[-1])
         return ValueNetwork(self.observation_space, device=self.device, random_seed=own, **arguments)
 
@@ -205,7 +217,7 @@ class PPO(RLAlgorithm):
         return {name: getattr(self, name) for name in dict.fromkeys([*names, *self.hp_config.names()])}
 
     def update_options(self) -> tuple[Any, ...]:
-        return self.distribution.kind, self.clip_value_loss
+        return self.distribution.kind, self.clip_value_loss, self.bptt_sequence_type, self.max_seq_len
 
     def update_interval(self) -> int:
         """Vector steps of a rollout."""
@@ -219,8 +231,9 @@ class PPO(RLAlgorithm):
     def update(self, engine: UpdateEngine, batch: RolloutBatch) -> UpdateResult:  # type: ignore[override]
         """One minibatch: L = L_clip + c_v L_v − c_e H (arXiv:1707.06347, eq. 9, as a loss)."""
         hp, weight = engine.hp, batch.weight
-        raw = engine.network("actor")(batch.obs)
-        value = engine.network("critic")(batch.obs).squeeze(-1)
+        inputs = {name: (batch.obs, *_hidden_of(name, batch.hidden)) for name in ("actor", "critic")}
+        raw, value = (_output(engine.network(name)(*inputs[name])) for name in ("actor", "critic"))
+        value = value.squeeze(-1)
         with torch.no_grad():
             clip = hp["clip_coef"] if self.clip_value_loss else None
             value_loss, of_value = clipped_value_loss(value, batch.value, batch.returns, clip, weight)
@@ -320,7 +333,8 @@ class PPO(RLAlgorithm):
 
     def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutBuffer:
         """An empty buffer for rollouts of this policy."""
-        return RolloutBuffer(steps, lanes, self.observation_space, self.action_space, num_legal=num_legal)
+        shapes = self.hidden_state_architecture
+        return RolloutBuffer(steps, lanes, self.observation_space, self.action_space, shapes, num_legal)
 
     def recorder(self, steps: int | None = None) -> Recorder:
         """What acts and fills this agent's rollout buffer, for one rollout of `steps` vector steps."""
@@ -341,6 +355,67 @@ class PPO(RLAlgorithm):
                 seeds(self.seed, Purpose.REPLAY, 1, generation=len(self.fitness), member=index)
             )
         return twin
+
+    # --- hidden states ---------------------------------------------------------------------------------------------
+
+    @property
+    def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
+        """Key of each part of the hidden state -> (layers, units); empty for a feed-forward policy."""
+        if not self.recurrent:
+            return {}
+        networks: dict[str, Any] = {"actor": self.actor, "critic": self.critic}
+        return {
+            f"{name}_{key}": shape
+            for name, network in networks.items()
+            for key, shape in network.hidden_state_architecture.items()
+        }
+
+    def get_initial_hidden_state(self, num_envs: int = 1) -> HiddenStates:
+        """Zeros [layers, E, units] under every key of `hidden_state_architecture`: the start of an episode."""
+        like = next(iter(self.policy_module().parameters())).detach()
+        shapes = self.hidden_state_architecture.items()
+        return {key: like.new_zeros(layers, num_envs, units) for key, (layers, units) in shapes}
+
+    def carry_hidden_state(self, hidden_state: HiddenStates) -> HiddenStates:
+        """Hidden states of running episodes, for the networks as the last architecture mutation left them."""
+        found: HiddenStates = {}
+        networks: dict[str, Any] = {"actor": self.actor, "critic": self.critic}
+        for name, network in networks.items():
+            (own,) = _hidden_of(name, hidden_state)
+            shapes = {key: (part.shape[0], part.shape[2]) for key, part in own.items()}
+            changed = shapes != network.hidden_state_architecture
+            kept = network.carry_hidden_state(own) if changed else own
+            found |= {f"{name}_{key}": part for key, part in kept.items()}
+        return found
+
+    def follow_mutation(self) -> None:
+        """Runs after every mutation: hidden states of running episodes follow networks that have changed."""
+        if self._hidden is None:
+            return
+        shapes = {key: (part.shape[0], part.shape[2]) for key, part in self._hidden.items()}
+        if shapes != self.hidden_state_architecture:
+            self._hidden = self.carry_hidden_state(self._hidden)
+
+    def sequence_limit(self, steps: int) -> int:
+        """Most steps of a training sequence, in a rollout of `steps`."""
+        encoder = getattr(self.actor, "encoder", None)
+        limit = self.max_seq_len or getattr(encoder, "max_seq_len", None) or steps
+        return min(int(limit), steps) if self.bptt_sequence_type != "maximum" else steps
+
+    def recur(self, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
+        """One step of both networks: (raw output [..., E, out], values [..., E], next hidden states), as constants."""
+        found: HiddenStates = {}
+        outputs = []
+        with torch.no_grad():
+            for name in ("actor", "critic"):
+                output, state = engine.frozen(name)(obs, *_hidden_of(name, hidden))
+                outputs.append(output)
+                found |= {f"{name}_{key}": part for key, part in state.items()}
+        return outputs[0], outputs[1].squeeze(-1), found
+
+    def begin_episodes(self) -> None:
+        """All environments that this agent is evaluated in begin an episode."""
+        self._playing = None
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
@@ -403,18 +478,19 @@ class PPO(RLAlgorithm):
     ) -> tuple[Any, ...]:
         """(action, log probability, entropy, value) for observations; sampled while `training`, else greedy.
 
+        A recurrent agent returns the next hidden state as a fifth.
+
         Args:
             obs: one observation or a batch [E, ...], numpy or torch.
             action_mask: [E, ΣA] or [ΣA], 1 = legal, for the discrete spaces.
+            hidden_state: of a recurrent agent, key -> [layers, E, units]; None starts an episode.
             training: the agent's own mode where it is not given.
 
         Returns:
             numpy arrays [E, *action_shape], [E], [E], [E]. Box actions are neither clipped nor scaled: see
             `environment_action`, which a loop of your own may call.
         """
-        with torch.no_grad():
-            outputs = self.policy_output(obs)
-            value = self.value_of(obs)
+        outputs, value, state = self._run(obs, hidden_state)
         mask = None
         if action_mask is not None:
             mask = np.array(np.broadcast_to(np.asarray(action_mask, bool), outputs.shape))
@@ -428,18 +504,41 @@ class PPO(RLAlgorithm):
             chosen = kind.mode(outputs, legal)
             action, log_prob = self._shaped(chosen), kind.log_prob(outputs, chosen, legal).cpu().numpy()
         entropy = -log_prob if kind.kind == "squashed" else kind.entropy(outputs, legal).cpu().numpy()
-        return action, log_prob, entropy, value
+        found = (action, log_prob, entropy, value.cpu().numpy())
+        return (*found, state) if self.recurrent else found
 
-    def value_of(self, obs: Any) -> np.ndarray:
-        """V(s) [E] by the agent's own modules."""
-        with torch.no_grad():
-            values: np.ndarray = self.critic(obs).squeeze(-1).cpu().numpy()
-        return values
+    def _run(self, obs: Any, hidden_state: Any = None) -> tuple[Tensor, Tensor, HiddenStates]:
+        """Raw output [E, out], values [E] and next hidden states by the agent's own modules, as constants."""
+        if not self.recurrent:
+            with torch.no_grad():
+                return self.policy_output(obs), raw_output(self.critic)(obs).squeeze(-1), {}
+        lanes = self.policy_network().preprocess(obs).shape[0]
+        hidden = self.get_initial_hidden_state(lanes) if hidden_state is None else dict(hidden_state)
+        return self.recur(ModuleEngine(self), obs, hidden)
 
     def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
-        with torch.no_grad():
-            outputs = self.policy_output(obs)
+        outputs, _, self._playing = self._run(obs, self._playing)
         return self.environment_action(self.greedy(outputs, mask))
+
+
+def _hidden_of(name: str, hidden: Mapping[str, Tensor]) -> tuple[HiddenStates, ...]:
+    """What a network takes beside observations: its own hidden state, where there is one."""
+    own = {key.removeprefix(f"{name}_"): part for key, part in hidden.items() if key.startswith(f"{name}_")}
+    return (own,) if own else ()
+
+
+def _output(found: Any) -> Tensor:
+    """The output of a network that may return its hidden state too."""
+    output: Tensor = found[0] if isinstance(found, tuple) else found
+    return output
+
+
+def _sequence_type(given: Any) -> str:
+    """The kind of sequence by name; an enum member counts by its value."""
+    name = str(getattr(given, "value", given)).lower()
+    if name not in KINDS:
+        raise ConfigError(unknown_name("bptt_sequence_type", name, KINDS))
+    return name
 
 
 def _legal(mask: np.ndarray | None, like: Tensor) -> Tensor | None:

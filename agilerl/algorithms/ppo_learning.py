@@ -5,7 +5,7 @@ Written once for a group of members and for one agent alone: who carries an upda
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from agilerl.algorithms.core.update import UpdateResult
 from agilerl.components.rollout_batch import EpochPlan, RolloutBatch, plan_epoch
 from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.sequences import sequences_of
 from agilerl.losses.returns import following_values, gae, standardised
 from agilerl.tree import map_leaves
 
@@ -41,6 +42,10 @@ class Member(Protocol):
     batch_size: int
     update_epochs: int
     target_kl: float | None
+    bptt_sequence_type: str
+
+    def sequence_limit(self, steps: int) -> int:
+        """Most steps of a sequence in a rollout of so many."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,65 @@ class Rollout:
                 None if legal is None else legal[k],
                 live=None if live.all() else tuple(live.tolist()),
             )
+
+
+@dataclass(frozen=True)
+class SequenceRollout(Rollout):
+    """Rollouts of recurrent members; a sample is a sequence.
+
+    Attributes:
+        samples: per member the numbers of its sequences.
+        sequences: per member [S, 3]: lane, first step, length. lanes: of one member.
+        hidden: key -> [N, T·E, layers, units] from before every step.
+    """
+
+    sequences: list[np.ndarray]
+    lanes: int
+    hidden: Mapping[str, Tensor]
+
+    def batches(self, plan: EpochPlan) -> Iterator[RolloutBatch]:
+        """The minibatches of one epoch; the steps of a minibatch's sequences count alike."""
+        count, members, _ = plan.rows.shape
+        chosen = np.stack([own[plan.rows[:, i]] for i, own in enumerate(self.sequences)], 1)  # [K, N, S, 3]
+        lane, start, length = (chosen[..., k, None] for k in range(3))
+        length = np.where(plan.weight[..., None] > 0, length, 0)
+        for k in range(count):
+            most = int(length[k].max())
+            offset = np.arange(most)
+            step = start[k] + np.minimum(offset, np.maximum(length[k] - 1, 0))
+            rows = step * self.lanes + lane[k] + self.size * np.arange(members)[:, None, None]  # [N, S, L]
+            real = offset < length[k]
+            weight = real / np.maximum(real.sum((1, 2), keepdims=True), 1)
+            live = plan.live[k]
+            yield self._batch(rows, weight.reshape(members, -1), None if live.all() else tuple(live.tolist()))
+
+    def _batch(self, rows: np.ndarray, weight: np.ndarray, live: tuple[bool, ...] | None) -> RolloutBatch:
+        members, sequences, length = rows.shape
+        device = self.numbers.device
+        index = torch.from_numpy(rows.reshape(-1)).to(device)
+        starts = torch.from_numpy(rows[:, :, 0].reshape(-1)).to(device)
+
+        def gather(x: Tensor) -> Tensor:
+            return x.flatten(0, 1).index_select(0, index).view(members, sequences * length, *x.shape[2:])
+
+        hidden = {
+            key: x.flatten(0, 1).index_select(0, starts).view(members, sequences, *x.shape[2:]).transpose(1, 2)
+            for key, x in self.hidden.items()
+        }
+        log_prob, value, advantage, returns = gather(self.numbers).unbind(-1)
+        return RolloutBatch(
+            map_leaves(gather, self.obs),
+            gather(self.action),
+            log_prob,
+            value,
+            advantage,
+            returns,
+            torch.from_numpy(weight).to(device, self.numbers.dtype),
+            None if self.legal is None else gather(self.legal),
+            hidden,
+            live,
+            length,
+        )
 
 
 def _unbound(obs: Any, gather: Any, count: int) -> list[Any]:
@@ -145,8 +209,17 @@ def make_rollout(
     scaled = standardised(advantage.flatten(1), weight)
     columns = (log_prob.flatten(1), value.flatten(1), scaled, returns.flatten(1))
     legal = merged(buffer.stored("legal")) if "legal" in buffer.fields else None
-    samples = [np.flatnonzero(row) for row in valid.flatten(1).numpy()]
-    return Rollout(obs, merged(buffer.stored("action")), torch.stack(columns, -1), legal, samples)
+    packed, action = torch.stack(columns, -1), merged(buffer.stored("action"))
+    if not buffer.hidden_state_architecture:
+        samples = [np.flatnonzero(row) for row in valid.flatten(1).numpy()]
+        return Rollout(obs, action, packed, legal, samples)
+    ends = (terminated | truncated).numpy()
+    longest, kind = members[0].sequence_limit(len(buffer)), members[0].bptt_sequence_type
+    sequences = [sequences_of(e, v, longest, kind) for e, v in zip(ends, valid.numpy(), strict=True)]
+    hidden = {key: merged(x).to(like.dtype) for key, x in buffer.stored("hidden").items()}
+    samples = [np.arange(len(own)) for own in sequences]
+    width = buffer.num_envs // count
+    return SequenceRollout(obs, action, packed, legal, samples, sequences, width, hidden)
 
 
 def _bootstrap(learner: GroupLearner, group: int, count: int, buffer: RolloutBuffer, value: Tensor) -> Tensor:

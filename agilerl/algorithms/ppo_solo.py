@@ -63,13 +63,22 @@ class Recorder:
         return self.buffer.full
 
     def restart(self) -> None:
-        """All lanes begin an episode: nothing to forget in a feed-forward policy."""
+        """All lanes begin an episode."""
+        self.agent._hidden = None
 
     def act(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         """Exploring actions for the environment, from observations [E, ...]."""
-        action, log_prob, _, value = self.agent.get_action(obs, action_mask=mask)
+        agent = self.agent
+        hidden = agent._hidden
+        if agent.recurrent and hidden is None:
+            hidden = agent.get_initial_hidden_state(self.buffer.num_envs)
+        action, log_prob, _, value, *state = agent.get_action(obs, action_mask=mask, hidden_state=hidden)
         self._now = {"obs": obs, "action": action, "log_prob": log_prob, "value": value, "legal": mask}
-        return self.agent.environment_action(action)
+        if state:
+            assert hidden is not None
+            self._now["hidden"] = {key: part.cpu().numpy() for key, part in hidden.items()}
+            agent._hidden = state[0]
+        return agent.environment_action(action)
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
         """What the last `act` led to."""
@@ -80,13 +89,25 @@ class Recorder:
             terminated=batch.terminated,
             truncated=batch.truncated,
             final_obs=batch.final_obs,
+            final_value=self._value(batch.final_obs) if batch.truncated.any() else None,
             valid=batch.mask,
             **self._now,
         )
+        if self.agent._hidden is not None:
+            begins = torch.from_numpy(batch.terminated | batch.truncated | ~batch.mask)
+            for part in self.agent._hidden.values():
+                part[:, begins.to(part.device)] = 0
+
+    def _value(self, obs: Any) -> np.ndarray | None:
+        """V [E] of what came after the last step; None where the observation alone tells it."""
+        if not self.agent.recurrent:
+            return None
+        value: np.ndarray = self.agent._run(obs, self.agent._hidden)[1].cpu().numpy()
+        return value
 
     def finish(self, obs: Any) -> None:
         """The rollout is complete; `obs` follows its last step."""
-        self.buffer.last_obs = obs
+        self.buffer.last_obs, self.buffer.last_value = obs, self._value(obs)
 
 
 def remember(agent: Any, buffer: RolloutBuffer, lanes: slice, most: int = 256) -> None:

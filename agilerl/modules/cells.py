@@ -36,6 +36,11 @@ def lstm_cell(x: Tensor, h: Tensor, c: Tensor, weights: CellWeights) -> tuple[Te
         (h', c'), shaped as h.
     """
     gates = dense(x, weights.input, weights.input_bias) + dense(h, weights.hidden, weights.hidden_bias)
+    return lstm_gates(gates, c)
+
+
+def lstm_gates(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """(h', c') of an LSTM from the sum of both products, gates [..., 4H] in the order i, f, g, o, and c [..., H]."""
     i, f, g, o = gates.chunk(4, dim=-1)
     new_c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(new_c), new_c
@@ -52,8 +57,14 @@ def gru_cell(x: Tensor, h: Tensor, weights: CellWeights) -> Tensor:
     Returns:
         h', shaped as h.
     """
-    r_x, z_x, n_x = dense(x, weights.input, weights.input_bias).chunk(3, dim=-1)
-    r_h, z_h, n_h = dense(h, weights.hidden, weights.hidden_bias).chunk(3, dim=-1)
+    of_input = dense(x, weights.input, weights.input_bias)
+    return gru_gates(of_input, dense(h, weights.hidden, weights.hidden_bias), h)
+
+
+def gru_gates(of_input: Tensor, of_hidden: Tensor, h: Tensor) -> Tensor:
+    """h' [..., H] of a GRU from both products [..., 3H], in the order r, z, n, and h."""
+    r_x, z_x, n_x = of_input.chunk(3, dim=-1)
+    r_h, z_h, n_h = of_hidden.chunk(3, dim=-1)
     z = torch.sigmoid(z_x + z_h)
     return (1 - z) * torch.tanh(n_x + torch.sigmoid(r_x + r_h) * n_h) + z * h
 

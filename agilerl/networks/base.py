@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 import torch
@@ -22,6 +22,8 @@ from agilerl.networks.encoders import encoder_config as full_encoder_config
 from agilerl.networks.hidden_state import WithHiddenState
 from agilerl.networks.latent import LatentWidth
 from agilerl.networks.observations import Preprocessor
+from agilerl.networks.parts import overrides
+from agilerl.networks.recurrence import module_parts, recurrent_parts, run_recurrent
 from agilerl.networks.spaces import space_from_json, space_to_json
 from agilerl.rng import Purpose, seeds
 
@@ -127,14 +129,41 @@ class EvolvableNetwork(WithHiddenState, LatentWidth):
         """Latent features [..., latent_dim]; a recurrent encoder starts an episode (see `features_with_state`)."""
         return self._encode(self.preprocess(obs))
 
-    def forward(self, obs: Any) -> Tensor:
-        """Output of the head [..., O] for observations with any leading axes; one observation gives a batch of one."""
-        return self.output(obs)
+    def forward(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
+        """Output of the head [..., O] for observations with any leading axes; one observation gives a batch of one.
 
-    def output(self, obs: Any) -> Tensor:
+        A recurrent network that is given the `hidden_state` [layers, S, H] of S sequences takes their observations
+        [S·L, ...], sequence by sequence, and returns (output [S·L, O], next hidden state).
+        """
+        return self.output(obs, hidden_state)
+
+    def output(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """As `forward` here; a subclass whose `forward` samples or rescales keeps this as the raw output."""
+        if hidden_state is not None:
+            self._recurrent_encoder()
+            return self.combine(module_parts(self), self.preprocess(obs), hidden_state)
         output: Tensor = self._head()(self.extract_features(obs))
         return output
+
+    def combine(self, parts: Mapping[str, Callable[[Tensor], Tensor]], *inputs: Any) -> Any:
+        """Of a recurrent network (output, next hidden state) from what runs its parts; see `run_recurrent`.
+
+        Without a hidden state every row starts an episode, and the output alone is returned.
+        """
+        encoder, x = self._recurrent_encoder(), inputs[0]
+        if len(inputs) > 1:
+            return run_recurrent(encoder, parts, *inputs)
+        shapes = encoder.hidden_state_architecture.items()
+        start = {k: x.new_zeros(*x.shape[:-2], layers, x.shape[-2], units) for k, (layers, units) in shapes}
+        return run_recurrent(encoder, parts, x, start)[0]
+
+    def dense_parts(self) -> dict[str, DenseStack] | None:
+        """The dense stacks of which the network consists: one ("") of a feed-forward one; None where it is more."""
+        if isinstance(self.encoder, EvolvableLSTM):
+            replaced = overrides(self, EvolvableNetwork, "output", "combine") or "head_net" not in self._modules
+            return None if replaced else recurrent_parts(self)
+        stack = self.dense_stack()
+        return None if stack is None else {"": stack}
 
     def _head(self) -> EvolvableMLP:
         head = self._modules.get("head_net")

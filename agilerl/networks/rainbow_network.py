@@ -112,7 +112,9 @@ class RainbowQNetwork(EvolvableNetwork):
         names = ("encoder", "head_net", "value_net") if self.dueling else ("encoder", "head_net")
         return {name: self._modules[name] for name in names}
 
-    def combine(self, parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor) -> Tensor:
+    def combine(  # type: ignore[override]
+        self, parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor
+    ) -> Tensor:
         """Logits [..., A, K] (values [..., A]) from what runs the parts; obs preprocessed [..., in]."""
         features = parts["encoder"](obs)
         values = parts["head_net"](features)
@@ -121,11 +123,11 @@ class RainbowQNetwork(EvolvableNetwork):
             values = parts["value_net"](features).unsqueeze(-2) + values - values.mean(-2, keepdim=True)
         return values if self.distributional else values.squeeze(-1)
 
-    def output(self, obs: Any) -> Tensor:
+    def output(self, obs: Any) -> Tensor:  # type: ignore[override]
         """Logits [..., A, K] over the atoms, or values [..., A] without `distributional`."""
         return self.combine(self._streams(), self.preprocess(obs))
 
-    def forward(self, obs: Any) -> Tensor:
+    def forward(self, obs: Any) -> Tensor:  # type: ignore[override]
         """Expected values [..., A]."""
         output = self.output(obs)
         return (output.softmax(-1) * self.support).sum(-1) if self.distributional else output

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from agilerl.algorithms.ppo_learning import learn_rollout, make_rollout
 from agilerl.algorithms.ppo_solo import remember
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.envs import trees
 from agilerl.envs.step import StepBatch, action_mask
-from agilerl.learners.fused import Learner
+from agilerl.learners.fused import Learner, Memory
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.training.options import LoopOptions
@@ -113,6 +114,7 @@ class OnPolicyGeneration:
         legal = self.num_actions if self._mask() is not None else 0
         groups = [group.members for group in learner.groups]
         self.collectors = [Collector(i, members, segment, legal) for i, members in enumerate(groups)]
+        self._memory = Memory(learner)
         self._like = next(iter(self.agents[0].policy_module().parameters()))
 
     def run(self) -> list[MemberTally]:
@@ -141,13 +143,8 @@ class OnPolicyGeneration:
         obs = trees.reshape(self.obs, len(self.agents), self.num_envs)
         mask = self._mask()
         grouped = None if mask is None else mask.reshape(len(self.agents), self.num_envs, -1)
-        parts = []
-        for members, raw in self.learner.outputs(obs):
-            rows: Any = slice(None) if len(members) == len(self.agents) else members
-            legal = None if grouped is None else grouped[rows]
-            action, log_prob = self.agents[members[0]].sample(raw, tuple(d[rows] for d in draws), legal)
-            parts.append((action.reshape(-1, *action.shape[2:]), log_prob.reshape(-1)))
-        taken = self._joined([action for action, _ in parts])
+        parts = [self._act(c, obs, draws, grouped) for c in self.collectors]
+        taken = self._joined([action for action, *_ in parts])
         active = None
         if len(acting) < len(self.collectors):
             active = np.zeros(self.lanes.num_lanes, bool)
@@ -157,7 +154,7 @@ class OnPolicyGeneration:
         self._count(batch, acting)
         reward = self.options.learned_reward(batch.reward)
         for collector in acting:
-            action, log_prob = parts[collector.group]
+            action, log_prob, value, hidden = parts[collector.group]
             collector.buffer.add(
                 collector.of(self.obs),
                 action,
@@ -165,15 +162,61 @@ class OnPolicyGeneration:
                 collector.of(batch.terminated),
                 collector.of(batch.truncated),
                 log_prob,
+                value,
                 final_obs=collector.of(batch.final_obs),
+                final_value=self._value(collector, batch.final_obs) if batch.truncated.any() else None,
                 valid=collector.of(batch.mask),
                 legal=None if mask is None else collector.of(mask),
+                hidden=hidden,
             )
+            self._begin(collector, batch)
         self.obs, self.info = batch.obs, batch.info
         for collector in acting:
             if collector.buffer.full:
                 self._learn(collector)
         self.segment.progress(sum(len(c.members) for c in acting) * self.num_envs)
+
+    def _act(
+        self, collector: Collector, obs: Any, draws: tuple[np.ndarray, ...], mask: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, dict[str, np.ndarray] | None]:
+        """(actions, log probabilities, values, hidden states before the step) of a group's lanes.
+
+        Values of feed-forward members are left for later: one pass then computes those of a whole rollout.
+        """
+        group = collector.group
+        rows: Any = slice(None) if isinstance(collector.lanes, slice) else collector.members
+        own = obs if isinstance(rows, slice) else trees.take(obs, rows)
+        hidden = value = None
+        if collector.agents[0].is_recurrent:
+            before = self._memory.of(group, own)
+            hidden = {key: part.transpose(0, 1).flatten(1, 2).cpu().numpy() for key, part in before.items()}
+            raw, values = self._memory.step(group, own)
+            value = values.flatten().cpu().numpy()
+        else:
+            raw = self.learner.outputs_of(group, own)
+        legal = None if mask is None else mask[rows]
+        action, log_prob = collector.agents[0].sample(raw, tuple(d[rows] for d in draws), legal)
+        return action.reshape(-1, *action.shape[2:]), log_prob.reshape(-1), value, hidden
+
+    def _value(self, collector: Collector, obs: Any) -> np.ndarray | None:
+        """V of what came after the last step; None for feed-forward members, whose observations tell it."""
+        if not collector.agents[0].is_recurrent:
+            return None
+        own = trees.reshape(collector.of(obs), len(collector.members), self.num_envs)
+        hidden = self._memory.of(collector.group, own)
+        value: np.ndarray = self.learner.recur(collector.group, own, hidden)[1].flatten().cpu().numpy()
+        return value
+
+    def _begin(self, collector: Collector, batch: StepBatch) -> None:
+        """Hidden states of lanes in which an episode begins start at zero."""
+        hidden = self._memory.hidden[collector.group]
+        begins = collector.of(batch.terminated | batch.truncated | ~batch.mask)
+        if hidden is None or not begins.any():
+            return
+        rows = torch.from_numpy(begins).view(len(collector.members), 1, -1, 1)
+        self._memory.hidden[collector.group] = {
+            key: part.masked_fill(rows.to(part.device), 0) for key, part in hidden.items()
+        }
 
     def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
         """Actions of all lanes, from those of each group."""
@@ -195,6 +238,7 @@ class OnPolicyGeneration:
     def _learn(self, collector: Collector) -> None:
         buffer = collector.buffer
         buffer.last_obs = collector.of(self.obs)
+        buffer.last_value = self._value(collector, self.obs)
         rollout = make_rollout(self.learner, collector.group, collector.agents, buffer, self._like)
         rngs = [self._minibatches[i] for i in collector.members]
         reports = learn_rollout(self.learner, collector.group, collector.agents, rollout, rngs)

@@ -98,7 +98,7 @@ def test_an_unknown_algorithm_names_the_nearest_and_a_later_one_says_so() -> Non
     with pytest.raises(
         NotAvailableYetError, match=r"CQN is not available in this version\. fix: use one of: DDPG, DQN"
     ):
-        manifest_from({"algorithm": "ppo"})
+        manifest_from({"algorithm": "cqn"})
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:

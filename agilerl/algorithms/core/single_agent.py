@@ -53,6 +53,11 @@ class RLAlgorithm(Playing):
     normalize_images: bool
     is_on_policy = False  # learns from its own rollouts alone
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether acting needs more than the observation: a hidden state that goes through an episode."""
+        return bool(getattr(self, "recurrent", False))
+
     def __init__(
         self,
         observation_space: gym.Space[Any],
