@@ -21,6 +21,7 @@ from agilerl.algorithms.ppo_learning import learn_rollout, make_rollout
 from agilerl.algorithms.ppo_solo import Recorder, SoloLearner
 from agilerl.components.rollout_batch import RolloutBatch
 from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.running import RunningMeanStd
 from agilerl.components.sequences import KINDS
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError, unknown_name
 from agilerl.losses.policy import approximate_kl, categorical_gradient, clipped_surrogate, clipped_value_loss
@@ -71,9 +72,12 @@ class PPO(RLAlgorithm):
         seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
         lr_schedule, clip_schedule: "constant", or "linear" to 0 over the budget of a training function.
         clip_value_loss: False leaves the value loss unclipped.
+        normalize_observations: shift and scale observations by their running mean and deviation, which move after each
+            rollout and are saved with the networks.
 
     Attributes:
         progress: share of the budget that is used up, for the schedules; training functions set it.
+        observation_statistics: mean, var and count of the observations learned from, with `normalize_observations`.
     """
 
     policy_class = StochasticActor
@@ -117,6 +121,7 @@ class PPO(RLAlgorithm):
         lr_schedule: str = "constant",
         clip_schedule: str = "constant",
         clip_value_loss: bool = True,
+        normalize_observations: bool = False,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         try:
@@ -158,6 +163,11 @@ class PPO(RLAlgorithm):
         self._rollout_buffer: RolloutBuffer | None = None
         self.actor = self._make_actor(actor_network)
         self.critic = self._make_critic(critic_network)
+        self.normalize_observations = bool(normalize_observations)
+        self.observation_statistics: dict[str, Any] = {}
+        if self.normalize_observations:
+            for network in self._reading():
+                network.normalize_observations = True
         self.optimizer = OptimizerWrapper(
             optim.Adam, [self.actor, self.critic], lr=self.lr, optimizer_kwargs={"eps": ADAM_EPS}, lr_name="lr"
         )
@@ -190,6 +200,31 @@ class PPO(RLAlgorithm):
             arguments["recurrent"] = True
         own = int(seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[-1])
         return ValueNetwork(self.observation_space, device=self.device, random_seed=own, **arguments)
+
+    def _reading(self) -> list[EvolvableNetwork]:
+        """The networks that read observations."""
+        return [n for n in (self.actor, self.critic) if isinstance(n, EvolvableNetwork)]
+
+    def running_statistics(self) -> RunningMeanStd:
+        """Those of the observations learned from so far."""
+        statistics = RunningMeanStd(epsilon=1e-8)
+        if self.observation_statistics:
+            statistics.load_state({**self.observation_statistics, "epsilon": 1e-8})
+        return statistics
+
+    def take_statistics(self, statistics: RunningMeanStd) -> None:
+        """Normalise observations by these from now on."""
+        state = statistics.state()
+        self.observation_statistics = {name: state[name] for name in ("mean", "var", "count")}
+        for network in self._reading():
+            network.set_observation_statistics(state["mean"], state["var"])
+
+    def encoder_inputs(self, obs: Any) -> np.ndarray:
+        """Observations [..., ...] as rows [B, I] of what the statistics are of."""
+        with torch.no_grad():
+            inputs = self.policy_network().encoder_input(obs)
+        rows: np.ndarray = inputs.flatten(0, -2).double().cpu().numpy()
+        return rows
 
     @property
     def distribution(self) -> ActionDistribution:
@@ -316,6 +351,10 @@ class PPO(RLAlgorithm):
         rollout = make_rollout(learner, 0, [self], buffer, like)
         (report,) = learn_rollout(learner, 0, [self], rollout, [self._minibatches])
         learner.finish(buffer)
+        if self.normalize_observations:
+            statistics = self.running_statistics()
+            statistics.update(self.encoder_inputs(buffer.stored("obs")))
+            self.take_statistics(statistics)
         return report.mean_loss
 
     @property

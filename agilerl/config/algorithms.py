@@ -98,6 +98,7 @@ PPO_KEYS: AlgorithmKeys = {
     "lr_schedule": (Literal["constant", "linear"], "constant"),
     "clip_schedule": (Literal["constant", "linear"], "constant"),
     "clip_value_loss": (bool, True),
+    "normalize_observations": (bool, False),  # by running statistics, which are saved with the policy
 }
 
 ALGORITHMS: dict[str, AlgorithmKeys] = {

@@ -64,8 +64,7 @@ class FusedLearner:
             bindings.append(binding)
             names = tuple(agent.update_hyperparameters())
             policy = agent.policy_network()
-            read = (policy.scale_observations, policy.normalize_images)
-            options = (read, names, agent.update_interval(), *agent.update_options())
+            options = (policy.reading(), names, agent.update_interval(), *agent.update_options())
             key = (type(agent), binding.signature(), options)
             by_key.setdefault(key, []).append(position)
         self.groups = [self._make_group(members, bindings) for members in by_key.values()]

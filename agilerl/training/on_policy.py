@@ -11,6 +11,7 @@ import torch
 from agilerl.algorithms.ppo_learning import learn_rollout, make_rollout
 from agilerl.algorithms.ppo_solo import remember
 from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.running import RunningMeanStd
 from agilerl.envs import trees
 from agilerl.envs.step import StepBatch, action_mask
 from agilerl.learners.fused import Learner, Memory
@@ -115,6 +116,7 @@ class OnPolicyGeneration:
         groups = [group.members for group in learner.groups]
         self.collectors = [Collector(i, members, segment, legal) for i, members in enumerate(groups)]
         self._memory = Memory(learner)
+        self._statistics = _shared_statistics(self.agents)
         self._like = next(iter(self.agents[0].policy_module().parameters()))
 
     def run(self) -> list[MemberTally]:
@@ -125,6 +127,9 @@ class OnPolicyGeneration:
             draws = self._draw(count)
             for t in range(count):
                 self._step(start + t, tuple(d[t] for d in draws))
+        if self._statistics is not None:
+            for agent in self.agents:
+                agent.take_statistics(self._statistics)
         return self.tallies
 
     def _draw(self, count: int) -> tuple[np.ndarray, ...]:
@@ -171,9 +176,13 @@ class OnPolicyGeneration:
             )
             self._begin(collector, batch)
         self.obs, self.info = batch.obs, batch.info
-        for collector in acting:
-            if collector.buffer.full:
-                self._learn(collector)
+        due = [collector for collector in acting if collector.buffer.full]
+        for collector in due:
+            self._learn(collector)
+        if due:
+            self._normalise(due)
+            for collector in due:
+                collector.buffer.reset()
         self.segment.progress(sum(len(c.members) for c in acting) * self.num_envs)
 
     def _act(
@@ -247,4 +256,24 @@ class OnPolicyGeneration:
             self.tallies[member].loss_sum += report.loss
             lanes = slice(row * self.num_envs, (row + 1) * self.num_envs)
             remember(self.agents[member], buffer, lanes)
-        buffer.reset()
+
+    def _normalise(self, due: list[Collector]) -> None:
+        """Take what was learned from into the population's observation statistics.
+
+        Members get the new ones with the end of their own rollout: within a rollout nothing changes.
+        """
+        if self._statistics is None:
+            return
+        seen = [c.agents[0].encoder_inputs(c.buffer.stored("obs")) for c in due]
+        self._statistics.update(np.concatenate(seen))
+        for collector in due:
+            for agent in collector.agents:
+                agent.take_statistics(self._statistics)
+
+
+def _shared_statistics(agents: list[Any]) -> RunningMeanStd | None:
+    """The running statistics of a population: those of the member that has seen most; None where none is kept."""
+    if not getattr(agents[0], "normalize_observations", False):
+        return None
+    each: list[RunningMeanStd] = [agent.running_statistics() for agent in agents]
+    return max(each, key=lambda statistics: statistics.count)
