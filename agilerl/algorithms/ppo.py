@@ -29,6 +29,7 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import StochasticActor, rescale_action
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.distributions import ActionDistribution, distribution_of, masked_logits
+from agilerl.networks.shared import SharedActorCritic, ValueView
 from agilerl.networks.value_networks import ValueNetwork
 from agilerl.rng import Purpose, seeds
 
@@ -162,17 +163,34 @@ class PPO(RLAlgorithm):
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=index))
         self._rollout_buffer: RolloutBuffer | None = None
         self.actor = self._make_actor(actor_network)
-        self.critic = self._make_critic(critic_network)
+        if isinstance(self.actor, SharedActorCritic):
+            self.share_encoders = True
+            if critic_network is not None:
+                raise AlgorithmError(
+                    "PPO: with shared encoders the actor_network holds the value. fix: no critic_network."
+                )
+        elif self.share_encoders:
+            raise AlgorithmError(
+                "PPO: share_encoders=True needs a SharedActorCritic as actor_network; or leave it out."
+            )
+        else:
+            self.critic = self._make_critic(critic_network)
+        self.recurrent = bool(getattr(self.actor, "recurrent", self.recurrent))
         self.normalize_observations = bool(normalize_observations)
         self.observation_statistics: dict[str, Any] = {}
         if self.normalize_observations:
             for network in self._reading():
                 network.normalize_observations = True
         self.optimizer = OptimizerWrapper(
-            optim.Adam, [self.actor, self.critic], lr=self.lr, optimizer_kwargs={"eps": ADAM_EPS}, lr_name="lr"
+            optim.Adam,
+            [getattr(self, name) for name in self.networks],
+            lr=self.lr,
+            optimizer_kwargs={"eps": ADAM_EPS},
+            lr_name="lr",
         )
         self.register_network_group(NetworkGroup(self.actor, policy=True))
-        self.register_network_group(NetworkGroup(self.critic))
+        if not self.share_encoders:
+            self.register_network_group(NetworkGroup(self.critic))
         self.register_mutation_hook("follow_mutation")
 
     # --- construction ----------------------------------------------------------------------------------------------
@@ -185,9 +203,23 @@ class PPO(RLAlgorithm):
             arguments.setdefault("log_std_init", math.log(self.action_std_init))
         if self.recurrent:
             arguments["recurrent"] = True
-        return StochasticActor(
-            self.observation_space, self.action_space, device=self.device, random_seed=self.seed, **arguments
-        )
+        cls = SharedActorCritic if self.share_encoders else StochasticActor
+        return cls(self.observation_space, self.action_space, device=self.device, random_seed=self.seed, **arguments)
+
+    @classmethod
+    def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
+        kind = SharedActorCritic if spec.get("class") == "SharedActorCritic" else StochasticActor
+        return kind.from_spec(spec, device=device)
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """Names of the networks: the policy's, and the critic's where it has an encoder of its own."""
+        return ("actor",) if self.share_encoders else ("actor", "critic")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "critic" and self.__dict__.get("share_encoders"):
+            return ValueView(self.__dict__["actor"])  # no network of its own: nothing to register, clone or save
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def _make_critic(self, given: Any) -> EvolvableModule:
         if given is not None:
@@ -203,7 +235,7 @@ class PPO(RLAlgorithm):
 
     def _reading(self) -> list[EvolvableNetwork]:
         """The networks that read observations."""
-        return [n for n in (self.actor, self.critic) if isinstance(n, EvolvableNetwork)]
+        return [n for n in map(self.__dict__.get, self.networks) if isinstance(n, EvolvableNetwork)]
 
     def running_statistics(self) -> RunningMeanStd:
         """Those of the observations learned from so far."""
@@ -252,7 +284,13 @@ class PPO(RLAlgorithm):
         return {name: getattr(self, name) for name in dict.fromkeys([*names, *self.hp_config.names()])}
 
     def update_options(self) -> tuple[Any, ...]:
-        return self.distribution.kind, self.clip_value_loss, self.bptt_sequence_type, self.max_seq_len
+        return (
+            self.share_encoders,
+            self.distribution.kind,
+            self.clip_value_loss,
+            self.bptt_sequence_type,
+            self.max_seq_len,
+        )
 
     def update_interval(self) -> int:
         """Vector steps of a rollout."""
@@ -261,21 +299,25 @@ class PPO(RLAlgorithm):
     def state_values(self, engine: UpdateEngine, obs: Any) -> Tensor:
         """V(s) [..., B] of prepared observations, as constants."""
         with torch.no_grad():
-            return engine.frozen("critic")(obs).squeeze(-1)
+            values: Tensor = engine.frozen(self.networks[-1])(obs)[..., -1]
+        return values
+
+    def _raw(self, outputs: Tensor) -> Tensor:
+        """The policy's raw output, of the first network's output [..., out]."""
+        return outputs[..., :-1] if self.share_encoders else outputs
 
     def update(self, engine: UpdateEngine, batch: RolloutBatch) -> UpdateResult:  # type: ignore[override]
         """One minibatch: L = L_clip + c_v L_v − c_e H (arXiv:1707.06347, eq. 9, as a loss)."""
         hp, weight = engine.hp, batch.weight
-        inputs = {name: (batch.obs, *_hidden_of(name, batch.hidden)) for name in ("actor", "critic")}
-        raw, value = (_output(engine.network(name)(*inputs[name])) for name in ("actor", "critic"))
-        value = value.squeeze(-1)
+        outputs = [_output(engine.network(name)(batch.obs, *_hidden_of(name, batch.hidden))) for name in self.networks]
         with torch.no_grad():
             clip = hp["clip_coef"] if self.clip_value_loss else None
+            value = outputs[-1][..., -1]
             value_loss, of_value = clipped_value_loss(value, batch.value, batch.returns, clip, weight)
-        actor_loss, entropy, kl, of_raw = self._policy_gradient(raw.detach(), batch, hp)
-        engine.descend_all(
-            "optimizer", (raw, value), (of_raw, hp["vf_coef"] * of_value), hp["max_grad_norm"], batch.live
-        )
+            of_value = (hp["vf_coef"] * of_value).unsqueeze(-1)
+        actor_loss, entropy, kl, of_raw = self._policy_gradient(self._raw(outputs[0].detach()), batch, hp)
+        grads = [torch.cat((of_raw, of_value), -1)] if self.share_encoders else [of_raw, of_value]
+        engine.descend_all("optimizer", outputs, grads, hp["max_grad_norm"], batch.live)
         flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
         loss = actor_loss + flat["vf_coef"] * value_loss - flat["ent_coef"] * entropy
         return UpdateResult(loss, actor_loss, kl=kl)
@@ -402,7 +444,7 @@ class PPO(RLAlgorithm):
         """Key of each part of the hidden state -> (layers, units); empty for a feed-forward policy."""
         if not self.recurrent:
             return {}
-        networks: dict[str, Any] = {"actor": self.actor, "critic": self.critic}
+        networks: dict[str, Any] = {name: getattr(self, name) for name in self.networks}
         return {
             f"{name}_{key}": shape
             for name, network in networks.items()
@@ -418,7 +460,7 @@ class PPO(RLAlgorithm):
     def carry_hidden_state(self, hidden_state: HiddenStates) -> HiddenStates:
         """Hidden states of running episodes, for the networks as the last architecture mutation left them."""
         found: HiddenStates = {}
-        networks: dict[str, Any] = {"actor": self.actor, "critic": self.critic}
+        networks: dict[str, Any] = {name: getattr(self, name) for name in self.networks}
         for name, network in networks.items():
             (own,) = _hidden_of(name, hidden_state)
             shapes = {key: (part.shape[0], part.shape[2]) for key, part in own.items()}
@@ -446,11 +488,11 @@ class PPO(RLAlgorithm):
         found: HiddenStates = {}
         outputs = []
         with torch.no_grad():
-            for name in ("actor", "critic"):
+            for name in self.networks:
                 output, state = engine.frozen(name)(obs, *_hidden_of(name, hidden))
                 outputs.append(output)
                 found |= {f"{name}_{key}": part for key, part in state.items()}
-        return outputs[0], outputs[1].squeeze(-1), found
+        return outputs[0], outputs[-1][..., -1], found
 
     def begin_episodes(self) -> None:
         """All environments that this agent is evaluated in begin an episode."""
@@ -468,7 +510,7 @@ class PPO(RLAlgorithm):
 
     def greedy(self, outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:  # type: ignore[override]
         """The most probable actions [..., *action_shape]; of Box the mean (its tanh where squashed)."""
-        return self._shaped(self.distribution.mode(outputs, _legal(mask, outputs)))
+        return self._shaped(self.distribution.mode(self._raw(outputs), _legal(mask, outputs)))
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
         """Standard normal numbers for Box, uniform ones for the discrete spaces, [*shape, ...]."""
@@ -486,7 +528,7 @@ class PPO(RLAlgorithm):
         self, outputs: Tensor, draws: tuple[np.ndarray, ...], mask: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """(actions [..., *action_shape] to store, their log probabilities [...])."""
-        kind, legal = self.distribution, _legal(mask, outputs)
+        kind, legal, outputs = self.distribution, _legal(mask, outputs), self._raw(outputs)
         action = kind.sample(outputs, torch.from_numpy(draws[0]).to(outputs), legal)
         log_prob: np.ndarray = kind.log_prob(outputs, action, legal).cpu().numpy()
         return self._shaped(action), log_prob
@@ -532,7 +574,7 @@ class PPO(RLAlgorithm):
         outputs, value, state = self._run(obs, hidden_state)
         mask = None
         if action_mask is not None:
-            mask = np.array(np.broadcast_to(np.asarray(action_mask, bool), outputs.shape))
+            mask = np.array(np.broadcast_to(np.asarray(action_mask, bool), self._raw(outputs).shape))
             if not mask.any(axis=-1).all():
                 raise ShapeError(f"{self.algo}.get_action got an action_mask that allows no action in some row")
         kind, legal = self.distribution, _legal(mask, outputs)
@@ -540,9 +582,9 @@ class PPO(RLAlgorithm):
             draws = self.draw_exploration(self._exploration, tuple(outputs.shape[:-1]))
             action, log_prob = self.sample(outputs, draws, mask)
         else:
-            chosen = kind.mode(outputs, legal)
-            action, log_prob = self._shaped(chosen), kind.log_prob(outputs, chosen, legal).cpu().numpy()
-        entropy = -log_prob if kind.kind == "squashed" else kind.entropy(outputs, legal).cpu().numpy()
+            chosen = kind.mode(self._raw(outputs), legal)
+            action, log_prob = self._shaped(chosen), kind.log_prob(self._raw(outputs), chosen, legal).cpu().numpy()
+        entropy = -log_prob if kind.kind == "squashed" else kind.entropy(self._raw(outputs), legal).cpu().numpy()
         found = (action, log_prob, entropy, value.cpu().numpy())
         return (*found, state) if self.recurrent else found
 
@@ -550,7 +592,8 @@ class PPO(RLAlgorithm):
         """Raw output [E, out], values [E] and next hidden states by the agent's own modules, as constants."""
         if not self.recurrent:
             with torch.no_grad():
-                return self.policy_output(obs), raw_output(self.critic)(obs).squeeze(-1), {}
+                outputs = self.policy_output(obs)
+                return outputs, outputs[..., -1] if self.share_encoders else raw_output(self.critic)(obs)[..., -1], {}
         lanes = self.policy_network().preprocess(obs).shape[0]
         hidden = self.get_initial_hidden_state(lanes) if hidden_state is None else dict(hidden_state)
         return self.recur(ModuleEngine(self), obs, hidden)

@@ -13,6 +13,11 @@ from agilerl.envs.pendulum import PendulumLanes
 FAST: dict[str | None, type[BatchLanes]] = {
     lanes.env_id: lanes
     for lanes in (
-        AcrobotLanes, CartPoleLanes, MaskedCartPoleLanes, MaskedPendulumLanes, MountainCarLanes, PendulumLanes,
+        AcrobotLanes,
+        CartPoleLanes,
+        MaskedCartPoleLanes,
+        MaskedPendulumLanes,
+        MountainCarLanes,
+        PendulumLanes,
     )
 }

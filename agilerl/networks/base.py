@@ -207,7 +207,10 @@ class EvolvableNetwork(WithHiddenState, LatentWidth):
     def dense_parts(self) -> dict[str, DenseStack] | None:
         """The dense stacks of which the network consists: one ("") of a feed-forward one; None where it is more."""
         if isinstance(self.encoder, EvolvableLSTM):
-            replaced = overrides(self, EvolvableNetwork, "output", "combine") or "head_net" not in self._modules
+            replaced = (
+                overrides(self, EvolvableNetwork, "output", "combine", "extract_features")
+                or "head_net" not in self._modules
+            )
             return None if replaced else recurrent_parts(self)
         stack = self.dense_stack()
         return None if stack is None else {"": stack}

@@ -19,6 +19,7 @@ from agilerl.networks.parts import dense_stacks, joined
 
 Run = Callable[[Tensor], Tensor]
 OUTPUT = "output"  # the part after the recurrent layers: the encoder's own output layer, and the head
+FEATURES = "features"  # the encoder's own output layer alone, in a network with several heads
 
 
 class _Fixed:
@@ -31,10 +32,13 @@ class _Fixed:
         return self._stack
 
 
-def recurrent_parts(network: Any) -> dict[str, DenseStack] | None:
+def recurrent_parts(network: Any, *heads: str) -> dict[str, DenseStack] | None:
     """The stacks of a recurrent network: `ih_k` and `hh_k` of each layer, then everything after them.
 
     The widths of the cells are in the stacks' ends, so that only members of equal hidden width share rows.
+
+    Args:
+        heads: names of the heads of a network with several: they and the features below them are parts then.
     """
     encoder = network.encoder
     if type(encoder).run is not EvolvableLSTM.run or not is_untouched(network):
@@ -48,8 +52,11 @@ def recurrent_parts(network: Any) -> dict[str, DenseStack] | None:
         found[f"hh_{k}"] = _single(DenseLayer(size, rows), layer.weight_hh, layer.bias_hh)
     output = model.get_submodule("linear_output")
     first = _single(DenseLayer(size, encoder.num_outputs, encoder.output_activation), output.weight, output.bias)
-    head = network.head_net.dense_stack()
-    found[OUTPUT] = _Fixed(None if head is None else joined({"first": first.dense_stack(), "head": head}))
+    if heads:
+        found |= {FEATURES: first, **{name: network.get_submodule(name) for name in heads}}
+    else:
+        head = network.head_net.dense_stack()
+        found[OUTPUT] = _Fixed(None if head is None else joined({"first": first.dense_stack(), "head": head}))
     return dense_stacks(network, found)
 
 
@@ -60,7 +67,7 @@ def _single(layer: DenseLayer, weight: Any, bias: Any) -> Any:
 def module_parts(network: Any) -> dict[str, Run]:
     """What runs each part with the network's own modules."""
     encoder = network.encoder
-    found: dict[str, Run] = {OUTPUT: lambda features: network.head_net(encoder.finish(features))}
+    found: dict[str, Run] = {OUTPUT: lambda x: network.head_net(encoder.finish(x)), FEATURES: encoder.finish}
     for k in range(encoder.num_layers):
         layer = encoder.model.get_submodule(f"lstm_{k}")
         found[f"ih_{k}"] = lambda x, own=layer: torch.nn.functional.linear(x, own.weight_ih, own.bias_ih)  # type: ignore[misc]

@@ -184,7 +184,7 @@ def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], devi
         spec: what `agent.policy_spec()` returned. state: what `agent.policy_state()` returned.
     """
     cls = find_algorithm(spec["algo"])
-    network = cls.policy_class.from_spec(spec["network"], device=check_device(device))
+    network = cls.policy_from_spec(spec["network"], check_device(device))
     network.load_state_dict(dict(state))
     accepted = set(inspect.signature(cls.__init__).parameters)
     values = {k: v for k, v in spec["hyperparameters"].items() if k in accepted}

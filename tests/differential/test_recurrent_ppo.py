@@ -33,8 +33,8 @@ def make(member: int, cell: str, **more: Any) -> PPO:
     }
     arguments = {**HYPER[member], "net_config": config, "recurrent": True, "max_seq_len": 4, "seed": member, **more}
     agent = PPO(OBS, gym.spaces.Discrete(2), member, num_envs=LANES, learn_step=STEPS * LANES, **arguments)
-    agent.actor.double()
-    agent.critic.double()
+    for name in agent.networks:
+        getattr(agent, name).double()
     return agent
 
 
@@ -95,14 +95,16 @@ def unrolled(network: Any, obs: torch.Tensor, hidden: dict[str, torch.Tensor], l
     """Outputs of one sequence, one step at a time."""
     outputs = []
     for t in range(length):
-        out, hidden = network.output_with_state(obs[t : t + 1], hidden)
+        features, hidden = network.features_with_state(obs[t : t + 1], hidden)
+        heads = [network.head_net, *([network.value_net] if "value_net" in network._modules else [])]
+        out = torch.cat([head(features) for head in heads], -1)
         outputs.append(out)
     return torch.cat(outputs)
 
 
 def plain(agent: PPO, buffers: list[RolloutBuffer], member: int) -> None:
     """Sequence by sequence, step by step, with torch's own optimiser; advantages are those of the feed-forward test."""
-    nets = {"actor": agent.actor, "critic": agent.critic}
+    nets = {name: getattr(agent, name) for name in agent.networks}
     adam = torch.optim.Adam([p for net in nets.values() for p in net.parameters()], lr=agent.lr, eps=1e-5)
     like = next(agent.actor.parameters())
     for number, buffer in enumerate(buffers):
@@ -125,8 +127,8 @@ def plain(agent: PPO, buffers: list[RolloutBuffer], member: int) -> None:
                         }
                         for name in nets
                     }
-                    policy = Categorical(logits=unrolled(agent.actor, obs, hidden["actor"], length))
-                    value = unrolled(agent.critic, obs, hidden["critic"], length)[:, 0]
+                    outputs = [unrolled(net, obs, hidden[name], length) for name, net in nets.items()]
+                    policy, value = Categorical(logits=agent._raw(outputs[0])), outputs[-1][:, -1]
                     log_prob, c = policy.log_prob(action), agent.clip_coef
                     ratio = (log_prob - old).exp()
                     near = before + (value - before).clamp(-c, c)
@@ -146,12 +148,16 @@ def plain(agent: PPO, buffers: list[RolloutBuffer], member: int) -> None:
 
 
 def parameters(agents: list[PPO]) -> list[torch.Tensor]:
-    return [torch.cat([p.detach().flatten() for net in (a.actor, a.critic) for p in net.parameters()]) for a in agents]
+    found = []
+    for agent in agents:
+        nets = [getattr(agent, name) for name in agent.networks]
+        found.append(torch.cat([p.detach().flatten() for net in nets for p in net.parameters()]))
+    return found
 
 
-@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-def test_recurrent_ppo_is_the_same_on_every_path(cell: str) -> None:
-    agents = [make(i, cell) for i in range(MEMBERS)]
+@pytest.mark.parametrize(("cell", "share"), [("LSTM", False), ("GRU", False), ("LSTM", True)])
+def test_recurrent_ppo_is_the_same_on_every_path(cell: str, share: bool) -> None:
+    agents = [make(i, cell, share_encoders=share) for i in range(MEMBERS)]
     rng = np.random.default_rng(3)
     buffers = [collect(SequentialLearner(agents), agents, rng) for _ in range(ROLLOUTS)]
     sequential, alone, textbook = ([a.clone() for a in agents] for _ in range(3))

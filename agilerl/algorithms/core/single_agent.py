@@ -100,6 +100,11 @@ class RLAlgorithm(Playing):
         for network in reading:
             network.normalize_images = self.normalize_images
 
+    @classmethod
+    def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
+        """The policy network that a saved `spec` describes, with fresh weights."""
+        return cls.policy_class.from_spec(spec, device=device)
+
     # --- population engine ---------------------------------------------------------------------------------------
 
     def policy_network(self) -> EvolvableNetwork:
