@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import numpy as np
+import torch
 from torch import Tensor
 
+from agilerl.algorithms.core.observations import check_discrete_actions
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.envs import trees
 from agilerl.errors import ShapeError, warn_once
@@ -54,7 +57,7 @@ def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutBuffer:
         cut = np.zeros(lanes, bool) if truncateds is None else np.asarray(_array(truncateds[t]), bool).reshape(-1)
         buffer.add(
             _batched(space, observations[t], lanes),
-            _array(given["actions"][t]).reshape(lanes, *agent.action_shape),
+            _actions(agent, given["actions"][t], lanes),
             rewards[t],
             np.asarray(dones[t + 1], bool).reshape(-1) & ~cut,
             cut,
@@ -107,6 +110,24 @@ def _flags(dones: Sequence[Any], next_done: Any, steps: int) -> list[Any]:
 
 def _array(x: Any) -> np.ndarray:
     return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+
+
+def _actions(agent: PPO, given: Any, lanes: int) -> np.ndarray:
+    """Stored actions [E, *action_shape], as integers where they are numbers of choices.
+
+    Raises:
+        ShapeError: another number of them, or numbers of no choice.
+    """
+    space, found = agent.action_space, _array(given)
+    wanted = (lanes, *agent.action_shape)
+    if found.size != np.prod(wanted, dtype=int):
+        raise ShapeError(
+            f"PPO.learn got actions of shape {found.shape}; expected {wanted}, as get_action returned them."
+        )
+    found = found.reshape(wanted)
+    if isinstance(space, gym.spaces.Discrete):
+        check_discrete_actions(torch.as_tensor(found), int(space.n), "PPO.learn")
+    return found.astype(np.int64) if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete) else found
 
 
 def _batched(space: Any, obs: Any, lanes: int) -> Any:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
+from agilerl.modules.base import EvolvableModule
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.spec import DenseStack
 from agilerl.networks.actors import StochasticActor
@@ -26,8 +28,28 @@ class SharedActorCritic(TwoHeads, StochasticActor):
     samples from the policy, as of `StochasticActor`, whose arguments it takes.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        encoder_cls: type[EvolvableModule] | None = None,
+        encoder_config: Any = None,
+        head_config: Any = None,
+        min_latent_dim: int = 8,
+        max_latent_dim: int = 128,
+        latent_dim: int = 64,
+        simba: bool = False,
+        recurrent: bool = False,
+        device: str | torch.device = "cpu",
+        random_seed: int | None = None,
+        scale_observations: bool = False,
+        squash_output: bool = False,
+        log_std_init: float = 0.0,
+    ) -> None:
+        super().__init__(
+            observation_space, action_space, encoder_cls, encoder_config, head_config, min_latent_dim, max_latent_dim,
+            latent_dim, simba, recurrent, device, random_seed, scale_observations, squash_output, log_std_init,
+        )  # fmt: skip
         self.build_value_head(1)
 
     def combine(self, parts: Mapping[str, Run], *inputs: Any) -> Any:
