@@ -23,7 +23,7 @@ from agilerl.components.rollout_batch import RolloutBatch
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.running import RunningMeanStd
 from agilerl.components.sequences import KINDS
-from agilerl.errors import AlgorithmError, ConfigError, ShapeError, unknown_name
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, ShapeError, unknown_name
 from agilerl.losses.policy import approximate_kl, categorical_gradient, clipped_surrogate, clipped_value_loss
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import StochasticActor, rescale_action
@@ -65,7 +65,7 @@ class PPO(RLAlgorithm):
         num_envs: lanes of the vector environment; training sets it to those of its environment.
         use_rollout_buffer: accepted for compatibility; `learn()` reads the buffer that `collect_rollouts` filled either
             way.
-        rollout_buffer_config: further arguments of the rollout buffer.
+        rollout_buffer_config: not carried out yet.
         recurrent: recurrent encoders; see `max_seq_len`.
         device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
         bptt_sequence_type: "chunked", "maximum" or "fifty_percent_overlap": how episodes are cut into sequences.
@@ -152,7 +152,12 @@ class PPO(RLAlgorithm):
         self.max_grad_norm, self.target_kl, self.update_epochs = max_grad_norm, target_kl, int(update_epochs)
         self.normalize_images, self.net_config, self.share_encoders = normalize_images, net_config, bool(share_encoders)
         self.num_envs, self.use_rollout_buffer = int(num_envs), bool(use_rollout_buffer)
-        self.rollout_buffer_config, self.recurrent = dict(rollout_buffer_config or {}), bool(recurrent)
+        if rollout_buffer_config:
+            raise NotAvailableYetError(
+                "PPO(rollout_buffer_config=) is not carried out by this version: the buffer follows from the agent's "
+                "own arguments. fix: leave it out."
+            )
+        self.rollout_buffer_config, self.recurrent = rollout_buffer_config, bool(recurrent)
         self.bptt_sequence_type, self.max_seq_len = _sequence_type(bptt_sequence_type), max_seq_len
         if max_seq_len is not None:
             check_count("PPO", max_seq_len=max_seq_len)

@@ -289,7 +289,7 @@ def test_what_learns_from_replay_is_sent_to_the_other_function() -> None:
 
     env = make_vect_envs("CartPole-v1", num_envs=2)
     pop = DQN.population(1, env.single_observation_space, env.single_action_space, seed=1, net_config=NET)
-    with pytest.raises(AlgorithmError, match="learns from replay, not from rollouts. fix: train_off_policy"):
+    with pytest.raises(AlgorithmError, match="learns from replay, not from rollouts"):
         train_on_policy(env, "CartPole-v1", pop=pop)
     with pytest.raises(AlgorithmError, match="the population is empty"):
         train_on_policy(env, "CartPole-v1", pop=[])
