@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +41,33 @@ def lstm_cell(x: Tensor, h: Tensor, c: Tensor, weights: CellWeights) -> tuple[Te
 
 def lstm_gates(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """(h', c') of an LSTM from the sum of both products, gates [..., 4H] in the order i, f, g, o, and c [..., H]."""
-    i, f, g, o = gates.chunk(4, dim=-1)
-    new_c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(new_c), new_c
+    result: tuple[Tensor, Tensor] = _LSTMGates.apply(gates, c)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _LSTMGates(torch.autograd.Function):
+    """The elementwise part of an LSTM step, with its derivative in closed form: a third of autograd's calls."""
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        opened = torch.sigmoid(gates)
+        i, f, _, o = opened.chunk(4, dim=-1)
+        g = torch.tanh(gates.chunk(4, dim=-1)[2])
+        new_c = torch.addcmul(f * c, i, g)
+        squashed = torch.tanh(new_c)
+        ctx.save_for_backward(opened, g, c, squashed)
+        return o * squashed, new_c
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        of_h, of_c = grads
+        opened, g, c, squashed = ctx.saved_tensors
+        i, f, _, o = opened.chunk(4, dim=-1)
+        of_c = torch.addcmul(of_c, of_h * o, 1 - squashed * squashed)
+        into = torch.cat((of_c * g, of_c * c, of_c * i, of_h * squashed), -1)
+        slope = opened - opened * opened
+        slope.chunk(4, dim=-1)[2].copy_(1 - g * g)
+        return into.mul_(slope), of_c * f
 
 
 def gru_cell(x: Tensor, h: Tensor, weights: CellWeights) -> Tensor:
