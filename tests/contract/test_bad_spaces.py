@@ -32,16 +32,16 @@ def made(algo: str, observations: Any = VECTOR, actions: Any = CHOICE) -> Any:
 # --- an algorithm that cannot take a space
 
 WRONG_ACTIONS = [
-    ("DQN", BOX, ["DQN needs Discrete or MultiDiscrete actions", "Box", "for Box actions one of: DDPG, SAC, TD3"]),
+    ("DQN", BOX, ["DQN needs Discrete or MultiDiscrete actions", "Box", "for Box actions one of: DDPG, PPO, SAC, TD3"]),
     (
         "Rainbow DQN",
         BOX,
-        ["RainbowDQN needs Discrete or MultiDiscrete actions", "for Box actions one of: DDPG, SAC, TD3"],
+        ["RainbowDQN needs Discrete or MultiDiscrete actions", "for Box actions one of: DDPG, PPO, SAC, TD3"],
     ),
-    ("TD3", CHOICE, ["TD3 needs Box actions; got Discrete(2)", "one of: DQN, RainbowDQN, SAC"]),
-    ("DDPG", CHOICE, ["DDPG needs Box actions; got Discrete(2)", "one of: DQN, RainbowDQN, SAC"]),
-    ("SAC", spaces.MultiDiscrete([2, 3]), ["got MultiDiscrete([2 3])", "one of: DQN, RainbowDQN"]),
-    ("SAC", spaces.MultiBinary(3), ["SAC needs Box or Discrete actions; got MultiBinary(3)", "no algorithm of this"]),
+    ("TD3", CHOICE, ["TD3 needs Box actions; got Discrete(2)", "one of: DQN, PPO, RainbowDQN, SAC"]),
+    ("DDPG", CHOICE, ["DDPG needs Box actions; got Discrete(2)", "one of: DQN, PPO, RainbowDQN, SAC"]),
+    ("SAC", spaces.MultiDiscrete([2, 3]), ["got MultiDiscrete([2 3])", "one of: DQN, PPO, RainbowDQN"]),
+    ("SAC", spaces.MultiBinary(3), ["SAC needs Box or Discrete actions; got MultiBinary(3)", "one of: PPO"]),
     ("TD3", PARTS, ["TD3 needs Box actions; got Dict(", "no algorithm of this version takes Dict actions"]),
     ("SAC", spaces.Box(-np.inf, np.inf, (2,)), ["SAC needs bounded actions", "infinite bounds in 2 of 2 components"]),
     ("SAC", spaces.Discrete(3, start=1), ["SAC numbers actions from 0; got Discrete(3, start=1)"]),
@@ -82,8 +82,8 @@ class Worded(gym.Env[Any, int]):
 
 def test_training_names_the_environment_too(tmp_path: Path) -> None:
     for env, algo, words in (
-        ("Pendulum-v1", "DQN", ["Pendulum-v1: DQN needs Discrete or MultiDiscrete actions", "DDPG, SAC, TD3"]),
-        ("CartPole-v1", "TD3", ["CartPole-v1: TD3 needs Box actions", "DQN, RainbowDQN, SAC"]),
+        ("Pendulum-v1", "DQN", ["Pendulum-v1: DQN needs Discrete or MultiDiscrete actions", "DDPG, PPO, SAC, TD3"]),
+        ("CartPole-v1", "TD3", ["CartPole-v1: TD3 needs Box actions", "DQN, PPO, RainbowDQN, SAC"]),
         (Worded, "DQN", ["Worded: DQN cannot read Dict("]),
     ):
         with pytest.raises(AlgorithmError) as caught:
@@ -97,7 +97,7 @@ def test_the_command_line_names_the_environment_too(tmp_path: Path, monkeypatch:
     assert result.exit_code != 0
     said = " ".join((result.output + str(getattr(result, "stderr", ""))).split())
     assert "Pendulum-v1: DQN needs Discrete or MultiDiscrete actions" in said
-    assert "DDPG, SAC, TD3" in said
+    assert "DDPG, PPO, SAC, TD3" in said
     assert "Traceback" not in said
 
 
