@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
@@ -117,6 +118,8 @@ def _obeying_sigterm(run: Callable[[], Run]) -> Run:
         if error.signum == signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM) from None
         raise
+    if ended.interrupted and ended.path is not None:
+        print(f"stopped; agilerl.resume({str(ended.path)!r}) goes on", file=sys.stderr)
     if ended.signal == signal.SIGTERM:
         raise SystemExit(128 + signal.SIGTERM)
     return ended

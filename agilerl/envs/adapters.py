@@ -84,6 +84,11 @@ class VectorLanes:
                 )
         return obs
 
+    def resume(self, ended: np.ndarray) -> None:
+        """Go on where other lanes over this environment stopped: `ended` [L] says which ended in their last step."""
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self._resets_now = np.asarray(ended, dtype=bool).reshape(self.num_lanes).copy()
+
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
         """Step every lane; see `protocol.Lanes.step`."""
         obs, reward, terminated, truncated, info = self._call("step()", self.env.step, actions)

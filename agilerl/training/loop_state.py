@@ -19,8 +19,9 @@ _COUNTERS = (
 )  # fmt: skip
 
 
-def check_savable(population: Sequence[Any]) -> None:
-    """AlgorithmError for an agent that cannot be saved."""
+def check_savable(population: Sequence[Any]) -> list[str]:
+    """What of the agents will not be saved; AlgorithmError for an agent that cannot be saved at all."""
+    lost: dict[str, None] = {}
     for agent in population:
         if not all(callable(getattr(agent, name, None)) for name in ("run_state", "load_run_state", "clone")):
             raise AlgorithmError(
@@ -28,6 +29,10 @@ def check_savable(population: Sequence[Any]) -> None:
                 "load_run_state(state), so a run with it cannot be saved. fix: derive it from EvolvableAlgorithm, "
                 "or train without saving."
             )
+        for name in getattr(agent, "unsaved_attributes", list)():
+            lost[f"{type(agent).__name__}.{name} is not saved: a resumed run has what the script makes. fix: plain "
+                 "data, or state() and load_state(state)."] = None  # fmt: skip
+    return list(lost)
 
 
 def members_of(loop: TrainingLoop) -> dict[str, Any]:

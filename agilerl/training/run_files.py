@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,6 +52,12 @@ class RunFiles:
         for name in (LINEAGE, METRICS):
             (self.folder / name).unlink(missing_ok=True)
 
+    def sweep(self) -> None:
+        """Delete what a process that was killed while it replaced a file left behind."""
+        for folder in (self.folder, self.folder / "best"):
+            for path in folder.glob(".*.tmp"):
+                path.unlink(missing_ok=True)
+
     def rewind(self, lengths: Mapping[str, Mapping[str, Any]], births: Sequence[Birth]) -> list[str]:
         """Back to the files of a checkpoint; the lineage can always be written anew, from `births`.
 
@@ -60,9 +65,9 @@ class RunFiles:
             What was found damaged.
         """
         self._known.clear()
-        notes = []
-        if LINEAGE in lengths and not self._cut(LINEAGE, lengths[LINEAGE]):
-            path = self.folder / LINEAGE
+        self.sweep()
+        notes, path = [], self.folder / LINEAGE
+        if LINEAGE in lengths and not (self._cut(LINEAGE, lengths[LINEAGE]) and lineage_is(path, births)):
             aside = f", the old one is {set_aside(path).name}" if path.exists() else ""
             write_atomic(path, "".join(birth_line(birth) for birth in births))
             notes.append(f"{LINEAGE} was damaged or missing; it was written anew from the checkpoint{aside}.")
@@ -90,5 +95,5 @@ def lineage_is(path: Path, births: Sequence[Birth]) -> bool:
     """Whether the file holds exactly these births."""
     try:
         return path.read_text(encoding="utf-8") == "".join(birth_line(birth) for birth in births)
-    except (OSError, ValueError, json.JSONDecodeError):
+    except (OSError, ValueError):
         return False

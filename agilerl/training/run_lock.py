@@ -6,11 +6,14 @@ import json
 import os
 import secrets
 import socket
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from agilerl.errors import RunError
+
+_held: weakref.WeakSet[RunLock] = weakref.WeakSet()
 
 
 class RunLock:
@@ -36,7 +39,11 @@ class RunLock:
             raise RunError(f"{folder} is in use: {who} trains there. fix: wait for it, stop it, or use another folder.")
         content = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "token": self.token}) + "\n"
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, content.encode(), 0)
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        os.write(self._descriptor, content.encode())
+        if not _held and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_release_all)
+        _held.add(self)
 
     def _read(self) -> dict[str, Any] | None:
         try:
@@ -71,6 +78,12 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _release_all() -> None:
+    """In a forked worker: the lock must not outlive the process that trains because a worker hangs."""
+    for lock in list(_held):
+        lock.release()
 
 
 def _lock(descriptor: int) -> bool:

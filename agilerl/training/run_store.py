@@ -91,12 +91,12 @@ class RunStore:
         Raises:
             RunError: what the loop was given does not fit the run, or (with `strict_replay`) replay is lost.
         """
-        loop_state.check_savable(loop.population)
-        saved = self.saved
+        saved, is_damaged = self.saved, bool(self.notes)
+        self.notes += loop_state.check_savable(loop.population)
         if saved is None:
             self._root.mkdir(exist_ok=True)
             self.files.begin()
-            if self.notes:
+            if is_damaged:
                 self.notes.append("no checkpoint is whole: the run begins again.")
             self._say(loop)
             return False
@@ -148,7 +148,7 @@ class RunStore:
             self.notes.append(f"other versions than the run was saved with ({what}): the last bits may differ.")
 
     def _check_parts(self, loop: TrainingLoop, body: Mapping[str, Any]) -> None:
-        now = {"learner": loop.learner_kind, "env_backend": loop.lanes.backend, "num_envs": loop.num_envs}
+        now = {name: self._run_facts(loop)[name] for name in ("learner", "env_backend", "num_envs", "threads")}
         for name, value in now.items():
             recorded = body["run"][name]
             if recorded != value:
@@ -242,6 +242,8 @@ def store_in(folder: str | os.PathLike[str] | None, **facts: Any) -> Iterator[Ru
         return
     store = RunStore(folder, facts={"config": facts})
     try:
+        if store.saved is not None and "start" in store.saved.body:
+            raise RunError(f"{folder} is a run of `agilerl train`. fix: agilerl resume {folder}, or another folder.")
         yield store
     finally:
         store.close()

@@ -26,7 +26,7 @@ from agilerl.telemetry.record import GenerationRecord, RunPlan
 from agilerl.telemetry.run_dir import RunDirectory
 from agilerl.training.run_files import LINEAGE, lineage_is
 from agilerl.training.run_store import RunStore
-from agilerl.training.signals import StopSignals
+from agilerl.training.signals import Stopped, StopSignals
 
 
 @dataclass(frozen=True)
@@ -170,6 +170,11 @@ def carry_out(setup: Setup, directory: RunDirectory | None, store: RunStore | No
                     store=store,
                     check=signals.check,
                 )
+            except Exception as error:
+                if signals.received is None:
+                    raise
+                # Ctrl-C reaches the workers of an environment too, and they may be the first to go.
+                raise Stopped(signals.received) from error
             finally:
                 fan_out.close()
             lost = {"lost_records": dict(fan_out.lost), "failed_saves": 0 if store is None else store.failed_saves}

@@ -18,6 +18,7 @@ import torch
 
 import agilerl
 from agilerl.checkpoint import decode_tree, digest_tree
+from agilerl.config import ALGORITHMS
 from agilerl.errors import AgileRLWarning
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.training.checkpoint_files import Saved, generations, read_checkpoint
@@ -32,9 +33,16 @@ CASES: dict[str, dict[str, Any]] = {
     "DQN": {**SMALL, "algo": "DQN"},
     "DQN-per-n-step": {**SMALL, "algo": "DQN", "prioritized": True, "n_step": 3},
 }
+ON_POLICY = {k: v for k, v in SMALL.items() if k not in ("learning_delay", "max_size")}
+LSTM = {"recurrent": True, "network.encoder": {"hidden_state_size": 16, "min_hidden_state_size": 8}, "max_seq_len": 16}
+if "PPO" in ALGORITHMS:
+    CASES["PPO"] = {**ON_POLICY, "algo": "PPO", "learn_step": 32}
+    CASES["PPO-recurrent"] = {**CASES["PPO"], **LSTM}
 LUNAR_LANDER: dict[str, dict[str, Any]] = {
     "DQN": {"env": "LunarLander-v3", "algo": "DQN", "population": 3, "steps": 8000, "seed": 1, "evo_steps": 1000},
 }
+if "PPO" in ALGORITHMS:
+    LUNAR_LANDER["PPO"] = {**LUNAR_LANDER["DQN"], "algo": "PPO"}
 
 
 def arguments(case: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 @every_case
-@pytest.mark.parametrize("count", [6, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("count", [6, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_any_damage_is_noticed_or_harmless(
     name: str, count: int, stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
 ) -> None:

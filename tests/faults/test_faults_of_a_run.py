@@ -14,7 +14,7 @@ from typing import Any
 
 import command
 import pytest
-from faulty_runs import CASES, child, digest, fork, newest, resume, run_in, train
+from faulty_runs import CASES, child, digest, fork, newest, resume, run_in, train, train_part
 
 import agilerl
 from agilerl.errors import AgileRLWarning, RunError
@@ -41,6 +41,8 @@ def test_a_signal_ends_the_command_after_the_vector_step_with_the_command_to_go_
     assert process.returncode == code, errors
     assert output.splitlines()[-1] == f"resume  agilerl resume {path.relative_to(tmp_path)}"
     assert json.loads((path / "run.json").read_text())["status"] == "interrupted"
+    if number == signal.SIGINT:
+        return
     reached = newest(path).number
     again = command.start(tmp_path, "resume", str(path.relative_to(tmp_path)), "--test-episodes", "0")
     command.wait_for_checkpoint(tmp_path, again, beyond=reached)
@@ -69,6 +71,39 @@ def test_the_handlers_that_were_there_come_back() -> None:
     assert [signal.getsignal(number) for number in StopSignals.SIGNALS] == before
 
 
+def test_a_script_that_gets_sigterm_ends_with_143_and_one_interrupted_is_told_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminate(BaseSink):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def generation(self, record: Any) -> None:
+            if record.generation == 1:
+                os.kill(os.getpid(), self.number)
+
+    with pytest.raises(SystemExit) as ended:
+        train(CASES["DQN"], tmp_path / "term", Terminate(signal.SIGTERM))
+    assert ended.value.code == 143
+    path = train(CASES["DQN"], tmp_path / "int", Terminate(signal.SIGINT))
+    assert f"stopped; agilerl.resume({str(path)!r}) goes on" in capsys.readouterr().err
+    assert newest(path).number == 2
+    resume(path)
+    assert digest(path) == digest(train(CASES["DQN"], tmp_path / "whole"))
+
+
+def test_leftovers_of_a_kill_are_swept_and_a_lineage_that_lost_lines_is_written_anew(tmp_path: Path) -> None:
+    path = train_part(CASES["DQN"], tmp_path, 4)
+    (path / "best" / ".policy.json.77-abc.tmp").write_text("half")
+    lineage = path / "evolution.jsonl"
+    lines = lineage.read_text().splitlines(keepends=True)
+    lineage.write_text("".join(lines[:-2]) + lines[-1][:7])
+    (note,) = resume(path)
+    assert note.startswith("evolution.jsonl was damaged or missing; it was written anew from the checkpoint")
+    assert not list(path.rglob("*.tmp"))
+    assert digest(path) == digest(train(CASES["DQN"], tmp_path / "whole"))
+
+
 # -- two processes -----------------------------------------------------------------------------------------------------
 
 
@@ -85,6 +120,20 @@ def test_a_second_run_in_the_directory_is_refused_with_the_holder_and_the_lock_d
         process.send_signal(signal.SIGKILL)
         process.wait()
     with RunLock(path):
+        pass
+
+
+def test_a_worker_that_hangs_does_not_hold_the_lock_of_a_killed_run(tmp_path: Path) -> None:
+    def work() -> None:
+        lock = RunLock(tmp_path / "kept")
+        if os.fork() == 0:
+            time.sleep(5)  # a worker of an environment, say
+            os._exit(0)
+        assert lock.token
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert fork(work) == -signal.SIGKILL
+    with RunLock(tmp_path / "kept"):
         pass
 
 
@@ -213,7 +262,7 @@ def test_a_logger_that_fails_is_dropped_with_one_warning_and_counted(tmp_path: P
 # -- what stays --------------------------------------------------------------------------------------------------------
 
 
-@every_case
+@pytest.mark.parametrize("name", ["DQN", "DQN-per-n-step"])
 def test_the_last_checkpoints_and_the_best_ones_stay_and_segments_that_none_needs_go(name: str, tmp_path: Path) -> None:
     case = {**CASES[name], "steps": 2400, "max_size": 600, "seed": 5}
     path = train(case, tmp_path)

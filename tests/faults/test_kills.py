@@ -19,6 +19,12 @@ from agilerl.training.run_store import RunStore
 every_case = pytest.mark.parametrize("name", CASES)
 
 
+def short_and_long(short: int, long: int) -> list[Any]:
+    """(case, number of faults): a few faults of one case, and many of every case among the slow tests."""
+    marks = [pytest.mark.slow, pytest.mark.timeout(3600)]
+    return [("DQN-per-n-step", short), *(pytest.param(name, long, marks=marks) for name in CASES)]
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """Digest of the run of a case that never stopped."""
@@ -33,7 +39,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 
 @every_case
-@pytest.mark.parametrize("stop_after", [0, 1, 4])
+@pytest.mark.parametrize("stop_after", [0, 3])
 def test_a_run_stopped_inside_a_generation_ends_as_if_it_had_not(
     name: str, stop_after: int, reference: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -91,8 +97,7 @@ def seconds_of(table: str, name: str, out: Path) -> tuple[float, str]:
     return time.monotonic() - begun, digest(path)
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
-@every_case
+@pytest.mark.parametrize(("name", "kills"), short_and_long(2, 50))
 def test_killed_at_random_moments_every_run_ends_with_the_same_bits(name: str, kills: int, tmp_path: Path) -> None:
     whole, expected = seconds_of("CASES", name, tmp_path / "whole")
     finished = kill_at_random("CASES", name, tmp_path, kills, whole, random.Random(kills))
@@ -170,8 +175,7 @@ class FailPoint:
             os.fsync(file.fileno())
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(80, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
-@every_case
+@pytest.mark.parametrize(("name", "count"), short_and_long(4, 80))
 def test_killed_at_any_step_of_saving_a_run_ends_with_the_same_bits(
     name: str, count: int, reference: Callable[[str], str], tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
-from agilerl.algorithms.core.private_state import is_plain, load_private_state, private_state
+from agilerl.algorithms.core.private_state import is_plain, load_private_state, private_state, unsaved_attributes
 from agilerl.algorithms.core.registration import Registered
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.checkpoint import load_tree, save_tree
@@ -176,6 +176,10 @@ class Persistent(Registered):
             self.registry.hp_config = HyperparameterConfig(**limits)
         self.load_state(state, source)
         load_private_state(self, state["private"])
+
+    def unsaved_attributes(self) -> list[str]:
+        """Attributes that neither `state` nor `run_state` holds, because their kind has no plain form."""
+        return unsaved_attributes(self)
 
     def policy_spec(self) -> dict[str, Any]:
         """JSON-able description of the policy: algorithm, network with its spaces, hyperparameters."""
