@@ -168,6 +168,7 @@ class PPO(RLAlgorithm):
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=index))
         self._rollout_buffer: RolloutBuffer | None = None
         self.actor = self._make_actor(actor_network)
+        self.recurrent = bool(getattr(self.actor, "recurrent", self.recurrent))
         if isinstance(self.actor, SharedActorCritic):
             self.share_encoders = True
             if critic_network is not None:
@@ -180,12 +181,16 @@ class PPO(RLAlgorithm):
             )
         else:
             self.critic = self._make_critic(critic_network)
-        self.recurrent = bool(getattr(self.actor, "recurrent", self.recurrent))
         self.normalize_observations = bool(normalize_observations)
         self.observation_statistics: dict[str, Any] = {}
         if self.normalize_observations:
             for network in self._reading():
                 network.normalize_observations = True
+        elif isinstance(self.actor, EvolvableNetwork) and self.actor.normalize_observations:  # a saved one: as it is
+            for network in self._reading()[1:]:
+                network.normalize_observations = True
+                for name in ("obs_mean", "obs_scale"):
+                    network.get_buffer(name).copy_(self.actor.get_buffer(name))
         self.optimizer = OptimizerWrapper(
             optim.Adam,
             [getattr(self, name) for name in self.networks],

@@ -118,8 +118,8 @@ def test_learning_from_nothing_says_what_to_do() -> None:
         agent().learn()
     with pytest.raises(AgileRLError, match="expected a tuple of 8"):
         agent().learn((1, 2, 3))
+    zero = [np.zeros(1)] * 2
     with pytest.raises(AgileRLError, match=r"got 1 entries in dones for 2 observations. fix: dones.append\(done\)"):
-        zero = [np.zeros(1)] * 2
         agent().learn(([seen(1)] * 2, zero, zero, zero, [0], zero, seen(1), np.zeros(1)))
 
 
@@ -334,3 +334,40 @@ def test_shared_encoders_hold_their_weights_once() -> None:
         ppo.actor.apply_mutation(name)
         torch.testing.assert_close(ppo.critic(seen()).detach(), before, atol=1e-5, rtol=1e-5)
     assert ppo.actor.value_net.hidden_size == ppo.actor.head_net.hidden_size
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm.normalize_observations": True},
+        {"algorithm.share_encoders": True},
+        {"algorithm.recurrent": True, "network.encoder": {"hidden_state_size": 16, "min_hidden_state_size": 8}},
+    ],
+    ids=["normalised", "shared", "recurrent"],
+)
+def test_a_run_by_name_is_loaded_as_it_was_saved(changes: dict[str, Any], tmp_path: Path) -> None:
+    import agilerl
+
+    run = agilerl.train(
+        "CartPole-v1", "PPO", population=2, steps=512, out=tmp_path, verbose=False, evo_steps=256, learn_step=128,
+        batch_size=16, update_epochs=2, target_score=None, **changes,
+    )  # fmt: skip
+    assert run.path is not None
+    best = agilerl.load(run.path).best
+    assert best.evaluate(8, seed=1).mean == run.best.evaluate(8, seed=1).mean
+    assert best.share_encoders is run.best.share_encoders
+    assert best.recurrent is run.best.recurrent
+
+
+def test_members_of_different_observation_statistics_do_not_share_a_pass() -> None:
+    pop = [agent(normalize_observations=True, index=i) for i in range(3)]
+    statistics = pop[0].running_statistics()
+    statistics.update(seen(50))
+    pop[1].take_statistics(statistics)
+    learner = FusedLearner(pop)
+    assert [group.members for group in learner.groups] == [[0, 2], [1]]
+    learner.release()
+    raw = pop[1].actor.encoder_input(seen(50)).numpy()
+    # mean 0 and deviation 1 after the shift and the scale.
+    normalised = pop[1].actor.preprocess(seen(50)).numpy()
+    np.testing.assert_allclose(normalised, (raw - raw.mean(0)) / raw.std(0), atol=1e-5)
