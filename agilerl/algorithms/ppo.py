@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import gymnasium as gym
@@ -16,7 +16,7 @@ from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.core.single_agent import RLAlgorithm
 from agilerl.algorithms.core.update import ModuleEngine, UpdateEngine, UpdateResult, raw_output
-from agilerl.algorithms.ppo_experiences import buffer_from_experiences
+from agilerl.algorithms.ppo_experiences import buffer_from_experiences, named_experiences
 from agilerl.algorithms.ppo_learning import learn_rollout, make_rollout
 from agilerl.algorithms.ppo_solo import Recorder, SoloLearner
 from agilerl.components.rollout_batch import RolloutBatch
@@ -395,6 +395,14 @@ class PPO(RLAlgorithm):
         return loss
 
     published_learn = learn
+
+    def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
+        """The published tuple, by name, with `change` applied to all observations."""
+        fields = named_experiences(experiences)
+        for name in ("observations", "final_observations"):
+            if fields.get(name) is not None:
+                fields[name] = [change(obs) for obs in fields[name]]
+        return {**fields, "next_obs": change(fields["next_obs"])}
 
     def learn_buffer(self, buffer: RolloutBuffer) -> float:
         """As `learn`, from a rollout buffer with the lanes of this agent alone; it is left as it is."""
