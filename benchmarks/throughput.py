@@ -1,10 +1,10 @@
 """Claim: environment steps per CPU second, training, evaluation and evolution together, against two other ways.
 
-    python benchmarks/throughput.py [--original /path/to/python] [--rounds 5] [--setups dqn td3 ddpg rainbow ppo ...]
+    python benchmarks/throughput.py [--original /path/to/python] [--rounds 5] [--setups dqn ppo ...]
 
-The set-ups are those of `throughput_setups.py`: population 4, 16 environments, one update per environment step, batch
-128, observation -> 32 -> 32 -> latent 64 -> head 32 -> outputs; one generation, 16 evaluation episodes per member,
-tournament and mutation. Compared within one run:
+The set-ups are those of `throughput_setups.py`. Off-policy: population 4, 16 environments, one update per environment
+step, batch 128, observation -> 32 -> 32 -> latent 64 -> head 32 -> outputs. PPO: population 6, rollouts of 128 steps, 4
+epochs. All: one generation, 16 evaluation episodes per member, tournament and mutation. Compared within one run:
 
 * plain (DQN, PPO): one agent after another with torch.nn, torch.optim.Adam (fused=True), gymnasium's SyncVectorEnv;
 * original: `agilerl==2.58.0` in an interpreter of its own, if its path is given.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import gymnasium as gym
@@ -16,7 +16,7 @@ from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.core.single_agent import RLAlgorithm
 from agilerl.algorithms.core.update import ModuleEngine, UpdateEngine, UpdateResult, raw_output
-from agilerl.algorithms.ppo_experiences import buffer_from_experiences
+from agilerl.algorithms.ppo_experiences import buffer_from_experiences, named_experiences
 from agilerl.algorithms.ppo_learning import learn_rollout, make_rollout
 from agilerl.algorithms.ppo_solo import Recorder, SoloLearner
 from agilerl.components.rollout_batch import RolloutBatch
@@ -168,6 +168,7 @@ class PPO(RLAlgorithm):
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=index))
         self._rollout_buffer: RolloutBuffer | None = None
         self.actor = self._make_actor(actor_network)
+        self.recurrent = bool(getattr(self.actor, "recurrent", self.recurrent))
         if isinstance(self.actor, SharedActorCritic):
             self.share_encoders = True
             if critic_network is not None:
@@ -180,12 +181,16 @@ class PPO(RLAlgorithm):
             )
         else:
             self.critic = self._make_critic(critic_network)
-        self.recurrent = bool(getattr(self.actor, "recurrent", self.recurrent))
         self.normalize_observations = bool(normalize_observations)
         self.observation_statistics: dict[str, Any] = {}
         if self.normalize_observations:
             for network in self._reading():
                 network.normalize_observations = True
+        elif isinstance(self.actor, EvolvableNetwork) and self.actor.normalize_observations:  # a saved one: as it is
+            for network in self._reading()[1:]:
+                network.normalize_observations = True
+                for name in ("obs_mean", "obs_scale"):
+                    network.get_buffer(name).copy_(self.actor.get_buffer(name))
         self.optimizer = OptimizerWrapper(
             optim.Adam,
             [getattr(self, name) for name in self.networks],
@@ -390,6 +395,14 @@ class PPO(RLAlgorithm):
         return loss
 
     published_learn = learn
+
+    def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
+        """The published tuple, by name, with `change` applied to all observations."""
+        fields = named_experiences(experiences)
+        for name in ("observations", "final_observations"):
+            if fields.get(name) is not None:
+                fields[name] = [change(obs) for obs in fields[name]]
+        return {**fields, "next_obs": change(fields["next_obs"])}
 
     def learn_buffer(self, buffer: RolloutBuffer) -> float:
         """As `learn`, from a rollout buffer with the lanes of this agent alone; it is left as it is."""

@@ -35,7 +35,7 @@ def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutBuffer:
     Raises:
         ShapeError: entries that are missing, or lists of different lengths.
     """
-    given = _named(experiences)
+    given = named_experiences(experiences)
     observations, steps = given["observations"], len(given["observations"])
     if not steps:
         raise ShapeError("PPO.learn got experiences of no steps at all. fix: append every step of the rollout.")
@@ -69,7 +69,8 @@ def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutBuffer:
     return buffer
 
 
-def _named(experiences: Any) -> dict[str, Any]:
+def named_experiences(experiences: Any) -> dict[str, Any]:
+    """The entries of the tuple by name; a mapping as it is. ShapeError for anything else."""
     if isinstance(experiences, Mapping):
         found = dict(experiences)
     elif isinstance(experiences, tuple | list) and len(experiences) in (len(FIELDS), len(FIELDS) + len(EXTRA)):

@@ -121,6 +121,9 @@ ACTIONS: dict[str, tuple[str, ...]] = {
 }
 """Kinds of action space that each algorithm takes."""
 
+ON_POLICY = frozenset({"PPO"})
+"""Algorithms that learn from their own rollouts: replay, and exploration beside the policy's, mean nothing to them."""
+
 NOT_YET = (
     "BC_LM", "CISPO", "CQN", "DPO", "GRPO", "ILQL", "IPPO", "MADDPG", "MATD3", "NeuralTS", "NeuralUCB",
 )  # fmt: skip

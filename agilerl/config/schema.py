@@ -8,10 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agilerl.config.algorithms import algorithm_model, canonical_algorithm
+from agilerl.config.algorithms import ON_POLICY, algorithm_model, canonical_algorithm
 from agilerl.config.fields import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction, Whole
 from agilerl.errors import nearest
 
+# Of the training section: for algorithms that learn from replay.
+OF_REPLAY = ("learning_delay", "random_steps", "eps_start", "eps_end", "eps_decay", "explore_hold")
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
 
 
@@ -202,6 +204,20 @@ class Manifest(Section):
                     f"mutation.rl_hp_selection.{name} is not a hyperparameter of {self.algorithm.name}.{hint} "
                     f"(known: {', '.join(known)})"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_replay(self) -> Manifest:
+        if self.algorithm.name not in ON_POLICY:
+            return self
+        usual = Training()
+        changed = [f"training.{name}" for name in OF_REPLAY if getattr(self.training, name) != getattr(usual, name)]
+        changed += [] if self.replay_buffer == ReplayBuffer() else ["replay_buffer"]
+        if changed:
+            raise ValueError(
+                f"{', '.join(changed)}: for learning from replay; {self.algorithm.name} learns from its own rollouts. "
+                "fix: leave it out."
+            )
         return self
 
     def as_dict(self) -> dict[str, Any]:

@@ -67,6 +67,9 @@ class AgentWrapper:
     def _seen(self, experiences: Any) -> Any:
         if not isinstance(experiences, tuple | list | Mapping) and not hasattr(experiences, "keys"):
             return experiences  # an option, not experiences
+        change = getattr(self.agent, "with_observations", None)
+        if change is not None:
+            return change(experiences, self.observe)
         fields = experience_fields(experiences)
         return {**fields, **{name: self.observe(fields[name]) for name in ("obs", "next_obs")}}
 

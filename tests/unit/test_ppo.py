@@ -334,3 +334,66 @@ def test_shared_encoders_hold_their_weights_once() -> None:
         ppo.actor.apply_mutation(name)
         torch.testing.assert_close(ppo.critic(seen()).detach(), before, atol=1e-5, rtol=1e-5)
     assert ppo.actor.value_net.hidden_size == ppo.actor.head_net.hidden_size
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm.normalize_observations": True},
+        {"algorithm.share_encoders": True},
+        {"algorithm.recurrent": True, "network.encoder": {"hidden_state_size": 16, "min_hidden_state_size": 8}},
+    ],
+    ids=["normalised", "shared", "recurrent"],
+)
+def test_a_run_by_name_is_loaded_as_it_was_saved(changes: dict[str, Any], tmp_path: Path) -> None:
+    import agilerl
+
+    run = agilerl.train(
+        "CartPole-v1", "PPO", population=2, steps=512, out=tmp_path, verbose=False, evo_steps=256, learn_step=128,
+        batch_size=16, update_epochs=2, target_score=None, **changes,
+    )  # fmt: skip
+    assert run.path is not None
+    best = agilerl.load(run.path).best
+    assert best.evaluate(8, seed=1).mean == run.best.evaluate(8, seed=1).mean
+    assert best.share_encoders is run.best.share_encoders
+    assert best.recurrent is run.best.recurrent
+
+
+def test_members_of_different_observation_statistics_do_not_share_a_pass() -> None:
+    pop = [agent(normalize_observations=True, index=i) for i in range(3)]
+    statistics = pop[0].running_statistics()
+    statistics.update(seen(50))
+    pop[1].take_statistics(statistics)
+    learner = FusedLearner(pop)
+    assert [group.members for group in learner.groups] == [[0, 2], [1]]
+    learner.release()
+    raw = pop[1].actor.encoder_input(seen(50)).numpy()
+    # mean 0 and deviation 1 after the shift and the scale.
+    normalised = pop[1].actor.preprocess(seen(50)).numpy()
+    np.testing.assert_allclose(normalised, (raw - raw.mean(0)) / raw.std(0), atol=1e-5)
+
+
+def test_keys_of_replay_are_refused_in_a_manifest_of_ppo() -> None:
+    from agilerl.config import preset_for
+    from agilerl.config.load import manifest_from
+
+    with pytest.raises(AgileRLError, match=r"training.eps_end.*PPO learns from its own rollouts"):
+        manifest_from({"algorithm": {"name": "PPO"}, "training": {"eps_end": 0.01}})
+    with pytest.raises(AgileRLError, match=r"replay_buffer: for learning from replay"):
+        manifest_from({"algorithm": {"name": "PPO"}, "replay_buffer": {"max_size": 5}})
+    assert preset_for("MountainCar-v0", "PPO").algorithm.name == "PPO"
+
+
+def test_a_wrapper_normalises_what_ppo_acts_on_and_learns_from() -> None:
+    from agilerl.wrappers.agent import RSNorm
+
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    pop = [RSNorm(agent(obs=env.single_observation_space, space=env.single_action_space, learn_step=32))]
+    learned: list[Any] = []
+    inner, original = pop[0].agent, pop[0].agent.learn_buffer
+    object.__setattr__(inner, "learn_buffer", lambda buffer: (learned.append(buffer), original(buffer))[1])
+    train_on_policy(env, "CartPole-v1", pop=pop, max_steps=64, evo_steps=64, verbose=False, seed=1, eval_steps=5)
+    assert len(learned) == 2
+    # Raw speeds reach 1 and more only late; normalised observations have a deviation of about 1 from the start.
+    assert float(np.std(learned[1].fields["obs"])) > 0.5
+    env.close()

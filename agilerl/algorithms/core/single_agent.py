@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -305,6 +305,11 @@ class RLAlgorithm(Playing):
             noise={name: torch.as_tensor(x[0]).to(reward.device, dtype) for name, x in drawn.items()},
             number=self.learn_counter + 1,
         )
+
+    def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
+        """What `learn` takes, with `change` applied to all observations: for wrappers that alter what agents see."""
+        fields = experience_fields(experiences)
+        return {**fields, **{name: change(fields[name]) for name in ("obs", "next_obs")}}
 
     def prepare_action(self, action: Tensor, count: int) -> Tensor:
         """Stored actions as the update wants them: int64 [B] for discrete spaces."""
