@@ -40,13 +40,15 @@ def main() -> None:
     from agilerl.hpo.mutation import Mutations
     from agilerl.hpo.tournament import TournamentSelection
     from agilerl.training.train_off_policy import train_off_policy
+    from agilerl.training.train_on_policy import train_on_policy
     from agilerl.utils.utils import create_population, make_vect_envs
 
     setup = SETUPS[args.setup]
+    members = setup.get("members", MEMBERS)
     env = make_vect_envs(setup["env"], num_envs=LANES, should_async_vector=not args.sync)
     pop = create_population(
         algo=setup["algo"],
-        net_config=net_config(args.layer_norm == "on"),
+        net_config=net_config(args.layer_norm == "on", setup.get("recurrent", False)),
         INIT_HP=setup["init_hp"],
         observation_space=env.single_observation_space,
         action_space=env.single_action_space,
@@ -54,7 +56,7 @@ def main() -> None:
             **{name: RLParameter(min=1e-4, max=1e-2) for name in setup["mutable"]},
             batch_size=RLParameter(min=BATCH, max=BATCH, dtype=int),
         ),
-        population_size=MEMBERS,
+        population_size=members,
         num_envs=LANES,
     )
     memories = {"memory": ReplayBuffer(max_size=REPLAY)}
@@ -66,7 +68,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         wall, cpu = time.perf_counter(), cpu_seconds()
-        train_off_policy(
+        train = train_on_policy if setup.get("on_policy") else train_off_policy
+        if setup.get("on_policy"):
+            memories = {}
+        else:
+            memories["learning_delay"] = DELAY
+        train(
             env=env,
             env_name=setup["env"],
             algo=setup["algo"],
@@ -75,8 +82,7 @@ def main() -> None:
             max_steps=setup["generation"],
             evo_steps=setup["generation"],
             eval_loop=1,
-            learning_delay=DELAY,
-            tournament=TournamentSelection(2, True, MEMBERS),
+            tournament=TournamentSelection(2, True, members),
             mutation=Mutations(0.4, 0.2, 0.2, 0.2, 0.0, 0.2, mutation_sd=0.1, rand_seed=1),
             verbose=False,
         )

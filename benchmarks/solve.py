@@ -32,8 +32,18 @@ TASKS = {
     "LunarLanderContinuous-v3:SAC": (200.0, 9, 10),
     "MountainCarContinuous-v0:TD3": (90.0, 9, 10),
     "LunarLander-v3:RainbowDQN": (200.0, 4, 5),
+    "CartPole-v1:PPO": (475.0, 10, 10),
+    "LunarLander-v3:PPO": (200.0, 9, 10),
+    "Acrobot-v1:PPO": (-100.0, 10, 10),
+    "MaskedCartPole-v1:PPO": (450.0, 9, 10),  # recurrent; feed-forward: --set algorithm.recurrent=false
 }
-SLOW = {"BipedalWalker-v3:SAC": (250.0, 1, 1)}
+SLOW = {
+    "BipedalWalker-v3:SAC": (250.0, 1, 1),
+    "Pendulum-v1:PPO": (-170.0, 9, 10),
+    "LunarLanderContinuous-v3:PPO": (200.0, 9, 10),
+    "MaskedPendulum-v1:PPO": (-200.0, 9, 10),
+    "BipedalWalker-v3:PPO": (250.0, 1, 1),
+}
 ALL = {**TASKS, **SLOW}
 
 

@@ -1,12 +1,12 @@
 """Claim: environment steps per CPU second, training, evaluation and evolution together, against two other ways.
 
-    python benchmarks/throughput.py [--original /path/to/python] [--rounds 5] [--setups dqn td3 ddpg rainbow]
+    python benchmarks/throughput.py [--original /path/to/python] [--rounds 5] [--setups dqn td3 ddpg rainbow ppo ...]
 
 The set-ups are those of `throughput_setups.py`: population 4, 16 environments, one update per environment step, batch
 128, observation -> 32 -> 32 -> latent 64 -> head 32 -> outputs; one generation, 16 evaluation episodes per member,
 tournament and mutation. Compared within one run:
 
-* plain (DQN): one agent after another with torch.nn, torch.optim.Adam (fused=True), gymnasium's SyncVectorEnv;
+* plain (DQN, PPO): one agent after another with torch.nn, torch.optim.Adam (fused=True), gymnasium's SyncVectorEnv;
 * original: `agilerl==2.58.0` in an interpreter of its own, if its path is given.
 
 DQN has two rows: each library's own defaults (ours without LayerNorm), and LayerNorm on in both. CPU seconds count
@@ -38,12 +38,14 @@ def ours(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
     from agilerl.hpo.mutation import Mutations
     from agilerl.hpo.tournament import TournamentSelection
     from agilerl.training.train_off_policy import train_off_policy
+    from agilerl.training.train_on_policy import train_on_policy
     from agilerl.utils.utils import create_population, make_vect_envs
 
-    env = make_vect_envs(setup["env"], num_envs=LANES)
+    members = setup.get("members", MEMBERS)
+    env = make_vect_envs(setup["env"], num_envs=LANES, backend=setup.get("backend"))
     population = create_population(
         algo=setup["algo"],
-        net_config=net_config(layer_norm),
+        net_config=net_config(layer_norm, setup.get("recurrent", False)),
         INIT_HP=setup["init_hp"],
         observation_space=env.single_observation_space,
         action_space=env.single_action_space,
@@ -51,7 +53,8 @@ def ours(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
             **{name: RLParameter(min=1e-4, max=1e-2) for name in setup["mutable"]},
             batch_size=RLParameter(min=BATCH, max=BATCH, dtype=int),
         ),
-        population_size=MEMBERS,
+        population_size=members,
+        num_envs=LANES,
         seed=seed,
     )
     memories: dict[str, Any] = {"memory": ReplayBuffer(max_size=REPLAY)}
@@ -62,16 +65,20 @@ def ours(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
             "per": True,
             "n_step": True,
         }
+    train: Any = train_off_policy
+    if setup.get("on_policy"):
+        train, memories = train_on_policy, {}
+    else:
+        memories["learning_delay"] = DELAY
     before = cpu_seconds()
-    trained, _ = train_off_policy(
+    trained, _ = train(
         env,
         setup["env"],
         pop=population,
         **memories,
         max_steps=setup["generation"],
         evo_steps=setup["generation"],
-        learning_delay=DELAY,
-        tournament=TournamentSelection(2, True, MEMBERS, seed=seed),
+        tournament=TournamentSelection(2, True, members, seed=seed),
         mutation=Mutations(0.4, 0.2, 0.2, 0.2, 0.0, 0.2, mutation_sd=0.1, rand_seed=seed),
         verbose=False,
         seed=seed,
@@ -82,6 +89,10 @@ def ours(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
 
 def plain(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
     """The same work, one agent after another, in plain torch: no evolution library, growth copied by hand."""
+    if setup.get("on_policy"):
+        import plain_ppo
+
+        return plain_ppo.run(setup, seed)
     import copy
 
     import gymnasium as gym
@@ -185,7 +196,11 @@ def run(side: str, name: str, layer_norm: bool, seed: int, original: str | None)
 
 def compare(name: str, row: str, layer_norm: bool, rounds: int, original: str | None) -> dict[str, Any]:
     """All sides of one row, round by round."""
-    sides = ["ours", *(["plain"] if name == "dqn" else []), *(["original"] if original else [])]
+    sides = [
+        "ours",
+        *(["plain"] if name in ("dqn", "ppo", "ppo_recurrent") else []),
+        *(["original"] if original else []),
+    ]
     raw = [{s: run(s, name, layer_norm, seed, original) for s in sides} for seed in range(rounds)]
     ratios = {
         f"ours/{other}": sorted(
@@ -215,9 +230,11 @@ def main() -> None:
     parser.add_argument("--setup", choices=list(SETUPS), default="dqn")
     parser.add_argument("--layer-norm", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--envpool", action="store_true", help="step our lanes with EnvPool")
     args = parser.parse_args()
     if args.side:
-        made = {"ours": ours, "plain": plain}[args.side](SETUPS[args.setup], args.layer_norm, args.seed)
+        setup = SETUPS[args.setup] | ({"backend": "envpool"} if args.envpool else {})
+        made = {"ours": ours, "plain": plain}[args.side](setup, args.layer_norm, args.seed)
         print(json.dumps(made))
         return
     for name in args.setups:

@@ -12,6 +12,12 @@ NETWORK = {"encoder": [32, 32], "latent": 64, "head": [32]}
 COMMON = {"BATCH_SIZE": BATCH, "GAMMA": 0.99, "LEARN_STEP": 1}
 ACTOR_CRITIC = {**COMMON, "LR_ACTOR": 1e-4, "LR_CRITIC": 1e-3, "TAU": 5e-3, "POLICY_FREQ": 2, "O_U_NOISE": True}
 
+PPO = {
+    "BATCH_SIZE": 128, "LR": 1e-3, "LEARN_STEP": 128, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_COEF": 0.2,
+    "ENT_COEF": 0.01, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5, "UPDATE_EPOCHS": 4,
+}  # fmt: skip
+
+# members: 4 where nothing is said. on_policy: rollouts of the members' own instead of replay.
 # generation: environment steps of one member. rows: LayerNorm on in both libraries or each with its own default.
 SETUPS: dict[str, dict[str, Any]] = {
     "dqn": {
@@ -47,11 +53,35 @@ SETUPS: dict[str, dict[str, Any]] = {
         "rows": [("defaults", False)],
         "prioritised_n_step": True,
     },
+    "ppo": {
+        "algo": "PPO",
+        "env": "LunarLander-v3",
+        "generation": 10_000,
+        "members": 6,
+        "on_policy": True,
+        "init_hp": PPO,
+        "mutable": ["lr"],
+        "rows": [("defaults", False)],
+    },
+    "ppo_recurrent": {
+        "algo": "PPO",
+        "env": "LunarLander-v3",
+        "generation": 10_000,
+        "members": 6,
+        "on_policy": True,
+        "recurrent": True,
+        "init_hp": {**PPO, "RECURRENT": True, "USE_ROLLOUT_BUFFER": True},
+        "mutable": ["lr"],
+        "rows": [("defaults", False)],
+    },
 }
 
 
-def net_config(layer_norm: bool) -> dict[str, Any]:
+def net_config(layer_norm: bool, recurrent: bool = False) -> dict[str, Any]:
     """The published network configuration; LayerNorm is named only where it is asked for."""
+    if recurrent:
+        encoder = {"hidden_state_size": 64, "num_layers": 1, "max_seq_len": 512}
+        return {"encoder_config": encoder, "head_config": {"hidden_size": [64]}}
     extra = {"layer_norm": True} if layer_norm else {}
     return {
         "latent_dim": NETWORK["latent"],

@@ -7,6 +7,7 @@ from agilerl.algorithms.core.single_agent import RLAlgorithm
 from agilerl.algorithms.ddpg import DDPG
 from agilerl.algorithms.dqn import DQN
 from agilerl.algorithms.dqn_rainbow import RainbowDQN
+from agilerl.algorithms.ppo import PPO
 from agilerl.algorithms.sac import SAC
 from agilerl.algorithms.td3 import TD3
 from agilerl.config.algorithms import canonical_algorithm
@@ -15,6 +16,7 @@ __all__ = [
     "ALGORITHMS",
     "DDPG",
     "DQN",
+    "PPO",
     "SAC",
     "TD3",
     "EvolvableAlgorithm",
@@ -23,7 +25,14 @@ __all__ = [
     "find_algorithm",
 ]
 
-ALGORITHMS: dict[str, type[RLAlgorithm]] = {"DDPG": DDPG, "DQN": DQN, "RainbowDQN": RainbowDQN, "SAC": SAC, "TD3": TD3}
+ALGORITHMS: dict[str, type[RLAlgorithm]] = {
+    "DDPG": DDPG,
+    "DQN": DQN,
+    "PPO": PPO,
+    "RainbowDQN": RainbowDQN,
+    "SAC": SAC,
+    "TD3": TD3,
+}
 
 
 def find_algorithm(name: str) -> type[RLAlgorithm]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, create_model
@@ -78,9 +78,33 @@ SAC_KEYS: AlgorithmKeys = {
     "learn_temperature": (bool, True),
 }
 
+PPO_KEYS: AlgorithmKeys = {
+    "lr": (Positive, 1e-3),
+    "batch_size": (Count, 128),
+    "learn_step": (Count, 1024),  # environment steps of one member per rollout
+    "gamma": (Fraction, 0.99),
+    "gae_lambda": (Fraction, 0.95),
+    "action_std_init": (Positive, 0.6),  # a standard deviation
+    "clip_coef": (Positive, 0.2),
+    "ent_coef": (NonNegative, 0.01),
+    "vf_coef": (NonNegative, 0.5),
+    "max_grad_norm": (Positive | None, 0.5),
+    "target_kl": (Positive | None, None),
+    "update_epochs": (Count, 10),
+    "share_encoders": (bool, False),
+    "recurrent": (bool, False),
+    "max_seq_len": (Count | None, None),
+    "bptt_sequence_type": (Literal["chunked", "maximum", "fifty_percent_overlap"], "chunked"),
+    "lr_schedule": (Literal["constant", "linear"], "constant"),
+    "clip_schedule": (Literal["constant", "linear"], "constant"),
+    "clip_value_loss": (bool, True),
+    "normalize_observations": (bool, False),  # by running statistics, which are saved with the policy
+}
+
 ALGORITHMS: dict[str, AlgorithmKeys] = {
     "DDPG": DDPG_KEYS,
     "DQN": DQN_KEYS,
+    "PPO": PPO_KEYS,
     "RainbowDQN": RAINBOW_KEYS,
     "SAC": SAC_KEYS,
     "TD3": TD3_KEYS,
@@ -90,6 +114,7 @@ ALGORITHMS: dict[str, AlgorithmKeys] = {
 ACTIONS: dict[str, tuple[str, ...]] = {
     "DDPG": ("Box",),
     "DQN": ("Discrete", "MultiDiscrete"),
+    "PPO": ("Box", "Discrete", "MultiBinary", "MultiDiscrete"),
     "RainbowDQN": ("Discrete", "MultiDiscrete"),
     "SAC": ("Box", "Discrete"),
     "TD3": ("Box",),
@@ -97,7 +122,7 @@ ACTIONS: dict[str, tuple[str, ...]] = {
 """Kinds of action space that each algorithm takes."""
 
 NOT_YET = (
-    "BC_LM", "CISPO", "CQN", "DPO", "GRPO", "ILQL", "IPPO", "MADDPG", "MATD3", "NeuralTS", "NeuralUCB", "PPO",
+    "BC_LM", "CISPO", "CQN", "DPO", "GRPO", "ILQL", "IPPO", "MADDPG", "MATD3", "NeuralTS", "NeuralUCB",
 )  # fmt: skip
 """Published names that this version does not train yet."""
 

@@ -24,6 +24,7 @@ def resolve_env_id(env_id: str) -> str:
     try:
         if env_id.startswith("ALE/"):
             gymnasium.register_envs(importlib.import_module("ale_py"))
+        importlib.import_module("agilerl.envs.masked").register_shipped(env_id)
         spec = gymnasium.spec(env_id)
     except gymnasium.error.DeprecatedEnv as error:
         newest = _newest(env_id, list(gymnasium.registry))

@@ -10,7 +10,7 @@ from gymnasium import Space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agilerl.envs import trees
-from agilerl.envs.contract import HEAL, Contract, raised, short
+from agilerl.envs.contract import HEAL, Contract, is_signal, raised, short
 from agilerl.envs.lanes import check_seeds
 from agilerl.envs.protocol import StepBatch
 from agilerl.envs.spaces import mask_width
@@ -71,6 +71,8 @@ class VectorLanes:
         except EnvError:
             raise
         except (Exception, SystemExit) as error:
+            if is_signal(error):
+                raise
             raise EnvError(f"{self.backend}: {what} {raised(error)}. {HEAL}") from error
 
     def _numbers(self, obs: Any) -> Any:
@@ -81,6 +83,11 @@ class VectorLanes:
                     f"one row for each of {self.num_lanes} environments. {HEAL}"
                 )
         return obs
+
+    def resume(self, ended: np.ndarray) -> None:
+        """Go on where other lanes over this environment stopped: `ended` [L] says which ended in their last step."""
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self._resets_now = np.asarray(ended, dtype=bool).reshape(self.num_lanes).copy()
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
         """Step every lane; see `protocol.Lanes.step`."""

@@ -153,6 +153,11 @@ def name_of(env: Any) -> str:
     return str(getattr(spec, "id", None) or type(inner).__name__)
 
 
+def is_signal(error: BaseException) -> bool:
+    """Whether a handler has raised this to end the run (exit code 128 + number): no fault of the environment."""
+    return isinstance(error, SystemExit) and isinstance(error.code, int) and 128 < error.code < 160
+
+
 def raised(error: BaseException) -> str:
     """What a call raised, for a message."""
     text = " ".join(str(error).split())

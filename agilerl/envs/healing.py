@@ -97,7 +97,7 @@ class HealingLanes:
     Args:
         factories: one callable per lane, each giving a fresh Gymnasium environment of the same spaces.
         num_workers: processes; by default one per core, at most 4 and at most L.
-        deadline_s: for an answer. max_restarts: in all; one more is an error.
+        deadline_s: for an answer. max_restarts: of these lanes, in all; one more is an error.
         reset_ended: as of `SyncLanes`. spec: of a registered environment. name: for messages.
 
     Raises:

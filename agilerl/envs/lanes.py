@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl.envs import trees
-from agilerl.envs.contract import Contract, name_of, raised
+from agilerl.envs.contract import Contract, is_signal, name_of, raised
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import EnvError, ShapeError
 
@@ -91,6 +91,8 @@ class SyncLanes:
         """What is raised where an environment raises: itself, if it speaks our language already."""
         if isinstance(error, EnvError):
             return error
+        if is_signal(error):
+            raise error
         return Contract(None, self.name, np.zeros((1, 1))).error(lane, raised(error), call)
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:

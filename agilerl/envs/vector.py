@@ -18,6 +18,7 @@ from agilerl.envs.adapters import VectorLanes
 from agilerl.envs.classic import FAST
 from agilerl.envs.healing import HealingLanes, check_options
 from agilerl.envs.lanes import EnvFactory, SyncLanes
+from agilerl.envs.masked import register_shipped
 from agilerl.envs.pool import EnvPoolLanes
 from agilerl.envs.preprocessing import preprocessing as find_preprocessing
 from agilerl.envs.protocol import Lanes
@@ -243,6 +244,7 @@ def resolve_id(env_name: str) -> str:
         )
     if env_name.startswith("ALE/"):
         _register_atari()
+    register_shipped(env_name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "out of date": said once below, in one line, where it matters

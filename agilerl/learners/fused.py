@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.algorithms.core.update import TransitionBatch, UpdateResult
+from agilerl.algorithms.core.update import ModuleEngine, UpdateResult
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.noisy import set_noise
 from agilerl.storage.cohort import MemberBinding
 from agilerl.storage.rows_engine import RowsEngine
-from agilerl.tree import map_leaves
+from agilerl.tree import leaves, map_leaves
 
 
 @dataclass
@@ -64,11 +64,11 @@ class FusedLearner:
             bindings.append(binding)
             names = tuple(agent.update_hyperparameters())
             policy = agent.policy_network()
-            read = (policy.scale_observations, policy.normalize_images)
-            options = (read, names, getattr(agent, "learn_step", 1), *agent.update_options())
+            options = (policy.reading(), names, agent.update_interval(), *agent.update_options())
             key = (type(agent), binding.signature(), options)
             by_key.setdefault(key, []).append(position)
         self.groups = [self._make_group(members, bindings) for members in by_key.values()]
+        self._memory = Memory(self)
         policies = [self.agents[g.members[0]].registry.policy() for g in self.groups]
         pairs = [(g.engine, str(name)) for g, name in zip(self.groups, policies, strict=True)]
         self._policies = [engine.frozen(name) for engine, name in pairs]
@@ -82,10 +82,37 @@ class FusedLearner:
         engine.set_hyperparameters({name: [v[name] for v in values] for name in values[0]})
         return RowsGroup(members, lead, engine)
 
-    def learn(self, group: int, batch: TransitionBatch) -> UpdateResult:
+    def learn(self, group: int, batch: Any) -> UpdateResult:
         """One update of every member of a group on its own row of `batch` [N_g, B, ...]; results [N_g, ...]."""
         chosen = self.groups[group]
         return chosen.lead.update(chosen.engine, batch)
+
+    def values(self, group: int, obs: Any) -> Tensor:
+        """State values [N_g, B] of prepared observations, for algorithms that have `state_values`."""
+        chosen = self.groups[group]
+        lead: Any = chosen.lead
+        values: Tensor = lead.state_values(chosen.engine, obs)
+        return values
+
+    def recur(self, group: int, obs: Any, hidden: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """One step of a recurrent group, for algorithms that have `recur`.
+
+        Args:
+            obs: [N_g, E, ...] as the environment gives them. hidden: key -> [N_g, layers, E, units].
+
+        Returns:
+            (raw output [N_g, E, out], values [N_g, E], next hidden states).
+        """
+        chosen = self.groups[group]
+        lead: Any = chosen.lead
+        found: tuple[Tensor, Tensor, dict[str, Tensor]] = lead.recur(chosen.engine, self.prepare(group, obs), hidden)
+        return found
+
+    def refresh(self) -> None:
+        """Read the members' hyperparameters anew."""
+        for group in self.groups:
+            values = [self.agents[i].update_hyperparameters() for i in group.members]
+            group.engine.set_hyperparameters({name: [v[name] for v in values] for name in values[0]})
 
     def prepare(self, group: int, obs: Any) -> Any:
         """Stored observations (nested for Dict and Tuple spaces) as the rows of a group take them: [..., in]."""
@@ -103,16 +130,23 @@ class FusedLearner:
                 for g, policy in zip(self.groups, policies, strict=True)
             ]
 
+    def outputs_of(self, group: int, obs: Any) -> Tensor:
+        """Policy outputs [N_g, E, out] of one group for its own observations [N_g, E, ...]."""
+        with torch.no_grad():
+            return self._policies[group](self.prepare(group, obs))
+
     def _of_group(self, group: Group, obs: Any) -> Any:
         """The rows of a group's members."""
         return obs if len(self.groups) == 1 else map_leaves(lambda x: x[group.members], obs)
 
+    def begin_episodes(self) -> None:
+        """Every lane that `act_greedy` plays in begins an episode: recurrent policies start anew."""
+        self._memory = Memory(self)
+
     def act_greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         """Greedy actions of all members for the environment, [N, E, ...]; obs [N, E, ...], mask [N, E, A]."""
-        lead = self.groups[0].lead
-        return self._join(
-            self.outputs(obs), lambda x, rows: lead.environment_action(lead.greedy(x, _of(lead, mask, rows)))
-        )
+        outputs = self._memory.outputs(obs) if self.agents[0].is_recurrent else self.outputs(obs)
+        return self._join(outputs, lambda lead, x, rows: lead.environment_action(lead.greedy(x, _of(lead, mask, rows))))
 
     def set_policy_noise(self, noise: np.ndarray) -> None:
         """Give the policies' noisy layers [N, S] numbers; a member with fewer than S has them first."""
@@ -124,17 +158,18 @@ class FusedLearner:
         self, obs: Any, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
     ) -> np.ndarray:
         """Exploring actions to store, [N, E, ...]; draws [N, E, ...] each."""
-        lead = self.groups[0].lead
         return self._join(
             self.outputs(obs, noisy=True),
-            lambda x, rows: lead.explore(x, tuple(d[rows] for d in draws), epsilon, _of(lead, mask, rows)),
+            lambda lead, x, rows: lead.explore(x, tuple(d[rows] for d in draws), epsilon, _of(lead, mask, rows)),
         )
 
-    def _join(self, outputs: list[tuple[list[int], Tensor]], decide: Callable[[Tensor, Any], np.ndarray]) -> np.ndarray:
-        """Actions that `decide` takes from the outputs of each group, in population order."""
+    def _join(
+        self, outputs: list[tuple[list[int], Tensor]], decide: Callable[[RLAlgorithm, Tensor, Any], np.ndarray]
+    ) -> np.ndarray:
+        """Actions that `decide` takes from the first member and the outputs of each group, in population order."""
         if len(outputs) == 1:
-            return decide(outputs[0][1], slice(None))
-        parts = [(members, decide(values, members)) for members, values in outputs]
+            return decide(self.agents[0], outputs[0][1], slice(None))
+        parts = [(members, decide(self.agents[members[0]], values, members)) for members, values in outputs]
         chosen = np.empty((len(self.agents), *parts[0][1].shape[1:]), parts[0][1].dtype)
         for members, part in parts:
             chosen[members] = part
@@ -154,23 +189,55 @@ class SequentialLearner:
     def __init__(self, agents: Sequence[RLAlgorithm]) -> None:
         self.agents = list(agents)
         self.groups = [Group([i], agent) for i, agent in enumerate(self.agents)]
+        self._memory = Memory(self)
 
     def prepare(self, group: int, obs: Any) -> Any:
         """Modules preprocess by themselves."""
         return obs
 
-    def learn(self, group: int, batch: TransitionBatch) -> UpdateResult:
+    def learn(self, group: int, batch: Any) -> UpdateResult:
         """One update of one member; `batch` [1, B, ...], results [1, ...]."""
-        result = self.agents[group].learn_batch(batch.map(lambda x: x[0]), plain=True)
+        result = self.agents[group].learn_batch(batch.of_member(0), plain=True)
         return result.map(lambda x: x.detach().unsqueeze(0))
+
+    def values(self, group: int, obs: Any) -> Tensor:
+        """State values [1, B] of observations [1, B, ...]."""
+        agent: Any = self.agents[group]
+        values: Tensor = agent.state_values(ModuleEngine(agent), _row(obs, 0)).unsqueeze(0)
+        return values
+
+    def recur(self, group: int, obs: Any, hidden: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """As the fused learner's."""
+        agent: Any = self.agents[group]
+        own = {key: part[0] for key, part in hidden.items()}
+        raw, value, state = agent.recur(ModuleEngine(agent), _row(obs, 0), own)
+        return raw.unsqueeze(0), value.unsqueeze(0), {key: part.unsqueeze(0) for key, part in state.items()}
+
+    def refresh(self) -> None:
+        """Hyperparameters are read with every update."""
+
+    def outputs(self, obs: Any, noisy: bool = False) -> list[tuple[list[int], Tensor]]:
+        """As the fused learner's."""
+        return [([i], x.unsqueeze(0)) for i, x in enumerate(self._outputs(obs, noisy))]
+
+    def outputs_of(self, group: int, obs: Any) -> Tensor:
+        """As the fused learner's."""
+        with torch.no_grad():
+            return self.agents[group].policy_output(_row(obs, 0), noisy=True).unsqueeze(0)
 
     def _outputs(self, obs: Any, noisy: bool = False) -> list[Tensor]:
         with torch.no_grad():
             return [agent.policy_output(_row(obs, i), noisy) for i, agent in enumerate(self.agents)]
 
+    def begin_episodes(self) -> None:
+        """As the fused learner's."""
+        self._memory = Memory(self)
+
     def act_greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         """Greedy actions of all members for the environment, [N, E, ...]."""
-        pairs = zip(self.agents, self._outputs(obs), strict=True)
+        is_recurrent = self.agents[0].is_recurrent
+        outputs = [raw[0] for _, raw in self._memory.outputs(obs)] if is_recurrent else self._outputs(obs)
+        pairs = zip(self.agents, outputs, strict=True)
         return np.stack([a.environment_action(a.greedy(x, _of(a, mask, i))) for i, (a, x) in enumerate(pairs)])
 
     def set_policy_noise(self, noise: np.ndarray) -> None:
@@ -194,9 +261,45 @@ class SequentialLearner:
 Learner = FusedLearner | SequentialLearner
 
 
+class Memory:
+    """Hidden states of recurrent members while they play: [N_g, layers, E, units] of each group."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.hidden: list[dict[str, Tensor] | None] = [None] * len(learner.groups)
+
+    def outputs(self, obs: Any) -> list[tuple[list[int], Tensor]]:
+        """As `learner.outputs`, one step further."""
+        found = []
+        for number, group in enumerate(self.learner.groups):
+            raw, _ = self.step(number, _rows(obs, group.members))
+            found.append((group.members, raw))
+        return found
+
+    def step(self, number: int, obs: Any) -> tuple[Tensor, Tensor]:
+        """(raw output, values) of one group [N_g, E, ...]."""
+        raw, value, self.hidden[number] = self.learner.recur(number, obs, self.of(number, obs))
+        return raw, value
+
+    def of(self, number: int, obs: Any) -> dict[str, Tensor]:
+        """The hidden states of a group; zeros where an episode has not begun yet."""
+        known = self.hidden[number]
+        if known is not None:
+            return known
+        group: Any = self.learner.groups[number]
+        members, lanes = next(leaves(obs)).shape[:2]
+        start = group.lead.get_initial_hidden_state(lanes).items()
+        return {key: part.expand(members, *part.shape).clone() for key, part in start}
+
+
 def _row(obs: Any, member: int) -> Any:
     """Observations [E, ...] of one member, from those of all."""
     return map_leaves(lambda x: x[member], obs)
+
+
+def _rows(obs: Any, members: list[int]) -> Any:
+    """Observations [N_g, E, ...] of some members, from those of all."""
+    return map_leaves(lambda x: x[members], obs)
 
 
 def _of(agent: RLAlgorithm, mask: np.ndarray | None, members: Any) -> np.ndarray | None:
@@ -230,7 +333,7 @@ def unfusable(agent: Any) -> str:
     update: Any = getattr(type(agent), "update", None)
     if update is None or update is RLAlgorithm.update:
         return "it defines learn() only"
-    if type(agent).learn is not RLAlgorithm.learn:
+    if type(agent).learn is not type(agent).published_learn:
         return "it has a learn() of its own"
     if agent.binding() is None:
         return "a network is no plain stack of dense layers, or its optimiser has no flat rule"

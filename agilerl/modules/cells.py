@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,9 +36,38 @@ def lstm_cell(x: Tensor, h: Tensor, c: Tensor, weights: CellWeights) -> tuple[Te
         (h', c'), shaped as h.
     """
     gates = dense(x, weights.input, weights.input_bias) + dense(h, weights.hidden, weights.hidden_bias)
-    i, f, g, o = gates.chunk(4, dim=-1)
-    new_c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(new_c), new_c
+    return lstm_gates(gates, c)
+
+
+def lstm_gates(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """(h', c') of an LSTM from the sum of both products, gates [..., 4H] in the order i, f, g, o, and c [..., H]."""
+    result: tuple[Tensor, Tensor] = _LSTMGates.apply(gates, c)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _LSTMGates(torch.autograd.Function):
+    """The elementwise part of an LSTM step, with its derivative in closed form: a third of autograd's calls."""
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        opened = torch.sigmoid(gates)
+        i, f, _, o = opened.chunk(4, dim=-1)
+        g = torch.tanh(gates.chunk(4, dim=-1)[2])
+        new_c = torch.addcmul(f * c, i, g)
+        squashed = torch.tanh(new_c)
+        ctx.save_for_backward(opened, g, c, squashed)
+        return o * squashed, new_c
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        of_h, of_c = grads
+        opened, g, c, squashed = ctx.saved_tensors
+        i, f, _, o = opened.chunk(4, dim=-1)
+        of_c = torch.addcmul(of_c, of_h * o, 1 - squashed * squashed)
+        into = torch.cat((of_c * g, of_c * c, of_c * i, of_h * squashed), -1)
+        slope = opened - opened * opened
+        slope.chunk(4, dim=-1)[2].copy_(1 - g * g)
+        return into.mul_(slope), of_c * f
 
 
 def gru_cell(x: Tensor, h: Tensor, weights: CellWeights) -> Tensor:
@@ -52,8 +81,14 @@ def gru_cell(x: Tensor, h: Tensor, weights: CellWeights) -> Tensor:
     Returns:
         h', shaped as h.
     """
-    r_x, z_x, n_x = dense(x, weights.input, weights.input_bias).chunk(3, dim=-1)
-    r_h, z_h, n_h = dense(h, weights.hidden, weights.hidden_bias).chunk(3, dim=-1)
+    of_input = dense(x, weights.input, weights.input_bias)
+    return gru_gates(of_input, dense(h, weights.hidden, weights.hidden_bias), h)
+
+
+def gru_gates(of_input: Tensor, of_hidden: Tensor, h: Tensor) -> Tensor:
+    """h' [..., H] of a GRU from both products [..., 3H], in the order r, z, n, and h."""
+    r_x, z_x, n_x = of_input.chunk(3, dim=-1)
+    r_h, z_h, n_h = of_hidden.chunk(3, dim=-1)
     z = torch.sigmoid(z_x + z_h)
     return (1 - z) * torch.tanh(n_x + torch.sigmoid(r_x + r_h) * n_h) + z * h
 

@@ -189,7 +189,11 @@ class StochasticActor(EvolvableNetwork):
         Args:
             action_mask: [..., ΣA] 1 = legal, for the discrete spaces.
         """
-        raw, kind = self.output(obs), self.distribution
+        return self.sampled(self.output(obs), action_mask)
+
+    def sampled(self, raw: Tensor, action_mask: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+        """As `forward`, from the raw output [..., raw_size]."""
+        kind = self.distribution
         mask = None if action_mask is None else torch.as_tensor(np.array(action_mask), device=raw.device)
         draw = torch.randn if kind.is_continuous else torch.rand
         shape = (*raw.shape[:-1], *kind.numbers_shape)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
@@ -21,13 +22,16 @@ from agilerl.networks.encoders import ENCODERS, encoder_class, encoder_named, in
 from agilerl.networks.encoders import encoder_config as full_encoder_config
 from agilerl.networks.hidden_state import WithHiddenState
 from agilerl.networks.latent import LatentWidth
-from agilerl.networks.observations import Preprocessor
+from agilerl.networks.observations import InputForm, Preprocessor
+from agilerl.networks.parts import overrides
+from agilerl.networks.recurrence import module_parts, recurrent_parts, run_recurrent
 from agilerl.networks.spaces import space_from_json, space_to_json
 from agilerl.rng import Purpose, seeds
 
 HEAD_DEFAULTS: dict[str, Any] = {"hidden_size": [64]}
 # Options that are attributes of every network, whether its class takes them as arguments or not.
-OPTIONS: dict[str, Any] = {"normalize_images": True, "encoder_name": "encoder"}
+OPTIONS: dict[str, Any] = {"normalize_images": True, "encoder_name": "encoder", "normalize_observations": False}
+LARGEST_INPUT = 10.0  # of normalised observations, in standard deviations
 
 __all__ = ["EvolvableNetwork", "checked_arguments", "checked_config"]
 
@@ -120,21 +124,96 @@ class EvolvableNetwork(WithHiddenState, LatentWidth):
             bounded by 0 and 255). One observation gives a batch of one. For a Dict or Tuple space a nested dict of
             such tensors, whatever the annotation says.
         """
+        x = self.encoder_input(obs)
+        mean = self._buffers.get("obs_mean")
+        if mean is None:
+            return x
+        scaled = (x - mean) * self.get_buffer("obs_scale")
+        return scaled.clamp_(-LARGEST_INPUT, LARGEST_INPUT)
+
+    def encoder_input(self, obs: Any) -> Tensor:
+        """As `preprocess`, before observations are normalised by running statistics."""
         x: Tensor = self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images)
         return x
+
+    @property
+    def normalize_observations(self) -> bool:
+        """Whether inputs are shifted and scaled by statistics that are saved with the weights.
+
+        They are 0 and 1 until `set_observation_statistics` is called. For vectors only.
+        """
+        return "obs_mean" in self._buffers
+
+    @normalize_observations.setter
+    def normalize_observations(self, wanted: bool) -> None:
+        if not wanted:
+            for name in ("obs_mean", "obs_scale"):
+                self._buffers.pop(name, None)
+            return
+        if self._prepare.form is not InputForm.FLAT:
+            raise ConfigError(
+                f"normalize_observations is for observations that are read as vectors; got {self.observation_space}. "
+                "fix: leave it out; images are divided by 255 anyway."
+            )
+        if not self.normalize_observations:
+            like, width = next(self.parameters()).detach(), self._prepare.width()
+            self.register_buffer("obs_mean", like.new_zeros(width))
+            self.register_buffer("obs_scale", like.new_ones(width))
+
+    def set_observation_statistics(self, mean: np.ndarray, var: np.ndarray, epsilon: float = 1e-8) -> None:
+        """Normalise inputs by these from now on; both [I]."""
+        for name, values in (("obs_mean", mean), ("obs_scale", 1 / np.sqrt(var + epsilon))):
+            self.get_buffer(name).copy_(torch.as_tensor(values))
+
+    def reading(self) -> tuple[Any, ...]:
+        """What of `preprocess` is an option: members that share it can be given observations in one call."""
+        statistics = (
+            [self.get_buffer(n).tolist() for n in ("obs_mean", "obs_scale")] if "obs_mean" in self._buffers else []
+        )
+        return self.scale_observations, self.normalize_images, *(tuple(values) for values in statistics)
 
     def extract_features(self, obs: Any) -> Tensor:
         """Latent features [..., latent_dim]; a recurrent encoder starts an episode (see `features_with_state`)."""
         return self._encode(self.preprocess(obs))
 
-    def forward(self, obs: Any) -> Tensor:
-        """Output of the head [..., O] for observations with any leading axes; one observation gives a batch of one."""
-        return self.output(obs)
+    def forward(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
+        """Output of the head [..., O] for observations with any leading axes; one observation gives a batch of one.
 
-    def output(self, obs: Any) -> Tensor:
+        A recurrent network that is given the `hidden_state` [layers, S, H] of S sequences takes their observations
+        [S·L, ...], sequence by sequence, and returns (output [S·L, O], next hidden state).
+        """
+        return self.output(obs, hidden_state)
+
+    def output(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """As `forward` here; a subclass whose `forward` samples or rescales keeps this as the raw output."""
+        if hidden_state is not None:
+            self._recurrent_encoder()
+            return self.combine(module_parts(self), self.preprocess(obs), hidden_state)
         output: Tensor = self._head()(self.extract_features(obs))
         return output
+
+    def combine(self, parts: Mapping[str, Callable[[Tensor], Tensor]], *inputs: Any) -> Any:
+        """Of a recurrent network (output, next hidden state) from what runs its parts; see `run_recurrent`.
+
+        Without a hidden state every row starts an episode, and the output alone is returned.
+        """
+        encoder, x = self._recurrent_encoder(), inputs[0]
+        if len(inputs) > 1:
+            return run_recurrent(encoder, parts, *inputs)
+        shapes = encoder.hidden_state_architecture.items()
+        start = {k: x.new_zeros(*x.shape[:-2], layers, x.shape[-2], units) for k, (layers, units) in shapes}
+        return run_recurrent(encoder, parts, x, start)[0]
+
+    def dense_parts(self) -> dict[str, DenseStack] | None:
+        """The dense stacks of which the network consists: one ("") of a feed-forward one; None where it is more."""
+        if isinstance(self.encoder, EvolvableLSTM):
+            replaced = (
+                overrides(self, EvolvableNetwork, "output", "combine", "extract_features")
+                or "head_net" not in self._modules
+            )
+            return None if replaced else recurrent_parts(self)
+        stack = self.dense_stack()
+        return None if stack is None else {"": stack}
 
     def _head(self) -> EvolvableMLP:
         head = self._modules.get("head_net")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from agilerl.errors import ShapeError
-from agilerl.networks.spaces import check_supported, is_byte_image, is_channels_last, parts_of
+from agilerl.networks.spaces import check_supported, flat_size, is_byte_image, is_channels_last, parts_of
 
 FIX = "fix: pass them as the environment gives them, and build the agent from that environment's spaces."
 
@@ -74,6 +74,10 @@ class Preprocessor:
         is_bytes = is_byte_image(space)
         unit = bounds_to_unit(space) if scale and form is not InputForm.IMAGE and not is_bytes else None
         return cls(space, form, unit, is_bytes, is_channels_last(space), inner)
+
+    def width(self) -> int:
+        """Features of the encoder input, of a FLAT form."""
+        return flat_size(self.space)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Preprocessor:
         return self  # nothing in it changes

@@ -16,12 +16,12 @@ from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.morph import Index, prefixed
 from agilerl.modules.noisy import NoisyLinear
 from agilerl.modules.spec import DenseStack
-from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.joint_actions import JointActions
 from agilerl.networks.parts import dense_stacks, overrides
+from agilerl.networks.two_heads import TwoHeads
 
 
-class RainbowQNetwork(EvolvableNetwork):
+class RainbowQNetwork(TwoHeads):
     """Distributions of returns for every discrete action: observations [..., O] -> values [..., A].
 
     `output` gives logits [..., A, K] over the K atoms of the support (values [..., A] without `distributional`);
@@ -79,16 +79,7 @@ class RainbowQNetwork(EvolvableNetwork):
         self._head_config |= {"noisy": self.noisy, "noise_std": self.noise_std}
         self.build_head(self.num_actions * self._width)
         if self.dueling:
-            self.value_net = EvolvableMLP(
-                num_inputs=self.latent_dim,
-                num_outputs=self._width,
-                device=self._device,
-                name="value",
-                random_seed=self._seeds[1] + 1,
-                **self._head_config,
-            )
-            self.value_net.disable_mutations()  # it follows the head
-            self.value_net.rng = self.rng
+            self.build_value_head(self._width)
         self.reset_noise()
 
     @property
@@ -112,7 +103,9 @@ class RainbowQNetwork(EvolvableNetwork):
         names = ("encoder", "head_net", "value_net") if self.dueling else ("encoder", "head_net")
         return {name: self._modules[name] for name in names}
 
-    def combine(self, parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor) -> Tensor:
+    def combine(  # type: ignore[override]
+        self, parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor
+    ) -> Tensor:
         """Logits [..., A, K] (values [..., A]) from what runs the parts; obs preprocessed [..., in]."""
         features = parts["encoder"](obs)
         values = parts["head_net"](features)
@@ -121,11 +114,11 @@ class RainbowQNetwork(EvolvableNetwork):
             values = parts["value_net"](features).unsqueeze(-2) + values - values.mean(-2, keepdim=True)
         return values if self.distributional else values.squeeze(-1)
 
-    def output(self, obs: Any) -> Tensor:
+    def output(self, obs: Any) -> Tensor:  # type: ignore[override]
         """Logits [..., A, K] over the atoms, or values [..., A] without `distributional`."""
         return self.combine(self._streams(), self.preprocess(obs))
 
-    def forward(self, obs: Any) -> Tensor:
+    def forward(self, obs: Any) -> Tensor:  # type: ignore[override]
         """Expected values [..., A]."""
         output = self.output(obs)
         return (output.softmax(-1) * self.support).sum(-1) if self.distributional else output
@@ -194,52 +187,6 @@ class RainbowQNetwork(EvolvableNetwork):
 
     def _mlps(self) -> list[EvolvableMLP]:
         return [self.head_net, self.value_net] if self.dueling else [self.head_net]
-
-    # -- mutations -----------------------------------------------------------------------------------------------
-
-    def apply_mutation(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """As everywhere; what happens to the head happens to the value stream, which chooses its own units."""
-        result = super().apply_mutation(name, *args, **kwargs)
-        applied = self.last_mutation_attr
-        if self.dueling and applied is not None and applied.startswith("head_net."):
-            getattr(self.value_net, applied.removeprefix("head_net."))(**result)
-            self.last_transfer |= prefixed("value_net", self.value_net.last_transfer)
-            self.last_refit = self.last_refit or self.value_net.last_refit
-        return result
-
-    def recreate_network(self, **kwargs: Any) -> None:
-        """Carry out the pending change of the latent width, in encoder and both streams."""
-        index, before = self._latent_index, None
-        if index is None:
-            return
-        if self.dueling:
-            exact = bool((index >= 0).sum() == self.latent_dim) and not self.encoder.output_layernorm
-            if self.fresh == "preserve" and self.value_net.probe_inputs is not None and not exact:
-                before = self.value_net.preactivation(0, self.value_net.probe_inputs)
-            self.value_net.resize_inputs(index)
-        super().recreate_network(**kwargs)
-        if self.dueling:
-            self.last_transfer |= prefixed("value_net", self.value_net.last_transfer)
-            if before is not None and self.value_net.probe_inputs is not None:
-                self.value_net.refit_layer(0, self.value_net.probe_inputs, before)
-
-    def change_activation(self, activation: str, output: bool = False) -> None:
-        """As everywhere, in both streams."""
-        targets = self.value_net.preactivations() if self.dueling else []
-        super().change_activation(activation, output=output)
-        if self.dueling:
-            value, probe = self.value_net, self.value_net.probe_inputs
-            value.probe(None)  # its inputs have changed: it is refitted below, from its first layer on
-            value.change_activation(activation, output=output)
-            value.probe(probe)
-            if probe is not None:
-                value.refit_all(targets, 0)
-
-    @torch.no_grad()
-    def _probe_parts(self) -> None:
-        super()._probe_parts()
-        if "value_net" in self._modules:
-            self.value_net.probe(self.head_net.probe_inputs)
 
 
 def _output_layer(mlp: EvolvableMLP) -> nn.Module:

@@ -101,7 +101,7 @@ def _play(
         actions = np.asarray(actor.act_greedy(trees.reshape(obs, members, lanes.num_lanes // members), grouped))
         return actions.reshape(lanes.num_lanes, *actions.shape[2:])
 
-    return first_episodes(act, lanes, seeds, active, max_steps)
+    return first_episodes(act, lanes, seeds, active, max_steps, getattr(actor, "begin_episodes", None))
 
 
 def first_episodes(
@@ -110,8 +110,14 @@ def first_episodes(
     seeds: np.ndarray | None,
     active: np.ndarray,
     max_steps: int | None,
+    begin: Callable[[], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns and lengths [L] of the first episode in every lane that is active [L]; the others stay at zero."""
+    """Returns and lengths [L] of the first episode in every lane that is active [L]; the others stay at zero.
+
+    `begin` is called once, when the episodes begin: for policies with a memory.
+    """
+    if begin is not None:
+        begin()
     width = mask_width(lanes.single_action_space)
     obs, info = lanes.reset(seeds)
     active = active.copy()
@@ -136,6 +142,7 @@ def test_agent(
     loop: int = 1,
     swap_channels: bool = False,
     seeds: np.ndarray | None = None,
+    begin: Callable[[], None] | None = None,
 ) -> float:
     """The published meaning of `agent.test`: mean return of the first episode in every environment of `env`.
 
@@ -148,6 +155,7 @@ def test_agent(
         loop: how often; the mean over all is returned.
         swap_channels: images are [H, W, C] and `act` wants [C, H, W].
         seeds: [loop, L] for repeatable episodes; None goes on with the environments' own generators.
+        begin: called whenever new episodes begin in all environments.
     """
     if loop < 1:
         raise ConfigError(f"loop must be a positive integer (evaluations averaged); got {loop}. fix: use 1.")
@@ -160,7 +168,7 @@ def test_agent(
     means = []
     for i in range(loop):
         chosen = None if seeds is None else np.asarray(seeds)[i]
-        returns, _ = first_episodes(act_here, lanes, chosen, everywhere, max_steps)
+        returns, _ = first_episodes(act_here, lanes, chosen, everywhere, max_steps, begin)
         means.append(returns.mean())
     return float(np.mean(means))
 

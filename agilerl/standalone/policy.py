@@ -125,10 +125,35 @@ class Policy(nn.Module):
         return self
 
     def _outputs(self) -> int:
-        if self.actions["type"] == "Discrete":
-            return _size(self.actions["n"]) * self.atoms
+        if self.actions["type"] != "Box":
+            return _size(math.prod(self._choices()[0])) * self.atoms
         size = _size(math.prod(self.actions["shape"]))
         return 2 * size if self.kind == "StochasticActor" else size
+
+    def _choices(self) -> tuple[list[int], list[int]]:
+        """Choices of each component of an action, and the lowest value of each."""
+        names = ("n", "start") if self.actions["type"] == "Discrete" else ("nvec", "start")
+        sizes, starts = (_flat(self.actions[name]) for name in names)
+        return sizes, starts
+
+    def _legal(self, mask: Any, device: Any) -> Tensor:
+        """Masks of the components [B, sum of choices] as masks of their combinations [B, A]."""
+        given = torch.as_tensor(mask, device=device).bool()
+        joint = torch.ones((given.shape[0], 1), dtype=torch.bool, device=device)
+        for part in torch.split(given, self._choices()[0], -1):
+            joint = (joint[:, :, None] & part[:, None, :]).flatten(1)
+        return joint
+
+    def _decode(self, number: Tensor) -> Tensor:
+        """Numbers of combinations [B] as actions: the last component counts fastest."""
+        sizes, starts = self._choices()
+        if self.actions["type"] == "Discrete":
+            return number + starts[0]
+        parts = []
+        for size, start in zip(reversed(sizes), reversed(starts), strict=True):
+            parts.append(number % size + start)
+            number = number // size
+        return torch.stack(parts[::-1], -1).reshape(-1, *_shape(self.actions["nvec"]))
 
     def prepare(self, obs: Any) -> Tensor:
         """Observations [B, ...] as the encoder takes them [B, I]."""
@@ -166,15 +191,15 @@ class Policy(nn.Module):
         return out
 
     def forward(self, obs: Any, action_mask: Any = None) -> Tensor:
-        """Greedy actions for observations [B, ...]: [B] int64, or [B, ...] at the bounds of the Box.
+        """Greedy actions for observations [B, ...]: [B] or [B, *shape] int64, or [B, *shape] at the bounds of the Box.
 
-        `action_mask` [B, A]: 1 = legal.
+        `action_mask` [B, A]: 1 = legal; A counts the choices of all components of a MultiDiscrete space.
         """
         out = self.outputs(self.prepare(obs))
-        if self.actions["type"] == "Discrete":
+        if self.actions["type"] != "Box":
             if action_mask is not None:
-                out = out.masked_fill(~torch.as_tensor(action_mask, device=out.device).bool(), float("-inf"))
-            return out.argmax(-1)
+                out = out.masked_fill(~self._legal(action_mask, out.device), float("-inf"))
+            return self._decode(out.argmax(-1))
         lowest, highest = self.range
         scaled = self.low + (out.double() - lowest) / (highest - lowest) * (self.high - self.low)
         bounded = torch.minimum(torch.maximum(scaled, self.low), self.high)
@@ -201,7 +226,8 @@ def _check(network: dict[str, Any]) -> None:
         raise PolicyError(f"the encoder {encoder} is not covered; dense ones (EvolvableMLP) are.")
     if space["type"] not in ("Box", "Discrete", "MultiDiscrete", "MultiBinary"):
         raise PolicyError(f"{space['type']} observations are not covered.")
-    if actions["type"] not in ("Discrete", "Box"):
+    choices = ("Discrete",) if kind == "StochasticActor" else ("Discrete", "MultiDiscrete")
+    if actions["type"] not in ("Box",) + (() if kind == "DeterministicActor" else choices):
         raise PolicyError(f"{actions['type']} actions are not covered.")
     if kind == "StochasticActor" and actions["type"] == "Box" and not network.get("squash_output"):
         raise PolicyError("a StochasticActor over a Box is covered with squash_output only.")
@@ -241,6 +267,10 @@ def _size(value: Any) -> int:
     if not isinstance(value, int) or not 0 < value <= LARGEST:
         raise PolicyError(f"policy.json has a width of {value!r}; expected 1 to {LARGEST}.")
     return value
+
+
+def _shape(values: Any) -> tuple[int, ...]:
+    return (len(values), *_shape(values[0])) if isinstance(values, list) else ()
 
 
 def _flat(values: Any) -> list[int]:

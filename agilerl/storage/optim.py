@@ -6,7 +6,7 @@ a row and a plain torch optimiser agree to rounding (`tests/differential/test_fl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,29 @@ class Columns:
         self.rows = list(zip(*(x.unbind() for x in each), strict=True))
 
 
+def step_live(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[bool] | None = None) -> None:
+    """One step of the rule for the members that are `live` [N] (all of them for None); the others do not move at all.
+
+    A gradient of zero would not do: momentum goes on moving the parameters.
+    """
+    if live is None or all(live):
+        RULES[rule.kind].step(columns, lr, rule)
+        return
+    if not any(live):
+        return
+    if columns.value.device.type == "cpu" and RULES[rule.kind].step is adam:
+        rows = [row for row, goes in enumerate(live) if goes]
+        columns.step[rows] += 1
+        _adam_cpu(columns, lr, rule, live)
+        return
+    rest = [row for row, goes in enumerate(live) if not goes]
+    moved = (columns.value, columns.first, columns.second, columns.step)
+    before = [x[rest] for x in moved]  # an index makes copies
+    RULES[rule.kind].step(columns, lr, rule)
+    for x, kept in zip(moved, before, strict=True):
+        x[rest] = kept
+
+
 def adam(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1); `lr` [N, 1]. AdamW (arXiv:1711.05101) decays first."""
     beta1, beta2 = rule.get("betas")
@@ -75,12 +98,14 @@ def adam(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:
     columns.value.sub_((columns.first * step_size).div_(denominator))
 
 
-def _adam_cpu(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:
+def _adam_cpu(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[bool] | None = None) -> None:
     """The same with torch's own kernel, one call for all members of one learning rate: a third of the time."""
     beta1, beta2 = rule.get("betas")
     fused = torch._fused_adamw_ if rule.kind == "AdamW" else torch._fused_adam_
     rates = lr.flatten().tolist()
-    for rate in dict.fromkeys(rates):
+    if live is not None:
+        rates = [rate if goes else None for rate, goes in zip(rates, live, strict=True)]
+    for rate in dict.fromkeys(rate for rate in rates if rate is not None):
         rows = [row for row, own in zip(columns.rows, rates, strict=True) if own == rate]
         value, grad, first, second, step = zip(*rows, strict=True)
         fused(

@@ -13,10 +13,11 @@ from agilerl.modules.spec import DenseStack
 from agilerl.storage.clusters import Cluster, clusters_of
 from agilerl.storage.cohort import Cohort, MemberBinding, Rows
 from agilerl.storage.kernels import Saved, mlp_backward, mlp_forward
-from agilerl.storage.optim import RULES, Columns, OptimizerRule, clip_rows
+from agilerl.storage.optim import Columns, OptimizerRule, clip_rows, step_live
 
 Network = Callable[..., Tensor]
 WHOLE = ""  # the part of a network that is one stack
+STEPPED = "hh_"  # how the names of recurrences begin: see `networks.recurrence`
 
 
 def dense_parts(network: Any) -> dict[str, DenseStack] | None:
@@ -84,8 +85,14 @@ class _Unit:
         whole = cohort.value_and_target is not None and rows == slice(0, len(cohort.members))
         self.both = {part: cohort.layers(name, rows, Rows.BOTH) for part, name in shadowed.items()} if whole else {}
         spans = {part: cohort.span(name) for part, name in columns.items()}
+        start, end = min(s.start for s in spans.values()), max(s.stop for s in spans.values())
+        self.all_grad = cohort.grad[rows, start:end]  # the parts of one network lie side by side
         self.grad = {part: cohort.grad[rows, span] for part, span in spans.items()}
         self.pairs = [(cohort.target[rows, spans[part]], cohort.value[rows, spans[part]]) for part in shadowed]
+
+    def is_stepped(self, part: str) -> bool:
+        """Whether a part is the recurrence of a cell, one plain layer that runs once for every step of a sequence."""
+        return part.startswith(STEPPED)
 
     def run(self, part: str, x: Tensor) -> RowsPass:
         value, saved = mlp_forward(self.value[part], x, save=True)
@@ -132,6 +139,7 @@ class RowsEngine:
             self.cohorts.append(cohort)
             self._bind(cohort, cluster, networks)
         self._noise_positions: dict[str, Tensor] = {}
+        self._pending: dict[tuple[tuple[str, ...], str], list[tuple[Tensor, Tensor]]] = {}
         self._written: set[tuple[str, str]] = (
             set()
         )  # (network, part) whose gradient holds something since the last step
@@ -243,6 +251,10 @@ class RowsEngine:
     def backward(self, ran: RowsPass, grad: Tensor, *, parameters: bool = True, inputs: bool = False) -> Tensor | None:
         """Add the gradients of a pass's parameters, given [N, B, out] at its outputs; that of its input if wanted."""
         unit, part = ran.unit, ran.part
+        if parameters and unit.is_stepped(part):
+            layer, keep = unit.value[part][0], ran.saved[0]
+            self._pending.setdefault((unit.names, part), []).append((keep.inputs, grad.mT))
+            return torch.bmm(layer.weight.mT, grad.mT).mT if inputs else None
         blocks, of_input = mlp_backward(unit.value[part], ran.saved, grad, parameters=parameters, inputs=inputs)
         if not parameters:
             return of_input
@@ -254,6 +266,16 @@ class RowsEngine:
             torch.cat(blocks, 1, out=into)
         self._written |= keys
         return of_input
+
+    @torch.no_grad()
+    def _finish(self) -> None:
+        """Parameter gradients of the parts that ran many times in one pass: one product over all of their steps."""
+        for (names, part), steps in self._pending.items():
+            unit = self._units[names]
+            inputs, grads = (torch.cat(x, 2) for x in zip(*steps, strict=True))
+            torch.cat((torch.bmm(grads, inputs.mT).flatten(1), grads.sum(2)), 1, out=unit.grad[part])
+            self._written |= {(name, part) for name in names}
+        self._pending.clear()
 
     def _clear(self, unit: _Unit, part: str) -> None:
         """Zero the gradients of those networks of a unit that nothing has reached since the last step."""
@@ -267,15 +289,30 @@ class RowsEngine:
         self.backward(ran, grad)
         self._move((optimizer,), max_norm)
 
+    def descend_all(
+        self,
+        optimizer: str,
+        outputs: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        max_norm: Tensor | None = None,
+        live: Sequence[bool] | None = None,
+    ) -> None:
+        """One optimiser step of the members that are live, given the gradients at outputs of `network`s."""
+        self._written.clear()
+        torch.autograd.backward(list(outputs), list(grads))
+        self._finish()
+        self._move((optimizer,), max_norm, live)
+
     def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:
         """One optimiser step of every member on its own entry of `loss` [N]; of several optimisers on [K, N]."""
         self._written.clear()
         loss.sum().backward()  # type: ignore[no-untyped-call]
+        self._finish()
         names = (optimizer,) if isinstance(optimizer, str) else optimizer
         for step in (names,) if names in self._steps else tuple((name,) for name in names):
             self._move(step, max_norm)
 
-    def _move(self, optimizers: tuple[str, ...], max_norm: Tensor | None) -> None:
+    def _move(self, optimizers: tuple[str, ...], max_norm: Tensor | None, live: Sequence[bool] | None = None) -> None:
         columns, rule, units = self._steps[optimizers]
         for unit in units:
             for part in unit.columns:
@@ -284,8 +321,10 @@ class RowsEngine:
         rates = [self.hp[self._learning_rates[name]] for name in optimizers]
         with torch.no_grad():
             if max_norm is not None:
-                clip_rows(columns.grad, max_norm if max_norm.dim() == 0 or times == 1 else max_norm.repeat(times, 1))
-            RULES[rule.kind].step(columns, rates[0] if times == 1 else torch.cat(rates), rule)
+                limit = max_norm if max_norm.dim() == 0 or times == 1 else max_norm.repeat(times, 1)
+                for unit in units:  # each network by itself
+                    clip_rows(unit.all_grad, limit)
+            step_live(columns, rates[0] if times == 1 else torch.cat(rates), rule, live)
 
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
         """Move target networks: θ⁻ ← τ·θ + (1 − τ)·θ⁻ (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1)."""

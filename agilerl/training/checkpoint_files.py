@@ -82,11 +82,16 @@ def read_checkpoint(path: Path) -> Saved:
     """
     body = read_manifest(path)
     files = {}
-    for name, facts in body["files"].items():
-        files[name] = _read_exactly(path / name, int(facts["bytes"]))
-        if _sha256(files[name]) != facts["sha256"]:
-            raise CorruptCheckpoint(f"{path / name} does not match its checksum.")
-    return Saved(path, int(body["generation"]), body, files)
+    try:
+        for name, facts in body["files"].items():
+            files[name] = _read_exactly(path / name, int(facts["bytes"]))
+            if _sha256(files[name]) != facts["sha256"]:
+                raise CorruptCheckpoint(f"{path / name} does not match its checksum.")
+        return Saved(path, int(body["generation"]), body, files)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        if isinstance(error, RunError):
+            raise
+        raise CorruptCheckpoint(f"{path / MANIFEST} does not say what a file holds ({error}).") from error
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -100,7 +105,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             raise CorruptCheckpoint(f"{file} does not match its checksum.")
         body: dict[str, Any] = json.loads(text)
         return _migrated(body, path)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         if isinstance(error, RunError):
             raise
         raise CorruptCheckpoint(f"{file} cannot be read ({error}).") from error
@@ -126,7 +131,7 @@ def _migrated(body: dict[str, Any], path: Path) -> dict[str, Any]:
 def _read_exactly(path: Path, size: int) -> bytes:
     """The content of a file of `size` bytes; nothing is read of one that has another size."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         with open(descriptor, "rb") as file:
             if os.fstat(descriptor).st_size != size:
                 raise CorruptCheckpoint(f"{path} has {os.fstat(descriptor).st_size} bytes; expected {size}.")

@@ -26,8 +26,11 @@ from agilerl.telemetry.record import Sink
 from agilerl.telemetry.run_dir import RunDirectory
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.off_policy import OffPolicySource
+from agilerl.training.on_policy import OnPolicySource
 from agilerl.training.options import OffPolicyOptions
+from agilerl.training.population import set_lanes
 from agilerl.training.result import EvolveResult
+from agilerl.training.source import Source
 from agilerl.training.store import Store
 
 
@@ -59,6 +62,7 @@ def run_manifest(
     """
     train_env, eval_env = make_environments(manifest, env)
     population = make_population(manifest, train_env, seed, device)
+    set_lanes(population, max(1, int(getattr(train_env, "num_envs", 1))))
     for agent in population:
         agent.environment = environment_facts(manifest, env)
     tournament, mutation = make_evolution(manifest, seed, device) if evolution else (None, None)
@@ -66,7 +70,7 @@ def run_manifest(
     loop = TrainingLoop(
         population,
         train_env,
-        OffPolicySource(make_replay(manifest, device), options),
+        make_source(manifest, options, device),
         options,
         seed=seed,
         tournament=tournament,
@@ -88,6 +92,13 @@ def run_manifest(
     finally:
         for made in {id(e): e for e in (train_env, eval_env) if e is not env}.values():
             made.close()
+
+
+def make_source(manifest: Manifest, options: OffPolicyOptions, device: str) -> Source:
+    """Where the algorithm's experience comes from: the members' own rollouts, or shared replay."""
+    if find_algorithm(manifest.algorithm.name).is_on_policy:
+        return OnPolicySource(options)
+    return OffPolicySource(make_replay(manifest, device), options)
 
 
 def _saver(run_directory: RunDirectory | None) -> Callable[[Any], None] | None:

@@ -51,3 +51,10 @@ def save_population(population: Sequence[Any], base: str | Path, overwrite: bool
         paths.append(Path(f"{base}_{slot}{suffix}.pt"))
         agent.save_checkpoint(str(paths[-1]))
     return paths
+
+
+def set_lanes(population: Sequence[Any], num_envs: int) -> None:
+    """Tell agents with rollouts in how many lanes they will act: it decides the length of a rollout."""
+    for agent in population:
+        if hasattr(agent, "num_envs"):
+            agent.num_envs = num_envs

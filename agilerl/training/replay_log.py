@@ -108,7 +108,7 @@ class ReplayLog:
         """The piece in `chunk`; CorruptCheckpoint where the bytes are not what was written."""
         path = self.folder / chunk.file
         try:
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
             with open(descriptor, "rb") as file:
                 if chunk.offset + _HEADER + chunk.size > os.fstat(descriptor).st_size:
                     raise CorruptCheckpoint(f"{path} ends before byte {chunk.offset + _HEADER + chunk.size}.")

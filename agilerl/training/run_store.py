@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agilerl.checkpoint import decode_tree, encode_tree
 from agilerl.errors import AgileRLWarning, RunError
+from agilerl.hostile import malformed
 from agilerl.telemetry.files import jsonable
 from agilerl.telemetry.run_dir import versions
 from agilerl.training import loop_state
@@ -99,16 +100,17 @@ class RunStore:
                 self.notes.append("no checkpoint is whole: the run begins again.")
             self._say(loop)
             return False
-        trees = [decode_tree(saved.files[name], str(saved.path / name)) for name in (POPULATION, BEST, REST)]
-        self._check_settings(loop, saved.body)
-        loop_state.restore(loop, *trees)
-        self._check_parts(loop, saved.body)
-        self.notes += self._restore_replay(loop, saved.body, trees[2]["memories"])
-        self.notes += self.files.rewind(saved.body["files_of_run"], loop.result.births)
-        older, damaged = whole_manifests(self._root)
-        self.notes += damaged
-        self._kept = {path: body for path, body in older.items() if body["generation"] <= saved.number}
-        self.saved = Saved(saved.path, saved.number, saved.body, {})  # the files' bytes are no longer needed
+        with malformed(saved.path):
+            trees = [decode_tree(saved.files[name], str(saved.path / name)) for name in (POPULATION, BEST, REST)]
+            self._check_settings(loop, saved.body)
+            loop_state.restore(loop, *trees)
+            self._check_parts(loop, saved.body)
+            self.notes += self._restore_replay(loop, saved.body, trees[2]["memories"])
+            self.notes += self.files.rewind(saved.body["files_of_run"], loop.result.births)
+            older, damaged = whole_manifests(self._root)
+            self.notes += damaged
+            self._kept = {path: body for path, body in older.items() if body["generation"] <= saved.number}
+            self.saved = Saved(saved.path, saved.number, saved.body, {})  # the files' bytes are no longer needed
         self._say(loop)
         return True
 

@@ -106,7 +106,7 @@ def create_population(
         observation_space, action_space = spaces_from_dimensions(state_dim, action_dim, one_hot, is_discrete, INIT_HP)
     accepted = set(inspect.signature(cls.__init__).parameters)
     # Published defaults of this function that are not those of the classes.
-    defaults = {"vect_noise_dim": num_envs, "v_min": -100.0, "v_max": 100.0}
+    defaults = {"vect_noise_dim": num_envs, "num_envs": num_envs, "v_min": -100.0, "v_max": 100.0}
     arguments = {k: v for k, v in defaults.items() if k in accepted} | constructor_arguments(INIT_HP, accepted)
     if actor_network is not None:
         arguments["actor_network"] = actor_network
@@ -197,7 +197,7 @@ def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], devi
 
 def _agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], device: str | torch.device) -> Any:
     cls = find_algorithm(spec["algo"])
-    network = cls.policy_class.from_spec(spec["network"], device=check_device(device))
+    network = cls.policy_from_spec(spec["network"], check_device(device))
     network.load_state_dict(dict(state))
     accepted = set(inspect.signature(cls.__init__).parameters)
     values = {k: v for k, v in spec["hyperparameters"].items() if k in accepted}

@@ -32,11 +32,15 @@ def made(algo: str, observations: Any = VECTOR, actions: Any = CHOICE) -> Any:
 # --- an algorithm that cannot take a space
 
 WRONG_ACTIONS = [
-    ("DQN", BOX, ["DQN needs Discrete actions", "Box", "for Box actions one of: DDPG, SAC, TD3"]),
-    ("Rainbow DQN", BOX, ["RainbowDQN needs Discrete actions", "for Box actions one of: DDPG, SAC, TD3"]),
+    ("DQN", BOX, ["DQN needs Discrete or MultiDiscrete actions", "Box", "for Box actions one of: DDPG, SAC, TD3"]),
+    (
+        "Rainbow DQN",
+        BOX,
+        ["RainbowDQN needs Discrete or MultiDiscrete actions", "for Box actions one of: DDPG, SAC, TD3"],
+    ),
     ("TD3", CHOICE, ["TD3 needs Box actions; got Discrete(2)", "one of: DQN, RainbowDQN, SAC"]),
     ("DDPG", CHOICE, ["DDPG needs Box actions; got Discrete(2)", "one of: DQN, RainbowDQN, SAC"]),
-    ("DQN", spaces.MultiDiscrete([2, 3]), ["got MultiDiscrete([2 3])", "no algorithm of this version takes Multi"]),
+    ("SAC", spaces.MultiDiscrete([2, 3]), ["got MultiDiscrete([2 3])", "one of: DQN, RainbowDQN"]),
     ("SAC", spaces.MultiBinary(3), ["SAC needs Box or Discrete actions; got MultiBinary(3)", "no algorithm of this"]),
     ("TD3", PARTS, ["TD3 needs Box actions; got Dict(", "no algorithm of this version takes Dict actions"]),
     ("SAC", spaces.Box(-np.inf, np.inf, (2,)), ["SAC needs bounded actions", "infinite bounds in 2 of 2 components"]),
@@ -78,7 +82,7 @@ class Worded(gym.Env[Any, int]):
 
 def test_training_names_the_environment_too(tmp_path: Path) -> None:
     for env, algo, words in (
-        ("Pendulum-v1", "DQN", ["Pendulum-v1: DQN needs Discrete actions", "DDPG, SAC, TD3"]),
+        ("Pendulum-v1", "DQN", ["Pendulum-v1: DQN needs Discrete or MultiDiscrete actions", "DDPG, SAC, TD3"]),
         ("CartPole-v1", "TD3", ["CartPole-v1: TD3 needs Box actions", "DQN, RainbowDQN, SAC"]),
         (Worded, "DQN", ["Worded: DQN cannot read Dict("]),
     ):
@@ -92,7 +96,7 @@ def test_the_command_line_names_the_environment_too(tmp_path: Path, monkeypatch:
     result = CliRunner().invoke(app, ["train", "Pendulum-v1", "--algo", "DQN", "--steps", "100"])
     assert result.exit_code != 0
     said = " ".join((result.output + str(getattr(result, "stderr", ""))).split())
-    assert "Pendulum-v1: DQN needs Discrete actions" in said
+    assert "Pendulum-v1: DQN needs Discrete or MultiDiscrete actions" in said
     assert "DDPG, SAC, TD3" in said
     assert "Traceback" not in said
 

@@ -1,10 +1,9 @@
-"""Importing the package and asking the command for help stay fast, and load nothing that they do not need."""
+"""Importing the package and asking the command for help load nothing that they do not need."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -29,20 +28,22 @@ def test_heavy_packages_stay_unloaded(code: str) -> None:
     assert loaded.strip() == "[]"
 
 
-def test_import_takes_less_than_a_tenth_of_a_second_beyond_python() -> None:
-    code = "import time; t = time.process_time(); import agilerl; print(time.process_time() - t)"
-    assert min(float(python("-c", code)) for _ in range(3)) < 0.1
+def test_the_package_itself_is_a_handful_of_modules() -> None:
+    """What is not loaded costs nothing: torch alone takes over a second, which `import agilerl` must not."""
+    code = "import sys; before = set(sys.modules); import agilerl; print(len(set(sys.modules) - before))"
+    assert int(python("-c", code)) < 60
 
 
-def test_help_works_and_is_fast() -> None:
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        text = python("-m", "agilerl", "--help")
-        seconds.append(time.perf_counter() - start)
+def test_help_works_and_loads_nothing_heavy() -> None:
+    code = (
+        "import runpy, sys\nsys.argv = ['agilerl', '--help']\n"
+        "try:\n    runpy.run_module('agilerl', run_name='__main__')\nexcept SystemExit:\n    pass\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    text = python("-c", code)
     assert "train" in text
     assert "evaluate" in text
-    assert min(seconds) < 0.5
+    assert text.splitlines()[-1] == "[]"
 
 
 def test_the_facade_names_what_it_has() -> None:

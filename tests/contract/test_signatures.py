@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agilerl.algorithms import DDPG, SAC, TD3, RainbowDQN
+from agilerl.algorithms import DDPG, PPO, SAC, TD3, RainbowDQN
 from agilerl.algorithms.core.base import EvolvableAlgorithm
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup, RLParameter
@@ -19,7 +19,9 @@ from agilerl.hpo.tournament import TournamentSelection
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.networks.q_networks import QNetwork
+from agilerl.rollouts.on_policy import collect_rollouts, collect_rollouts_recurrent
 from agilerl.training.train_off_policy import train_off_policy
+from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils import utils
 
 # A published argument never changes its place, name or default;
@@ -35,7 +37,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     "make_vect_envs": (
         utils.make_vect_envs,
         "env_name=None num_envs=1 * make_env=None should_async_vector=None extra_wrappers=None seed=None backend=None "
-        "preprocessing=None **env_kwargs",
+        "preprocessing=None healing=False num_workers=None deadline_s=60.0 max_restarts=10 **env_kwargs",
     ),
     "default_progress_bar": (utils.default_progress_bar, "max_steps accelerator=None"),
     "save_population_checkpoint": (
@@ -160,6 +162,31 @@ TABLE: dict[str, tuple[Any, str]] = {
     "EvolvableModule.sample_mutation_method": (
         EvolvableModule.sample_mutation_method,
         "self new_layer_prob rng=None * excluded=()",
+    ),
+    "PPO": (
+        PPO.__init__,  # published: action_std_init=0.0 (a logarithm there), share_encoders=True, an enum member
+        "self observation_space action_space index=0 hp_config=None net_config=None batch_size=64 lr=0.0001 "
+        "learn_step=2048 gamma=0.99 gae_lambda=0.95 mut=None action_std_init=0.6 clip_coef=0.2 ent_coef=0.01 "
+        "vf_coef=0.5 max_grad_norm=0.5 target_kl=None normalize_images=True update_epochs=4 actor_network=None "
+        "critic_network=None share_encoders=False num_envs=1 use_rollout_buffer=False rollout_buffer_config=None "
+        "recurrent=False device='cpu' accelerator=None wrap=True bptt_sequence_type='chunked' max_seq_len=None * "
+        "seed=None lr_schedule='constant' clip_schedule='constant' clip_value_loss=True normalize_observations=False",
+    ),
+    "train_on_policy": (
+        train_on_policy,  # `algo` and `pop` keep their places and may be left out
+        "env env_name algo=None pop=None INIT_HP=None MUT_P=None swap_channels=False max_steps=1000000 "
+        "evo_steps=10000 eval_steps=None eval_loop=1 target=None tournament=None mutation=None checkpoint=None "
+        "checkpoint_path=None overwrite_checkpoints=False save_elite=False elite_path=None wb=False verbose=True "
+        "accelerator=None wandb_api_key=None wandb_kwargs=None collect_rollouts_fn=None * seed=None lockstep=True "
+        "learner='auto' sinks=()",
+    ),
+    "collect_rollouts": (
+        collect_rollouts,
+        "agent env n_steps=None last_obs=None last_done=None last_scores=None last_info=None",
+    ),
+    "collect_rollouts_recurrent": (
+        collect_rollouts_recurrent,
+        "agent env n_steps=None last_obs=None last_done=None last_scores=None last_info=None",
     ),
     "train_off_policy, beyond what is published": (
         train_off_policy,  # the published part is compared in tests/unit/test_train_off_policy.py

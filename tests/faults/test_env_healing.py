@@ -18,6 +18,7 @@ from faulty import MODES, Faulty, tokens
 import agilerl
 from agilerl.algorithms import DQN
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
+from agilerl.envs.adapters import VectorLanes
 from agilerl.envs.healing import HealingLanes
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.step import as_lanes
@@ -78,6 +79,19 @@ def test_in_process_every_fault_is_a_named_error_and_replay_stays_finite(mode: s
            "none": "of None", "shape": r"(1, 3)", "dtype": "'a'", "string": "'1.0'"}[mode]  # fmt: skip
     assert got in str(caught.value)
     assert_finite(memory)
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(143)])
+@pytest.mark.parametrize("make", [lambda f: SyncLanes([f]), lambda f: VectorLanes(gymnasium.vector.SyncVectorEnv([f]))])
+def test_a_signal_that_arrives_while_an_environment_steps_is_no_fault_of_it(end: BaseException, make: Any) -> None:
+    class Interrupted(Faulty):
+        def step(self, action: Any) -> Any:
+            raise end
+
+    lanes = make(Interrupted)
+    lanes.reset(np.array([1]))
+    with pytest.raises(type(end)):
+        lanes.step(np.zeros(1, int))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -209,8 +223,6 @@ def test_a_users_own_loop_sees_a_next_step_environment(tmp_path: Path) -> None:
 
 
 def test_vector_lanes_over_a_healing_environment_mask_the_fault(tmp_path: Path) -> None:
-    from agilerl.envs.adapters import VectorLanes
-
     env = make_vect_envs(
         num_envs=2, make_env=partial(Faulty, "raise", tokens(tmp_path / "t", 1), at=4), healing=True, num_workers=1
     )

@@ -44,6 +44,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "Rainbow plain": lambda: RainbowDQN(
         VECTOR, CHOICE, net_config=NET, seed=1, distributional=False, dueling=False, noisy=False
     ),
+    "DQN MultiDiscrete actions": lambda: DQN(
+        VECTOR, spaces.MultiDiscrete([[2, 3], [2, 2]], start=[[0, 5], [1, -1]]), net_config=NET, seed=1
+    ),
+    "Rainbow from 3": lambda: RainbowDQN(VECTOR, spaces.Discrete(3, start=3), net_config=NET, seed=1, num_atoms=5),
     "DDPG": lambda: DDPG(VECTOR, BOX, net_config=NET, seed=1),
     "DDPG Sigmoid": lambda: DDPG(
         VECTOR, BOX, net_config={**NET, "head_config": {"hidden_size": [16], "output_activation": "Sigmoid"}}, seed=1
@@ -99,6 +103,15 @@ def test_masks_of_legal_actions_hold(tmp_path: Path) -> None:
     mask[:, 2] = True
     np.testing.assert_array_equal(policy.act(obs, mask).numpy(), agent.get_action(obs, 0.0, mask))
     assert policy.act(obs[0], mask[0]).shape == ()
+
+
+def test_masks_of_several_components_hold(tmp_path: Path) -> None:
+    agent = excite(CASES["DQN MultiDiscrete actions"]())
+    policy = load(saved(agent, tmp_path))
+    obs = sample_observations(VECTOR, 200, 1)
+    mask = np.random.default_rng(0).random((200, 9)) < 0.6
+    mask[:, [0, 2, 5, 7]] = True
+    np.testing.assert_array_equal(policy.act(obs, mask).numpy(), agent.get_action(obs, 0.0, mask))
 
 
 def test_the_loader_runs_where_this_package_is_not(tmp_path: Path) -> None:
@@ -159,9 +172,19 @@ def test_a_policy_with_statistics_is_not_loaded_without_them(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "case", ["DQN LayerNorm scaled", "DQN Discrete", "DQN MultiDiscrete", "Rainbow", "DDPG", "SAC", "SAC discrete",
-             "DQN normalised"]
-)  # fmt: skip
+    "case",
+    [
+        "DQN LayerNorm scaled",
+        "DQN MultiDiscrete actions",
+        "DQN Discrete",
+        "DQN MultiDiscrete",
+        "Rainbow",
+        "DDPG",
+        "SAC",
+        "SAC discrete",
+        "DQN normalised",
+    ],
+)
 def test_onnx_acts_as_the_agent(case: str, tmp_path: Path) -> None:
     agent = excite(CASES[case]())
     report = export_onnx(agent, tmp_path / "policy.onnx")

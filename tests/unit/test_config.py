@@ -96,9 +96,9 @@ def test_an_unknown_algorithm_names_the_nearest_and_a_later_one_says_so() -> Non
     with pytest.raises(AlgorithmError, match=r"unknown algorithm 'PPOO'\. Did you mean 'PPO'\? \(known: DDPG, DQN"):
         preset_for("CartPole-v1", "PPOO")
     with pytest.raises(
-        NotAvailableYetError, match=r"PPO is not available in this version\. fix: use one of: DDPG, DQN"
+        NotAvailableYetError, match=r"CQN is not available in this version\. fix: use one of: DDPG, DQN"
     ):
-        manifest_from({"algorithm": "ppo"})
+        manifest_from({"algorithm": "cqn"})
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:

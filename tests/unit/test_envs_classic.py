@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from agilerl.envs.classic import FAST
+from agilerl.envs.masked import SHIPPED
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.step import SyncLanes
 from agilerl.errors import EnvError
@@ -25,7 +26,7 @@ STEPS = 2500
 
 
 def test_every_fast_environment_is_compared() -> None:
-    assert set(CONTROLLERS) | set(CONTINUOUS) == set(FAST)
+    assert set(CONTROLLERS) | set(CONTINUOUS) | set(SHIPPED) == set(FAST)  # the last: tests/unit/test_envs_masked.py
 
 
 @pytest.mark.parametrize("num_lanes", [7, 8])  # NumPy treats the rows beyond a vector register's width differently

@@ -290,13 +290,14 @@ def test_every_number_can_be_mutated_and_learning_goes_on(name: str) -> None:
 def test_wrong_spaces_name_the_space_and_the_algorithms_that_fit() -> None:
     for cls in (DDPG, TD3):
         with pytest.raises(
-            AlgorithmError, match=rf"{cls.__name__} needs Box actions; got Discrete\(4\)\. fix: .*DQN, RainbowDQN, SAC"
+            AlgorithmError,
+            match=rf"{cls.__name__} needs Box actions; got Discrete\(4\)\. fix: .*DQN, PPO, RainbowDQN, SAC",
         ):
             agent(cls, CHOICE)
     for cls in (DQN, RainbowDQN):
         with pytest.raises(
             AlgorithmError,
-            match=r"needs Discrete or MultiDiscrete actions; got Box.*Box actions one of: DDPG, SAC, TD3",
+            match=r"needs Discrete or MultiDiscrete actions; got Box.*Box actions one of: DDPG, PPO, SAC, TD3",
         ):
             agent(cls, BOX)
     with pytest.raises(AlgorithmError, match="SAC needs Box or Discrete actions; got MultiBinary"):

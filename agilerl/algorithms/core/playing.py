@@ -44,7 +44,9 @@ class Playing(EvolvableAlgorithm):
         try:
             count = max(1, int(getattr(env, "num_envs", 1)))
             start = seeds(self.seed, Purpose.EVALUATION, count * loop, len(self.fitness)).reshape(loop, count)
-            fitness = test_agent(self._greedy, env, max_steps, loop, swap_channels, seeds=start)
+            fitness = test_agent(
+                self._greedy, env, max_steps, loop, swap_channels, seeds=start, begin=self.begin_episodes
+            )
         finally:
             self.set_training_mode(before)
         self.fitness.append(fitness)
@@ -76,6 +78,9 @@ class Playing(EvolvableAlgorithm):
                 made.close()
         return Evaluation.from_returns(found.returns[0].tolist())
 
+    def begin_episodes(self) -> None:
+        """All environments that this agent is evaluated in begin an episode; for agents with a memory."""
+
     def _make_environment(self, episodes: int) -> Any:
         if self.environment is None:
             raise EnvError(f"{self.algo}.evaluate() does not know an environment. fix: agent.evaluate(env=my_env).")
@@ -93,6 +98,10 @@ class _GreedyActor:
 
     def __init__(self, agent: Playing) -> None:
         self.agent = agent
+
+    def begin_episodes(self) -> None:
+        """Every lane begins an episode."""
+        self.agent.begin_episodes()
 
     def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         """obs [1, E, ...] (nested as the space is) -> actions [1, E, ...]."""

@@ -53,6 +53,12 @@ class RLAlgorithm(Playing):
 
     policy_class: type[EvolvableNetwork]
     normalize_images: bool
+    is_on_policy = False  # learns from its own rollouts alone
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether acting needs more than the observation: a hidden state that goes through an episode."""
+        return bool(getattr(self, "recurrent", False))
 
     def __init__(
         self,
@@ -96,6 +102,11 @@ class RLAlgorithm(Playing):
         for network in reading:
             network.normalize_images = self.normalize_images
 
+    @classmethod
+    def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
+        """The policy network that a saved `spec` describes, with fresh weights."""
+        return cls.policy_class.from_spec(spec, device=device)
+
     # --- population engine ---------------------------------------------------------------------------------------
 
     def policy_network(self) -> EvolvableNetwork:
@@ -120,6 +131,10 @@ class RLAlgorithm(Playing):
     def update_options(self) -> tuple[Any, ...]:
         """Options that `update` branches on; members of one cohort have them in common."""
         return ()
+
+    def update_interval(self) -> int:
+        """How often this agent learns; members of one cohort have it in common."""
+        return int(getattr(self, "learn_step", 1))
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """One update of every member in `engine`; of this agent only the options above may be read."""
@@ -236,6 +251,9 @@ class RLAlgorithm(Playing):
             What `learn_from` of the algorithm returns: the loss before the update, where nothing else is said.
         """
         return self.learn_from(experiences, *args, **kwargs)
+
+    # The `learn` of this package: a subclass whose own differs from it brings an algorithm that no engine runs.
+    published_learn = learn
 
     def learn_from(self, experiences: Any) -> Any:
         """What `learn` does; an algorithm that publishes further arguments or results overrides it.

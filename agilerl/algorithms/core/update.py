@@ -6,7 +6,7 @@ agent's own modules and optimisers. The second is the reference, and the path fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -64,6 +64,20 @@ class UpdateEngine(Protocol):
 
     def descend(self, optimizer: str, ran: Any, grad: Tensor, max_norm: Tensor | None = None) -> None:
         """One step of `optimizer`, given the loss's gradient at the outputs of `ran`."""
+
+    def descend_all(
+        self,
+        optimizer: str,
+        outputs: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        max_norm: Tensor | None = None,
+        live: Sequence[bool] | None = None,
+    ) -> None:
+        """One step of `optimizer`, given the loss's gradients at outputs of `network`s.
+
+        Gradients are clipped to `max_norm`, those of each network by themselves. Members that are not `live` [N] do
+        not move at all.
+        """
 
     def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:
         """One step of `optimizer` on `loss` ([N] or scalar) by autograd, gradients clipped to `max_norm` if given.
@@ -125,6 +139,10 @@ class TransitionBatch:
                 changed[name] = map_leaves(change, getattr(self, name))
         return replace(self, **changed, noise={k: change(v) for k, v in self.noise.items()})
 
+    def of_member(self, member: int) -> TransitionBatch:
+        """The rows of one member, without the member axis."""
+        return self.map(lambda x: x[member])
+
 
 @dataclass(frozen=True)
 class UpdateResult:
@@ -134,11 +152,13 @@ class UpdateResult:
         loss: of the value function (the only one where there is only one).
         actor_loss: None where the policy was not updated.
         priorities: [..., B] new priorities of the sampled rows, for prioritised replay; None where none are known.
+        kl: divergence from the policy that acted, of on-policy algorithms.
     """
 
     loss: Tensor
     actor_loss: Tensor | None = None
     priorities: Tensor | None = None
+    kl: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> UpdateResult:
         """The result with `change` applied to every tensor that is there."""
@@ -164,9 +184,9 @@ class ModuleEngine:
     def __init__(self, agent: EvolvableAlgorithm) -> None:
         self._agent = agent
         first = next(iter(agent.policy_module().parameters()))
+        self._rates = agent.update_hyperparameters()
         self.hp: Mapping[str, Tensor] = {
-            name: torch.tensor(value, dtype=first.dtype, device=first.device)
-            for name, value in agent.update_hyperparameters().items()
+            name: torch.tensor(value, dtype=first.dtype, device=first.device) for name, value in self._rates.items()
         }
         self._targets = {
             str(g.eval_network): str(g.shared_networks[0]) for g in agent.registry.groups if g.shared_networks
@@ -224,6 +244,20 @@ class ModuleEngine:
         ran.output.backward(grad)  # type: ignore[no-untyped-call]
         self._move(optimizer, max_norm)
 
+    def descend_all(
+        self,
+        optimizer: str,
+        outputs: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        max_norm: Tensor | None = None,
+        live: Sequence[bool] | None = None,
+    ) -> None:
+        if live is not None and not live[0]:
+            return
+        getattr(self._agent, optimizer).zero_grad()
+        torch.autograd.backward(list(outputs), list(grads))
+        self._move(optimizer, max_norm)
+
     def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:
         names = (optimizer,) if isinstance(optimizer, str) else optimizer
         for name in names:
@@ -237,7 +271,15 @@ class ModuleEngine:
         if max_norm is not None:
             for module in wrapper.networks:
                 torch.nn.utils.clip_grad_norm_(module.parameters(), float(max_norm))
-        wrapper.step()
+        rate, usual = self._rates.get(wrapper.lr_name, wrapper.lr), wrapper.lr
+        if rate == usual:
+            wrapper.step()
+            return
+        wrapper.set_lr(rate)  # a schedule: this step only
+        try:
+            wrapper.step()
+        finally:
+            wrapper.set_lr(usual)
 
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
         for one in (name,) if isinstance(name, str) else name:

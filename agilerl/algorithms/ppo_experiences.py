@@ -1,0 +1,138 @@
+"""The published experiences of a hand-written loop, as a rollout buffer: both ways teach the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms.core.observations import check_discrete_actions
+from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.envs import trees
+from agilerl.errors import ShapeError, warn_once
+from agilerl.tree import leaves, map_leaves
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.ppo import PPO
+
+FIELDS = ("observations", "actions", "log_probs", "rewards", "dones", "values", "next_obs", "next_done")
+EXTRA = ("truncateds", "final_observations")
+
+
+def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutBuffer:
+    """Six lists over time of [E, ...] arrays, then `next_obs` and `next_done`, as a full rollout buffer.
+
+    `dones[t]` is the flag BEFORE step t, so that step t ended an episode where `dones[t + 1]` (after the last step
+    `next_done`) is set. Without more such an end counts as termination. What tells truncation apart may follow, as a
+    ninth and a tenth entry or, in a mapping, as `truncateds` (step t was cut off by a time limit, [E] each) and
+    `final_observations` (the observations after step t and before any reset, [E, ...] each): then the value of the
+    final observation is bootstrapped from.
+
+    Raises:
+        ShapeError: entries that are missing, or lists of different lengths.
+    """
+    given = _named(experiences)
+    observations, steps = given["observations"], len(given["observations"])
+    if not steps:
+        raise ShapeError("PPO.learn got experiences of no steps at all. fix: append every step of the rollout.")
+    dones = _flags(given["dones"], given["next_done"], steps)
+    for name in ("actions", "log_probs", "rewards", "values"):
+        if len(given[name]) != steps:
+            raise ShapeError(
+                f"PPO.learn got {len(given[name])} entries in {name} for {steps} observations. "
+                "fix: append one of each in every vector step."
+            )
+    truncateds, finals = given.get("truncateds"), given.get("final_observations")
+    if truncateds is not None and (finals is None or len(truncateds) != steps or len(finals) != steps):
+        raise ShapeError("truncateds and final_observations must both have one entry for each observation.")
+    space = agent.observation_space
+    rewards = [np.asarray(_array(r), np.float64).reshape(-1) for r in given["rewards"]]
+    lanes = len(rewards[0])
+    buffer = agent.make_buffer(steps, lanes)
+    for t in range(steps):
+        cut = np.zeros(lanes, bool) if truncateds is None else np.asarray(_array(truncateds[t]), bool).reshape(-1)
+        buffer.add(
+            _batched(space, observations[t], lanes),
+            _actions(agent, given["actions"][t], lanes),
+            rewards[t],
+            np.asarray(dones[t + 1], bool).reshape(-1) & ~cut,
+            cut,
+            _array(given["log_probs"][t]).reshape(lanes),
+            _array(given["values"][t]).reshape(lanes),
+            final_obs=None if finals is None else _batched(space, finals[t], lanes),
+        )
+    buffer.last_obs = _batched(space, given["next_obs"], lanes)
+    return buffer
+
+
+def _named(experiences: Any) -> dict[str, Any]:
+    if isinstance(experiences, Mapping):
+        found = dict(experiences)
+    elif isinstance(experiences, tuple | list) and len(experiences) in (len(FIELDS), len(FIELDS) + len(EXTRA)):
+        found = dict(zip((*FIELDS, *EXTRA), experiences, strict=False))
+    else:
+        size = f" of {len(experiences)}" if isinstance(experiences, tuple | list) else ""
+        raise ShapeError(
+            f"PPO.learn got a {type(experiences).__name__}{size}; expected a tuple of {len(FIELDS)}: "
+            f"{', '.join(FIELDS)}. fix: as listed, or learn() after collect_rollouts(agent, env)."
+        )
+    missing = [name for name in FIELDS if name not in found]
+    if missing:
+        raise ShapeError(f"PPO.learn got experiences without {', '.join(missing)}.")
+    return found
+
+
+def _flags(dones: Sequence[Any], next_done: Any, steps: int) -> list[Any]:
+    """Flags before steps 0 .. T, the last of them after the rollout.
+
+    A list that holds itself (`dones.append(dones)`) knows of no end in mid-rollout.
+    """
+    if any(entry is dones for entry in dones):
+        warn_once(
+            "dones-self",
+            "PPO.learn: `dones` holds itself, so that ends in mid-rollout are unknown and count as none. "
+            "fix: dones.append(done) in place of dones.append(dones).",
+            stacklevel=6,
+        )
+        lanes = np.asarray(_array(next_done)).reshape(-1)
+        return [np.zeros(len(lanes), bool)] * steps + [lanes]
+    if len(dones) != steps:
+        raise ShapeError(
+            f"PPO.learn got {len(dones)} entries in dones for {steps} observations. "
+            "fix: dones.append(done), the flags before the step, in every vector step."
+        )
+    return [*(_array(entry) for entry in dones), _array(next_done)]
+
+
+def _array(x: Any) -> np.ndarray:
+    return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+
+
+def _actions(agent: PPO, given: Any, lanes: int) -> np.ndarray:
+    """Stored actions [E, *action_shape], as integers where they are numbers of choices.
+
+    Raises:
+        ShapeError: another number of them, or numbers of no choice.
+    """
+    space, found = agent.action_space, _array(given)
+    wanted = (lanes, *agent.action_shape)
+    if found.size != np.prod(wanted, dtype=int):
+        raise ShapeError(
+            f"PPO.learn got actions of shape {found.shape}; expected {wanted}, as get_action returned them."
+        )
+    found = found.reshape(wanted)
+    if isinstance(space, gym.spaces.Discrete):
+        check_discrete_actions(torch.as_tensor(found), int(space.n), "PPO.learn")
+    return found.astype(np.int64) if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete) else found
+
+
+def _batched(space: Any, obs: Any, lanes: int) -> Any:
+    """Observations [E, ...]; a lone one of a single environment gets its axis."""
+    arrays = map_leaves(_array, obs)
+    first = next(leaves(arrays))
+    shape = next(leaves(trees.stack(space, [space.sample()]))).shape[1:]
+    return map_leaves(lambda x: x[None], arrays) if first.shape == shape and lanes == 1 else arrays

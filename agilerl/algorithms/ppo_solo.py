@@ -1,0 +1,120 @@
+"""One agent as the group of members that learning from a rollout expects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms.core.update import ModuleEngine, UpdateResult
+from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.envs.protocol import StepBatch
+from agilerl.tree import map_leaves
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.ppo import PPO
+
+
+class SoloLearner:
+    """Carries out the updates of one agent: in its own row where it stacks, with its modules where it does not."""
+
+    def __init__(self, agent: PPO) -> None:
+        self.agent = agent
+        self._rows = agent.solo_rows()
+        self._engine = None if self._rows is None else self._rows.refresh(agent)
+
+    def prepare(self, group: int, obs: Any) -> Any:
+        """Observations [1, B, ...] as rows take them; modules preprocess by themselves."""
+        return obs if self._engine is None else self.agent.policy_network().preprocess(obs)
+
+    def values(self, group: int, obs: Any) -> Tensor:
+        """State values [1, B]."""
+        if self._engine is not None:
+            return self.agent.state_values(self._engine, obs)
+        return self.agent.state_values(ModuleEngine(self.agent), map_leaves(lambda x: x[0], obs)).unsqueeze(0)
+
+    def learn(self, group: int, batch: Any) -> UpdateResult:
+        """One update; batch [1, B, ...], results [1]."""
+        self.agent.learn_counter += 1
+        if self._engine is not None:
+            return self.agent.update(self._engine, batch)
+        result = self.agent.update(ModuleEngine(self.agent), batch.of_member(0))
+        return result.map(lambda x: x.detach().unsqueeze(0))
+
+    def finish(self, buffer: RolloutBuffer) -> None:
+        """Bring the torch optimisers' counters up to date, and keep observations for mutations to look at."""
+        if self._rows is not None:
+            self._rows.stepped()
+        remember(self.agent, buffer, slice(None))
+
+
+class Recorder:
+    """Acts with one agent and stores what happens, vector step by vector step."""
+
+    def __init__(self, agent: PPO, buffer: RolloutBuffer) -> None:
+        self.agent, self.buffer = agent, buffer
+        self._now: dict[str, Any] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether the rollout is complete."""
+        return self.buffer.full
+
+    def restart(self) -> None:
+        """All lanes begin an episode."""
+        self.agent._hidden = None
+
+    def act(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+        """Exploring actions for the environment, from observations [E, ...]."""
+        agent = self.agent
+        hidden = agent._hidden
+        if agent.recurrent and hidden is None:
+            hidden = agent.get_initial_hidden_state(self.buffer.num_envs)
+        action, log_prob, _, value, *state = agent.get_action(obs, action_mask=mask, hidden_state=hidden)
+        self._now = {"obs": obs, "action": action, "log_prob": log_prob, "value": value, "legal": mask}
+        if state:
+            assert hidden is not None
+            self._now["hidden"] = {key: part.cpu().numpy() for key, part in hidden.items()}
+            agent._hidden = state[0]
+        return agent.environment_action(action)
+
+    def store(self, reward: np.ndarray, batch: StepBatch) -> None:
+        """What the last `act` led to."""
+        if self._now["legal"] is not None and not self.buffer.num_legal and not self.buffer.position:
+            self.buffer.num_legal = int(self._now["legal"].shape[-1])
+        self.buffer.add(
+            reward=reward,
+            terminated=batch.terminated,
+            truncated=batch.truncated,
+            final_obs=batch.final_obs,
+            final_value=self._value(batch.final_obs) if batch.truncated.any() else None,
+            valid=batch.mask,
+            **self._now,
+        )
+        if self.agent._hidden is not None:
+            begins = torch.from_numpy(batch.terminated | batch.truncated | ~batch.mask)
+            for part in self.agent._hidden.values():
+                part[:, begins.to(part.device)] = 0
+
+    def _value(self, obs: Any) -> np.ndarray | None:
+        """V [E] of what came after the last step; None where the observation alone tells it."""
+        if not self.agent.recurrent:
+            return None
+        value: np.ndarray = self.agent._run(obs, self.agent._hidden)[1].cpu().numpy()
+        return value
+
+    def finish(self, obs: Any) -> None:
+        """The rollout is complete; `obs` follows its last step."""
+        self.buffer.last_obs, self.buffer.last_value = obs, self._value(obs)
+
+
+def remember(agent: Any, buffer: RolloutBuffer, lanes: slice, most: int = 256) -> None:
+    """Keep up to `most` observations of an agent's lanes, spread over the rollout."""
+
+    def chosen(x: Any) -> Tensor:
+        rows = torch.from_numpy(x[:, lanes]).flatten(0, 1)
+        return rows[:: max(1, len(rows) // most)][:most].clone()
+
+    agent.remember_observations(map_leaves(chosen, buffer.stored("obs")))

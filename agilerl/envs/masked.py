@@ -1,0 +1,84 @@
+"""Classic tasks whose velocities are hidden: the next action needs what was seen before. Ids of this package.
+
+They are made known to Gymnasium when one of them is asked for, not by an import.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from agilerl.envs.cartpole import CartPoleLanes
+from agilerl.envs.pendulum import PendulumLanes
+
+
+class KeptFeatures(gymnasium.ObservationWrapper[np.ndarray, Any, np.ndarray]):
+    """Shows some features of a vector observation.
+
+    Args:
+        env: with a Box observation of one axis. kept: which features, in this order.
+    """
+
+    def __init__(self, env: gymnasium.Env[np.ndarray, Any], kept: tuple[int, ...]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        assert isinstance(space, spaces.Box)
+        self.kept = list(kept)
+        self.observation_space = spaces.Box(space.low[self.kept], space.high[self.kept], dtype=np.float32)
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        """The kept features [K] float32."""
+        return np.asarray(observation)[self.kept]
+
+
+CARTPOLE_KEPT = (0, 2)  # position of the cart, angle of the pole
+PENDULUM_KEPT = (0, 1)  # cosine and sine of the angle
+
+
+def masked_cartpole(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:
+    """CartPole-v1 without its two velocities."""
+    return KeptFeatures(gymnasium.make("CartPole-v1", **kwargs).unwrapped, CARTPOLE_KEPT)
+
+
+def masked_pendulum(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:
+    """Pendulum-v1 without its angular velocity."""
+    return KeptFeatures(gymnasium.make("Pendulum-v1", **kwargs).unwrapped, PENDULUM_KEPT)
+
+
+# id -> (entry point, time limit)
+SHIPPED = {
+    "MaskedCartPole-v1": ("agilerl.envs.masked:masked_cartpole", 500),
+    "MaskedPendulum-v1": ("agilerl.envs.masked:masked_pendulum", 200),
+}
+
+
+def register_shipped(env_id: str) -> None:
+    """Make an id of this package known to Gymnasium; nothing happens for another one, or the second time."""
+    if env_id in SHIPPED and env_id not in gymnasium.registry:
+        entry_point, limit = SHIPPED[env_id]
+        gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=limit)
+
+
+class MaskedCartPoleLanes(CartPoleLanes):
+    """MaskedCartPole-v1 over all lanes at once."""
+
+    backend = "masked_cartpole"
+    env_id = "MaskedCartPole-v1"
+    kept: ClassVar[list[int]] = list(CARTPOLE_KEPT)
+
+    def _observe(self, state: np.ndarray) -> np.ndarray:
+        return super()._observe(state)[:, self.kept]
+
+
+class MaskedPendulumLanes(PendulumLanes):
+    """MaskedPendulum-v1 over all lanes at once."""
+
+    backend = "masked_pendulum"
+    env_id = "MaskedPendulum-v1"
+    kept: ClassVar[list[int]] = list(PENDULUM_KEPT)
+
+    def _observe(self, state: np.ndarray) -> np.ndarray:
+        return super()._observe(state)[:, self.kept]

@@ -1,0 +1,71 @@
+"""Advantages and returns of rollouts [..., T, E]: any leading axes (members [N]), T vector steps, E lanes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def following_values(value: Tensor, last_value: Tensor) -> Tensor:
+    """v(s'ₜ) [..., T, E] wherever nothing ended: the value of the next row, and `last_value` [..., E] after the last.
+
+    Rows whose episode ended need the value of their FINAL observation in its place: the next row is another episode.
+    """
+    return torch.cat((value[..., 1:, :], last_value.unsqueeze(-2)), -2)
+
+
+def gae(
+    reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, lam: Tensor | float
+) -> Tensor:
+    """Generalised advantage estimate (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
+
+    δₜ = rₜ + γₜ·v(s'ₜ) − v(sₜ);   Âₜ = δₜ + γₜ·λ·(1 − cutₜ)·Âₜ₊₁
+
+    Args:
+        reward: [..., T, E] received AFTER acting at t.
+        discount: [..., T, E] γ of that member · (1 − terminatedₜ); 0 where the step ended the episode for good.
+        value, next_value: [..., T, E] v(sₜ) and v(s'ₜ); s'ₜ is the FINAL observation at a cut, never the reset one.
+        cut: [..., T, E] terminated | truncated at t; stops the trace, not the bootstrap.
+        lam: [..., 1, 1] or a number, λ in [0, 1]; 0 is one-step TD, 1 is Monte Carlo with a bootstrap at the end.
+
+    Returns:
+        [..., T, E] advantages, detached, of the dtype of `reward`.
+    """
+    with torch.no_grad():
+        advantage = torch.addcmul(reward - value, discount, next_value)
+        trace = (discount * lam).masked_fill(cut.bool(), 0)
+        steps = list(zip(advantage.unbind(-2), trace.unbind(-2), strict=True))
+        for (now, factor), (after, _) in zip(steps[-2::-1], steps[:0:-1], strict=True):
+            now.addcmul_(factor, after)
+        return advantage
+
+
+def monte_carlo_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor) -> Tensor:
+    """Gₜ = rₜ + γₜ·Gₜ₊₁, with v(s'ₜ) in place of Gₜ₊₁ at a cut and after the last step.
+
+    Sutton and Barto 2018, section 3.3, with the bootstrap of a time limit (Pardo et al. 2018, arXiv:1712.00378, eq. 6).
+
+    Args:
+        reward, discount, next_value, cut: as of `gae`.
+
+    Returns:
+        [..., T, E] returns, detached.
+    """
+    with torch.no_grad():
+        goes_on = ~cut.bool()
+        total = torch.addcmul(reward, discount, next_value)
+        steps = list(zip(*(x.unbind(-2) for x in (total, reward, discount, goes_on)), strict=True))
+        for (now, gained, factor, runs_on), (after, *_) in zip(steps[-2::-1], steps[:0:-1], strict=True):
+            now.copy_(torch.where(runs_on, torch.addcmul(gained, factor, after), now))
+        return total
+
+
+def standardised(values: Tensor, weight: Tensor) -> Tensor:
+    """(x − mean) / (std + 1e-8) over the last axis, where `weight` [..., B] (sums to 1) says what counts.
+
+    The standard deviation is that of the population (divided by B): it is defined for one entry too.
+    """
+    mean = (weight * values).sum(-1, keepdim=True)
+    centred = values - mean
+    std = (weight * centred.square()).sum(-1, keepdim=True).sqrt()
+    return centred / (std + 1e-8)

@@ -1,0 +1,154 @@
+"""The published on-policy training function: its signature, and the choice of parts for the one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from agilerl.errors import AlgorithmError
+from agilerl.rng import resolve_seed
+from agilerl.telemetry.progress import TqdmSink
+from agilerl.telemetry.record import Sink
+from agilerl.telemetry.trackers import WandbSink
+from agilerl.training.loop import TrainingLoop
+from agilerl.training.on_policy import OnPolicySource
+from agilerl.training.options import LoopOptions
+from agilerl.training.population import set_lanes
+from agilerl.training.train_off_policy import _check_evolution, _check_spaces, _refuse_later, _warn_unused_paths
+
+
+def train_on_policy(
+    env: Any,
+    env_name: str,
+    algo: str | None = None,
+    pop: list[Any] | None = None,
+    INIT_HP: dict[str, Any] | None = None,
+    MUT_P: dict[str, Any] | None = None,
+    swap_channels: bool = False,
+    max_steps: int = 1_000_000,
+    evo_steps: int = 10_000,
+    eval_steps: int | None = None,
+    eval_loop: int = 1,
+    target: float | None = None,
+    tournament: Any = None,
+    mutation: Any = None,
+    checkpoint: int | None = None,
+    checkpoint_path: str | None = None,
+    overwrite_checkpoints: bool = False,
+    save_elite: bool = False,
+    elite_path: str | None = None,
+    wb: bool = False,
+    verbose: bool = True,
+    accelerator: Any = None,
+    wandb_api_key: str | None = None,
+    wandb_kwargs: dict[str, Any] | None = None,
+    collect_rollouts_fn: Callable[..., Any] | None = None,
+    *,
+    seed: int | None = None,
+    lockstep: bool = True,
+    learner: str = "auto",
+    sinks: Sequence[Sink] = (),
+) -> tuple[list[Any], list[list[float]]]:
+    """Train a population on-policy and evolve it; returns the trained population and its fitnesses.
+
+    Steps are environment steps of one member; a population of N makes N times as many. A generation consists of whole
+    rollouts: `ceil(evo_steps / rollout)` of them, and `agent.steps` says what was really run.
+
+    Args:
+        env: environment or vector environment; it is never closed.
+        env_name: name for records and files.
+        algo: algorithm name for records and files; the population's own by default.
+        pop: the agents.
+        INIT_HP, MUT_P: recorded with the run (they were used to make `pop` and `mutation`).
+        swap_channels: images are [H, W, C].
+        max_steps: environment steps per member. evo_steps: steps per member between evaluations.
+        eval_steps: cut evaluation episodes there; None runs to their end.
+        eval_loop: evaluation rounds; each gives one episode per environment of `env`.
+        target: stop after the first generation whose best fitness (mean of its last `eval_loop`) reaches it.
+        tournament, mutation: objects with `select` and `mutation`; without either, the population is not evolved.
+        checkpoint: save all agents each time a member has made so many more steps.
+        checkpoint_path: where; `<path>_<slot>_<steps>.pt`. overwrite_checkpoints: leave the steps out.
+        save_elite: save the best agent at the end, at `elite_path`.
+        wb: Weights & Biases tracking; without the package or the network it warns once and trains on.
+        verbose: progress bar and a line per generation; False prints nothing.
+        accelerator: one process only.
+        wandb_api_key, wandb_kwargs: for Weights & Biases.
+        collect_rollouts_fn: collects in place of the lockstep rollouts: `fn(agent, env, n_steps)` fills
+            `agent.rollout_buffer`, as `rollouts.on_policy.collect_rollouts` does; what it returns is handed to its next
+            call as last_obs, last_done, last_scores, last_info where it is such a tuple. One member trains at a time.
+        seed: run seed; None follows `torch.initial_seed()`, is recorded and (verbose) printed.
+        lockstep: members act at the same time on replicas of `env` (needs an environment of `make_vect_envs`).
+        learner: "auto", "fused" or "sequential".
+        sinks: further receivers of the records.
+
+    Returns:
+        (population, fitnesses), `fitnesses[generation][member]`.
+
+    Raises:
+        NotAvailableYetError: an argument that this version does not carry out.
+        AlgorithmError, ConfigError: what is given does not fit together.
+    """
+    _refuse_later(accelerator)
+    pop = list(pop or [])
+    check_on_policy(pop)
+    _check_spaces(pop, env, env_name, swap_channels)
+    _warn_unused_paths(save_elite, elite_path, checkpoint, checkpoint_path)
+    _check_evolution(pop, tournament, mutation)
+    name = algo or str(pop[0].algo)
+    run_seed = resolve_seed(seed)
+    if checkpoint is not None and checkpoint_path is None:
+        checkpoint_path = f"{env_name}-EvoHPO-{name}-{datetime.now():%m%d%Y%H%M%S}"
+    num_envs = max(1, int(getattr(env, "num_envs", 1)))
+    set_lanes(pop, num_envs)
+    options = LoopOptions(
+        max_steps=max_steps,
+        evo_steps=evo_steps,
+        eval_steps=eval_steps,
+        eval_episodes=num_envs * eval_loop,
+        target=target,
+        fitness_window=eval_loop,
+        evolve_last=True,
+        lockstep=lockstep,
+        learner=learner,
+        swap_channels=swap_channels,
+        checkpoint=checkpoint,
+        checkpoint_path=checkpoint_path,
+        overwrite_checkpoints=overwrite_checkpoints,
+    )
+    chosen: list[Sink] = list(sinks)
+    if verbose:
+        chosen.append(TqdmSink())
+    if wb:
+        chosen.append(
+            WandbSink(api_key=wandb_api_key, config={**(INIT_HP or {}), **(MUT_P or {})}, **(wandb_kwargs or {}))
+        )
+    loop = TrainingLoop(
+        pop,
+        env,
+        OnPolicySource(options, collect_rollouts_fn, env),
+        options,
+        seed=run_seed,
+        tournament=tournament,
+        mutation=mutation,
+        sinks=chosen,
+        env_id=env_name,
+    )
+    result = loop.run()
+    if save_elite:
+        result.best.save_checkpoint(elite_path or f"{env_name}-elite_{name}.pt")
+    return result.population, result.history
+
+
+def check_on_policy(population: Sequence[Any]) -> None:
+    """AlgorithmError for a population that cannot train from rollouts."""
+    if not population:
+        raise AlgorithmError("the population is empty. fix: pop=create_population(algo='PPO', ..., population_size=4)")
+    for agent in population:
+        for name in ("get_action", "learn"):
+            if not callable(getattr(agent, name, None)):
+                raise AlgorithmError(f"agent {agent!r} has no {name}(); on-policy training calls it.")
+        if not hasattr(agent, "gae_lambda") and callable(getattr(agent, "make_batch", None)):
+            raise AlgorithmError(
+                f"{type(agent).__name__} learns from replay, not from rollouts. fix: train_off_policy, or algo='PPO'."
+            )
