@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -34,11 +35,12 @@ class Evaluator:
         self._replicable = callable(getattr(env, "replicate", None))
         self._lanes: dict[int, Lanes] = {}
 
-    def _lanes_for(self, count: int) -> Lanes:
-        """Lanes for about `count` episodes at once; replicas come in whole environments."""
+    def _lanes_for(self, count: int, members: int) -> Lanes:
+        """Lanes for about `count` episodes at once, as many for each member; replicas come in whole environments."""
         if not self._replicable:
             count = 0
-        copies = -(-count // self._num_envs)
+        step = members // math.gcd(members, self._num_envs)
+        copies = -(-count // (self._num_envs * step)) * step
         if copies not in self._lanes:
             lanes = self.env.replicate(copies, reset_ended=False) if copies else as_lanes(self.env)
             self._lanes[copies] = ChannelsFirstLanes(lanes) if self.options.swap_channels else lanes
@@ -61,7 +63,7 @@ class Evaluator:
         count = len(episode_seeds)
         if not self._replicable and members > 1:
             return [self._run(SequentialLearner([agent]), episode_seeds)[0] for agent in learner.agents]
-        lanes = self._lanes_for(members * count)
+        lanes = self._lanes_for(members * count, members)
         found = evaluate(learner, lanes, members, count, episode_seeds, self.options.eval_steps)
         self.env_steps += int(found.env_steps)
         return [float(np.mean(row)) for row in found.returns]

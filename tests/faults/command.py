@@ -30,7 +30,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def wait_for_checkpoint(folder: Path, process: subprocess.Popen[str], beyond: int = 0) -> Path:
     """The run under `folder`, as soon as it has a checkpoint of a generation after `beyond`."""
     while process.poll() is None:
-        path = run_in(folder / "runs")
+        path = run_in(folder / "runs") or run_in(folder)
         found = [] if path is None else generations(path / "checkpoints")
         if path is not None and found and int(found[-1].name[4:]) > beyond:
             return path

@@ -39,7 +39,15 @@ if "PPO" in ALGORITHMS:
     CASES["PPO"] = {**ON_POLICY, "algo": "PPO", "learn_step": 32}
     CASES["PPO-recurrent"] = {**CASES["PPO"], **LSTM}
 LUNAR_LANDER: dict[str, dict[str, Any]] = {
-    "DQN": {"env": "LunarLander-v3", "algo": "DQN", "population": 3, "steps": 8000, "seed": 1, "evo_steps": 1000},
+    "DQN": {
+        "env": "LunarLander-v3",
+        "algo": "DQN",
+        "population": 3,
+        "steps": 3500,
+        "seed": 1,
+        "evo_steps": 500,
+        "eval_episodes": 4,
+    },
 }
 if "PPO" in ALGORITHMS:
     LUNAR_LANDER["PPO"] = {**LUNAR_LANDER["DQN"], "algo": "PPO"}

@@ -23,8 +23,11 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import AgileRLWarning, NotAvailableYetError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.learners.fused import SequentialLearner
+from agilerl.training.evaluation import Evaluator
+from agilerl.training.options import LoopOptions
 from agilerl.training.train_off_policy import train_off_policy
-from agilerl.utils.utils import make_vect_envs
+from agilerl.utils.utils import create_population, make_vect_envs
 
 NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
 
@@ -422,3 +425,16 @@ def test_one_generation_of_the_whole_budget_checkpoints(tmp_path: Path) -> None:
     assert len(fitness) == 1
     assert len(list(tmp_path.iterdir())) == 2
     assert [a.steps[-1] for a in trained] == [50, 50]
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 5])
+def test_any_number_of_members_is_evaluated_on_lanes_of_any_number(members: int) -> None:
+    env = make_vect_envs("CartPole-v1", num_envs=8)
+    population = create_population(
+        "DQN", {}, observation_space=env.single_observation_space, action_space=env.single_action_space,
+        population_size=members, seed=0,
+    )  # fmt: skip
+    evaluator = Evaluator(env, LoopOptions(eval_episodes=3, eval_steps=20), seed=0)
+    together = evaluator.population(SequentialLearner(population), 0)
+    alone = [evaluator.population(SequentialLearner([agent]), 0)[0] for agent in population]
+    assert together == alone
