@@ -200,7 +200,9 @@ def make_rollout(
     after = _bootstrap(learner, group, count, buffer, value)
     hyper = torch.tensor([[m.gamma, m.gae_lambda] for m in members], dtype=like.dtype, device=like.device)
     gamma, lam = (x.view(count, 1, 1) for x in hyper.unbind(1))
-    cut = (terminated | truncated | ~valid).to(like.device)
+    # What follows a row that is no transition (a lane that was replaced, say) is not the outcome of the row before it.
+    before_gap = torch.cat((~valid[:, 1:], torch.zeros_like(valid[:, :1])), 1)
+    cut = (terminated | truncated | ~valid | before_gap).to(like.device)
     discount = gamma * (~terminated).to(like.device, like.dtype)
     advantage = gae(reward, discount, value, after, cut, lam)
     returns = advantage + value

@@ -13,13 +13,16 @@ from agilerl.algorithms.ppo_solo import remember
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.running import RunningMeanStd
 from agilerl.envs import trees
+from agilerl.envs.spaces import mask_width
 from agilerl.envs.step import StepBatch, action_mask
 from agilerl.learners.fused import Learner, Memory
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.training.options import LoopOptions
+from agilerl.training.quarantine import Watch
 from agilerl.training.rollout_loop import RolloutLoop
 from agilerl.training.source import MemberTally, Segment
+from agilerl.tree import map_leaves
 
 DRAWN_AHEAD = 1024  # vector steps of exploration drawn at once
 
@@ -107,12 +110,14 @@ class OnPolicyGeneration:
         self.segment, self.learner, self.options = segment, learner, options
         self.agents, self.lanes, self.num_envs = segment.agents, segment.lanes, segment.num_envs
         self.tallies = [MemberTally() for _ in self.agents]
-        self.num_actions = int(getattr(self.lanes.single_action_space, "n", 0))
+        self.watch = Watch(learner, self.tallies)
+        self.watch.weights()
+        self.mask_width = mask_width(self.lanes.single_action_space)
         self._explore = segment.streams(Purpose.EXPLORATION)
         self._minibatches = segment.streams(Purpose.REPLAY)
         self.obs, self.info = self.lanes.reset(segment.lane_seeds())
         self._tracker = EpisodeTracker(self.lanes.num_lanes)
-        legal = self.num_actions if self._mask() is not None else 0
+        legal = self.mask_width if self._mask() is not None else 0
         groups = [group.members for group in learner.groups]
         self.collectors = [Collector(i, members, segment, legal) for i, members in enumerate(groups)]
         self._memory = Memory(learner)
@@ -139,9 +144,9 @@ class OnPolicyGeneration:
         return tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
 
     def _mask(self) -> np.ndarray | None:
-        if not (self.info and self.num_actions):
+        if not (self.info and self.mask_width):
             return None
-        return action_mask(self.info, self.lanes.num_lanes, self.num_actions)
+        return action_mask(self.info, self.lanes.num_lanes, self.mask_width)
 
     def _step(self, index: int, draws: tuple[np.ndarray, ...]) -> None:
         acting = [c for c in self.collectors if index < c.vector_steps]
@@ -150,12 +155,12 @@ class OnPolicyGeneration:
         grouped = None if mask is None else mask.reshape(len(self.agents), self.num_envs, -1)
         parts = [self._act(c, obs, draws, grouped) for c in self.collectors]
         taken = self._joined([action for action, *_ in parts])
-        active = None
-        if len(acting) < len(self.collectors):
-            active = np.zeros(self.lanes.num_lanes, bool)
-            for collector in acting:
-                active[collector.lanes] = True
-        batch = self.lanes.step(self.agents[0].environment_action(taken), active)
+        shape = (len(self.agents), self.num_envs, *taken.shape[1:])
+        taken = self.watch.actions(taken.reshape(shape)).reshape(taken.shape)
+        sound = self.watch.lanes(self.num_envs)
+        batch = self.lanes.step(self.agents[0].environment_action(taken), self._active(acting, sound))
+        # Lanes of a member that has diverged rest. It goes on learning from nothing, in its own row, to its end.
+        valid = batch.mask if sound is None else batch.mask | ~sound
         self._count(batch, acting)
         reward = self.options.learned_reward(batch.reward)
         for collector in acting:
@@ -170,7 +175,7 @@ class OnPolicyGeneration:
                 value,
                 final_obs=collector.of(batch.final_obs),
                 final_value=self._value(collector, batch.final_obs) if batch.truncated.any() else None,
-                valid=collector.of(batch.mask),
+                valid=collector.of(valid),
                 legal=None if mask is None else collector.of(mask),
                 hidden=hidden,
             )
@@ -184,6 +189,15 @@ class OnPolicyGeneration:
             for collector in due:
                 collector.buffer.reset()
         self.segment.progress(sum(len(c.members) for c in acting) * self.num_envs)
+
+    def _active(self, acting: list[Collector], sound: np.ndarray | None) -> np.ndarray | None:
+        """[L] the lanes that are stepped: those of sound members whose rollouts go on; None for all."""
+        if len(acting) == len(self.collectors):
+            return sound
+        active = np.zeros(self.lanes.num_lanes, bool)
+        for collector in acting:
+            active[collector.lanes] = True
+        return active if sound is None else active & sound
 
     def _act(
         self, collector: Collector, obs: Any, draws: tuple[np.ndarray, ...], mask: np.ndarray | None
@@ -256,6 +270,9 @@ class OnPolicyGeneration:
             self.tallies[member].loss_sum += report.loss
             lanes = slice(row * self.num_envs, (row + 1) * self.num_envs)
             remember(self.agents[member], buffer, lanes)
+        losses = torch.tensor([report.loss for report in reports])
+        self.watch.losses(collector.members, losses)
+        self.watch.weights()
 
     def _normalise(self, due: list[Collector]) -> None:
         """Take what was learned from into the population's observation statistics.
@@ -264,11 +281,21 @@ class OnPolicyGeneration:
         """
         if self._statistics is None:
             return
-        seen = [c.agents[0].encoder_inputs(c.buffer.stored("obs")) for c in due]
-        self._statistics.update(np.concatenate(seen))
+        sound = [c for c in due if self.watch.sound[c.members].any()]
+        if sound:
+            seen = [c.agents[0].encoder_inputs(self._sound_observations(c)) for c in sound]
+            self._statistics.update(np.concatenate(seen))
         for collector in due:
             for agent in collector.agents:
                 agent.take_statistics(self._statistics)
+
+    def _sound_observations(self, collector: Collector) -> Any:
+        """Stored observations [T, L, ...] of a group's members that have not diverged."""
+        stored = collector.buffer.stored("obs")
+        if self.watch.all_sound:
+            return stored
+        sound = np.repeat(self.watch.sound[collector.members], self.num_envs)
+        return map_leaves(lambda x: x[:, sound], stored)
 
 
 def _shared_statistics(agents: list[Any]) -> RunningMeanStd | None:
