@@ -108,6 +108,7 @@ class RunStore:
             self.notes += self._restore_replay(loop, saved.body, trees[2]["memories"])
             self.notes += self.files.rewind(saved.body["files_of_run"], loop.result.births)
             older, damaged = whole_manifests(self._root)
+            prune(self._root, older)  # what a kill while deleting or writing left; a finished run saves no more
             self.notes += damaged
             self._kept = {path: body for path, body in older.items() if body["generation"] <= saved.number}
             self.saved = Saved(saved.path, saved.number, saved.body, {})  # the files' bytes are no longer needed

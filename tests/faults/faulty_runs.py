@@ -50,7 +50,7 @@ LUNAR_LANDER: dict[str, dict[str, Any]] = {
     },
 }
 if "PPO" in ALGORITHMS:
-    LUNAR_LANDER["PPO"] = {**LUNAR_LANDER["DQN"], "algo": "PPO"}
+    LUNAR_LANDER["PPO"] = {**LUNAR_LANDER["DQN"], "algo": "PPO", "learn_step": 64}
 
 
 def arguments(case: Mapping[str, Any]) -> dict[str, Any]:

@@ -95,12 +95,13 @@ def test_a_script_that_gets_sigterm_ends_with_143_and_one_interrupted_is_told_ho
 def test_leftovers_of_a_kill_are_swept_and_a_lineage_that_lost_lines_is_written_anew(tmp_path: Path) -> None:
     path = train_part(CASES["DQN"], tmp_path, 4)
     (path / "best" / ".policy.json.77-abc.tmp").write_text("half")
+    (path / "checkpoints" / ".trash-gen-0000000001-77").mkdir()
     lineage = path / "evolution.jsonl"
     lines = lineage.read_text().splitlines(keepends=True)
     lineage.write_text("".join(lines[:-2]) + lines[-1][:7])
     (note,) = resume(path)
     assert note.startswith("evolution.jsonl was damaged or missing; it was written anew from the checkpoint")
-    assert not list(path.rglob("*.tmp"))
+    assert not list(path.rglob("*.tmp")) + list(path.rglob(".trash-*"))
     assert digest(path) == digest(train(CASES["DQN"], tmp_path / "whole"))
 
 
