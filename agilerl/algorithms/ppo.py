@@ -516,6 +516,16 @@ class PPO(RLAlgorithm):
         """All environments that this agent is evaluated in begin an episode."""
         self._playing = None
 
+    # --- files -----------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "minibatches": self._minibatches.bit_generator.state}
+
+    def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
+        super().load_state(state, source)
+        if "minibatches" in state:
+            self._minibatches.bit_generator.state = state["minibatches"]
+
     # --- acting ----------------------------------------------------------------------------------------------------
 
     @property
