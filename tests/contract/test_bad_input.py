@@ -127,7 +127,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[AgileRLError], list[str]]] = {
     "DQN on Box actions": (
         lambda: population(action_space=OBS),
         AlgorithmError,
-        ["DQN needs Discrete actions; got Box", "fix: use an environment with Discrete actions", "DDPG, SAC, TD3"],
+        ["DQN needs Discrete actions; got Box", "fix: use an environment with Discrete actions", "DDPG, PPO, SAC, TD3"],
     ),
     "DQN on an environment with Box actions": (
         lambda: agilerl.train("Pendulum-v1", "DQN", out=None, verbose=False),
