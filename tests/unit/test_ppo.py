@@ -167,11 +167,19 @@ def test_a_saved_agent_acts_as_before_and_a_clone_shares_nothing(tmp_path: Path,
                                 strict=True):  # fmt: skip
             np.testing.assert_array_equal(ours, theirs)
     assert float(ppo.actor.get_buffer("obs_mean").abs().sum()) > 0
+    assert other._minibatches.random() == pytest.approx(np.random.Generator(_copied(ppo._minibatches)).random(), abs=0)
     before = [p.clone() for p in twin.actor.parameters()]
     collect_rollouts(ppo, env)
     ppo.learn()
     assert all(torch.equal(p, q) for p, q in zip(before, twin.actor.parameters(), strict=True))
     env.close()
+
+
+def _copied(rng: np.random.Generator) -> np.random.BitGenerator:
+    """A bit generator in the same state."""
+    made = np.random.PCG64()
+    made.state = rng.bit_generator.state
+    return made
 
 
 class _Env(gym.Env):
