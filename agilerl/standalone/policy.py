@@ -5,7 +5,7 @@
     action = policy.act(observations)    # [B, ...] -> greedy actions [B, ...], as the environment takes them
 
 Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
-for DQN, RainbowDQN, DDPG, TD3 and SAC; anything else is a `PolicyError`. Copy this file wherever you need it.
+for DQN, RainbowDQN, DDPG, TD3, SAC and PPO; anything else is a `PolicyError`. Copy this file wherever you need it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ ACTIVATIONS: dict[str, Any] = {name: getattr(nn, name) for name in _PLAIN}
 ACTIVATIONS |= {"Softmax": lambda: nn.Softmax(dim=-1), "LogSoftmax": lambda: nn.LogSoftmax(dim=-1)}
 RANGES = {"Tanh": (-1.0, 1.0), "Softsign": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
 LARGEST = 2**20  # features, units or atoms
-NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor")
+NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic")
+LARGEST_INPUT = 10.0  # of an observation in standard deviations
 
 
 class PolicyError(ValueError):
@@ -53,7 +54,11 @@ def build(spec: dict[str, Any], weights: dict[str, Tensor]) -> Policy:
     """The policy of a specification with these weights, ready to act."""
     try:
         policy = Policy(spec)
-        wanted = {n: w for n, w in weights.items() if not n.endswith(("_sigma", "noise_in", "noise_out"))}
+        unused = "value_net." if policy.kind == "SharedActorCritic" else "-"
+        wanted = {
+            n: w for n, w in weights.items()
+            if not n.endswith(("_sigma", "noise_in", "noise_out")) and not n.startswith(unused)
+        }  # fmt: skip
         policy.load_state_dict(wanted, assign=True)  # the layers have shapes, but no memory of their own yet
     except (KeyError, TypeError, IndexError, RuntimeError, AttributeError) as error:
         raise PolicyError(f"policy.json and policy.safetensors do not fit together ({error}).") from error
@@ -79,6 +84,8 @@ class Policy(nn.Module):
         network = spec["network"]
         self.kind, self.space, self.actions = network["class"], network["observation_space"], network["action_space"]
         _check(network)
+        self.stochastic = self.kind in ("StochasticActor", "SharedActorCritic")
+        self.squashed = bool(network.get("squash_output", False))
         encoder, head, latent = network["encoder_config"], network["head_config"], _size(network["latent_dim"])
         self.scaled = bool(network.get("scale_observations", False))
         self.distributional = bool(network.get("distributional", False))
@@ -92,6 +99,10 @@ class Policy(nn.Module):
             RANGES[head.get("output_activation") or "Tanh"] if self.kind == "DeterministicActor" else (-1.0, 1.0)
         )
         self._constants(spec)
+        self.standardised = bool(network.get("normalize_observations", False))
+        if self.standardised:
+            for name in ("obs_mean", "obs_scale"):
+                self.register_buffer(name, torch.empty(_inputs(self.space), device="meta"))
 
     def _constants(self, spec: dict[str, Any]) -> None:
         """Numbers that are not learned: bounds of observations and actions, running statistics."""
@@ -117,7 +128,7 @@ class Policy(nn.Module):
 
     def _apply(self, function: Any, recurse: bool = True) -> Policy:
         """Move and convert weights; the constants stay in float64 and follow the device alone."""
-        kept = dict(self.named_buffers())
+        kept = {name: value for name, value in self.named_buffers() if name not in ("obs_mean", "obs_scale")}
         super()._apply(function, recurse)  # type: ignore[no-untyped-call]
         device = next(self.parameters()).device
         for name, value in kept.items():
@@ -125,10 +136,13 @@ class Policy(nn.Module):
         return self
 
     def _outputs(self) -> int:
+        if self.actions["type"] == "MultiBinary":
+            return _size(math.prod(_flat(self.actions["n"])))
         if self.actions["type"] != "Box":
-            return _size(math.prod(self._choices()[0])) * self.atoms
+            sizes = self._choices()[0]
+            return _size(sum(sizes)) if self.stochastic else _size(math.prod(sizes)) * self.atoms
         size = _size(math.prod(self.actions["shape"]))
-        return 2 * size if self.kind == "StochasticActor" else size
+        return 2 * size if self.stochastic else size
 
     def _choices(self) -> tuple[list[int], list[int]]:
         """Choices of each component of an action, and the lowest value of each."""
@@ -157,6 +171,13 @@ class Policy(nn.Module):
 
     def prepare(self, obs: Any) -> Tensor:
         """Observations [B, ...] as the encoder takes them [B, I]."""
+        x = self._inputs_of(obs)
+        if not self.standardised:
+            return x
+        scaled = (x - self.get_buffer("obs_mean")) * self.get_buffer("obs_scale")
+        return scaled.clamp(-LARGEST_INPUT, LARGEST_INPUT)
+
+    def _inputs_of(self, obs: Any) -> Tensor:
         like = next(self.parameters())
         x = torch.as_tensor(obs, device=like.device)
         kind, shape = self.space["type"], tuple(self.space.get("shape", ()))
@@ -186,8 +207,9 @@ class Policy(nn.Module):
                 out = self.value_net["model"](features).unsqueeze(-2) + out - out.mean(-2, keepdim=True)
             index = torch.arange(self.atoms, dtype=out.dtype, device=out.device)
             return (out.softmax(-1) * index).sum(-1) if self.distributional else out.squeeze(-1)
-        if self.kind == "StochasticActor" and self.actions["type"] == "Box":
-            return out.chunk(2, -1)[0].tanh()
+        if self.stochastic and self.actions["type"] == "Box":
+            mean = out.chunk(2, -1)[0]
+            return mean.tanh() if self.squashed else mean
         return out
 
     def forward(self, obs: Any, action_mask: Any = None) -> Tensor:
@@ -196,14 +218,32 @@ class Policy(nn.Module):
         `action_mask` [B, A]: 1 = legal; A counts the choices of all components of a MultiDiscrete space.
         """
         out = self.outputs(self.prepare(obs))
+        if self.actions["type"] == "MultiBinary":
+            legal = True if action_mask is None else torch.as_tensor(action_mask, device=out.device).bool()
+            return ((out > 0) & legal).to(torch.int8).reshape(-1, *_flat(self.actions["n"]))
         if self.actions["type"] != "Box":
-            if action_mask is not None:
-                out = out.masked_fill(~self._legal(action_mask, out.device), float("-inf"))
-            return self._decode(out.argmax(-1))
+            return self._choose(out, action_mask)
+        if self.stochastic and not self.squashed:
+            low, high = self.low.to(out), self.high.to(out)
+            clipped = torch.minimum(torch.maximum(out, low), high)
+            return clipped.to(getattr(torch, self.actions["dtype"])).reshape(-1, *self.actions["shape"])
         lowest, highest = self.range
         scaled = self.low + (out.double() - lowest) / (highest - lowest) * (self.high - self.low)
         bounded = torch.minimum(torch.maximum(scaled, self.low), self.high)
         return bounded.to(getattr(torch, self.actions["dtype"])).reshape(-1, *self.actions["shape"])
+
+    def _choose(self, out: Tensor, action_mask: Any) -> Tensor:
+        """The best legal choice: of all combinations, or of each component where a policy has logits for each."""
+        if not self.stochastic or self.actions["type"] == "Discrete":
+            if action_mask is not None:
+                out = out.masked_fill(~self._legal(action_mask, out.device), float("-inf"))
+            return self._decode(out.argmax(-1))
+        if action_mask is not None:
+            out = out.masked_fill(~torch.as_tensor(action_mask, device=out.device).bool(), float("-inf"))
+        sizes, starts = self._choices()
+        best = torch.stack([part.argmax(-1) for part in torch.split(out, sizes, -1)], -1)
+        action = best + torch.tensor(starts, device=out.device)
+        return action.reshape(-1, *_shape(self.actions["nvec"]))
 
     @torch.no_grad()
     def act(self, obs: Any, action_mask: Any = None) -> Tensor:
@@ -226,11 +266,11 @@ def _check(network: dict[str, Any]) -> None:
         raise PolicyError(f"the encoder {encoder} is not covered; dense ones (EvolvableMLP) are.")
     if space["type"] not in ("Box", "Discrete", "MultiDiscrete", "MultiBinary"):
         raise PolicyError(f"{space['type']} observations are not covered.")
-    choices = ("Discrete",) if kind == "StochasticActor" else ("Discrete", "MultiDiscrete")
-    if actions["type"] not in ("Box",) + (() if kind == "DeterministicActor" else choices):
+    choices: tuple[str, ...] = ("Discrete", "MultiDiscrete")
+    if kind in ("StochasticActor", "SharedActorCritic"):
+        choices = (*choices, "MultiBinary")
+    if actions["type"] not in ("Box", *(() if kind == "DeterministicActor" else choices)):
         raise PolicyError(f"{actions['type']} actions are not covered.")
-    if kind == "StochasticActor" and actions["type"] == "Box" and not network.get("squash_output"):
-        raise PolicyError("a StochasticActor over a Box is covered with squash_output only.")
 
 
 def _dense(inputs: int, config: dict[str, Any], outputs: int) -> nn.Sequential:

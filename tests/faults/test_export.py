@@ -16,7 +16,7 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import agilerl
-from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN
+from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
 from agilerl.cli import app
 from agilerl.errors import NotAvailableYetError, RunError
 from agilerl.export import export_onnx, greedy_actions, plain_policy, sample_observations
@@ -55,6 +55,21 @@ CASES: dict[str, Callable[[], Any]] = {
     "TD3 MultiDiscrete": lambda: TD3(spaces.MultiDiscrete([3, 4]), SHAPED, net_config=NET, seed=1),
     "SAC": lambda: SAC(VECTOR, SHAPED, net_config=NORMED, seed=1),
     "SAC discrete": lambda: SAC(VECTOR, CHOICE, net_config=NET, seed=1),
+    "PPO": lambda: PPO(VECTOR, CHOICE, net_config=NET, seed=1),
+    "PPO from 3": lambda: PPO(VECTOR, spaces.Discrete(3, start=3), net_config=NET, seed=1),
+    "PPO clipped": lambda: PPO(VECTOR, BOX, net_config=NET, seed=1),
+    "PPO squashed": lambda: PPO(VECTOR, SHAPED, net_config={**NET, "squash_output": True}, seed=1),
+    "PPO shared, MultiDiscrete": lambda: PPO(
+        VECTOR,
+        spaces.MultiDiscrete([[2, 3], [2, 2]], start=[[0, 5], [1, -1]]),
+        net_config=NET,
+        share_encoders=True,
+        seed=1,
+    ),
+    "PPO MultiBinary": lambda: PPO(VECTOR, spaces.MultiBinary([2, 2]), net_config=NORMED, seed=1),
+    "PPO statistics": lambda: with_statistics(
+        PPO(VECTOR, BOX, net_config=NET, normalize_observations=True, share_encoders=True, seed=1)
+    ),
     "DQN normalised": lambda: normalised(DQN(VECTOR, CHOICE, net_config=NET, seed=1)),
 }
 
@@ -63,6 +78,13 @@ def normalised(agent: Any) -> RSNorm:
     wrapped = RSNorm(agent)
     wrapped.observe(np.random.default_rng(0).normal([1, 2, 100, 0], [1, 5, 40, 0.1], (500, 4)), count=True)
     return wrapped
+
+
+def with_statistics(agent: PPO) -> PPO:
+    statistics = agent.running_statistics()
+    statistics.update(np.random.default_rng(0).normal([0, 2, 100, 0], [1, 5, 40, 0.1], (500, 4)))
+    agent.take_statistics(statistics)
+    return agent
 
 
 def excite(agent: Any) -> Any:
