@@ -18,7 +18,6 @@ import torch
 
 import agilerl
 from agilerl.checkpoint import decode_tree, digest_tree
-from agilerl.config import ALGORITHMS
 from agilerl.errors import AgileRLWarning
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.training.checkpoint_files import Saved, generations, read_checkpoint
@@ -35,9 +34,16 @@ CASES: dict[str, dict[str, Any]] = {
 }
 ON_POLICY = {k: v for k, v in SMALL.items() if k not in ("learning_delay", "max_size")}
 LSTM = {"recurrent": True, "network.encoder": {"hidden_state_size": 16, "min_hidden_state_size": 8}, "max_seq_len": 16}
-if "PPO" in ALGORITHMS:
-    CASES["PPO"] = {**ON_POLICY, "algo": "PPO", "learn_step": 32}
-    CASES["PPO-recurrent"] = {**CASES["PPO"], **LSTM}
+CASES["PPO"] = {**ON_POLICY, "algo": "PPO", "learn_step": 32, "normalize_observations": True}
+CASES["PPO-recurrent"] = {**CASES["PPO"], **LSTM, "normalize_observations": False}
+# Every other algorithm: stopped and continued, but not killed fifty times.
+CONTINUOUS = {**SMALL, "env": "Pendulum-v1", "steps": 640}
+OTHERS: dict[str, dict[str, Any]] = {
+    "DDPG": {**CONTINUOUS, "algo": "DDPG"},
+    "RainbowDQN": {**SMALL, "algo": "RainbowDQN", "prioritized": True, "replay_buffer.n_step": 3, "algorithm.n_step": 3, "num_atoms": 11, "v_max": 20.0},
+    "SAC": {**CONTINUOUS, "algo": "SAC"},
+    "TD3": {**CONTINUOUS, "algo": "TD3"},
+}
 LUNAR_LANDER: dict[str, dict[str, Any]] = {
     "DQN": {
         "env": "LunarLander-v3",
@@ -49,8 +55,7 @@ LUNAR_LANDER: dict[str, dict[str, Any]] = {
         "eval_episodes": 4,
     },
 }
-if "PPO" in ALGORITHMS:
-    LUNAR_LANDER["PPO"] = {**LUNAR_LANDER["DQN"], "algo": "PPO", "learn_step": 64}
+LUNAR_LANDER["PPO"] = {**LUNAR_LANDER["DQN"], "algo": "PPO", "learn_step": 64}
 
 
 def arguments(case: Mapping[str, Any]) -> dict[str, Any]:

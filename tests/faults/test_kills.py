@@ -11,13 +11,14 @@ from typing import Any
 import command
 import faulty_runs
 import pytest
-from faulty_runs import CASES, LUNAR_LANDER, child, digest, fork, kill_self, resume, run_in, train, train_part
+from faulty_runs import CASES, LUNAR_LANDER, OTHERS, child, digest, fork, kill_self, resume, run_in, train, train_part
 
 import agilerl.checkpoint
 from agilerl.training import checkpoint_files, replay_log
 from agilerl.training.run_store import RunStore
 
 every_case = pytest.mark.parametrize("name", CASES)
+EVERY = {**CASES, **OTHERS}
 
 
 def short_and_long(short: int, long: int) -> list[Any]:
@@ -33,24 +34,25 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
     def of(name: str) -> str:
         if name not in known:
-            known[name] = digest(train(CASES[name], tmp_path_factory.mktemp("whole")))
+            known[name] = digest(train(EVERY[name], tmp_path_factory.mktemp("whole")))
         return known[name]
 
     return of
 
 
-@every_case
-@pytest.mark.parametrize("stop_after", [0, 3])
+@pytest.mark.parametrize(
+    ("name", "stop_after"), [*((name, after) for name in CASES for after in (0, 3)), *((name, 2) for name in OTHERS)]
+)
 def test_a_run_stopped_inside_a_generation_ends_as_if_it_had_not(
     name: str, stop_after: int, reference: Callable[[str], str], tmp_path: Path
 ) -> None:
     if stop_after == 0:  # nothing saved yet: there is no best agent to hand back
         with pytest.raises(KeyboardInterrupt):
-            train_part(CASES[name], tmp_path, stop_after)
+            train_part(EVERY[name], tmp_path, stop_after)
         path = run_in(tmp_path)
         assert path is not None
     else:
-        path = train_part(CASES[name], tmp_path, stop_after)
+        path = train_part(EVERY[name], tmp_path, stop_after)
     assert resume(path) == []
     assert digest(path) == reference(name)
 

@@ -57,6 +57,7 @@ def load_private_state(agent: Registered, state: Mapping[str, Any]) -> None:
         getattr(agent, name).set_state(value)
     for name, value in state["parts"].items():
         getattr(agent, name).load_state(value)
+    agent.__dict__.pop("mutation_record", None)  # of the agent that this one was made from
     if state["mutation_record"] is not None:
         object.__setattr__(agent, "mutation_record", MutationRecord(**state["mutation_record"]))
     for name, value in state["modules"].items():
