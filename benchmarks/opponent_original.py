@@ -46,9 +46,11 @@ def main() -> None:
     setup = SETUPS[args.setup]
     members = setup.get("members", MEMBERS)
     env = make_vect_envs(setup["env"], num_envs=LANES, should_async_vector=not args.sync)
+    network = net_config(args.layer_norm == "on", setup.get("recurrent", False))
+    network["encoder_config"].pop("max_seq_len", None)  # published there, but refused by this version
     pop = create_population(
         algo=setup["algo"],
-        net_config=net_config(args.layer_norm == "on", setup.get("recurrent", False)),
+        net_config=network,
         INIT_HP=setup["init_hp"],
         observation_space=env.single_observation_space,
         action_space=env.single_action_space,

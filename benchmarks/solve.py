@@ -35,7 +35,7 @@ TASKS = {
     "CartPole-v1:PPO": (475.0, 10, 10),
     "LunarLander-v3:PPO": (200.0, 9, 10),
     "Acrobot-v1:PPO": (-100.0, 10, 10),
-    "MaskedCartPole-v1:PPO": (450.0, 9, 10),  # feed-forward: --set algorithm.recurrent=false --set network.encoder=null
+    "MaskedCartPole-v1:PPO": (450.0, 9, 10),
 }
 SLOW = {
     "BipedalWalker-v3:SAC": (250.0, 1, 1),
@@ -44,12 +44,14 @@ SLOW = {
     "MaskedPendulum-v1:PPO": (-200.0, 9, 10),
     "BipedalWalker-v3:PPO": (250.0, 1, 1),
 }
-ALL = {**TASKS, **SLOW}
+# The same presets, changed on purpose: what a policy without memory reaches, say. Lines of their own.
+VARIANTS = {"MaskedCartPole-v1:PPO:feed-forward": ("algorithm.recurrent=false", "network.encoder=null")}
+ALL = {**TASKS, **SLOW, "MaskedCartPole-v1:PPO:feed-forward": (450.0, 0, 10)}
 
 
 def path_of(task: str) -> Any:
-    env_id, algo = task.split(":")
-    return RESULTS / f"{env_id.replace('/', '__')}-{algo.lower()}.jsonl"
+    env_id, algo, *variant = task.split(":")
+    return RESULTS / ("-".join([env_id.replace("/", "__"), algo.lower(), *variant]) + ".jsonl")
 
 
 def run_one(job: dict[str, Any]) -> dict[str, Any]:
@@ -83,8 +85,8 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
 def jobs_for(task: str, seeds: list[int], evolution: bool, sets: list[str]) -> list[dict[str, Any]]:
     from agilerl.config import apply_sets, preset_for
 
-    env_id, algo = task.split(":")
-    manifest = apply_sets(preset_for(env_id, algo), sets)
+    env_id, algo = task.split(":")[:2]
+    manifest = apply_sets(preset_for(env_id, algo), [*VARIANTS.get(task, ()), *sets])
     base = {"env": env_id, "algo": algo, "preset": manifest.hash(), "commit": package_commit(), "evolution": evolution}
     count = ALL[task][2]
     return [{"key": {**base, "seed": seed}, "config": manifest.as_dict()} for seed in seeds if sets or seed < count]

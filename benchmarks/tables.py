@@ -45,7 +45,7 @@ def readme_rows() -> list[str]:
         "|---|---|---|---|---|",
     ]
     for task, (threshold, _, _) in ALL.items():
-        env_id, algo = task.split(":")
+        env_id, algo = task.replace(":feed-forward", ", feed-forward").split(":")
         if lines := latest_solve(task, evolution=True):
             steps, wall = (median(line[k] for line in lines) for k in ("population_env_steps", "wall_seconds"))
             solved = sum(line["solved"] for line in lines)
@@ -61,7 +61,7 @@ def readme_rows() -> list[str]:
         ratios = line["median_ratio"]
         others = {"ours/plain": "a plain torch loop of the same work", "ours/original": "`agilerl==2.58.0`"}
         against = ", ".join(f"{ratios[k]:.1f} times {name}" for k, name in others.items() if k in ratios)
-        what = f"{setup_of(line)['algo']} on {setup_of(line)['env']}, population 4"
+        what = f"{label_of(line)}, population {setup_of(line).get('members', 4)}"
         name = "LayerNorm in all" if line["row"] == "layer_norm" else "each with its own defaults"
         rows.append(f"* {what}, {name}: {ours:,.0f} environment steps per CPU second, {against}")
     rows.append("  (`python benchmarks/throughput.py --original PYTHON`).")
@@ -78,6 +78,13 @@ def readme_rows() -> list[str]:
 def setup_of(line: dict[str, Any]) -> dict[str, Any]:
     """The set-up of a throughput line; the first lines had DQN's alone and did not name it."""
     return SETUPS[line.get("setup", "dqn")]
+
+
+def label_of(line: dict[str, Any]) -> str:
+    """Algorithm and environment of a throughput line, and whose lanes."""
+    recurrent = "recurrent " if setup_of(line).get("recurrent") else ""
+    lanes = " (EnvPool)" if setup_of(line).get("backend") == "envpool" else ""
+    return f"{recurrent}{setup_of(line)['algo']} on {setup_of(line)['env']}{lanes}"
 
 
 def latest_throughput() -> dict[tuple[str, str], dict[str, Any]]:
@@ -103,7 +110,7 @@ def solve_rows() -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for task, (threshold, _, _) in ALL.items():
-        env_id, algo = task.split(":")
+        env_id, algo = task.replace(":feed-forward", ", feed-forward").split(":")
         for evolution in (True, False):
             lines = latest_solve(task, evolution)
             if not lines:
@@ -127,14 +134,14 @@ def throughput_rows() -> list[str]:
     rows = [
         "## How many environment steps per CPU second, all in?",
         "",
-        "`python benchmarks/throughput.py --original PYTHON`: population 4, 16 environments, one update per environment step,",
-        "batch 128; training, evaluation and evolution; worker processes counted. Medians over rounds.",
+        "`python benchmarks/throughput.py --original PYTHON`: population 4 (PPO: 6), 16 environments,",
+        "one update per environment step (PPO: rollouts of 128 steps, 4 epochs), batch 128; training, evaluation and evolution; worker processes counted. Medians over rounds.",
         "",
         "| set-up, row | ours | plain torch, one after another | agilerl 2.58.0 | ours / plain | ours / agilerl 2.58.0 |",
         "|---|---|---|---|---|---|",
     ]
     for (_, row), line in latest_throughput().items():
-        name = f"{setup_of(line)['algo']} on {setup_of(line)['env']}, {row}"
+        name = f"{label_of(line)}, {row}"
         speed = {side: f"{median(values):,.0f}" for side, values in line["steps_per_cpu_second"].items()}
         ratio = {other: f"{value:.1f}" for other, value in line["median_ratio"].items()}
         rows.append(

@@ -75,6 +75,8 @@ SETUPS: dict[str, dict[str, Any]] = {
         "rows": [("defaults", False)],
     },
 }
+# The same on EnvPool's lanes; the other side has Gymnasium's environments, which it was made for.
+SETUPS["ppo_envpool"] = {**SETUPS["ppo"], "backend": "envpool"}
 
 
 def net_config(layer_norm: bool, recurrent: bool = False) -> dict[str, Any]:
