@@ -123,6 +123,7 @@ def plain(agent: PPO, buffers: list[RolloutBuffer], member: int) -> int:
                 if field["terminated"][t, lane]:
                     following = 0.0
                 ended = field["terminated"][t, lane] or field["truncated"][t, lane] or not field["valid"][t, lane]
+                ended = ended or (t + 1 < len(field["valid"]) and not field["valid"][t + 1, lane])
                 delta = field["reward"][t, lane] + agent.gamma * following - values[t, lane]
                 running = delta + (0.0 if ended else agent.gamma * agent.gae_lambda * running)
                 advantage[t, lane] = running

@@ -40,7 +40,15 @@ CASES["PPO-recurrent"] = {**CASES["PPO"], **LSTM, "normalize_observations": Fals
 CONTINUOUS = {**SMALL, "env": "Pendulum-v1", "steps": 640}
 OTHERS: dict[str, dict[str, Any]] = {
     "DDPG": {**CONTINUOUS, "algo": "DDPG"},
-    "RainbowDQN": {**SMALL, "algo": "RainbowDQN", "prioritized": True, "replay_buffer.n_step": 3, "algorithm.n_step": 3, "num_atoms": 11, "v_max": 20.0},
+    "RainbowDQN": {
+        **SMALL,
+        "algo": "RainbowDQN",
+        "prioritized": True,
+        "replay_buffer.n_step": 3,
+        "algorithm.n_step": 3,
+        "num_atoms": 11,
+        "v_max": 20.0,
+    },
     "SAC": {**CONTINUOUS, "algo": "SAC"},
     "TD3": {**CONTINUOUS, "algo": "TD3"},
 }
