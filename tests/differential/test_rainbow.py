@@ -60,7 +60,13 @@ def plain(agent: RainbowDQN, made: list[TransitionBatch], adam: torch.optim.Opti
                 q.copy_(agent.tau * p + (1 - agent.tau) * q)
 
 
-@pytest.mark.parametrize(("double", "dueling", "distributional"), list(itertools.product([True, False], repeat=3)))
+@pytest.mark.parametrize(
+    ("double", "dueling", "distributional"),
+    [
+        pytest.param(*each, marks=[] if sum(each) in (0, 3) or each == (False, True, False) else [pytest.mark.slow])
+        for each in itertools.product([True, False], repeat=3)
+    ],
+)
 def test_rainbow_without_noise_is_the_same_on_every_path(double: bool, dueling: bool, distributional: bool) -> None:
     agents = population(lambda i: make(i, double=double, dueling=dueling, distributional=distributional))
     assert choose_learner(agents)[0].name == "fused"

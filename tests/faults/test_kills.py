@@ -41,7 +41,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "stop_after"), [*((name, after) for name in CASES for after in (0, 3)), *((name, 2) for name in OTHERS)]
+    ("name", "stop_after"),
+    [
+        ("DQN", 0),
+        *((name, 3) for name in CASES),
+        ("SAC", 2),
+        *(pytest.param(name, 0, marks=pytest.mark.slow) for name in CASES if name != "DQN"),
+        *(pytest.param(name, 2, marks=pytest.mark.slow) for name in OTHERS if name != "SAC"),
+    ],
 )
 def test_a_run_stopped_inside_a_generation_ends_as_if_it_had_not(
     name: str, stop_after: int, reference: Callable[[str], str], tmp_path: Path
