@@ -151,6 +151,30 @@ def throughput_rows() -> list[str]:
     return rows
 
 
+def shares_rows() -> list[str]:
+    """Latest line of each set-up of shares.py."""
+    latest = {line["setup"]: line for line in read_lines(RESULTS / "shares.jsonl")}
+    if not latest:
+        return []
+    rows = ["## Where do the CPU seconds of PPO go?", "", "`python benchmarks/shares.py`, in the set-ups above.", ""]
+    for line in latest.values():
+        parts = ", ".join(f"{part} {share:.0%}" for part, share in line["shares"].items())
+        rows.append(f"* {label_of(line)}: {parts} of {line['cpu_seconds']:.1f} CPU seconds")
+    return rows
+
+
+def checkpoint_rows() -> list[str]:
+    """Latest lines of checkpoint.py."""
+    lines = read_lines(RESULTS / "checkpoint.jsonl")
+    return [] if not lines else ["## What does a checkpoint cost?", "", *(_checkpoint_row(line) for line in lines[-2:])]
+
+
+def _checkpoint_row(line: dict[str, Any]) -> str:
+    parts = {**line, **line.get("append", {}), **line.get("resume", {})}
+    numbers = {k: v for k, v in parts.items() if isinstance(v, int | float) and not isinstance(v, bool) and k != "cpus"}
+    return f"* {line['claim']}: " + ", ".join(f"{k.replace('_', ' ')} {v:,.4g}" for k, v in numbers.items())
+
+
 def scaling_rows() -> list[str]:
     """Latest line of each claim of scaling.py."""
     rows = ["## What does a larger population cost?", "", "`python benchmarks/scaling.py`.", ""]
@@ -198,13 +222,16 @@ def lockstep_rows() -> list[str]:
 
 
 def main() -> None:
-    parts = [HEAD.splitlines(), solve_rows(), throughput_rows(), scaling_rows(), lockstep_rows()]
+    parts = [
+        HEAD.splitlines(), solve_rows(), throughput_rows(), shares_rows(), scaling_rows(), checkpoint_rows(),
+        lockstep_rows(),
+    ]  # fmt: skip
     readme = ROOT / "README.md"
     before, rest = readme.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
     text = "\n".join([BEGIN, *readme_rows(), END])
     readme.write_text(before + text + after, encoding="utf-8")
-    OUT.write_text("\n\n".join("\n".join(part).rstrip() for part in parts) + "\n", encoding="utf-8")
+    OUT.write_text("\n\n".join("\n".join(part).rstrip() for part in parts if part) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
