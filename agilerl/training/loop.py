@@ -12,6 +12,7 @@ import numpy as np
 from agilerl.envs.step import Lanes, as_lanes
 from agilerl.envs.swapped import ChannelsFirstLanes
 from agilerl.learners.fused import Learner, choose_learner
+from agilerl.memory import return_freed_memory
 from agilerl.telemetry.fanout import Sinks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink
 from agilerl.threads import one_thread
@@ -158,6 +159,7 @@ class TrainingLoop:
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
         self._save()
+        return_freed_memory()
 
     def _collect(self, number: int) -> list[MemberTally]:
         slots = list(range(len(self.population)))

@@ -13,6 +13,7 @@ PACKAGE = ROOT / "agilerl"
 # Lower number = further down. Packages of equal number must not import each other, except within themselves.
 LAYERS = {
     "errors": 0,
+    "memory": 1,
     "standalone": 0,
     "hostile": 1,
     "redaction": 1,
