@@ -85,6 +85,8 @@ class FusedLearner:
     def learn(self, group: int, batch: Any) -> UpdateResult:
         """One update of every member of a group on its own row of `batch` [N_g, B, ...]; results [N_g, ...]."""
         chosen = self.groups[group]
+        for member in chosen.members:
+            self.agents[member].learn_counter += 1
         return chosen.lead.update(chosen.engine, batch)
 
     def values(self, group: int, obs: Any) -> Tensor:

@@ -85,8 +85,8 @@ class TrainingLoop:
 
     def _choose_learner(self) -> tuple[str, str]:
         own_loops = [a for a in self.population if not has_update(a)]
-        if alone := getattr(self.source, "one_at_a_time", ""):
-            return "agents", str(alone)
+        if self.source.one_at_a_time:
+            return "agents", self.source.one_at_a_time
         if own_loops:
             return "agents", f"agent {own_loops[0].index} brings its own learn()"
         self._learner_class, reason = choose_learner(self.population, self.options.learner)
@@ -96,7 +96,7 @@ class TrainingLoop:
         if not self.options.lockstep:
             return False
         if self.learner_kind == "agents":
-            alone = getattr(self.source, "one_at_a_time", "") or "an algorithm brings its own learn()"
+            alone = self.source.one_at_a_time or "an algorithm brings its own learn()"
             self.notes.append(f"one member trains at a time: {alone}")
             return False
         if not callable(getattr(self.env, "replicate", None)):

@@ -23,6 +23,8 @@ class OffPolicySource:
         epsilon: with this rate every member begins its generation; the last member's last rate begins the next one.
     """
 
+    one_at_a_time = ""
+
     def __init__(self, memory: Any, options: OffPolicyOptions, n_step_memory: Any = None) -> None:
         self.replay, self.options = SharedReplay(memory, n_step_memory), options
         self.epsilon: float = options.eps_start

@@ -73,6 +73,10 @@ class Source(Protocol):
     def epsilon(self) -> float | None:
         """Exploration rate of the next vector step, for the records; None for an algorithm without one."""
 
+    @property
+    def one_at_a_time(self) -> str:
+        """Why members cannot train together; empty where they can."""
+
     def train(self, segment: Segment, learner: Learner) -> list[MemberTally]:
         """One generation of members whose rows `learner` holds."""
 

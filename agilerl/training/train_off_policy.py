@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
-import gymnasium as gym
-
-from agilerl.algorithms.core.base import EvolvableAlgorithm
 from agilerl.components.replay_buffer import MultiStepReplayBuffer
-from agilerl.envs.spaces import observation_space_channels_to_first
-from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError, ShapeError, warn_once
-from agilerl.networks.spaces import differ
-from agilerl.rng import resolve_seed
-from agilerl.telemetry.progress import TqdmSink
+from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.telemetry.record import Sink
-from agilerl.telemetry.trackers import WandbSink
-from agilerl.training.loop import TrainingLoop
 from agilerl.training.off_policy import OffPolicySource
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.population import check_population
-from agilerl.training.run_store import store_in
+from agilerl.training.published import Request, outputs
 
 
 def train_off_policy(
@@ -109,28 +98,32 @@ def train_off_policy(
         NotAvailableYetError: an argument that this version does not carry out.
         AlgorithmError, ConfigError: what is given does not fit together.
     """
-    _refuse_later(accelerator)
+    request = Request(
+        "train_off_policy",
+        env,
+        env_name,
+        algo,
+        list(pop or []),
+        tournament,
+        mutation,
+        save_elite=save_elite,
+        elite_path=elite_path,
+        seed=seed,
+        resume=resume,
+    )
     _check_replay(n_step, per, n_step_memory, memory)
-    if any(getattr(agent, "combined_reward", False) for agent in pop or []):
+    if any(getattr(agent, "combined_reward", False) for agent in request.population):
         raise NotAvailableYetError(
             "train_off_policy learns from n-step transitions alone; combined_reward=True is carried out by "
             "RainbowDQN.learn(experiences, n_experiences) in a loop of your own. fix: combined_reward=False."
         )
-    pop = list(pop or [])
-    check_population(pop, algo, memory)
-    _check_spaces(pop, env, env_name, swap_channels)
-    _warn_unused_paths(save_elite, elite_path, checkpoint, checkpoint_path)
-    _check_evolution(pop, tournament, mutation)
-    name = algo or str(pop[0].algo)
-    run_seed = resolve_seed(seed)
-    if checkpoint is not None and checkpoint_path is None:
-        checkpoint_path = f"{env_name}-EvoHPO-{name}-{datetime.now():%m%d%Y%H%M%S}"
-    num_envs = max(1, int(getattr(env, "num_envs", 1)))
+    check_population(request.population, algo, memory)
+    request.check(swap_channels, accelerator, checkpoint, checkpoint_path)
     options = OffPolicyOptions(
         max_steps=max_steps,
         evo_steps=evo_steps,
         eval_steps=eval_steps,
-        eval_episodes=num_envs * eval_loop,
+        eval_episodes=request.num_envs * eval_loop,
         learning_delay=learning_delay,
         eps_start=eps_start,
         eps_end=eps_end,
@@ -142,33 +135,11 @@ def train_off_policy(
         learner=learner,
         swap_channels=swap_channels,
         checkpoint=checkpoint,
-        checkpoint_path=checkpoint_path,
+        checkpoint_path=request.checkpoint_base(checkpoint, checkpoint_path),
         overwrite_checkpoints=overwrite_checkpoints,
     )
-    chosen: list[Sink] = list(sinks)
-    if verbose:
-        chosen.append(TqdmSink())
-    if wb:
-        chosen.append(
-            WandbSink(api_key=wandb_api_key, config={**(INIT_HP or {}), **(MUT_P or {})}, **(wandb_kwargs or {}))
-        )
-    with store_in(resume, algo=name) as store:
-        loop = TrainingLoop(
-            pop,
-            env,
-            OffPolicySource(memory, options, n_step_memory),
-            options,
-            seed=run_seed if store is None or seed is not None else store.seed(run_seed),
-            tournament=tournament,
-            mutation=mutation,
-            sinks=chosen,
-            env_id=env_name,
-            store=store,
-        )
-        result = loop.run()
-    if save_elite:
-        result.best.save_checkpoint(elite_path or f"{env_name}-elite_{name}.pt")
-    return result.population, result.history
+    records = outputs(sinks, verbose, wb, wandb_api_key, wandb_kwargs, {**(INIT_HP or {}), **(MUT_P or {})})
+    return request.run(OffPolicySource(memory, options, n_step_memory), options, records)
 
 
 def _check_replay(n_step: bool, per: bool, n_step_memory: Any, memory: Any) -> None:
@@ -183,64 +154,3 @@ def _check_replay(n_step: bool, per: bool, n_step_memory: Any, memory: Any) -> N
         given = "an n-step memory" if multi_step else "no n-step memory"
         fix = "n_step_memory=MultiStepReplayBuffer(...)" if n_step else "n_step=True, or leave n_step_memory out"
         raise ConfigError(f"train_off_policy got n_step={n_step} and {given}. fix: {fix}.")
-
-
-def _refuse_later(accelerator: Any) -> None:
-    if accelerator is not None and int(getattr(accelerator, "num_processes", 1)) > 1:
-        raise NotAvailableYetError(
-            f"train_off_policy runs in one process; the accelerator has {accelerator.num_processes}. "
-            "fix: start one process."
-        )
-
-
-def _warn_unused_paths(
-    save_elite: bool, elite_path: str | None, checkpoint: int | None, checkpoint_path: str | None
-) -> None:
-    if not save_elite and elite_path is not None:
-        warnings.warn(
-            "'save_elite' set to False but 'elite_path' has been defined, elite will not "
-            "be saved unless 'save_elite' is set to True.",
-            AgileRLWarning,
-            stacklevel=3,
-        )
-    if checkpoint is None and checkpoint_path is not None:
-        warnings.warn(
-            "'checkpoint' set to None but 'checkpoint_path' has been defined, checkpoint will not "
-            "be saved unless 'checkpoint' is defined.",
-            AgileRLWarning,
-            stacklevel=3,
-        )
-
-
-def _check_spaces(pop: list[Any], env: Any, env_name: str, swap_channels: bool) -> None:
-    """Agents that register anything are complete, and were built for what `env` gives and takes."""
-    for agent in pop:
-        if isinstance(agent, EvolvableAlgorithm):
-            agent.check_registry()
-        for name in ("observation_space", "action_space"):
-            built = getattr(agent, name, None)
-            given = getattr(env, f"single_{name}" if hasattr(env, "num_envs") else name, None)
-            if not (isinstance(built, gym.Space) and isinstance(given, gym.Space)):
-                continue
-            turned = [observation_space_channels_to_first(given)] if swap_channels else []
-            if all(differ(built, space) for space in (given, *turned)):
-                raise ShapeError(
-                    f"agent {agent.index} was built for the {name} {built}; {env_name} has {given}. "
-                    f"fix: create_population(..., {name}=env.single_{name})."
-                )
-
-
-def _check_evolution(pop: list[Any], tournament: Any, mutation: Any) -> None:
-    if tournament is not None and mutation is None:
-        warn_once("no-mutation", "a tournament without a mutation does nothing. fix: pass mutation=Mutations(...).")
-    if mutation is not None and tournament is None:
-        warn_once(
-            "no-tournament",
-            "a mutation without a tournament does nothing. fix: pass tournament=TournamentSelection(...).",
-        )
-    size = getattr(tournament, "population_size", len(pop))
-    if size != len(pop):
-        raise ConfigError(
-            f"tournament.population_size is {size}, but the population has {len(pop)} agents. "
-            f"fix: TournamentSelection(..., population_size={len(pop)})."
-        )

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any
 
 from agilerl.errors import AlgorithmError
-from agilerl.rng import resolve_seed
-from agilerl.telemetry.progress import TqdmSink
 from agilerl.telemetry.record import Sink
-from agilerl.telemetry.trackers import WandbSink
-from agilerl.training.loop import TrainingLoop
 from agilerl.training.on_policy import OnPolicySource
 from agilerl.training.options import LoopOptions
 from agilerl.training.population import set_lanes
-from agilerl.training.train_off_policy import _check_evolution, _check_spaces, _refuse_later, _warn_unused_paths
+from agilerl.training.published import Request, outputs
 
 
 def train_on_policy(
@@ -49,6 +45,7 @@ def train_on_policy(
     lockstep: bool = True,
     learner: str = "auto",
     sinks: Sequence[Sink] = (),
+    resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[float]]]:
     """Train a population on-policy and evolve it; returns the trained population and its fitnesses.
 
@@ -81,6 +78,9 @@ def train_on_policy(
         lockstep: members act at the same time on replicas of `env` (needs an environment of `make_vect_envs`).
         learner: "auto", "fused" or "sequential".
         sinks: further receivers of the records.
+        resume: a folder that makes the run resumable. After every generation the whole run is saved there; where it
+            has been saved before, it goes on from there, with `pop`, `tournament` and `mutation` made as by the first
+            call, and ends as if it had never stopped. Two runs in one folder are refused.
 
     Returns:
         (population, fitnesses), `fitnesses[generation][member]`.
@@ -89,23 +89,27 @@ def train_on_policy(
         NotAvailableYetError: an argument that this version does not carry out.
         AlgorithmError, ConfigError: what is given does not fit together.
     """
-    _refuse_later(accelerator)
-    pop = list(pop or [])
-    check_on_policy(pop)
-    _check_spaces(pop, env, env_name, swap_channels)
-    _warn_unused_paths(save_elite, elite_path, checkpoint, checkpoint_path)
-    _check_evolution(pop, tournament, mutation)
-    name = algo or str(pop[0].algo)
-    run_seed = resolve_seed(seed)
-    if checkpoint is not None and checkpoint_path is None:
-        checkpoint_path = f"{env_name}-EvoHPO-{name}-{datetime.now():%m%d%Y%H%M%S}"
-    num_envs = max(1, int(getattr(env, "num_envs", 1)))
-    set_lanes(pop, num_envs)
+    request = Request(
+        "train_on_policy",
+        env,
+        env_name,
+        algo,
+        list(pop or []),
+        tournament,
+        mutation,
+        save_elite=save_elite,
+        elite_path=elite_path,
+        seed=seed,
+        resume=resume,
+    )
+    check_on_policy(request.population)
+    request.check(swap_channels, accelerator, checkpoint, checkpoint_path)
+    set_lanes(request.population, request.num_envs)
     options = LoopOptions(
         max_steps=max_steps,
         evo_steps=evo_steps,
         eval_steps=eval_steps,
-        eval_episodes=num_envs * eval_loop,
+        eval_episodes=request.num_envs * eval_loop,
         target=target,
         fitness_window=eval_loop,
         evolve_last=True,
@@ -113,31 +117,11 @@ def train_on_policy(
         learner=learner,
         swap_channels=swap_channels,
         checkpoint=checkpoint,
-        checkpoint_path=checkpoint_path,
+        checkpoint_path=request.checkpoint_base(checkpoint, checkpoint_path),
         overwrite_checkpoints=overwrite_checkpoints,
     )
-    chosen: list[Sink] = list(sinks)
-    if verbose:
-        chosen.append(TqdmSink())
-    if wb:
-        chosen.append(
-            WandbSink(api_key=wandb_api_key, config={**(INIT_HP or {}), **(MUT_P or {})}, **(wandb_kwargs or {}))
-        )
-    loop = TrainingLoop(
-        pop,
-        env,
-        OnPolicySource(options, collect_rollouts_fn, env),
-        options,
-        seed=run_seed,
-        tournament=tournament,
-        mutation=mutation,
-        sinks=chosen,
-        env_id=env_name,
-    )
-    result = loop.run()
-    if save_elite:
-        result.best.save_checkpoint(elite_path or f"{env_name}-elite_{name}.pt")
-    return result.population, result.history
+    records = outputs(sinks, verbose, wb, wandb_api_key, wandb_kwargs, {**(INIT_HP or {}), **(MUT_P or {})})
+    return request.run(OnPolicySource(options, collect_rollouts_fn, env), options, records)
 
 
 def check_on_policy(population: Sequence[Any]) -> None:

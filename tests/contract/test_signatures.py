@@ -178,7 +178,7 @@ TABLE: dict[str, tuple[Any, str]] = {
         "evo_steps=10000 eval_steps=None eval_loop=1 target=None tournament=None mutation=None checkpoint=None "
         "checkpoint_path=None overwrite_checkpoints=False save_elite=False elite_path=None wb=False verbose=True "
         "accelerator=None wandb_api_key=None wandb_kwargs=None collect_rollouts_fn=None * seed=None lockstep=True "
-        "learner='auto' sinks=()",
+        "learner='auto' sinks=() resume=None",
     ),
     "collect_rollouts": (
         collect_rollouts,

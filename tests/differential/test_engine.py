@@ -161,6 +161,7 @@ def test_fused_and_sequential_paths_agree_after_500_updates(double: bool, device
     for batch in made:
         for g, group in enumerate(sequential.groups):
             sequential.learn(g, rows_of(batch, group.members))
+    assert [a.learn_counter for a in one] == [a.learn_counter for a in other] == [500] * len(one)
     for a, b in zip(weights(one), weights(other), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
     for a, b in zip(one, other, strict=True):

@@ -1,4 +1,4 @@
-"""`train_off_policy(resume=folder)`: a script that is killed and run again ends as if it had run once."""
+"""`train_off_policy(resume=folder)` and `train_on_policy(resume=folder)`: a script that is killed and run again ends as if it had run once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedR
 from agilerl.errors import AgileRLWarning, MutationError, RunError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.rollouts.on_policy import collect_rollouts
 from agilerl.training.train_off_policy import train_off_policy
+from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import create_population, make_vect_envs
 from agilerl.wrappers.agent import RSNorm
 
@@ -134,6 +136,43 @@ def test_a_script_that_is_stopped_twice_ends_as_one_that_never_was(name: str, tm
     assert newest(tmp_path / "stopped").number == 2
     assert script(name, tmp_path / "stopped") == (whole, history)
     assert script(name, tmp_path / "stopped") == (whole, history), "a finished script only restores"
+
+
+def on_policy_script(folder: Path, *sinks: Any, **changes: Any) -> tuple[str, Any]:
+    """As `script`, with rollouts in place of a replay."""
+    env = cart_pole()
+    limits = HyperparameterConfig(lr=RLParameter(1e-4, 1e-2), batch_size=RLParameter(8, 64, dtype=int))
+    agents = create_population(
+        "PPO", NETWORK, {"BATCH_SIZE": 16, "LEARN_STEP": 32}, observation_space=env.single_observation_space,
+        action_space=env.single_action_space, population_size=3, num_envs=4, hp_config=limits, seed=3,
+    )  # fmt: skip
+    agents, history = train_on_policy(
+        env,
+        "Script",
+        pop=agents,
+        max_steps=384,
+        evo_steps=96,
+        tournament=TournamentSelection(2, True, 3, 1, seed=1),
+        mutation=Mutations(0.1, 0.3, 0.2, 0.3, 0.1, 0.3, rand_seed=1),
+        verbose=False,
+        seed=5,
+        sinks=sinks,
+        resume=folder,
+        **changes,
+    )
+    return digest_tree({"agents": [agent.run_state() for agent in agents], "history": history}), history
+
+
+@pytest.mark.parametrize("changes", [{}, {"learner": "sequential"}, {"collect_rollouts_fn": collect_rollouts}])
+def test_an_on_policy_script_that_is_stopped_twice_ends_as_one_that_never_was(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = on_policy_script(tmp_path / "whole", **changes)
+    for generations in (1, 1):
+        with pytest.raises(KeyboardInterrupt):
+            on_policy_script(tmp_path / "stopped", StopAfter(generations), **changes)
+    assert newest(tmp_path / "stopped").number == 2
+    assert on_policy_script(tmp_path / "stopped", **changes) == whole
 
 
 def test_what_does_not_fit_the_run_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,174 @@
+"""What the published training functions have in common: checks, receivers of records, the run and its elite."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import gymnasium as gym
+
+from agilerl.algorithms.core.base import EvolvableAlgorithm
+from agilerl.envs.spaces import observation_space_channels_to_first
+from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError, ShapeError, warn_once
+from agilerl.networks.spaces import differ
+from agilerl.rng import resolve_seed
+from agilerl.telemetry.progress import TqdmSink
+from agilerl.telemetry.record import Sink
+from agilerl.telemetry.trackers import WandbSink
+from agilerl.training.loop import TrainingLoop
+from agilerl.training.options import LoopOptions
+from agilerl.training.run_store import store_in
+from agilerl.training.source import Source
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a published function was asked for, beside where experience comes from.
+
+    Attributes:
+        function: its name, for messages.
+        env, env_name, algo, tournament, mutation, save_elite, elite_path, seed, resume: its arguments.
+        population: its agents.
+    """
+
+    function: str
+    env: Any
+    env_name: str
+    algo: str | None
+    population: list[Any]
+    tournament: Any
+    mutation: Any
+    save_elite: bool
+    elite_path: str | None
+    seed: int | None
+    resume: str | os.PathLike[str] | None
+
+    @property
+    def num_envs(self) -> int:
+        """Lanes of the environment."""
+        return max(1, int(getattr(self.env, "num_envs", 1)))
+
+    @property
+    def name(self) -> str:
+        """Name of the algorithm, for records and files."""
+        return self.algo or str(self.population[0].algo)
+
+    def check(self, swap_channels: bool, accelerator: Any, checkpoint: int | None, checkpoint_path: str | None) -> None:
+        """Errors and warnings about arguments that do not go together.
+
+        Raises:
+            NotAvailableYetError: more than one process. ShapeError: agents built for other spaces.
+            ConfigError: a tournament for another population size.
+        """
+        refuse_processes(self.function, accelerator)
+        _check_spaces(self.population, self.env, self.env_name, swap_channels)
+        _warn_unused_paths(self.save_elite, self.elite_path, checkpoint, checkpoint_path)
+        _check_evolution(self.population, self.tournament, self.mutation)
+
+    def checkpoint_base(self, checkpoint: int | None, checkpoint_path: str | None) -> str | None:
+        """Where `checkpoint` writes; a name with the time where none was given."""
+        if checkpoint is None or checkpoint_path is not None:
+            return checkpoint_path
+        return f"{self.env_name}-EvoHPO-{self.name}-{datetime.now():%m%d%Y%H%M%S}"
+
+    def run(self, source: Source, options: LoopOptions, sinks: Sequence[Sink]) -> tuple[list[Any], list[list[float]]]:
+        """Train, save the elite where that was asked for, and give back (population, fitnesses)."""
+        run_seed = resolve_seed(self.seed)
+        with store_in(self.resume, algo=self.name) as store:
+            loop = TrainingLoop(
+                self.population,
+                self.env,
+                source,
+                options,
+                seed=run_seed if store is None or self.seed is not None else store.seed(run_seed),
+                tournament=self.tournament,
+                mutation=self.mutation,
+                sinks=sinks,
+                env_id=self.env_name,
+                store=store,
+            )
+            result = loop.run()
+        if self.save_elite:
+            result.best.save_checkpoint(self.elite_path or f"{self.env_name}-elite_{self.name}.pt")
+        return result.population, result.history
+
+
+def outputs(
+    sinks: Sequence[Sink],
+    verbose: bool,
+    wb: bool,
+    wandb_api_key: str | None,
+    wandb_kwargs: Mapping[str, Any] | None,
+    config: Mapping[str, Any],
+) -> list[Sink]:
+    """The caller's receivers of records, and those that `verbose` and `wb` ask for."""
+    chosen: list[Sink] = list(sinks)
+    if verbose:
+        chosen.append(TqdmSink())
+    if wb:
+        chosen.append(WandbSink(api_key=wandb_api_key, config=dict(config), **(wandb_kwargs or {})))
+    return chosen
+
+
+def refuse_processes(function: str, accelerator: Any) -> None:
+    if accelerator is not None and int(getattr(accelerator, "num_processes", 1)) > 1:
+        raise NotAvailableYetError(
+            f"{function} runs in one process; the accelerator has {accelerator.num_processes}. fix: start one process."
+        )
+
+
+def _warn_unused_paths(
+    save_elite: bool, elite_path: str | None, checkpoint: int | None, checkpoint_path: str | None
+) -> None:
+    if not save_elite and elite_path is not None:
+        warnings.warn(
+            "'save_elite' set to False but 'elite_path' has been defined, elite will not "
+            "be saved unless 'save_elite' is set to True.",
+            AgileRLWarning,
+            stacklevel=4,
+        )
+    if checkpoint is None and checkpoint_path is not None:
+        warnings.warn(
+            "'checkpoint' set to None but 'checkpoint_path' has been defined, checkpoint will not "
+            "be saved unless 'checkpoint' is defined.",
+            AgileRLWarning,
+            stacklevel=4,
+        )
+
+
+def _check_spaces(pop: list[Any], env: Any, env_name: str, swap_channels: bool) -> None:
+    """Agents that register anything are complete, and were built for what `env` gives and takes."""
+    for agent in pop:
+        if isinstance(agent, EvolvableAlgorithm):
+            agent.check_registry()
+        for name in ("observation_space", "action_space"):
+            built = getattr(agent, name, None)
+            given = getattr(env, f"single_{name}" if hasattr(env, "num_envs") else name, None)
+            if not (isinstance(built, gym.Space) and isinstance(given, gym.Space)):
+                continue
+            turned = [observation_space_channels_to_first(given)] if swap_channels else []
+            if all(differ(built, space) for space in (given, *turned)):
+                raise ShapeError(
+                    f"agent {agent.index} was built for the {name} {built}; {env_name} has {given}. "
+                    f"fix: create_population(..., {name}=env.single_{name})."
+                )
+
+
+def _check_evolution(pop: list[Any], tournament: Any, mutation: Any) -> None:
+    if tournament is not None and mutation is None:
+        warn_once("no-mutation", "a tournament without a mutation does nothing. fix: pass mutation=Mutations(...).")
+    if mutation is not None and tournament is None:
+        warn_once(
+            "no-tournament",
+            "a mutation without a tournament does nothing. fix: pass tournament=TournamentSelection(...).",
+        )
+    size = getattr(tournament, "population_size", len(pop))
+    if size != len(pop):
+        raise ConfigError(
+            f"tournament.population_size is {size}, but the population has {len(pop)} agents. "
+            f"fix: TournamentSelection(..., population_size={len(pop)})."
+        )
