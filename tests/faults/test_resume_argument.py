@@ -1,4 +1,4 @@
-"""`train_off_policy(resume=folder)` and `train_on_policy(resume=folder)`: a script that is killed and run again ends as if it had run once."""
+"""The training functions with `resume=folder`: a script that is killed and run again ends as if it had run once."""
 
 from __future__ import annotations
 
