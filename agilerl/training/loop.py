@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from agilerl.envs.step import Lanes, as_lanes
-from agilerl.envs.swapped import ChannelsFirstLanes
-from agilerl.learners.fused import Learner, choose_learner
 from agilerl.memory import return_freed_memory
 from agilerl.telemetry.fanout import Sinks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink
 from agilerl.threads import one_thread
 from agilerl.training.best import BestAgent, ranked
+from agilerl.training.equipment import Equipment
 from agilerl.training.evaluation import Evaluator
 from agilerl.training.options import LoopOptions
-from agilerl.training.population import has_update, save_population, set_training_mode
+from agilerl.training.population import save_population, set_training_mode
 from agilerl.training.quarantine import FaultReport, Quarantine
 from agilerl.training.records import generation_record, member_records, run_plan
 from agilerl.training.result import EvolveResult
@@ -70,43 +67,12 @@ class TrainingLoop:
         self.evolution = Evolution(tournament, mutation, self.population)
         self.sinks = Sinks(sinks)
         self.env_id = env_id
-        self.num_envs = max(1, int(getattr(env, "num_envs", 1)))
-        self.notes: list[str] = []
-        self.learner_kind, reason = self._choose_learner()
-        self.notes.append(f"learner: {self.learner_kind} ({reason})")
-        self.lockstep = self._choose_lockstep()
-        self.lanes = self._make_lanes()
+        self.equipment = Equipment(self.population, env, source, options)
+        self.notes = list(self.equipment.notes)
         self.evaluator = Evaluator(eval_env if eval_env is not None else env, options, seed)
         self.quarantine, self._fault_report = Quarantine(), FaultReport()
         self.result = EvolveResult(self.population, None)
         self.saved_steps = 0  # of the last time that `checkpoint` wrote the agents' files
-
-    # --- choices that depend on the population and the environment alone -----------------------------------------
-
-    def _choose_learner(self) -> tuple[str, str]:
-        own_loops = [a for a in self.population if not has_update(a)]
-        if self.source.one_at_a_time:
-            return "agents", self.source.one_at_a_time
-        if own_loops:
-            return "agents", f"agent {own_loops[0].index} brings its own learn()"
-        self._learner_class, reason = choose_learner(self.population, self.options.learner)
-        return self._learner_class.name, reason
-
-    def _choose_lockstep(self) -> bool:
-        if not self.options.lockstep:
-            return False
-        if self.learner_kind == "agents":
-            alone = self.source.one_at_a_time or "an algorithm brings its own learn()"
-            self.notes.append(f"one member trains at a time: {alone}")
-            return False
-        if not callable(getattr(self.env, "replicate", None)):
-            self.notes.append("one member trains at a time: only environments of make_vect_envs can be replicated")
-            return False
-        return True
-
-    def _make_lanes(self) -> Lanes:
-        lanes: Lanes = self.env.replicate(len(self.population)) if self.lockstep else as_lanes(self.env)
-        return ChannelsFirstLanes(lanes) if self.options.swap_channels else lanes
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
@@ -129,7 +95,8 @@ class TrainingLoop:
                     self._generation()
             finally:
                 self._count_time()
-                self._close_replicas()
+                self.equipment.close()
+                self.evaluator.close()
                 self.sinks.close()
         windows = [self._window(a) if a.fitness else -np.inf for a in self.population]
         self.result.best = self.best.or_fittest(self.population, windows)
@@ -163,38 +130,29 @@ class TrainingLoop:
 
     def _collect(self, number: int) -> list[MemberTally]:
         slots = list(range(len(self.population)))
-        groups = [slots] if self.lockstep else [[slot] for slot in slots]
+        groups = [slots] if self.equipment.lockstep else [[slot] for slot in slots]
         progress, tallies = self._progress(len(slots)), []
         for group in groups:
             segment = Segment(
                 agents=[self.population[slot] for slot in group],
                 slots=group,
-                lanes=self.lanes,
+                lanes=self.equipment.lanes,
                 run_seed=self.seed,
                 number=number,
                 begun=self.result.env_steps_member,
-                vector_steps=max(1, self.options.evo_steps // self.num_envs),
+                vector_steps=max(1, self.options.evo_steps // self.equipment.num_envs),
                 progress=progress,
             )
-            if self.learner_kind == "agents":
+            if self.equipment.learner_kind == "agents":
                 tallies.append(self.source.train_alone(segment))
                 continue
-            with self._adopted(segment.agents) as learner:
+            with self.equipment.adopted(segment.agents) as learner:
                 tallies += self.source.train(segment, learner)
         self.source.end_generation()
         for agent, tally in zip(self.population, tallies, strict=True):
             agent.steps[-1] += tally.env_steps
             agent.scores += tally.scores
         return tallies
-
-    @contextlib.contextmanager
-    def _adopted(self, agents: list[Any]) -> Iterator[Learner]:
-        """A learner that holds the agents' tensors in rows until the block ends, also by an error."""
-        learner = self._learner_class(agents)
-        try:
-            yield learner
-        finally:
-            learner.release()
 
     def _progress(self, members: int) -> Callable[[int], None]:
         """Counts environment steps of all members and passes them on per member."""
@@ -214,10 +172,10 @@ class TrainingLoop:
         before = {agent.index: len(agent.fitness) for agent in self.population}
         for agent in self.population:
             set_training_mode(agent, False)
-        if self.learner_kind == "agents":
+        if self.equipment.learner_kind == "agents":
             values = [self.evaluator.one(agent) for agent in sound]
         else:
-            with self._adopted(sound) as learner:
+            with self.equipment.adopted(sound) as learner:
                 values = self.evaluator.population(learner, number)
         found = {agent.index: value for agent, value in zip(sound, values, strict=True)}
         fitness = self.quarantine.fitness(self.population, found)
@@ -237,14 +195,8 @@ class TrainingLoop:
         return births
 
     def _report_faults(self) -> None:
-        for line in self._fault_report.lines([self.lanes, *self.evaluator.lanes]):
+        for line in self._fault_report.lines([self.equipment.lanes, *self.evaluator.lanes]):
             self.sinks.message(line)
-
-    def _close_replicas(self) -> None:
-        """Replicas are the loop's own; an environment that was handed over stays open."""
-        if callable(getattr(self.env, "replicate", None)):
-            self.lanes.close()
-        self.evaluator.close()
 
     def _window(self, agent: Any) -> float:
         return float(np.mean(agent.fitness[-self.options.fitness_window :]))
@@ -258,10 +210,10 @@ class TrainingLoop:
         if not reached:
             self._keep(leader, values, None, number)
             return None
-        if not self.options.confirm_episodes or self.learner_kind == "agents":
+        if not self.options.confirm_episodes or self.equipment.learner_kind == "agents":
             self._keep(leader, values, None, number)
             return None, True
-        with self._adopted([self.population[leader]]) as learner:
+        with self.equipment.adopted([self.population[leader]]) as learner:
             confirmed = self.evaluator.confirm(learner, number)
         self._keep(leader, values, confirmed, number)
         assert target is not None
@@ -282,24 +234,18 @@ class TrainingLoop:
         return births
 
     def fit_to_population(self) -> None:
-        """Lanes and learner for the present members: their number, or what fits their networks, may have changed."""
-        if self.lockstep and len(self.population) * self.num_envs != self.lanes.num_lanes:
-            self.lanes.close()
-            self.lanes = self._make_lanes()
-        if self.learner_kind == "agents":
-            return
-        chosen, reason = choose_learner(self.population, self.options.learner)
-        if chosen is not self._learner_class:  # a mutation may have made a network that does not stack
-            self._learner_class, self.learner_kind = chosen, chosen.name
-            self.sinks.message(f"learner: {chosen.name} ({reason})")
+        """Lanes and learner for the present members."""
+        changed = self.equipment.fit(self.population)
+        if changed is not None:
+            self.sinks.message(changed)
 
     def _rescore(self, number: int) -> None:
         """Give the two fittest more episodes, so that the choice between them rests on more than a few."""
         count = self.options.rescore_episodes
-        if not count or self.learner_kind == "agents" or len(self.population) < 2:
+        if not count or self.equipment.learner_kind == "agents" or len(self.population) < 2:
             return
         top = two_fittest(self.population, [self._window(a) for a in self.population])
-        with self._adopted(top) as learner:
+        with self.equipment.adopted(top) as learner:
             means = self.evaluator.rescore(learner, number, count)
         share = count / (count + self.options.eval_episodes)
         for agent, mean in zip(top, means, strict=True):

@@ -21,17 +21,17 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
         algo=str(lead.algo),
         env_id=loop.env_id,
         population=len(loop.population),
-        num_envs=loop.num_envs,
+        num_envs=loop.equipment.num_envs,
         max_env_steps=options.max_steps,
         evo_steps=options.evo_steps,
         seed=loop.seed,
         device=str(getattr(lead, "device", "cpu")),
-        learner=loop.learner_kind,
-        env_backend=loop.lanes.backend,
+        learner=loop.equipment.learner_kind,
+        env_backend=loop.equipment.lanes.backend,
         threads=1,
         target=options.target,
         notes=tuple(loop.notes),
-        extra={"lockstep": loop.lockstep, "options": options.as_dict()},
+        extra={"lockstep": loop.equipment.lockstep, "options": options.as_dict()},
     )
 
 
@@ -44,7 +44,7 @@ def generation_record(
     seconds: float,
 ) -> GenerationRecord:
     """One generation: its members before selection, the births after it, and how far the run is."""
-    per_generation = max(1, loop.options.evo_steps // loop.num_envs) * loop.num_envs
+    per_generation = max(1, loop.options.evo_steps // loop.equipment.num_envs) * loop.equipment.num_envs
     return GenerationRecord(
         generation=number,
         generations=-(-loop.options.max_steps // per_generation),

@@ -216,9 +216,9 @@ class RunStore:
     def _run_facts(self, loop: TrainingLoop) -> dict[str, Any]:
         return {
             "seed": loop.seed,
-            "learner": loop.learner_kind,
-            "env_backend": loop.lanes.backend,
-            "num_envs": loop.num_envs,
+            "learner": loop.equipment.learner_kind,
+            "env_backend": loop.equipment.lanes.backend,
+            "num_envs": loop.equipment.num_envs,
             "threads": 1,
             "env_id": loop.env_id,
             "options": _plain_options(loop),
