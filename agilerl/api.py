@@ -80,7 +80,7 @@ def resume(
     verbose: bool = True,
     sinks: Iterable[Sink] = (),
     strict_replay: bool = False,
-    carry_envs: bool = False,
+    carry_envs: bool | None = None,
 ) -> Run:
     """Go on with a run from its newest checkpoint that is whole, as if it had never stopped, to the bit.
 
@@ -92,7 +92,7 @@ def resume(
         env: the environment, of a run that was given one and not an id.
         verbose: False prints nothing. sinks: more places for the records.
         strict_replay: refuse where a part of the replay is damaged, instead of going on without it.
-        carry_envs: not available yet.
+        carry_envs: switches that option of the run from here on; None follows the record.
 
     Raises:
         RunError: no run there, another process trains there, or something that the run needs is missing.

@@ -14,6 +14,8 @@ from agilerl.errors import nearest
 
 # Of the training section: for algorithms that learn from replay.
 OF_REPLAY = ("learning_delay", "random_steps", "eps_start", "eps_end", "eps_decay", "explore_hold")
+# Keys of the training section that came after results had been stored under the hashes of manifests.
+ADDED_LATER = ("carry_envs",)
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
 
 
@@ -113,6 +115,7 @@ class Training(Section):
     reward_scale: Positive = 1.0
     clip_rewards: bool = False  # rewards are learned from by their sign; scores stay as they are
     lockstep: bool = True  # members act at the same time; false trains them one after another
+    carry_envs: bool = False  # episodes go on over the end of a generation; resume is then not exact
     learner: Literal["auto", "fused", "sequential"] = "auto"
     elite_rescore_episodes: CountOrZero = 0  # extra episodes for the top two before selection
 
@@ -225,6 +228,14 @@ class Manifest(Section):
         return self.model_dump(mode="json")
 
     def hash(self) -> str:
-        """16 hexadecimal digits of a SHA-256 over the canonical JSON; independent of key order and of the process."""
-        text = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        """16 hexadecimal digits of a SHA-256 over the canonical JSON; independent of key order and of the process.
+
+        Keys that came later (`ADDED_LATER`) count only where they differ from their defaults: a manifest that does not
+        use them keeps the hash that it had before there were any.
+        """
+        content, usual = self.as_dict(), Training().model_dump(mode="json")
+        for name in ADDED_LATER:
+            if content["training"][name] == usual[name]:
+                del content["training"][name]
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

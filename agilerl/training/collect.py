@@ -16,7 +16,8 @@ from agilerl.envs.spaces import mask_width
 from agilerl.envs.step import StepBatch, action_mask
 from agilerl.learners.fused import Learner
 from agilerl.rng import Purpose
-from agilerl.rollouts.off_policy import EpisodeTracker, held
+from agilerl.rollouts.off_policy import held
+from agilerl.training.episodes import lanes_of
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.quarantine import Watch
 from agilerl.training.replay import SharedReplay
@@ -63,9 +64,10 @@ class Generation:
         self.mask_width = mask_width(self.lanes.single_action_space)
         self._replay = segment.streams(Purpose.REPLAY)
         self._explore = segment.streams(Purpose.EXPLORATION)
-        memory.interrupt()
-        self.obs, self.info = self.lanes.reset(segment.lane_seeds())
-        self._tracker = EpisodeTracker(self.lanes.num_lanes)
+        running = segment.episodes.begin(self.lanes, segment.lane_seeds)
+        if running.is_new:
+            memory.interrupt()
+        self.obs, self.info, self._tracker = running.obs, running.info, running.tracker
         self._plans = self._plan_updates()
         self._loss: list[Tensor | None] = [None] * len(learner.groups)
         self._updates = [0] * len(learner.groups)
@@ -93,13 +95,22 @@ class Generation:
                 self.watch.weights()
                 if self.watch.any_sound:
                     self._step(start + t, tuple(d[t] for d in draws))
-        self.memory.interrupt()
+        self._end_episodes()
         for index, members, _ in self._plans:
             total = self._loss[index]
             if total is not None:
                 for member, value in zip(members, total.tolist(), strict=True):
                     self.tallies[member].loss_sum += value
         return self.epsilon
+
+    def _end_episodes(self) -> None:
+        """Windows of n steps end with the generation, or go on with the episodes; never those of a member at rest."""
+        if not self.segment.episodes.carry:
+            self.memory.interrupt()
+            return
+        if not self.watch.all_sound:
+            self.memory.interrupt(lanes_of(np.flatnonzero(~self.watch.sound).tolist(), self.num_envs))
+        self.segment.episodes.keep(self.lanes, self.obs, self.info, self._tracker)
 
     def _draw(self, count: int) -> tuple[np.ndarray, ...]:
         """Exploration draws [count, N, E, ...] for the coming vector steps, each member from its own stream."""

@@ -6,9 +6,12 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agilerl.envs.step import Lanes, as_lanes
+from agilerl.envs.pool import EnvPoolLanes
+from agilerl.envs.step import Lanes, VectorLanes, as_lanes
 from agilerl.envs.swapped import ChannelsFirstLanes
+from agilerl.errors import ConfigError
 from agilerl.learners.fused import Learner, choose_learner
+from agilerl.training.episodes import CARRIED_NOTE
 from agilerl.training.options import LoopOptions
 from agilerl.training.population import has_update
 from agilerl.training.source import Source
@@ -26,6 +29,9 @@ class Equipment:
         num_envs: lanes of one member. lockstep: whether members act at the same time.
         learner_kind: "fused", "sequential", or "agents" where every agent brings its own `learn`.
         notes: the choices with their reasons.
+
+    Raises:
+        ConfigError: `carry_envs` where lanes are shared or cannot rest.
     """
 
     def __init__(self, population: Sequence[Any], env: Any, source: Source, options: LoopOptions) -> None:
@@ -37,6 +43,9 @@ class Equipment:
         self.notes.append(f"learner: {self.learner_kind} ({reason})")
         self.lockstep = self._choose_lockstep()
         self.lanes = self._make_lanes(len(population))
+        if options.carry_envs:
+            self._check_carrying()
+            self.notes.append(CARRIED_NOTE)
 
     def _choose_learner(self, population: Sequence[Any]) -> tuple[str, str]:
         own_loops = [a for a in population if not has_update(a)]
@@ -58,6 +67,23 @@ class Equipment:
             self.notes.append("one member trains at a time: only environments of make_vect_envs can be replicated")
             return False
         return True
+
+    def _check_carrying(self) -> None:
+        """ConfigError where episodes cannot go on over the end of a generation."""
+        if not self.lockstep:
+            reason = "lockstep=False" if not self.options.lockstep else self.notes[-1]
+            raise ConfigError(
+                "carry_envs=True needs lanes that no evaluation and no other member uses, so members that act at the "
+                f"same time; here {reason}. fix: an environment of make_vect_envs with lockstep=True, or "
+                "carry_envs=False."
+            )
+        inner = self.lanes.lanes if isinstance(self.lanes, ChannelsFirstLanes) else self.lanes
+        if isinstance(inner, VectorLanes | EnvPoolLanes):
+            raise ConfigError(
+                "carry_envs=True needs lanes that can rest while other members' rollouts go on; those of "
+                f"{inner.backend} all step together. fix: leave backend and should_async_vector out, or "
+                "carry_envs=False."
+            )
 
     def _make_lanes(self, members: int) -> Lanes:
         lanes: Lanes = self.env.replicate(members) if self.lockstep else as_lanes(self.env)

@@ -272,5 +272,6 @@ def make_options(manifest: Manifest) -> OffPolicyOptions:
         reward_scale=t.reward_scale,
         clip_rewards=t.clip_rewards,
         lockstep=t.lockstep,
+        carry_envs=t.carry_envs,
         learner=t.learner,
     )

@@ -13,6 +13,7 @@ from agilerl.telemetry.fanout import Sinks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink
 from agilerl.threads import one_thread
 from agilerl.training.best import BestAgent, ranked
+from agilerl.training.episodes import Episodes
 from agilerl.training.equipment import Equipment
 from agilerl.training.evaluation import Evaluator
 from agilerl.training.options import LoopOptions
@@ -69,6 +70,7 @@ class TrainingLoop:
         self.env_id = env_id
         self.equipment = Equipment(self.population, env, source, options)
         self.notes = list(self.equipment.notes)
+        self.episodes = Episodes(options.carry_envs)
         self.evaluator = Evaluator(eval_env if eval_env is not None else env, options, seed)
         self.quarantine, self._fault_report = Quarantine(), FaultReport()
         self.result = EvolveResult(self.population, None)
@@ -81,7 +83,8 @@ class TrainingLoop:
         is_resumed = self.store is not None and self.store.restore(self)
         founders = [] if is_resumed else [Birth(a.index, None, 0, "founder") for a in self.population]
         if is_resumed:
-            self.notes.append(f"continues after {self.result.generations} generations")
+            anew = ", with new episodes" if self.options.carry_envs else ""
+            self.notes.append(f"continues after {self.result.generations} generations{anew}")
         self.result.births += founders
         self._wall = time.perf_counter() - self.result.seconds
         self._cpu = time.process_time() - self.result.cpu_seconds
@@ -142,6 +145,7 @@ class TrainingLoop:
                 begun=self.result.env_steps_member,
                 vector_steps=max(1, self.options.evo_steps // self.equipment.num_envs),
                 progress=progress,
+                episodes=self.episodes,
             )
             if self.equipment.learner_kind == "agents":
                 tallies.append(self.source.train_alone(segment))

@@ -17,7 +17,7 @@ from agilerl.envs.spaces import mask_width
 from agilerl.envs.step import StepBatch, action_mask
 from agilerl.learners.fused import Learner, Memory
 from agilerl.rng import Purpose
-from agilerl.rollouts.off_policy import EpisodeTracker
+from agilerl.training.hidden_states import HiddenStates
 from agilerl.training.options import LoopOptions
 from agilerl.training.quarantine import Watch
 from agilerl.training.rollout_loop import RolloutLoop
@@ -115,12 +115,13 @@ class OnPolicyGeneration:
         self.mask_width = mask_width(self.lanes.single_action_space)
         self._explore = segment.streams(Purpose.EXPLORATION)
         self._minibatches = segment.streams(Purpose.REPLAY)
-        self.obs, self.info = self.lanes.reset(segment.lane_seeds())
-        self._tracker = EpisodeTracker(self.lanes.num_lanes)
+        running = segment.episodes.begin(self.lanes, segment.lane_seeds)
+        self.obs, self.info, self._tracker = running.obs, running.info, running.tracker
         legal = self.mask_width if self._mask() is not None else 0
         groups = [group.members for group in learner.groups]
         self.collectors = [Collector(i, members, segment, legal) for i, members in enumerate(groups)]
-        self._memory = Memory(learner)
+        self._memory, self._memories = Memory(learner), HiddenStates(segment, learner)
+        self._memories.recall(self._memory, self.obs, running)
         self._statistics = _shared_statistics(self.agents)
         self._like = next(iter(self.agents[0].policy_module().parameters()))
 
@@ -135,6 +136,7 @@ class OnPolicyGeneration:
         if self._statistics is not None:
             for agent in self.agents:
                 agent.take_statistics(self._statistics)
+        self.segment.episodes.keep(self.lanes, self.obs, self.info, self._tracker, self._memories.kept)
         return self.tallies
 
     def _draw(self, count: int) -> tuple[np.ndarray, ...]:
@@ -180,6 +182,8 @@ class OnPolicyGeneration:
                 hidden=hidden,
             )
             self._begin(collector, batch)
+            if index + 1 == collector.vector_steps:  # from here on its lanes rest
+                self._memories.keep(self._memory, collector.group)
         self.obs, self.info = batch.obs, batch.info
         due = [collector for collector in acting if collector.buffer.full]
         for collector in due:

@@ -27,6 +27,8 @@ class LoopOptions:
         reward_scale: factor on the rewards that are learned from; scores and fitness are never scaled.
         clip_rewards: learn from the sign of a reward (Mnih et al. 2015, methods), times `reward_scale`.
         lockstep: whether members act at the same time on replicas of the environment.
+        carry_envs: episodes go on over the end of a generation, in the lanes of each slot, whoever acts there next. A
+            resumed run begins them anew, so it equals one that never stopped only statistically. Needs lockstep.
         learner: "auto", "fused" or "sequential".
         swap_channels: images are [H, W, C].
         checkpoint: save the population each time a member has made so many more steps; None: never.
@@ -46,6 +48,7 @@ class LoopOptions:
     reward_scale: float = 1.0
     clip_rewards: bool = False
     lockstep: bool = True
+    carry_envs: bool = False
     learner: str = "auto"
     swap_channels: bool = False
     checkpoint: int | None = None

@@ -31,7 +31,11 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
         threads=1,
         target=options.target,
         notes=tuple(loop.notes),
-        extra={"lockstep": loop.equipment.lockstep, "options": options.as_dict()},
+        extra={
+            "lockstep": loop.equipment.lockstep,
+            "exact_resume": not options.carry_envs,
+            "options": options.as_dict(),
+        },
     )
 
 

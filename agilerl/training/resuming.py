@@ -13,7 +13,7 @@ from typing import Any
 
 from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest, apply_overrides, dump_yaml, manifest_from
-from agilerl.errors import ConfigError, NotAvailableYetError, RunError
+from agilerl.errors import ConfigError, RunError
 from agilerl.telemetry import Sink
 from agilerl.telemetry.run_dir import RunDirectory
 from agilerl.training.checkpoint_files import set_aside
@@ -29,7 +29,7 @@ def resume_training(
     verbose: bool = True,
     sinks: Iterable[Sink] = (),
     strict_replay: bool = False,
-    carry_envs: bool = False,
+    carry_envs: bool | None = None,
     tensorboard: bool = False,
     track: bool = False,
     argv: Sequence[str] | None = None,
@@ -44,16 +44,12 @@ def resume_training(
         env: the environment, of a run that was given one; else it is made by its id.
         verbose, sinks, tensorboard, track: as for `run_training`.
         strict_replay: refuse where a part of the replay is damaged, instead of going on without it.
-        carry_envs: not available yet.
+        carry_envs: switches that option of the run, from here on (and says that the run then equals none that never
+            stopped); None follows the record.
 
     Raises:
         RunError: no run there, another process trains there, or something that the run needs is missing.
     """
-    if carry_envs:
-        raise NotAvailableYetError(
-            "carry_envs=True (episodes that go on over the end of a generation) is not available in this version. "
-            "fix: leave it out; episodes are then cut at the boundary, as truncated, and the run is exact."
-        )
     folder = Path(path)
     if not (folder / "checkpoints").is_dir():
         RunDirectory.open(folder)
@@ -66,8 +62,9 @@ def resume_training(
                 else f"{folder} was trained in {manifest.environment.name}, made by its id. fix: leave env out."
             )
         recorded = manifest
-        if steps is not None:
-            manifest = apply_overrides(manifest, {"training.max_steps": steps}, "resume")
+        asked = {"training.max_steps": steps, "training.carry_envs": carry_envs}
+        changed = {name: value for name, value in asked.items() if value is not None}
+        manifest = apply_overrides(manifest, changed, "resume")
         arguments = tuple(sys.argv if argv is None else argv)
         evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
         setup = Setup(manifest, env, device, verbose, evolution, tuple(sinks), tensorboard, track, arguments)

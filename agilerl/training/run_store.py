@@ -16,6 +16,7 @@ from agilerl.telemetry.files import jsonable
 from agilerl.telemetry.run_dir import versions
 from agilerl.training import loop_state
 from agilerl.training.checkpoint_files import Saved, newest_checkpoint, prune, whole_manifests, write_checkpoint
+from agilerl.training.options import LoopOptions
 from agilerl.training.replay_log import Chunk, ReplayLog
 from agilerl.training.run_files import RunFiles
 from agilerl.training.run_lock import RunLock
@@ -135,10 +136,12 @@ class RunStore:
                 f"{self.folder} was trained with seed {body['run']['seed']}; got {loop.seed}. "
                 f"fix: seed={body['run']['seed']}, or another folder."
             )
-        before, now = body["run"]["options"], _plain_options(loop)
-        changed = sorted(name for name in now if before.get(name) != now[name])
+        # An option that came after the run was saved had its default.
+        before = {**_plain(type(loop.options)()), **body["run"]["options"]}
+        now = _plain(loop.options)
+        changed = sorted(name for name in now if before[name] != now[name])
         if changed:
-            what = ", ".join(f"{name} {before.get(name)!r} -> {now[name]!r}" for name in changed)
+            what = ", ".join(f"{name} {before[name]!r} -> {now[name]!r}" for name in changed)
             self.notes.append(
                 f"the run goes on with other settings ({what}); it will not equal one that never stopped."
             )
@@ -221,7 +224,7 @@ class RunStore:
             "num_envs": loop.equipment.num_envs,
             "threads": 1,
             "env_id": loop.env_id,
-            "options": _plain_options(loop),
+            "options": _plain(loop.options),
         }
 
     def _prune(self, loop: TrainingLoop) -> None:
@@ -250,7 +253,7 @@ def store_in(folder: str | os.PathLike[str] | None, **facts: Any) -> Iterator[Ru
         store.close()
 
 
-def _plain_options(loop: TrainingLoop) -> dict[str, Any]:
+def _plain(options: LoopOptions) -> dict[str, Any]:
     """The options that decide the result."""
     skip = ("checkpoint", "checkpoint_path", "overwrite_checkpoints", "learner")
-    return {name: value for name, value in jsonable(loop.options.as_dict()).items() if name not in skip}
+    return {name: value for name, value in jsonable(options.as_dict()).items() if name not in skip}

@@ -11,6 +11,7 @@ import numpy as np
 from agilerl.envs.step import Lanes
 from agilerl.learners.fused import Learner
 from agilerl.rng import Purpose, seeds, stream
+from agilerl.training.episodes import Episodes
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Segment:
         begun: environment steps of one member before this generation.
         vector_steps: how many to make.
         progress: called with the environment steps of each vector step (all members).
+        episodes: those that run in the lanes, over several generations where the run carries them over.
     """
 
     agents: list[Any]
@@ -50,6 +52,7 @@ class Segment:
     begun: int
     vector_steps: int
     progress: Callable[[int], None]
+    episodes: Episodes = field(default_factory=Episodes)
 
     @property
     def num_envs(self) -> int:

@@ -51,6 +51,7 @@ def train_off_policy(
     *,
     seed: int | None = None,
     lockstep: bool = True,
+    carry_envs: bool = False,
     learner: str = "auto",
     sinks: Sequence[Sink] = (),
     resume: str | os.PathLike[str] | None = None,
@@ -85,6 +86,8 @@ def train_off_policy(
         wandb_api_key, wandb_kwargs: for Weights & Biases.
         seed: run seed; None follows `torch.initial_seed()`, is recorded and (verbose) printed.
         lockstep: members act at the same time on replicas of `env` (needs an environment of `make_vect_envs`).
+        carry_envs: episodes go on over the end of a generation instead of being cut off there, as truncated; a resumed
+            run begins them anew, and then equals one that never stopped only statistically. Needs lockstep.
         learner: "auto", "fused" or "sequential".
         sinks: further receivers of the records.
         resume: a folder that makes the run resumable. After every generation the whole run is saved there; where it
@@ -132,6 +135,7 @@ def train_off_policy(
         fitness_window=eval_loop,
         evolve_last=True,
         lockstep=lockstep,
+        carry_envs=carry_envs,
         learner=learner,
         swap_channels=swap_channels,
         checkpoint=checkpoint,

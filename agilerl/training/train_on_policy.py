@@ -43,6 +43,7 @@ def train_on_policy(
     *,
     seed: int | None = None,
     lockstep: bool = True,
+    carry_envs: bool = False,
     learner: str = "auto",
     sinks: Sequence[Sink] = (),
     resume: str | os.PathLike[str] | None = None,
@@ -76,6 +77,8 @@ def train_on_policy(
             call as last_obs, last_done, last_scores, last_info where it is such a tuple. One member trains at a time.
         seed: run seed; None follows `torch.initial_seed()`, is recorded and (verbose) printed.
         lockstep: members act at the same time on replicas of `env` (needs an environment of `make_vect_envs`).
+        carry_envs: episodes go on over the end of a generation instead of being cut off there, as truncated; a resumed
+            run begins them anew, and then equals one that never stopped only statistically. Needs lockstep.
         learner: "auto", "fused" or "sequential".
         sinks: further receivers of the records.
         resume: a folder that makes the run resumable. After every generation the whole run is saved there; where it
@@ -114,6 +117,7 @@ def train_on_policy(
         fitness_window=eval_loop,
         evolve_last=True,
         lockstep=lockstep,
+        carry_envs=carry_envs,
         learner=learner,
         swap_channels=swap_channels,
         checkpoint=checkpoint,
