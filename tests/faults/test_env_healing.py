@@ -142,7 +142,7 @@ def test_the_step_of_a_fault_is_no_transition_and_other_workers_do_not_notice(tm
     lanes.reset(np.arange(4))
     for _ in range(4):
         batch = lanes.step(np.zeros(4, int))
-    before, first_seeds = batch.obs.copy(), lanes._workers[0].seeds
+    before, first_seeds = batch.obs.copy(), lanes._crew.workers[0].seeds
     (folder / "0").touch()
     batch = lanes.step(np.zeros(4, int))
     (fault,) = lanes.faults
@@ -155,7 +155,7 @@ def test_the_step_of_a_fault_is_no_transition_and_other_workers_do_not_notice(tm
     np.testing.assert_array_equal(batch.obs[:, 1], np.where(hurt, 0, np.float32(5 / 12)))  # new episodes
     np.testing.assert_array_equal(batch.reward, ~hurt * 1.0)
     assert "ValueError: the simulator lost its mind" in fault.traceback
-    assert lanes._workers[fault.worker].seeds != (first_seeds if fault.worker == 0 else None)
+    assert lanes._crew.workers[fault.worker].seeds != (first_seeds if fault.worker == 0 else None)
     again = lanes.step(np.zeros(4, int))
     assert "healed" not in again.info
     assert again.mask.all()
@@ -287,7 +287,7 @@ def test_replicas_come_from_the_healing_environment() -> None:
 
 def test_processes_that_inherit_nothing_get_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With threads or CUDA workers are not forked: closures and registered environments travel with the job."""
-    monkeypatch.setattr(agilerl.envs.healing, "start_method", lambda: "forkserver")
+    monkeypatch.setattr(agilerl.envs.healing_crew, "start_method", lambda: "forkserver")
     folder = tokens(tmp_path / "t", 1)
 
     class Local(gymnasium.Wrapper[Any, Any, Any, Any]):
