@@ -15,7 +15,7 @@ from agilerl.errors import nearest
 # Of the training section: for algorithms that learn from replay.
 OF_REPLAY = ("learning_delay", "random_steps", "eps_start", "eps_end", "eps_decay", "explore_hold")
 # Keys of the training section that came after results had been stored under the hashes of manifests.
-ADDED_LATER = ("carry_envs",)
+ADDED_LATER = ("carry_envs", "threads")
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
 
 
@@ -117,6 +117,7 @@ class Training(Section):
     lockstep: bool = True  # members act at the same time; false trains them one after another
     carry_envs: bool = False  # episodes go on over the end of a generation; resume is then not exact
     learner: Literal["auto", "fused", "sequential"] = "auto"
+    threads: Count = 1  # intra-op threads of torch; a resumed run has as many
     elite_rescore_episodes: CountOrZero = 0  # extra episodes for the top two before selection
 
     @model_validator(mode="after")

@@ -274,4 +274,5 @@ def make_options(manifest: Manifest) -> OffPolicyOptions:
         lockstep=t.lockstep,
         carry_envs=t.carry_envs,
         learner=t.learner,
+        threads=t.threads,
     )

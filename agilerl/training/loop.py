@@ -11,7 +11,7 @@ import numpy as np
 from agilerl.memory import return_freed_memory
 from agilerl.telemetry.fanout import Sinks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink
-from agilerl.threads import one_thread
+from agilerl.threads import fixed_threads
 from agilerl.training.best import BestAgent, ranked
 from agilerl.training.episodes import Episodes
 from agilerl.training.equipment import Equipment
@@ -89,7 +89,7 @@ class TrainingLoop:
         self._wall = time.perf_counter() - self.result.seconds
         self._cpu = time.process_time() - self.result.cpu_seconds
         self.best.announce()
-        with one_thread():
+        with fixed_threads(self.options.threads):
             try:
                 self.sinks.start(run_plan(self), founders)
                 while self.result.stopped != "target" and all(

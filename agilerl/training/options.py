@@ -30,6 +30,7 @@ class LoopOptions:
         carry_envs: episodes go on over the end of a generation, in the lanes of each slot, whoever acts there next. A
             resumed run begins them anew, so it equals one that never stopped only statistically. Needs lockstep.
         learner: "auto", "fused" or "sequential".
+        threads: intra-op threads of torch during the whole run: rounding depends on their number.
         swap_channels: images are [H, W, C].
         checkpoint: save the population each time a member has made so many more steps; None: never.
     """
@@ -50,13 +51,14 @@ class LoopOptions:
     lockstep: bool = True
     carry_envs: bool = False
     learner: str = "auto"
+    threads: int = 1
     swap_channels: bool = False
     checkpoint: int | None = None
     checkpoint_path: str | None = None
     overwrite_checkpoints: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "evo_steps", "eval_episodes", "fitness_window"):
+        for name in ("max_steps", "evo_steps", "eval_episodes", "fitness_window", "threads"):
             _at_least(name, getattr(self, name), 1)
         for name in ("confirm_episodes", "rescore_episodes"):
             _at_least(name, getattr(self, name), 0)

@@ -28,7 +28,7 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
         device=str(getattr(lead, "device", "cpu")),
         learner=loop.equipment.learner_kind,
         env_backend=loop.equipment.lanes.backend,
-        threads=1,
+        threads=options.threads,
         target=options.target,
         notes=tuple(loop.notes),
         extra={

@@ -156,9 +156,12 @@ class RunStore:
         for name, value in now.items():
             recorded = body["run"][name]
             if recorded != value:
+                fix = (
+                    f"threads={recorded}" if name == "threads" else f"install or choose what gives {name} {recorded!r}"
+                )
                 raise RunError(
                     f"the run was made with {name} {recorded!r}, which is not what there is here ({value!r}). "
-                    f"fix: install or choose what gives {name} {recorded!r}."
+                    f"fix: {fix}."
                 )
 
     # -- out ---------------------------------------------------------------------------------------------------------
@@ -222,7 +225,7 @@ class RunStore:
             "learner": loop.equipment.learner_kind,
             "env_backend": loop.equipment.lanes.backend,
             "num_envs": loop.equipment.num_envs,
-            "threads": 1,
+            "threads": loop.options.threads,
             "env_id": loop.env_id,
             "options": _plain(loop.options),
         }
@@ -255,5 +258,5 @@ def store_in(folder: str | os.PathLike[str] | None, **facts: Any) -> Iterator[Ru
 
 def _plain(options: LoopOptions) -> dict[str, Any]:
     """The options that decide the result."""
-    skip = ("checkpoint", "checkpoint_path", "overwrite_checkpoints", "learner")
+    skip = ("checkpoint", "checkpoint_path", "overwrite_checkpoints", "learner", "threads")
     return {name: value for name, value in jsonable(options.as_dict()).items() if name not in skip}

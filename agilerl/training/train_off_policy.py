@@ -53,6 +53,7 @@ def train_off_policy(
     lockstep: bool = True,
     carry_envs: bool = False,
     learner: str = "auto",
+    threads: int = 1,
     sinks: Sequence[Sink] = (),
     resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[float]]]:
@@ -89,6 +90,8 @@ def train_off_policy(
         carry_envs: episodes go on over the end of a generation instead of being cut off there, as truncated; a resumed
             run begins them anew, and then equals one that never stopped only statistically. Needs lockstep.
         learner: "auto", "fused" or "sequential".
+        threads: intra-op threads of torch during the run, on CPU; one is fastest for small networks. Rounding depends
+            on their number, so a resumed run must have the same.
         sinks: further receivers of the records.
         resume: a folder that makes the run resumable. After every generation the whole run is saved there; where it
             has been saved before, it goes on from there, with `pop`, `memory`, `tournament` and `mutation` made as by
@@ -137,6 +140,7 @@ def train_off_policy(
         lockstep=lockstep,
         carry_envs=carry_envs,
         learner=learner,
+        threads=threads,
         swap_channels=swap_channels,
         checkpoint=checkpoint,
         checkpoint_path=request.checkpoint_base(checkpoint, checkpoint_path),

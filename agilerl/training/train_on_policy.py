@@ -45,6 +45,7 @@ def train_on_policy(
     lockstep: bool = True,
     carry_envs: bool = False,
     learner: str = "auto",
+    threads: int = 1,
     sinks: Sequence[Sink] = (),
     resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[float]]]:
@@ -80,6 +81,8 @@ def train_on_policy(
         carry_envs: episodes go on over the end of a generation instead of being cut off there, as truncated; a resumed
             run begins them anew, and then equals one that never stopped only statistically. Needs lockstep.
         learner: "auto", "fused" or "sequential".
+        threads: intra-op threads of torch during the run, on CPU; one is fastest for small networks. Rounding depends
+            on their number, so a resumed run must have the same.
         sinks: further receivers of the records.
         resume: a folder that makes the run resumable. After every generation the whole run is saved there; where it
             has been saved before, it goes on from there, with `pop`, `tournament` and `mutation` made as by the first
@@ -119,6 +122,7 @@ def train_on_policy(
         lockstep=lockstep,
         carry_envs=carry_envs,
         learner=learner,
+        threads=threads,
         swap_channels=swap_channels,
         checkpoint=checkpoint,
         checkpoint_path=request.checkpoint_base(checkpoint, checkpoint_path),

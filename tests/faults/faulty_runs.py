@@ -63,6 +63,18 @@ LUNAR_LANDER: dict[str, dict[str, Any]] = {
         "eval_episodes": 4,
     },
 }
+# Two threads of torch; "wide" networks are large enough for both to have work.
+TWO_THREADS: dict[str, dict[str, Any]] = {
+    "small": {**CASES["DQN"], "threads": 2, "steps": 240, "evo_steps": 80, "population": 2},
+    "wide": {
+        **CASES["DQN"],
+        "threads": 2,
+        "steps": 640,
+        "network.encoder_config.hidden_size": [256],
+        "batch_size": 256,
+        "learning_delay": 300,
+    },
+}
 LUNAR_LANDER["PPO"] = {**LUNAR_LANDER["DQN"], "algo": "PPO", "learn_step": 64}
 
 

@@ -150,15 +150,13 @@ def on_policy_script(folder: Path, *sinks: Any, **changes: Any) -> tuple[str, An
         env,
         "Script",
         pop=agents,
-        max_steps=384,
-        evo_steps=96,
         tournament=TournamentSelection(2, True, 3, 1, seed=1),
         mutation=Mutations(0.1, 0.3, 0.2, 0.3, 0.1, 0.3, rand_seed=1),
         verbose=False,
         seed=5,
         sinks=sinks,
         resume=folder,
-        **changes,
+        **{"max_steps": 384, "evo_steps": 96, **changes},
     )
     return digest_tree({"agents": [agent.run_state() for agent in agents], "history": history}), history
 
