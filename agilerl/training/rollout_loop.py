@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 
+from agilerl.envs.step import VectorLanes, as_lanes
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.training.options import LoopOptions
 from agilerl.training.source import MemberTally, Segment
@@ -36,7 +38,11 @@ class RolloutLoop:
         """All rollouts of the generation."""
         if callable(getattr(self.agent, "set_training_mode", None)):
             self.agent.set_training_mode(True)
-        step = self._with_lanes() if self.collect is None else self._with_function
+        if self.collect is None:
+            step = self._with_lanes()
+        else:
+            self._seed()
+            step = self._with_function
         for _ in range(self.rollouts):
             loss = step()
             self.tally.updates += 1
@@ -47,6 +53,11 @@ class RolloutLoop:
         return self.tally
 
     _carried: tuple[Any, ...] = ()
+
+    def _seed(self) -> None:
+        """The user's function resets the environment itself, without a seed: its generators start from ours."""
+        lanes = VectorLanes(self.env) if isinstance(self.env, VectorEnv) else as_lanes(self.env)
+        lanes.reset(self.segment.lane_seeds())
 
     def _with_function(self) -> Any:
         """One rollout by the user's function, which may carry on from what it returned the last time."""
