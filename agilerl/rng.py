@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     CONFIRMATION = 7
     FINAL_TEST = 8
     PROBE = 9
+    DETERMINISM = 10
 
 
 def stream(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.Generator:

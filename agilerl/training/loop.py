@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from agilerl.errors import AgileRLWarning
 from agilerl.memory import return_freed_memory
 from agilerl.telemetry.fanout import Sinks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink
 from agilerl.threads import fixed_threads
 from agilerl.training.best import BestAgent, ranked
+from agilerl.training.determinism import Probe, probe_determinism, warning_of
 from agilerl.training.episodes import Episodes
 from agilerl.training.equipment import Equipment
 from agilerl.training.evaluation import Evaluator
@@ -71,6 +74,7 @@ class TrainingLoop:
         self.equipment = Equipment(self.population, env, source, options)
         self.notes = list(self.equipment.notes)
         self.episodes = Episodes(options.carry_envs)
+        self.probe = Probe(None)
         self.evaluator = Evaluator(eval_env if eval_env is not None else env, options, seed)
         self.quarantine, self._fault_report = Quarantine(), FaultReport()
         self.result = EvolveResult(self.population, None)
@@ -91,6 +95,7 @@ class TrainingLoop:
         self.best.announce()
         with fixed_threads(self.options.threads):
             try:
+                self._probe(is_resumed)
                 self.sinks.start(run_plan(self), founders)
                 while self.result.stopped != "target" and all(
                     a.steps[-1] < self.options.max_steps for a in self.population
@@ -105,6 +110,17 @@ class TrainingLoop:
         self.result.best = self.best.or_fittest(self.population, windows)
         self.result.population = self.population
         return self.result
+
+    def _probe(self, is_resumed: bool) -> None:
+        """Look whether resume can be exact, where the run is saved; a resumed run knows it from its record."""
+        if self.store is not None and not is_resumed:
+            budget = self.options.max_steps * len(self.population)
+            self.probe = probe_determinism(self.env, self.population[0], self.seed, budget, self.check)
+            if self.probe.is_deterministic is None and self.probe.difference:
+                self.notes.append(f"whether the environment is deterministic is not known: {self.probe.difference}")
+        said = warning_of(self.probe, self.env_id)
+        if said is not None:
+            warnings.warn(said, AgileRLWarning, stacklevel=4)
 
     def _generation(self) -> None:
         number = self.result.generations

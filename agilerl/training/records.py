@@ -33,7 +33,8 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
         notes=tuple(loop.notes),
         extra={
             "lockstep": loop.equipment.lockstep,
-            "exact_resume": not options.carry_envs,
+            "deterministic": loop.probe.is_deterministic,
+            "exact_resume": not options.carry_envs and loop.probe.is_deterministic is not False,
             "options": options.as_dict(),
         },
     )

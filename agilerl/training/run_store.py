@@ -16,6 +16,7 @@ from agilerl.telemetry.files import jsonable
 from agilerl.telemetry.run_dir import versions
 from agilerl.training import loop_state
 from agilerl.training.checkpoint_files import Saved, newest_checkpoint, prune, whole_manifests, write_checkpoint
+from agilerl.training.determinism import Probe
 from agilerl.training.options import LoopOptions
 from agilerl.training.replay_log import Chunk, ReplayLog
 from agilerl.training.run_files import RunFiles
@@ -106,6 +107,7 @@ class RunStore:
             self._check_settings(loop, saved.body)
             loop_state.restore(loop, *trees)
             self._check_parts(loop, saved.body)
+            loop.probe = Probe(saved.body["run"].get("deterministic"))
             self.notes += self._restore_replay(loop, saved.body, trees[2]["memories"])
             self.notes += self.files.rewind(saved.body["files_of_run"], loop.result.births)
             older, damaged = whole_manifests(self._root)
@@ -227,6 +229,7 @@ class RunStore:
             "num_envs": loop.equipment.num_envs,
             "threads": loop.options.threads,
             "env_id": loop.env_id,
+            "deterministic": loop.probe.is_deterministic,
             "options": _plain(loop.options),
         }
 

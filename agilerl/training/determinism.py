@@ -1,0 +1,119 @@
+"""Whether an environment does the same for the same seed and actions: looked at once, at the start of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.vector.utils import batch_space
+
+from agilerl.envs import trees
+from agilerl.envs.spaces import mask_width
+from agilerl.envs.step import Lanes, action_mask
+from agilerl.rng import Purpose, seeds, stream
+
+VECTOR_STEPS = 100
+LARGEST_SHARE = 0.01  # of the run's environment steps, for both copies together
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was found.
+
+    Attributes:
+        is_deterministic: None where nobody looked. difference: in what two copies differed, and when.
+    """
+
+    is_deterministic: bool | None
+    difference: str = ""
+
+
+def probe_determinism(env: Any, agent: Any, seed: int, budget: int, check: Callable[[], None] | None = None) -> Probe:
+    """Step two copies of `env` with the same seeds and the same random actions, and compare all that they give.
+
+    An environment that draws from generators of its own alone, as Gymnasium asks for, gives the same bits. Time,
+    network, or a generator that all copies share show here, if they show within 100 vector steps.
+
+    Args:
+        env: what `make_vect_envs` built; any other environment is not touched.
+        agent: draws the random actions. seed: of the run.
+        budget: environment steps of the run, of all members; where the probe would take more than 1 % of it, nothing
+            is done.
+        check: called between vector steps.
+    """
+    replicate = getattr(env, "replicate", None)
+    if not callable(replicate) or 2 * VECTOR_STEPS * env.num_envs > LARGEST_SHARE * budget:
+        return Probe(None)
+    with contextlib.closing(replicate(1)) as one, contextlib.closing(replicate(1)) as other:
+        return _compare(one, other, _Actions(agent, one, seed), seed, check or (lambda: None))
+
+
+def warning_of(found: Probe, env_id: str) -> str | None:
+    """What is to be said; None where nothing was found amiss."""
+    if found.is_deterministic is not False:
+        return None
+    which = f": two copies with the same seed and actions differ in {found.difference}" if found.difference else ""
+    return (
+        f"{env_id or 'the environment'} is not deterministic{which}. A resumed run will not equal one that never "
+        "stopped. fix: draw from self.np_random alone, which reset(seed=...) seeds."
+    )
+
+
+def _compare(one: Lanes, other: Lanes, actions: _Actions, seed: int, check: Callable[[], None]) -> Probe:
+    start = seeds(seed, Purpose.DETERMINISM, one.num_lanes)
+    (obs, info), (other_obs, other_info) = one.reset(start), other.reset(start)
+    if not (_equal(obs, other_obs) and _equal_masks(info, other_info)):
+        return Probe(False, "the observations after reset(seed)")
+    for step in range(1, VECTOR_STEPS + 1):
+        check()
+        action = actions.draw(info)
+        first, second = one.step(action), other.step(action)
+        info = first.info
+        if "healed" in info or "healed" in second.info:
+            return Probe(None, f"an environment had to be replaced at step {step}")
+        compared = {
+            "ends": np.array_equal(first.terminated, second.terminated)
+            and np.array_equal(first.truncated, second.truncated),
+            "rewards": np.array_equal(first.reward, second.reward),
+            "observations": _equal(first.obs, second.obs) and _equal(first.final_obs, second.final_obs),
+            "masks of legal actions": _equal_masks(info, second.info),
+        }
+        for name, same in compared.items():
+            if not same:
+                return Probe(False, f"the {name} at step {step}")
+    return Probe(True)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(trees.leaves(one), trees.leaves(other), strict=True))
+
+
+def _equal_masks(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    a, b = one.get("action_mask"), other.get("action_mask")
+    return a is b is None or (a is not None and b is not None and np.array_equal(a, b))
+
+
+class _Actions:
+    """Uniformly random legal actions for some lanes: the agent's own, or the action space's where it has none."""
+
+    def __init__(self, agent: Any, lanes: Lanes, seed: int) -> None:
+        self.agent, self.count = agent, lanes.num_lanes
+        self.width = mask_width(lanes.single_action_space)
+        self.rng = stream(seed, Purpose.DETERMINISM)
+        self.space = batch_space(copy.deepcopy(lanes.single_action_space), self.count)
+        self.space.seed(int(stream(seed, Purpose.DETERMINISM, member=1).integers(2**31)))
+
+    def draw(self, info: dict[str, Any]) -> np.ndarray:
+        """Actions [L, ...] as the environment takes them."""
+        if not callable(getattr(self.agent, "random_action", None)):
+            sampled: np.ndarray = self.space.sample()
+            return sampled
+        mask = action_mask(info, self.count, self.width) if info and self.width else None
+        action = self.agent.random_action(self.rng, (self.count,), mask)
+        convert = getattr(self.agent, "environment_action", None)
+        taken: np.ndarray = action if convert is None else convert(action)
+        return taken
