@@ -103,6 +103,7 @@ class TrainingLoop:
                     self._generation()
             finally:
                 self._count_time()
+                self._report_faults()  # those since the last generation
                 self.equipment.close()
                 self.evaluator.close()
                 self.sinks.close()
@@ -199,6 +200,7 @@ class TrainingLoop:
                 values = self.evaluator.population(learner, number)
         found = {agent.index: value for agent, value in zip(sound, values, strict=True)}
         fitness = self.quarantine.fitness(self.population, found)
+        self.result.quarantined += len(self.quarantine.reasons)
         for agent, value in zip(self.population, fitness, strict=True):
             agent.fitness[before[agent.index] :] = [value]  # an agent's own test() has appended it already
         for agent in self.population:
@@ -216,6 +218,7 @@ class TrainingLoop:
 
     def _report_faults(self) -> None:
         for line in self._fault_report.lines([self.equipment.lanes, *self.evaluator.lanes]):
+            self.result.restarts += 1
             self.sinks.message(line)
 
     def _window(self, agent: Any) -> float:

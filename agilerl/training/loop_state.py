@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _COUNTERS = (
     "generations", "env_steps_member", "env_steps_population", "evaluation_env_steps", "updates", "seconds",
-    "cpu_seconds", "confirmed", "stopped",
+    "cpu_seconds", "confirmed", "stopped", "restarts", "quarantined",
 )  # fmt: skip
 
 

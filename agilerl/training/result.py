@@ -21,6 +21,8 @@ class EvolveResult:
         evaluation_env_steps: steps of all evaluations, confirmations included.
         confirmed: mean of the confirmation that `best` has, None without one.
         stopped: "target" or "budget".
+        restarts: workers of self-healing environments that were replaced, those of evaluations included.
+        quarantined: members that had diverged at the end of a generation and were kept out of selection.
     """
 
     population: list[Any]
@@ -36,3 +38,5 @@ class EvolveResult:
     cpu_seconds: float = 0.0
     confirmed: float | None = None
     stopped: str = "budget"
+    restarts: int = 0
+    quarantined: int = 0

@@ -203,7 +203,7 @@ def _finish(
 ) -> Run:
     names = (
         "generations", "env_steps_member", "env_steps_population", "evaluation_env_steps", "updates", "seconds",
-        "cpu_seconds", "confirmed", "stopped",
+        "cpu_seconds", "confirmed", "stopped", "restarts", "quarantined",
     )  # fmt: skip
     facts = {name: getattr(result, name) for name in names}
     finite = [f for generation in result.history for f in generation if math.isfinite(f)]

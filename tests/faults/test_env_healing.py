@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import time
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from faulty import MODES, Faulty, tokens
+from faulty_runs import StopAfter
 
 import agilerl
 from agilerl.algorithms import DQN
@@ -275,6 +277,26 @@ def test_a_manifest_can_ask_for_healing(tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.result["env_steps_member"] == 80
     assert run.manifest.environment.healing
+    assert run.path is not None
+    result = json.loads((run.path / "run.json").read_text())["result"]
+    assert (result["restarts"], result["quarantined"]) == (1, 0)
+    assert_no_child_left()
+
+
+def test_what_was_replaced_before_a_stop_is_still_counted_after_it(tmp_path: Path) -> None:
+    settings = {
+        "environment": {"name": "Faulty", "num_envs": 2, "healing": True, "num_workers": 1},
+        "training": {"evo_steps": 40, "eval_episodes": 2, "target_score": None, "learning_delay": 0},
+    }
+    env = partial(Faulty, "raise", tokens(tmp_path / "t", 1), at=3)
+    run = agilerl.train(
+        env, config=settings, population=2, steps=120, seed=1, out=tmp_path / "runs", verbose=False,
+        sinks=[StopAfter(2)],
+    )  # fmt: skip
+    assert run.path is not None
+    assert (run.interrupted, run.result["restarts"]) == (True, 1)
+    again = agilerl.resume(run.path, env=env, verbose=False)
+    assert (again.result["generations"], again.result["restarts"]) == (3, 1)
     assert_no_child_left()
 
 

@@ -213,6 +213,7 @@ def test_a_member_that_diverges_acts_no_more_and_is_replaced(kind: str, learner:
     elite = int(np.argmax(result.history[1]))
     assert (healed.parent, healed.generation, healed.path) == (elite, 2, "member 1")
     assert "not finite" in healed.after
+    assert (result.quarantined, result.restarts) == (1, 0)
     assert healed in sink.records[1].births
     (line,) = [line for line in sink.lines if "has diverged" in line]
     assert line.startswith("member 1 has diverged (its ")
@@ -226,6 +227,7 @@ def test_evolution_never_selects_a_diverged_member(learner: str) -> None:
     loop, sink, _ = loop_of("DQN", ReplayBuffer(1000), [0, 2], evolve=True, learner=learner)
     result = loop.run()
     assert [birth.kind for birth in sink.records[1].births][:2] == ["healed", "healed"]
+    assert result.quarantined == 2
     assert all(is_sound(agent) for agent in result.population)
     assert all(math.isfinite(f) for agent in result.population for f in agent.fitness)
     assert math.isfinite(result.best.fitness[-1])
