@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from agilerl.envs.step import Lanes, as_lanes
+from agilerl.envs.step import Lanes, StepBatch, as_lanes
 from agilerl.envs.swapped import ChannelsFirstLanes
 from agilerl.learners.fused import Learner, SequentialLearner
 from agilerl.rng import Purpose, seeds
@@ -18,18 +19,44 @@ from agilerl.training.options import LoopOptions
 _FITNESS, _RESCORE = 0, 1
 
 
+class CheckedLanes:
+    """Other lanes, with a call before every reset and every step of them."""
+
+    def __init__(self, lanes: Lanes, check: Callable[[], None]) -> None:
+        self.lanes, self.check = lanes, check
+        self.num_lanes, self.backend = lanes.num_lanes, lanes.backend
+        self.single_observation_space = lanes.single_observation_space
+        self.single_action_space = lanes.single_action_space
+
+    def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
+        """As of the lanes."""
+        self.check()
+        return self.lanes.reset(seeds)
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
+        """As of the lanes."""
+        self.check()
+        return self.lanes.step(actions, active)
+
+    def close(self) -> None:
+        """Close the lanes."""
+        self.lanes.close()
+
+
 class Evaluator:
     """Evaluates members of one run.
 
     Args:
         env: what `make_vect_envs` built is replicated; any other environment evaluates one member at a time.
 
+        check: called between vector steps; what it raises ends the evaluation there.
+
     Attributes:
         env_steps: environment steps of all evaluations so far.
     """
 
-    def __init__(self, env: Any, options: LoopOptions, seed: int) -> None:
-        self.env, self.options, self.seed = env, options, seed
+    def __init__(self, env: Any, options: LoopOptions, seed: int, check: Callable[[], None] | None = None) -> None:
+        self.env, self.options, self.seed, self.check = env, options, seed, check
         self.env_steps = 0
         self._num_envs = max(1, int(getattr(env, "num_envs", 1)))
         self._replicable = callable(getattr(env, "replicate", None))
@@ -64,6 +91,8 @@ class Evaluator:
         if not self._replicable and members > 1:
             return [self._run(SequentialLearner([agent]), episode_seeds)[0] for agent in learner.agents]
         lanes = self._lanes_for(members * count, members)
+        if self.check is not None:
+            lanes = CheckedLanes(lanes, self.check)
         found = evaluate(learner, lanes, members, count, episode_seeds, self.options.eval_steps)
         self.env_steps += int(found.env_steps)
         return [float(np.mean(row)) for row in found.returns]
@@ -83,7 +112,9 @@ class Evaluator:
         return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, count, generation))[0]
 
     def one(self, agent: Any) -> float:
-        """An agent with a `test` of its own; it appends to its own fitness."""
+        """An agent with a `test` of its own; it appends to its own fitness. `check` is called before it only."""
+        if self.check is not None:
+            self.check()
         loop = max(1, self.options.eval_episodes // self._num_envs)
         return float(
             agent.test(self.env, swap_channels=self.options.swap_channels, max_steps=self.options.eval_steps, loop=loop)

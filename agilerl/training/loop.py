@@ -12,7 +12,7 @@ import numpy as np
 from agilerl.errors import AgileRLWarning
 from agilerl.memory import return_freed_memory
 from agilerl.telemetry.fanout import Sinks
-from agilerl.telemetry.record import Birth, MemberRecord, Sink
+from agilerl.telemetry.record import Birth, Sink
 from agilerl.threads import fixed_threads
 from agilerl.training.best import BestAgent, ranked
 from agilerl.training.determinism import Probe, probe_determinism, warning_of
@@ -20,7 +20,7 @@ from agilerl.training.episodes import Episodes
 from agilerl.training.equipment import Equipment
 from agilerl.training.evaluation import Evaluator
 from agilerl.training.options import LoopOptions
-from agilerl.training.population import save_population, set_training_mode
+from agilerl.training.population import evaluation_mode, save_population
 from agilerl.training.quarantine import FaultReport, Quarantine
 from agilerl.training.records import generation_record, member_records, run_plan
 from agilerl.training.result import EvolveResult
@@ -43,7 +43,7 @@ class TrainingLoop:
         env_id: name for the plan and the records.
         on_best: called with the best agent whenever there is a better one.
         store: saves the run after every generation, and restores it where it was saved before.
-        check: called between vector steps; what it raises ends the run there.
+        check: called between vector steps, those of evaluations too; what it raises ends the run there.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TrainingLoop:
         self.notes = list(self.equipment.notes)
         self.episodes = Episodes(options.carry_envs)
         self.probe = Probe(None)
-        self.evaluator = Evaluator(eval_env if eval_env is not None else env, options, seed)
+        self.evaluator = Evaluator(eval_env if eval_env is not None else env, options, seed, check)
         self.quarantine, self._fault_report = Quarantine(), FaultReport()
         self.result = EvolveResult(self.population, None)
         self.saved_steps = 0  # of the last time that `checkpoint` wrote the agents' files
@@ -142,7 +142,9 @@ class TrainingLoop:
             self.result.stopped = "target"
         self.quarantine.forgive(self.population, fitness)
         births = (*healed, *births)
-        self._report(number, members, births, confirmation[0] if confirmation else None)
+        confirmed = confirmation[0] if confirmation else None
+        seconds = time.perf_counter() - self._wall
+        self.sinks.generation(generation_record(self, number, members, births, confirmed, seconds))
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
         self._save()
@@ -191,20 +193,17 @@ class TrainingLoop:
     def _evaluate(self, number: int, tallies: list[MemberTally]) -> list[float]:
         sound = self.quarantine.inspect(self.population, tallies)
         before = {agent.index: len(agent.fitness) for agent in self.population}
-        for agent in self.population:
-            set_training_mode(agent, False)
-        if self.equipment.learner_kind == "agents":
-            values = [self.evaluator.one(agent) for agent in sound]
-        else:
-            with self.equipment.adopted(sound) as learner:
-                values = self.evaluator.population(learner, number)
+        with evaluation_mode(self.population):
+            if self.equipment.learner_kind == "agents":
+                values = [self.evaluator.one(agent) for agent in sound]
+            else:
+                with self.equipment.adopted(sound) as learner:
+                    values = self.evaluator.population(learner, number)
         found = {agent.index: value for agent, value in zip(sound, values, strict=True)}
         fitness = self.quarantine.fitness(self.population, found)
         self.result.quarantined += len(self.quarantine.reasons)
         for agent, value in zip(self.population, fitness, strict=True):
             agent.fitness[before[agent.index] :] = [value]  # an agent's own test() has appended it already
-        for agent in self.population:
-            set_training_mode(agent, True)
         return fitness
 
     def _heal(self, number: int, fitness: list[float]) -> tuple[Birth, ...]:
@@ -286,12 +285,6 @@ class TrainingLoop:
         self.result.seconds = time.perf_counter() - self._wall
         self.result.cpu_seconds = time.process_time() - self._cpu
         self.result.evaluation_env_steps = self.evaluator.env_steps
-
-    def _report(
-        self, number: int, members: tuple[MemberRecord, ...], births: tuple[Birth, ...], confirmation: float | None
-    ) -> None:
-        seconds = time.perf_counter() - self._wall
-        self.sinks.generation(generation_record(self, number, members, births, confirmation, seconds))
 
     def _save(self) -> None:
         """The agents' files that `checkpoint` asks for, and the run itself."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,18 @@ def set_training_mode(agent: Any, training: bool) -> None:
     """Switch the mode of agents that have one."""
     if callable(getattr(agent, "set_training_mode", None)):
         agent.set_training_mode(training)
+
+
+@contextlib.contextmanager
+def evaluation_mode(population: Sequence[Any]) -> Iterator[None]:
+    """Agents that have modes do not train inside the block; afterwards they do, also after an interrupt."""
+    for agent in population:
+        set_training_mode(agent, False)
+    try:
+        yield
+    finally:
+        for agent in population:
+            set_training_mode(agent, True)
 
 
 def save_population(population: Sequence[Any], base: str | Path, overwrite: bool) -> list[Path]:

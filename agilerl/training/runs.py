@@ -128,7 +128,8 @@ def run_training(
 ) -> Run:
     """Train as `manifest` says, into a new run directory under `out`, which is saved after every generation.
 
-    Ctrl-C or SIGTERM ends the training after the vector step: what was written stays, run.json says "interrupted".
+    Ctrl-C or SIGTERM ends training, or an evaluation, after the vector step: what was written stays, and run.json says
+    "interrupted".
     Where there is a best agent already a Run comes back; else KeyboardInterrupt is raised. A second signal ends the
     process at once.
     """

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import command
+import gymnasium as gym
+import numpy as np
 import pytest
 from faulty_runs import CASES, child, digest, fork, newest, resume, run_in, train, train_part
 
@@ -90,6 +92,60 @@ def test_a_script_that_gets_sigterm_ends_with_143_and_one_interrupted_is_told_ho
     assert newest(path).number == 2
     resume(path)
     assert digest(path) == digest(train(CASES["DQN"], tmp_path / "whole"))
+
+
+class Endless(gym.Env[np.ndarray, Any]):
+    """Episodes of 15 steps, and without an end once `is_on`: then a signal comes in the 30th step of one.
+
+    Training episodes are cut at 10 steps, so that is an evaluation.
+    """
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    is_on = False
+    steps_after = -1  # of all lanes, after the signal; -1 before it
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return self.see(), {}
+
+    def see(self) -> np.ndarray:
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        if Endless.steps_after >= 0:
+            Endless.steps_after += 1
+        elif self.time == 30:
+            Endless.steps_after = 0
+            os.kill(os.getpid(), signal.SIGTERM)
+        return self.see(), float(action), self.time >= 15 and not Endless.is_on, False, {}
+
+
+class MakeEndless(BaseSink):
+    def generation(self, record: Any) -> None:
+        Endless.is_on = record.generation == 1
+
+
+def test_a_signal_during_an_evaluation_ends_it_after_the_vector_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = {**CASES["DQN"], "env": Endless, "steps": 640, "train_max_episode_steps": 10}
+    whole = digest(train(case, tmp_path / "whole"))
+    monkeypatch.setattr(Endless, "is_on", False)
+    monkeypatch.setattr(Endless, "steps_after", -1)
+    with pytest.raises(SystemExit) as ended:
+        train(case, tmp_path / "stopped", MakeEndless())
+    assert ended.value.code == 143
+    lanes = case["population"] * case["eval_episodes"]
+    assert 0 <= Endless.steps_after < lanes, "the vector step in which it came was the last one"
+    path = run_in(tmp_path / "stopped")
+    assert path is not None
+    assert (newest(path).number, json.loads((path / "run.json").read_text())["status"]) == (2, "interrupted")
+    Endless.is_on = False
+    assert resume(path, env=Endless) == []
+    assert digest(path) == whole
 
 
 def test_leftovers_of_a_kill_are_swept_and_a_lineage_that_lost_lines_is_written_anew(tmp_path: Path) -> None:
