@@ -10,13 +10,13 @@ import torch
 
 from agilerl.algorithms.ppo_learning import learn_rollout, make_rollout
 from agilerl.algorithms.ppo_solo import remember
-from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.running import RunningMeanStd
 from agilerl.envs import trees
 from agilerl.envs.spaces import mask_width
 from agilerl.envs.step import StepBatch, action_mask
 from agilerl.learners.fused import Learner, Memory
 from agilerl.rng import Purpose
+from agilerl.training.collector import Collector
 from agilerl.training.hidden_states import HiddenStates
 from agilerl.training.options import LoopOptions
 from agilerl.training.quarantine import Watch
@@ -78,29 +78,6 @@ class OnPolicySource:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """As the protocol says."""
-
-
-class Collector:
-    """The lanes of one group of members, and the rollout that they fill.
-
-    Attributes:
-        members: positions in the segment. lanes: theirs, as a slice or index array. vector_steps: how many to make.
-    """
-
-    def __init__(self, group: int, members: list[int], segment: Segment, num_legal: int) -> None:
-        lead, width = segment.agents[members[0]], segment.num_envs
-        self.group, self.members = group, members
-        self.agents = [segment.agents[i] for i in members]
-        together = len(members) == len(segment.agents)
-        every = np.arange(segment.lanes.num_lanes).reshape(-1, width)[members].ravel()
-        self.lanes: Any = slice(None) if together else every
-        length = lead.update_interval()
-        self.vector_steps = -(-segment.vector_steps // length) * length
-        self.buffer: RolloutBuffer = lead.make_buffer(length, len(every), num_legal)
-
-    def of(self, rows: Any) -> Any:
-        """The group's rows of something over all lanes."""
-        return rows if isinstance(self.lanes, slice) else trees.take(rows, self.lanes)
 
 
 class OnPolicyGeneration:
