@@ -137,15 +137,15 @@ def throughput_rows() -> list[str]:
         "`python benchmarks/throughput.py --original PYTHON`: population 4 (PPO: 6), 16 environments,",
         "one update per environment step (PPO: rollouts of 128 steps, 4 epochs), batch 128; training, evaluation and evolution; worker processes counted. Medians over rounds.",
         "",
-        "| set-up, row | ours | plain torch, one after another | agilerl 2.58.0 | ours / plain | ours / agilerl 2.58.0 |",
-        "|---|---|---|---|---|---|",
+        "| set-up, row | rounds | ours | plain torch, one after another | agilerl 2.58.0 | ours / plain | ours / agilerl 2.58.0 |",
+        "|---|---|---|---|---|---|---|",
     ]
     for (_, row), line in latest_throughput().items():
         name = f"{label_of(line)}, {row}"
         speed = {side: f"{median(values):,.0f}" for side, values in line["steps_per_cpu_second"].items()}
         ratio = {other: f"{value:.1f}" for other, value in line["median_ratio"].items()}
         rows.append(
-            f"| {name} | {speed['ours']} | {speed.get('plain', '-')} | {speed.get('original', '-')} "
+            f"| {name} | {len(line['raw'])} | {speed['ours']} | {speed.get('plain', '-')} | {speed.get('original', '-')} "
             f"| {ratio.get('ours/plain', '-')} | {ratio.get('ours/original', '-')} |"
         )
     return rows
