@@ -176,7 +176,7 @@ def curve_rows() -> list[str]:
         other = dict((line["stable_baselines3"] or {}).get("curve", ()))
         curve = line["curve"]
         for steps, best, mean in curve[:: max(1, len(curve) // 12)]:
-            near = min(other, key=lambda s: abs(s - steps), default=None)  # noqa: B023 (used at once)
+            near = min(other, key=lambda s: abs(s - steps), default=None)
             beside = f"{other[near]:,.0f} (at {near:,})" if near is not None and abs(near - steps) <= 20_000 else "-"
             rows.append(f"| {steps:,} | {best:,.0f} | {mean:,.0f} | {beside} |")
         if other:
