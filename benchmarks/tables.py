@@ -212,6 +212,23 @@ def _checkpoint_row(line: dict[str, Any]) -> str:
     return f"* {line['claim']}: " + ", ".join(f"{k.replace('_', ' ')} {v:,.4g}" for k, v in numbers.items())
 
 
+def replay_rows() -> list[str]:
+    """Latest line of each claim of replay.py."""
+    latest = {line["claim"]: line for line in read_lines(RESULTS / "replay.jsonl")}
+    if not latest:
+        return []
+    rows = [
+        "## What does a replay buffer cost?",
+        "",
+        "`python benchmarks/replay.py`; a vector step of 16 rows is added, 4 times 128 rows are sampled.",
+        "",
+    ]
+    for claim, line in latest.items():
+        values = line.get("median") or line["bytes"]
+        rows.append(f"* {claim.removeprefix('replay, ')}: " + ", ".join(f"{k} {v:,.0f}" for k, v in values.items()))
+    return rows
+
+
 def scaling_rows() -> list[str]:
     """Latest line of each claim of scaling.py."""
     rows = ["## What does a larger population cost?", "", "`python benchmarks/scaling.py`.", ""]
@@ -260,7 +277,8 @@ def lockstep_rows() -> list[str]:
 
 def main() -> None:
     parts = [
-        HEAD.splitlines(), solve_rows(), curve_rows(), throughput_rows(), shares_rows(), scaling_rows(), checkpoint_rows(),
+        HEAD.splitlines(), solve_rows(), curve_rows(), throughput_rows(), shares_rows(), replay_rows(), scaling_rows(),
+        checkpoint_rows(),
         lockstep_rows(),
     ]  # fmt: skip
     readme = ROOT / "README.md"
