@@ -171,7 +171,12 @@ class EvolvableNetwork(WithHiddenState, LatentWidth, AsData):
 
     def extract_features(self, obs: Any) -> Tensor:
         """Latent features [..., latent_dim]; a recurrent encoder starts an episode (see `features_with_state`)."""
-        return self._encode(self.preprocess(obs))
+        return self._encode(self.preprocess(obs)) if self.lender is None else self.lent_features(obs)
+
+    def from_features(self, features: Tensor) -> Tensor:
+        """As `output`, from the features [..., latent_dim] of its observations."""
+        output: Tensor = self._head()(features)
+        return output
 
     def forward(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """Output of the head [..., O] for observations with any leading axes; one observation gives a batch of one.
@@ -186,14 +191,16 @@ class EvolvableNetwork(WithHiddenState, LatentWidth, AsData):
         if hidden_state is not None:
             self._recurrent_encoder()
             return self.combine(module_parts(self), self.preprocess(obs), hidden_state)
-        output: Tensor = self._head()(self.extract_features(obs))
-        return output
+        return self.from_features(self.extract_features(obs))
 
     def combine(self, parts: Mapping[str, Callable[[Tensor], Tensor]], *inputs: Any) -> Any:
-        """Of a recurrent network (output, next hidden state) from what runs its parts; see `run_recurrent`.
+        """The output from what runs the parts, of a network that is more than one stack.
 
-        Without a hidden state every row starts an episode, and the output alone is returned.
+        Of a recurrent network (output, next hidden state), see `run_recurrent`; without a hidden state every row starts
+        an episode, and the output alone is returned.
         """
+        if self.lender is not None:
+            return parts["head_net"](parts["encoder"](inputs[0]))
         encoder, x = self._recurrent_encoder(), inputs[0]
         if len(inputs) > 1:
             return run_recurrent(encoder, parts, *inputs)
@@ -203,6 +210,8 @@ class EvolvableNetwork(WithHiddenState, LatentWidth, AsData):
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
         """The dense stacks of which the network consists: one ("") of a feed-forward one; None where it is more."""
+        if self.lender is not None:
+            return self.head_alone()
         if isinstance(self.encoder, EvolvableLSTM):
             replaced = (
                 overrides(self, EvolvableNetwork, "output", "combine", "extract_features")
@@ -227,11 +236,16 @@ class EvolvableNetwork(WithHiddenState, LatentWidth, AsData):
     @torch.no_grad()
     def _probe_parts(self) -> None:
         x = self.probe_inputs
-        self.encoder.probe(x)
+        if self.lender is None:
+            self.encoder.probe(x)
         if "head_net" in self._modules:
-            features = None if x is None else self._encode(x)
+            features = None if x is None else self._head_inputs(self._encode(x))
             fits = features is not None and features.shape[-1] == self.head_net.num_inputs
             self.head_net.probe(features if fits else None)
+
+    def _head_inputs(self, features: Tensor) -> Tensor:
+        """What the head sees where it is probed, from features [B, latent_dim]."""
+        return features
 
     def after_child_mutation(self, key: str) -> None:
         """The head sees the encoder's new features."""
@@ -251,7 +265,8 @@ class EvolvableNetwork(WithHiddenState, LatentWidth, AsData):
         """
         head = self._modules.get("head_net")
         targets = head.preactivations() if isinstance(head, EvolvableMLP) else []
-        self.encoder.change_activation(activation, output=True)
+        if self.lender is None:  # else the lender has changed by itself
+            self.encoder.change_activation(activation, output=True)
         if isinstance(head, EvolvableMLP):
             head.probe(None)  # its inputs have changed: it is refitted below, from its first layer on
             head.change_activation(activation, output=output)

@@ -12,11 +12,17 @@ from agilerl.storage.optim import OptimizerRule
 
 @dataclass(frozen=True)
 class NetworkBinding:
-    """One evaluation network of a member, with the target network that shadows it (None without)."""
+    """One evaluation network of a member, with the target network that shadows it (None without).
+
+    Attributes:
+        reads: (name, depth) of the network whose first `depth` layers give this one its features, as constants; None
+            for a network that reads observations.
+    """
 
     name: str
     stack: DenseStack
     target: DenseStack | None = None
+    reads: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class MemberBinding:
         shape = tuple(
             (
                 n.target is not None,
+                n.reads,
                 n.stack.layers[0].in_features,
                 n.stack.layers[-1].out_features,
                 *tuple((layer.activation, layer.layer_norm, layer.noisy) for layer in n.stack.layers),

@@ -84,11 +84,25 @@ class RowsEngine:
 
     def network(self, name: str) -> Network:
         """The evaluation network, differentiable in its parameters and inputs."""
-        return self._differentiable(self._units[(name,)], True)
+        unit = self._units[(name,)]
+        return self._reading(unit, self._differentiable(unit, True))
 
     def through(self, name: str) -> Network:
         """The evaluation network with its parameters as constants: differentiable in its inputs alone."""
-        return self._differentiable(self._units[(name,)], False)
+        unit = self._units[(name,)]
+        return self._reading(unit, self._differentiable(unit, False))
+
+    def _reading(self, unit: Unit, run: Network, target: bool = False) -> Network:
+        """`run` as a function of observations, where the unit reads features of another network.
+
+        With `target` those of that network's target, where it has one.
+        """
+        if unit.reads is None:
+            return run
+        name, depth = unit.reads
+        lender = self._units[(name,)]
+        layers = (lender.target if target and lender.target else lender.value)[WHOLE][:depth]
+        return lambda obs, *rest: run(mlp_forward(layers, obs, save=False)[0], *rest)
 
     def _differentiable(self, unit: Unit, parameters: bool) -> Network:
         def of_part(part: str) -> Network:
@@ -105,17 +119,22 @@ class RowsEngine:
     def frozen(self, name: str, noisy: bool = True) -> Network:
         """The evaluation network as a constant; without the noise of noisy layers if not `noisy`."""
         unit = self._units[(name,)]
-        return unit.program(lambda part: lambda x: mlp_forward(unit.value[part], x, False, noisy)[0])
+        return self._reading(
+            unit, unit.program(lambda part: lambda x: mlp_forward(unit.value[part], x, False, noisy)[0])
+        )
 
     def target(self, name: str) -> Network:
         """The target network of `name`, as a constant."""
         unit = self._units[(name,)]
+        return self._reading(unit, self._target(unit), target=True)
+
+    def _target(self, unit: Unit) -> Network:
         return unit.program(lambda part: lambda x: mlp_forward(unit.target[part], x, save=False)[0])
 
     def frozen_and_target(self, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
         """Both, as one pass of twice as many members where their rows lie together."""
         unit = self._units[(name,)]
-        if not unit.both:
+        if not unit.both or unit.reads is not None:
             value, target = self.frozen(name), self.target(name)
             return lambda *inputs: (value(*inputs), target(*inputs))
         program = unit.program(lambda part: lambda x: mlp_forward(unit.both[part], x, save=False)[0])
@@ -133,14 +152,14 @@ class RowsEngine:
 
     def targets(self, names: tuple[str, ...]) -> Network:
         """Their target networks, as constants: [K, N, B, out]."""
-        return self._ensemble(
-            names,
-            self.target,
-            lambda unit: unit.program(lambda part: lambda x: mlp_forward(unit.target[part], x, save=False)[0]),
-        )
+        return self._ensemble(names, self.target, self._target, target=True)
 
     def _ensemble(
-        self, names: tuple[str, ...], single: Callable[[str], Network], joint: Callable[[Unit], Network]
+        self,
+        names: tuple[str, ...],
+        single: Callable[[str], Network],
+        joint: Callable[[Unit], Network],
+        target: bool = False,
     ) -> Network:
         unit = self._units.get(names)
         if unit is None:
@@ -152,7 +171,7 @@ class RowsEngine:
             output = program(*(torch.cat([x] * len(names)) for x in inputs))
             return output.view(len(names), self.count, *output.shape[1:])
 
-        return run
+        return self._reading(unit, run, target)
 
     def forward(self, name: str, x: Tensor) -> RowsPass:
         """One pass through the evaluation network for a loss that knows its own gradient; see `descend`."""

@@ -73,10 +73,15 @@ class Unit:
     Args:
         cohort, rows: where they are. names: the networks, [K]. columns: the name of each part's columns, by part.
         network: one of them, which says how parts combine.
+
+    Attributes:
+        reads: as of `NetworkBinding`; its program takes features in place of observations.
     """
 
     def __init__(self, cohort: Cohort, rows: slice, names: tuple[str, ...], columns: dict[str, str], network: Any):
         self.cohort, self.rows, self.names, self.columns, self.network = cohort, rows, names, columns, network
+        held = next(n for n in cohort.members[rows.start].networks if n.name in columns.values())
+        self.reads = held.reads
         self.value = {part: cohort.layers(name, rows) for part, name in columns.items()}
         shadowed = {part: name for part, name in columns.items() if cohort.has_target(name)}
         self.target = {part: cohort.layers(name, rows, Rows.TARGET) for part, name in shadowed.items()}
@@ -101,5 +106,11 @@ class Unit:
         if tuple(self.columns) == (WHOLE,):
             return run(WHOLE)
         functions = {part: run(part) for part in self.columns}
+        if self.reads is not None:
+            functions["encoder"] = _as_it_is
         combine = self.network.combine
         return lambda *inputs: combine(functions, *inputs)
+
+
+def _as_it_is(features: Tensor) -> Tensor:
+    return features

@@ -49,6 +49,7 @@ class Registered:
         elif isinstance(value, nn.Module) and before is not None and before is not value:
             for config in self.registry.optimizers:
                 getattr(self, config.name).forget(name, value)
+            self.link_encoders()
         elif _is_number(value):
             for config in self.registry.optimizers:
                 if config.lr == name and config.name in self.__dict__:
@@ -99,6 +100,18 @@ class Registered:
                 raise AttributeError(f"register_network_group: {type(self).__name__} has no attribute {network!r}")
             return network
         return self._name_of(network, "register_network_group")
+
+    def link_encoders(self) -> None:
+        """Let every network without an encoder read the features of the present network that lends it one.
+
+        Raises:
+            KeyError: such a network was replaced by one with an encoder of another architecture.
+        """
+        for reader, lender in self.registry.lenders.items():
+            network, source = getattr(self, reader), getattr(self, lender)
+            if network.lender is None:
+                network.check_same_encoder(source)
+            network.borrow_encoder(source)
 
     def register_mutation_hook(self, hook: str) -> None:
         """Name a method that runs after each mutation of this agent."""

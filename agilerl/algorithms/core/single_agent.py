@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -216,9 +217,10 @@ class RLAlgorithm(Playing):
             shared = [dense_parts(getattr(self, other)) for other in group.shared_networks or []]
             if parts is None or len(shared) > 1 or any(p is None or p.keys() != parts.keys() for p in shared):
                 return None
-            target = shared[0] if shared else None
+            target, reads = shared[0] if shared else None, self._reads(name)
             for part, stack in parts.items():
-                networks.append(NetworkBinding(column_name(name, part), stack, target[part] if target else None))
+                shadow = target[part] if target else None
+                networks.append(NetworkBinding(column_name(name, part), stack, shadow, reads))
         for config in self.registry.optimizers:
             rule = rule_of(getattr(self, config.name).optimizer)
             if rule is None:
@@ -227,6 +229,12 @@ class RLAlgorithm(Playing):
             moved = tuple(n.name for name in config.networks for n in networks if n.name.split("/")[0] == name)
             optimizers.append(OptimizerBinding(config.name, moved, rule, optimizer))
         return MemberBinding(tuple(networks), tuple(optimizers))
+
+    def _reads(self, name: str) -> tuple[str, int] | None:
+        """The network whose features `name` reads, and how many of its layers give them."""
+        lender = self.registry.lenders.get(name)
+        depth = None if lender is None else getattr(self, name).lent_depth()
+        return None if lender is None or depth is None else (lender, depth)
 
     def solo_rows(self) -> SoloRows | None:
         """This agent's own row, bound anew where its networks have changed; None where it does not stack."""
@@ -333,8 +341,10 @@ class RLAlgorithm(Playing):
         unknown = [name for name, space in state["spaces"].items() if space is None]
         if unknown:
             raise RunError(f"the file does not hold the {unknown[0]}. fix: make the agent, then load_checkpoint(path).")
-        spaces: dict[str, Any] = {name: space_from_json(space) for name, space in state["spaces"].items()}
-        return cls(**spaces, device=device, accelerator=accelerator)
+        arguments: dict[str, Any] = {name: space_from_json(space) for name, space in state["spaces"].items()}
+        if "share_encoders" in inspect.signature(cls).parameters:  # it decides which networks there are
+            arguments["share_encoders"] = bool(state["attributes"].get("share_encoders", False))
+        return cls(**arguments, device=device, accelerator=accelerator)
 
     def policy_spec(self) -> dict[str, Any]:
         """JSON-able description of the policy, with the environment that it was trained in."""

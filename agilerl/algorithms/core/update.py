@@ -188,6 +188,8 @@ class ModuleEngine:
         self.hp: Mapping[str, Tensor] = {
             name: torch.tensor(value, dtype=first.dtype, device=first.device) for name, value in self._rates.items()
         }
+        self._features: dict[tuple[int, int], tuple[Any, Tensor]] = {}
+        self._lenders = set(agent.registry.lenders.values())
         self._targets = {
             str(g.eval_network): str(g.shared_networks[0]) for g in agent.registry.groups if g.shared_networks
         }
@@ -198,7 +200,22 @@ class ModuleEngine:
 
     def _raw(self, name: str) -> Network:
         """What runs: the raw output of a network, or a module of the user's own."""
-        return raw_output(self._module(name))
+        return self._reading(self._module(name))
+
+    def _reading(self, module: nn.Module) -> Network:
+        """As `raw_output`; features that several networks read are computed once, until their encoder moves."""
+        if not (isinstance(module, EvolvableNetwork) and module.lender is not None and module.takes_features):
+            return raw_output(module)
+        reader: Any = module
+
+        def run(obs: Any, *rest: Any) -> Tensor:
+            key = (id(reader.lender), id(obs))
+            if key not in self._features:
+                self._features[key] = (obs, reader.lent_features(obs))  # holds `obs`, whose id stays its own
+            output: Tensor = reader.from_features(self._features[key][1], *rest)
+            return output
+
+        return run
 
     def network(self, name: str) -> Network:
         return self._raw(name)
@@ -268,6 +285,8 @@ class ModuleEngine:
 
     def _move(self, optimizer: str, max_norm: Tensor | None) -> None:
         wrapper: Any = getattr(self._agent, optimizer)
+        if self._lenders & set(wrapper.network_names or ()):
+            self._features.clear()
         if max_norm is not None:
             for module in wrapper.networks:
                 torch.nn.utils.clip_grad_norm_(module.parameters(), float(max_norm))
@@ -284,6 +303,8 @@ class ModuleEngine:
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
         for one in (name,) if isinstance(name, str) else name:
             soft_update(self._module(one), self._module(self._targets[one]), tau)
+            if self._targets[one] in self._lenders:
+                self._features.clear()
 
     def set_noise(self, name: str, values: Tensor, target_values: Tensor | None = None) -> None:
         set_noise(self._module(name), values)
