@@ -25,7 +25,8 @@ class Registered:
     """An object that knows which of its attributes are networks, optimisers and learning rates.
 
     Assigning does the registering: an `OptimizerWrapper` is asked which networks it moves, a new learning rate reaches
-    its optimiser, and a network that replaces another one starts without moments.
+    its optimiser, and a network that replaces another one starts without moments. What replaces a network that shares
+    an encoder must have one of the same architecture (KeyError), and gives it up.
     """
 
     _constructor_arguments: dict[str, Any]
@@ -43,13 +44,15 @@ class Registered:
 
     def __setattr__(self, name: str, value: Any) -> None:
         before = self.__dict__.get(name)
+        if name in self.registry.lenders and getattr(value, "lender", None) is None:
+            value.check_same_encoder(getattr(self, self.registry.lenders[name]))
         object.__setattr__(self, name, value)
         if isinstance(value, OptimizerWrapper):
             self._register_optimizer(name, value)
         elif isinstance(value, nn.Module) and before is not None and before is not value:
+            self.link_encoders()  # first: what an optimiser moves is settled by it
             for config in self.registry.optimizers:
                 getattr(self, config.name).forget(name, value)
-            self.link_encoders()
         elif _is_number(value):
             for config in self.registry.optimizers:
                 if config.lr == name and config.name in self.__dict__:
@@ -102,16 +105,9 @@ class Registered:
         return self._name_of(network, "register_network_group")
 
     def link_encoders(self) -> None:
-        """Let every network without an encoder read the features of the present network that lends it one.
-
-        Raises:
-            KeyError: such a network was replaced by one with an encoder of another architecture.
-        """
+        """Let every network without an encoder read the features of the present network that lends it one."""
         for reader, lender in self.registry.lenders.items():
-            network, source = getattr(self, reader), getattr(self, lender)
-            if network.lender is None:
-                network.check_same_encoder(source)
-            network.borrow_encoder(source)
+            getattr(self, reader).borrow_encoder(getattr(self, lender))
 
     def register_mutation_hook(self, hook: str) -> None:
         """Name a method that runs after each mutation of this agent."""
