@@ -163,7 +163,7 @@ class RainbowDQN(RainbowActing):
         return {name: getattr(self, name) for name in ("lr", "gamma", "tau", "v_min", "v_max", "prior_eps")}
 
     def update_options(self) -> tuple[Any, ...]:
-        return self.double, self.dueling, self.distributional, self.noisy
+        return self.double, self.dueling, self.distributional, self.noisy, self.combined_reward
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """New noise of both networks for every update."""
