@@ -212,6 +212,8 @@ class DeterministicActorCritic(ActorCritic):
     """
 
     policy_class = DeterministicActor
+    shares_in_populations = True
+    """Whether critics share the encoder in populations of `create_population`, where nothing says otherwise."""
 
     O_U_noise: bool
     expl_noise: float | np.ndarray

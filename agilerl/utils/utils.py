@@ -36,8 +36,6 @@ __all__ = [
     "tournament_selection_and_mutation",
 ]
 
-SHARING = ("DDPG", "TD3")  # whose critics read the policy's encoder in populations of the published factory
-
 
 def create_population(
     algo: str,
@@ -114,7 +112,8 @@ def create_population(
     # Published defaults of this function that are not those of the classes.
     defaults = {"vect_noise_dim": num_envs, "num_envs": num_envs, "v_min": -100.0, "v_max": 100.0}
     # Encoders of networks that were given are not given up unless somebody asks for it.
-    defaults["share_encoders"] = cls.__name__ in SHARING and actor_network is None and critic_network is None
+    shares: bool = getattr(cls, "shares_in_populations", False)
+    defaults["share_encoders"] = shares and actor_network is None and critic_network is None
     usual = {k: v for k, v in defaults.items() if k in accepted and k not in (algo_kwargs or {})}
     arguments = usual | constructor_arguments(INIT_HP, accepted)
     if actor_network is not None:

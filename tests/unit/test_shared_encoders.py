@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from agilerl.algorithms import DDPG, SAC, TD3
 from agilerl.checkpoint import load_tree, save_tree
-from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RegistryError
 from agilerl.hpo.engine import output_of, relative_change
 from agilerl.hpo.mutation import Mutations
 from agilerl.learners.fused import FusedLearner, SequentialLearner, choose_learner
@@ -331,6 +331,8 @@ def test_members_of_a_population_act_and_learn_after_every_assignment() -> None:
     assert_shares(a)
     with pytest.raises(KeyError, match="incompatible encoder architectures"):
         a.critic_2 = ContinuousQNetwork(OBS, BOX, latent_dim=9)
+    with pytest.raises(RegistryError, match=r"TD3\.critic_2 reads the features of actor; a Linear cannot"):
+        a.critic_2 = nn.Linear(3, 1)
     assert_shares(a)
     a.learn(transitions(a))
     b.critic_1 = a.critic_1.clone()  # of another agent: it reads this one's policy from now on

@@ -44,8 +44,8 @@ class Registered:
 
     def __setattr__(self, name: str, value: Any) -> None:
         before = self.__dict__.get(name)
-        if name in self.registry.lenders and getattr(value, "lender", None) is None:
-            value.check_same_encoder(getattr(self, self.registry.lenders[name]))
+        if name in self.registry.lenders:
+            self._check_reader(name, value)
         object.__setattr__(self, name, value)
         if isinstance(value, OptimizerWrapper):
             self._register_optimizer(name, value)
@@ -103,6 +103,17 @@ class Registered:
                 raise AttributeError(f"register_network_group: {type(self).__name__} has no attribute {network!r}")
             return network
         return self._name_of(network, "register_network_group")
+
+    def _check_reader(self, name: str, network: Any) -> None:
+        """Raise where `network` cannot take the place of one that shares the encoder of another."""
+        lender = self.registry.lenders[name]
+        if not hasattr(network, "check_same_encoder"):
+            raise RegistryError(
+                f"{type(self).__name__}.{name} reads the features of {lender}; a {type(network).__name__} cannot. "
+                "fix: an EvolvableNetwork, or an agent with share_encoders=False."
+            )
+        if network.lender is None:
+            network.check_same_encoder(getattr(self, lender))
 
     def link_encoders(self) -> None:
         """Let every network without an encoder read the features of the present network that lends it one."""
