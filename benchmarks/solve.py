@@ -29,7 +29,7 @@ TASKS = {
     "MountainCar-v0:DQN": (-120.0, 8, 10),
     "Pendulum-v1:SAC": (-170.0, 10, 10),
     "Pendulum-v1:TD3": (-170.0, 10, 10),
-    "LunarLanderContinuous-v3:SAC": (200.0, 9, 10),
+    "LunarLanderContinuous-v3:TD3": (200.0, 9, 10),
     "MountainCarContinuous-v0:TD3": (90.0, 9, 10),
     "LunarLander-v3:RainbowDQN": (200.0, 4, 5),
     "CartPole-v1:PPO": (475.0, 10, 10),

@@ -151,6 +151,43 @@ def throughput_rows() -> list[str]:
     return rows
 
 
+def curve_rows() -> list[str]:
+    """The latest line of each environment and algorithm in curves.jsonl, at a few numbers of steps."""
+    latest = {tuple(line["key"][k] for k in ("env", "algo")): line for line in read_lines(RESULTS / "curves.jsonl")}
+    if not latest:
+        return []
+    rows = [
+        "## Where training takes long",
+        "",
+        "`python benchmarks/curve.py`, one seed each. Steps are environment steps of the whole population, or of",
+        "Stable-Baselines3's one agent; fitness is the mean of 8 greedy episodes: the best member's, the mean of all",
+        "members', the other agent's. Score: 100 fresh episodes of the best agent of the run.",
+        "",
+    ]
+    for (env_id, algo), line in latest.items():
+        low, high = line["ci95"]
+        rows += [
+            f"{env_id}, {algo}: {line['score']:,.0f} [{low:,.0f}, {high:,.0f}] after {line['population_env_steps']:,} steps, "
+            f"{line['cpu_seconds']:,.0f} CPU seconds, stopped by {line['stopped']}.",
+            "",
+            "| steps | best member | mean of the members | Stable-Baselines3 SAC |",
+            "|---|---|---|---|",
+        ]
+        other = dict((line["stable_baselines3"] or {}).get("curve", ()))
+        curve = line["curve"]
+        for steps, best, mean in curve[:: max(1, len(curve) // 12)]:
+            near = min(other, key=lambda s: abs(s - steps), default=None)
+            beside = f"{other[near]:,.0f} (at {near:,})" if near is not None and abs(near - steps) <= 20_000 else "-"
+            rows.append(f"| {steps:,} | {best:,.0f} | {mean:,.0f} | {beside} |")
+        if other:
+            rows += [
+                "",
+                f"Stable-Baselines3's SAC: {line['stable_baselines3']['cpu_seconds']:,.0f} CPU seconds for training alone.",
+            ]
+        rows.append("")
+    return rows[:-1]
+
+
 def shares_rows() -> list[str]:
     """Latest line of each set-up of shares.py."""
     latest = {line["setup"]: line for line in read_lines(RESULTS / "shares.jsonl")}
@@ -173,6 +210,23 @@ def _checkpoint_row(line: dict[str, Any]) -> str:
     parts = {**line, **line.get("append", {}), **line.get("resume", {})}
     numbers = {k: v for k, v in parts.items() if isinstance(v, int | float) and not isinstance(v, bool) and k != "cpus"}
     return f"* {line['claim']}: " + ", ".join(f"{k.replace('_', ' ')} {v:,.4g}" for k, v in numbers.items())
+
+
+def replay_rows() -> list[str]:
+    """Latest line of each claim of replay.py."""
+    latest = {line["claim"]: line for line in read_lines(RESULTS / "replay.jsonl")}
+    if not latest:
+        return []
+    rows = [
+        "## What does a replay buffer cost?",
+        "",
+        "`python benchmarks/replay.py`; a vector step of 16 rows is added, 4 times 128 rows are sampled.",
+        "",
+    ]
+    for claim, line in latest.items():
+        values = line.get("median") or line["bytes"]
+        rows.append(f"* {claim.removeprefix('replay, ')}: " + ", ".join(f"{k} {v:,.0f}" for k, v in values.items()))
+    return rows
 
 
 def scaling_rows() -> list[str]:
@@ -223,7 +277,8 @@ def lockstep_rows() -> list[str]:
 
 def main() -> None:
     parts = [
-        HEAD.splitlines(), solve_rows(), throughput_rows(), shares_rows(), scaling_rows(), checkpoint_rows(),
+        HEAD.splitlines(), solve_rows(), curve_rows(), throughput_rows(), shares_rows(), replay_rows(), scaling_rows(),
+        checkpoint_rows(),
         lockstep_rows(),
     ]  # fmt: skip
     readme = ROOT / "README.md"

@@ -127,7 +127,12 @@ def script(name: str, folder: Path, *sinks: Any, **changes: Any) -> tuple[str, A
     return digest_tree({"agents": [agent.run_state() for agent in agents], "rows": rows, "history": history}), history
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+FAST = ("uniform", "prioritised beside n-step", "images kept once")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in SCRIPTS]
+)
 def test_a_script_that_is_stopped_twice_ends_as_one_that_never_was(name: str, tmp_path: Path) -> None:
     whole, history = script(name, tmp_path / "whole")
     for generations in (1, 1):

@@ -178,7 +178,7 @@ def test_every_error_of_this_package_is_caught_as_one_type() -> None:
 
 def test_an_algorithm_without_a_preset_there_takes_the_general_one_with_the_budget_of_the_environment() -> None:
     own, other = preset_for("LunarLanderContinuous-v3"), preset_for("LunarLanderContinuous-v3", "DDPG")
-    assert own.algorithm.name == "SAC"
+    assert own.algorithm.name == "TD3"
     assert (other.algorithm.name, other.training.target_score) == ("DDPG", own.training.target_score)
     assert other.training.max_steps == own.training.max_steps
     assert set(other.mutation.rl_hp_selection) == {"lr_actor", "lr_critic", "batch_size"}
