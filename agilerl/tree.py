@@ -44,8 +44,8 @@ def unbind(tree: Tree) -> list[Tree]:
     return list(tree.unbind())
 
 
-def concatenate(trees: Sequence[Tree]) -> Tree:
-    """Trees of tensors [B_i, ...] of one structure as one of [ΣB_i, ...]."""
+def concatenate(trees: Sequence[Tree], dim: int = 0) -> Tree:
+    """Trees of tensors [B_i, ...] of one structure as one of [ΣB_i, ...]; along another axis if `dim` names it."""
     if isinstance(trees[0], Mapping):
-        return {key: concatenate([tree[key] for tree in trees]) for key in trees[0]}
-    return torch.cat(list(trees))
+        return {key: concatenate([tree[key] for tree in trees], dim) for key in trees[0]}
+    return torch.cat(list(trees), dim)

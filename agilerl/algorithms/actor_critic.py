@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,10 +18,11 @@ from agilerl.algorithms.core.registry import NetworkGroup
 from agilerl.algorithms.core.single_agent import RLAlgorithm
 from agilerl.algorithms.core.update import soft_update
 from agilerl.algorithms.noise import gaussian, ornstein_uhlenbeck
-from agilerl.errors import AlgorithmError, ShapeError
+from agilerl.errors import AgileRLWarning, AlgorithmError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, get_output_bounds, rescale_action
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
+from agilerl.networks.borrowed import stand_in
 from agilerl.rng import Purpose, seeds
 
 
@@ -31,8 +33,10 @@ class ActorCritic(RLAlgorithm):
     the bounds of the space, also in a loop of your own: `env.step(agent.environment_action(agent.get_action(obs)))`.
     """
 
+    actor: EvolvableModule
     net_config: Any
     tau: float
+    share_encoders: bool
 
     @property
     def output_activation(self) -> str:
@@ -58,17 +62,26 @@ class ActorCritic(RLAlgorithm):
                     f"{self.algo}: {name} has scale_observations={given.scale_observations}, the actor {scaled}; over "
                     "rows both get the same inputs. fix: build them with the same value."
                 )
+            if isinstance(given, EvolvableNetwork) and given.lender is not None and not self.share_encoders:
+                raise AlgorithmError(
+                    f"{self.algo}: {name} reads the features of another network. fix: share_encoders=True."
+                )
             return check_network(name, given)
         own = self.seed if number == 0 else int(seeds(self.seed, Purpose.INITIAL_WEIGHTS, number, generation=2)[-1])
         config = _without_head_keys(self.net_config, drop)
         arguments = checked_arguments(config, cls) | ({} if scaled is None else {"scale_observations": scaled})
-        return cls(
+        if isinstance(policy, EvolvableNetwork) and self.share_encoders:
+            more |= {**stand_in(policy), "simba": False, "recurrent": False}
+        made = cls(
             self.observation_space,
             action_space=self.action_space,
             device=self.device,
             random_seed=own,
             **{**arguments, **more},
         )
+        if isinstance(policy, EvolvableNetwork) and self.share_encoders:
+            made.borrow_encoder(policy)
+        return made
 
     def _twin_critics(
         self, cls: type[EvolvableNetwork], given: Any, drop: tuple[str, ...]
@@ -82,6 +95,28 @@ class ActorCritic(RLAlgorithm):
         first, second = (self._network(cls, network, "critic_networks", i + 1, drop) for i, network in enumerate(pair))
         return first, second
 
+    def _share_encoders(self, *critics: str) -> None:
+        """Let the critics, where it is asked for, read the policy's features instead of having encoders of their own.
+
+        Raises:
+            KeyError: a critic that was given has an encoder of another architecture than the policy.
+        """
+        others = [name for name in ("actor", *critics) if not isinstance(getattr(self, name), EvolvableNetwork)]
+        if self.share_encoders and others:
+            warnings.warn(
+                f"Encoder sharing is disabled: {', '.join(others)} of {self.algo} is no EvolvableNetwork. "
+                "fix: share_encoders=False, or networks with an encoder.",
+                AgileRLWarning,
+                stacklevel=4,
+            )
+            self.share_encoders = False
+        for name in critics if self.share_encoders else ():
+            critic = getattr(self, name)
+            if critic.lender is not self.actor:
+                critic.check_same_encoder(self.actor)
+            critic.borrow_encoder(self.actor)
+            self.registry.lenders[name] = "actor"
+
     def _register(self, name: str, target: str | None, optimizer: str, lr: str, policy: bool = False) -> None:
         """Give the network `name` a frozen target and an Adam optimiser, and register all of them."""
         network = getattr(self, name)
@@ -90,6 +125,11 @@ class ActorCritic(RLAlgorithm):
             shadow = network.clone()
             shadow.requires_grad_(False)
             setattr(self, target, shadow)
+            if name in self.registry.lenders:
+                lender = self.registry.lenders[name]
+                shared = next(g.shared_networks for g in self.registry.groups if g.eval_network == lender)
+                self.registry.lenders[target] = shared[0] if shared else lender
+                self.link_encoders()
         setattr(self, optimizer, OptimizerWrapper(optim.Adam, network, getattr(self, lr), lr_name=lr))
         self.register_network_group(NetworkGroup(network, shadow, policy=policy))
 
@@ -172,6 +212,8 @@ class DeterministicActorCritic(ActorCritic):
     """
 
     policy_class = DeterministicActor
+    shares_in_populations = True
+    """Whether critics share the encoder in populations of `create_population`, where nothing says otherwise."""
 
     O_U_noise: bool
     expl_noise: float | np.ndarray

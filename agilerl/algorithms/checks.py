@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
+from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.modules.base import EvolvableModule
 
 
@@ -51,15 +51,6 @@ def check_network(name: str, network: Any) -> EvolvableModule:
             "fix: subclass agilerl.modules.base.EvolvableModule."
         )
     return network
-
-
-def refuse_sharing(algo: str, share_encoders: bool) -> None:
-    """NotAvailableYetError for `share_encoders=True`."""
-    if share_encoders:
-        raise NotAvailableYetError(
-            f"{algo}(share_encoders=True) is not carried out by this version yet: every critic has an encoder of its "
-            "own. fix: share_encoders=False."
-        )
 
 
 def legal_actions(owner: str, mask: Any, shape: tuple[int, int]) -> np.ndarray | None:

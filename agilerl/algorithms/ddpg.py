@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from agilerl.algorithms.actor_critic import DeterministicActorCritic
-from agilerl.algorithms.checks import check_count, check_discount, check_not_negative, check_positive, refuse_sharing
+from agilerl.algorithms.checks import check_count, check_discount, check_not_negative, check_positive
 from agilerl.algorithms.core.registry import HyperparameterConfig
 from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.config.algorithms import wrong_actions
@@ -43,7 +43,8 @@ class DDPG(DeterministicActorCritic):
         vect_noise_dim: lanes of the noise at the start; it follows the environments that are acted in.
         mean_noise, theta, dt: mean; pull towards it and time of one vector step (Ornstein-Uhlenbeck only).
         actor_network, critic_network: networks to use instead of building them.
-        share_encoders: not available yet.
+        share_encoders: critics read the features of the policy's encoder, as constants; the policy's loss trains it.
+            LayerNorm in it stays. Encoders of given critics are given up.
         device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
         seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
     """
@@ -88,7 +89,6 @@ class DDPG(DeterministicActorCritic):
         check_positive("DDPG", lr_actor=lr_actor, lr_critic=lr_critic, dt=dt)
         check_not_negative("DDPG", expl_noise=expl_noise, theta=theta)
         check_discount("DDPG", gamma, tau)
-        refuse_sharing("DDPG", share_encoders)
         self.batch_size, self.learn_step, self.policy_freq = batch_size, learn_step, policy_freq
         self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
         self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config
@@ -98,6 +98,7 @@ class DDPG(DeterministicActorCritic):
         self.noise_state = np.zeros((vect_noise_dim, self.action_size))
         self.actor = self._network(DeterministicActor, actor_network, "actor_network", 0)
         self.critic = self._network(ContinuousQNetwork, critic_network, "critic_network", 1, ("output_activation",))
+        self._share_encoders("critic")
         self._register("actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
         self._register("critic", "critic_target", "critic_optimizer", "lr_critic")
 

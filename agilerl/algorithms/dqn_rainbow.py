@@ -1,7 +1,4 @@
-"""Rainbow: the combined improvements of deep Q-learning (Hessel et al. 2018, arXiv:1710.02298), each switchable.
-
-One file above the usual size: an algorithm is one file, and this one is six.
-"""
+"""Rainbow: the combined improvements of deep Q-learning (Hessel et al. 2018, arXiv:1710.02298), each switchable."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor, nn, optim
+from torch import nn, optim
 
 from agilerl.algorithms.checks import (
     check_count,
@@ -20,23 +17,22 @@ from agilerl.algorithms.checks import (
     check_not_negative,
     check_positive,
 )
-from agilerl.algorithms.choices import ChoiceAlgorithm
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult, soft_update
-from agilerl.algorithms.dqn import DQN
 from agilerl.algorithms.experiences import entries, side_by_side
+from agilerl.algorithms.rainbow_acting import RainbowActing
 from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import weighted_squared_error
 from agilerl.losses.distributional import categorical_divergence, expected_index, project, take_atoms
 from agilerl.losses.td import q_learning_target, take
 from agilerl.modules.base import EvolvableModule
-from agilerl.modules.noisy import layer_noise, set_noise
+from agilerl.modules.noisy import layer_noise
 from agilerl.networks.base import checked_arguments
 from agilerl.networks.rainbow_network import RainbowQNetwork, check_support
 
 
-class RainbowDQN(ChoiceAlgorithm):
+class RainbowDQN(RainbowActing):
     """Double, duelling, distributional (C51), noisy Q-learning, from n-step and prioritised replay.
 
     Args:
@@ -167,7 +163,7 @@ class RainbowDQN(ChoiceAlgorithm):
         return {name: getattr(self, name) for name in ("lr", "gamma", "tau", "v_min", "v_max", "prior_eps")}
 
     def update_options(self) -> tuple[Any, ...]:
-        return self.double, self.dueling, self.distributional, self.noisy
+        return self.double, self.dueling, self.distributional, self.noisy, self.combined_reward
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """New noise of both networks for every update."""
@@ -253,60 +249,3 @@ class RainbowDQN(ChoiceAlgorithm):
     def soft_update(self) -> None:
         """One soft target update with `tau`."""
         soft_update(self.actor, self.actor_target, self.tau)
-
-    # --- acting ----------------------------------------------------------------------------------------------------
-
-    def _values(self, outputs: Tensor) -> Tensor:
-        """What ranks the actions [..., A], from raw outputs."""
-        return expected_index(outputs) if self.distributional else outputs
-
-    def greedy(self, outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:  # type: ignore[override]
-        """The legal action of highest expected return; mask [..., A] 1 = legal; returns [...] int64."""
-        return DQN.greedy(self._values(outputs), mask)
-
-    def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        """New noise for every vector step, [count, S]."""
-        return layer_noise(self.actor, rng, count) if self.noisy else None
-
-    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-        """Uniform numbers for ε-greedy actions; none for noisy layers, which explore by themselves."""
-        return (np.zeros(shape),) if self.noisy else (rng.random(shape), rng.random(shape))
-
-    def explore(
-        self, outputs: Tensor, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
-    ) -> np.ndarray:
-        """The greedy action under the noise that the outputs were made with; ε-greedy without noisy layers."""
-        if self.noisy:
-            return self.greedy(outputs, mask)
-        return DQN.explore(self._values(outputs), (draws[0], draws[1]), epsilon, mask)
-
-    def get_action(
-        self,
-        obs: Any,
-        epsilon: float = 0.0,
-        action_mask: np.ndarray | None = None,
-        training: bool | None = None,
-    ) -> np.ndarray:
-        """Actions [E] int64, [1] for one observation.
-
-        Args:
-            obs: one observation or a batch [E, ...], numpy or torch.
-            epsilon: probability of a random action, without noisy layers.
-            action_mask: [A] or [E, A], 1 = legal.
-            training: with new noise or without; None: as the agent's mode is.
-        """
-        noisy = self.actor.training if training is None else training
-        if self.noisy and noisy:
-            set_noise(self.actor, torch.from_numpy(layer_noise(self.actor, self._exploration, 1)[0]))
-        with torch.no_grad():
-            outputs = self.policy_output(obs, noisy)
-        outputs = outputs.unsqueeze(0) if outputs.dim() == 1 + self.distributional else outputs
-        values = self._values(outputs)
-        mask = self._legal(action_mask, len(values))
-        if self.noisy or epsilon <= 0:
-            return self.environment_action(DQN.greedy(values, mask))
-        draws = (self._exploration.random(values.shape[:-1]), self._exploration.random(values.shape[:-1]))
-        return self.environment_action(DQN.explore(values, draws, epsilon, mask))
-
-    def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
-        return self.get_action(obs, 0.0, mask, training=False)

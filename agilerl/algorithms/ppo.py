@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor, optim
+from torch import optim
 
 from agilerl.algorithms.checks import check_count, check_discount, check_network, check_not_negative, check_positive
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.core.update import ModuleEngine, UpdateEngine, UpdateResult
-from agilerl.algorithms.ppo_experiences import buffer_from_experiences, named_experiences
-from agilerl.algorithms.ppo_learning import learn_rollout, make_rollout
-from agilerl.algorithms.ppo_policy import HiddenStates, StochasticPolicyAgent, hidden_of
-from agilerl.algorithms.ppo_solo import Recorder, SoloLearner
-from agilerl.components.rollout_batch import RolloutBatch
+from agilerl.algorithms.ppo_agent import PPOAgent
+from agilerl.algorithms.ppo_policy import HiddenStates
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.sequences import KINDS
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, ShapeError, unknown_name
-from agilerl.losses.policy import approximate_kl, categorical_gradient, clipped_surrogate, clipped_value_loss
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, unknown_name
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import StochasticActor
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
-from agilerl.networks.distributions import distribution_of, masked_logits
+from agilerl.networks.distributions import distribution_of
 from agilerl.networks.shared import SharedActorCritic
 from agilerl.networks.value_networks import ValueNetwork
 from agilerl.rng import Purpose, seeds
@@ -37,7 +32,7 @@ SCHEDULES = ("constant", "linear")
 ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
 
 
-class PPO(StochasticPolicyAgent):
+class PPO(PPOAgent):
     """Clipped policy gradient from rollouts, for Discrete, MultiDiscrete, MultiBinary and Box actions.
 
     Box actions are drawn from a normal distribution and clipped to the bounds for the environment alone; with
@@ -230,199 +225,6 @@ class PPO(StochasticPolicyAgent):
             arguments["recurrent"] = True
         own = int(seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[-1])
         return ValueNetwork(self.observation_space, device=self.device, random_seed=own, **arguments)
-
-    # --- learning --------------------------------------------------------------------------------------------------
-
-    def _scheduled(self, value: float, schedule: str) -> float:
-        return value * max(0.0, 1 - self.progress) if schedule == "linear" else value
-
-    def update_hyperparameters(self) -> dict[str, float]:
-        return {
-            "lr": self._scheduled(self.lr, self.lr_schedule),
-            "clip_coef": self._scheduled(self.clip_coef, self.clip_schedule),
-            "ent_coef": self.ent_coef,
-            "vf_coef": self.vf_coef,
-            "max_grad_norm": math.inf if self.max_grad_norm is None else self.max_grad_norm,
-        }
-
-    def hyperparameters(self) -> dict[str, float]:
-        """What the records show: the live attributes, before any schedule."""
-        names = ("lr", "clip_coef", "ent_coef", "vf_coef", "batch_size", "learn_step", "update_epochs", "gamma")
-        return {name: getattr(self, name) for name in dict.fromkeys([*names, *self.hp_config.names()])}
-
-    def update_options(self) -> tuple[Any, ...]:
-        return (
-            self.share_encoders,
-            self.distribution.kind,
-            self.clip_value_loss,
-            self.bptt_sequence_type,
-            self.max_seq_len,
-        )
-
-    def update_interval(self) -> int:
-        """Vector steps of a rollout."""
-        return -(-self.learn_step // self.num_envs)
-
-    def state_values(self, engine: UpdateEngine, obs: Any) -> Tensor:
-        """V(s) [..., B] of prepared observations, as constants."""
-        with torch.no_grad():
-            values: Tensor = engine.frozen(self.networks[-1])(obs)[..., -1]
-        return values
-
-    def update(self, engine: UpdateEngine, batch: RolloutBatch) -> UpdateResult:  # type: ignore[override]
-        """One minibatch: L = L_clip + c_v L_v − c_e H (arXiv:1707.06347, eq. 9, as a loss)."""
-        hp, weight = engine.hp, batch.weight
-        outputs = [_output(engine.network(name)(batch.obs, *hidden_of(name, batch.hidden))) for name in self.networks]
-        with torch.no_grad():
-            clip = hp["clip_coef"] if self.clip_value_loss else None
-            value = outputs[-1][..., -1]
-            value_loss, of_value = clipped_value_loss(value, batch.value, batch.returns, clip, weight)
-            of_value = (hp["vf_coef"] * of_value).unsqueeze(-1)
-        actor_loss, entropy, kl, of_raw = self._policy_gradient(self._raw(outputs[0].detach()), batch, hp)
-        grads = [torch.cat((of_raw, of_value), -1)] if self.share_encoders else [of_raw, of_value]
-        engine.descend_all("optimizer", outputs, grads, hp["max_grad_norm"], batch.live)
-        flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
-        loss = actor_loss + flat["vf_coef"] * value_loss - flat["ent_coef"] * entropy
-        return UpdateResult(loss, actor_loss, kl=kl)
-
-    def _policy_gradient(
-        self, raw: Tensor, batch: RolloutBatch, hp: Mapping[str, Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(surrogate loss, mean entropy, divergence, each [...]; gradient of surrogate − c_e H at `raw`)."""
-        kind, weight = self.distribution, batch.weight
-        of_entropy = -hp["ent_coef"] * weight
-        if kind.kind == "categorical":
-            logits = masked_logits(raw, batch.legal)
-            log_probabilities = logits.log_softmax(-1)
-            log_prob = log_probabilities.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
-            entropy = -(log_probabilities.exp() * log_probabilities).sum(-1)
-            loss, slope = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, hp["clip_coef"], weight)
-            gradient = categorical_gradient(logits, batch.action, slope, of_entropy)
-            if batch.legal is not None:
-                gradient = gradient.masked_fill(~batch.legal, 0)
-        else:
-            leaf = raw.requires_grad_()
-            with torch.enable_grad():
-                log_prob = kind.log_prob(leaf, batch.action, batch.legal)
-                # A squashed normal has no entropy in closed form: −log π of the stored actions estimates it.
-                entropy = -log_prob if kind.kind == "squashed" else kind.entropy(leaf, batch.legal)
-            with torch.no_grad():
-                loss, slope = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, hp["clip_coef"], weight)
-            (gradient,) = torch.autograd.grad((log_prob, entropy), leaf, (slope, of_entropy))
-            log_prob, entropy = log_prob.detach(), entropy.detach()
-        divergence = approximate_kl(log_prob, batch.log_prob, weight)
-        return loss, (weight * entropy).sum(-1), divergence, gradient
-
-    def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
-        """One minibatch with plain torch modules; see `learn` for whole rollouts."""
-        self.learn_counter += 1
-        return self.update(ModuleEngine(self), batch)
-
-    def learn(self, experiences: Any = None, *args: Any, **kwargs: Any) -> float:
-        """Learn from one rollout, in `update_epochs` passes of minibatches.
-
-        Args:
-            experiences: None reads the rollout buffer that `collect_rollouts` filled. Else the tuple (observations,
-                actions, log_probs, rewards, dones, values, next_obs, next_done): six lists over time of [E, ...]
-                arrays, then two arrays. `dones[t]` is the flag BEFORE step t, as `next_done` is that after the last.
-                A flag counts as termination; see `ppo_experiences` for what tells truncation apart.
-
-        Returns:
-            Mean loss of the minibatches.
-
-        Raises:
-            ShapeError: an empty buffer, or lists that do not fit together.
-        """
-        if experiences is None:
-            buffer = self._rollout_buffer
-            if buffer is None or not buffer.position:
-                raise ShapeError(
-                    f"{self.algo}.learn() found an empty rollout buffer. "
-                    "fix: collect_rollouts(agent, env) before it, or learn(experiences)."
-                )
-        else:
-            buffer = buffer_from_experiences(self, experiences)
-        loss = self.learn_buffer(buffer)
-        if experiences is None:
-            buffer.reset()
-        return loss
-
-    published_learn = learn
-
-    def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
-        """The published tuple, by name, with `change` applied to all observations."""
-        fields = named_experiences(experiences)
-        for name in ("observations", "final_observations"):
-            if fields.get(name) is not None:
-                fields[name] = [change(obs) for obs in fields[name]]
-        return {**fields, "next_obs": change(fields["next_obs"])}
-
-    def learn_buffer(self, buffer: RolloutBuffer) -> float:
-        """As `learn`, from a rollout buffer with the lanes of this agent alone; it is left as it is."""
-        like = next(iter(self.policy_module().parameters()))
-        learner = SoloLearner(self)
-        rollout = make_rollout(learner, 0, [self], buffer, like)
-        (report,) = learn_rollout(learner, 0, [self], rollout, [self._minibatches])
-        learner.finish(buffer)
-        if self.normalize_observations:
-            statistics = self.running_statistics()
-            statistics.update(self.encoder_inputs(buffer.stored("obs")))
-            self.take_statistics(statistics)
-        return report.mean_loss
-
-    @property
-    def rollout_buffer(self) -> RolloutBuffer:
-        """The agent's own buffer for `update_interval()` vector steps of `num_envs` lanes, made anew where these
-        have changed since."""
-        buffer, steps = self._rollout_buffer, self.update_interval()
-        if buffer is None or (not buffer.position and (buffer.capacity, buffer.num_envs) != (steps, self.num_envs)):
-            buffer = self._rollout_buffer = self.make_buffer(steps, self.num_envs)
-        return buffer
-
-    @rollout_buffer.setter
-    def rollout_buffer(self, buffer: RolloutBuffer | None) -> None:
-        self._rollout_buffer = buffer
-
-    def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutBuffer:
-        """An empty buffer for rollouts of this policy."""
-        shapes = self.hidden_state_architecture
-        return RolloutBuffer(steps, lanes, self.observation_space, self.action_space, shapes, num_legal)
-
-    def recorder(self, steps: int | None = None) -> Recorder:
-        """What acts and fills this agent's rollout buffer, for one rollout of `steps` vector steps."""
-        wanted = self.update_interval() if steps is None else int(steps)
-        buffer = self.rollout_buffer
-        if buffer.capacity != wanted or buffer.position:
-            self._rollout_buffer = buffer = self.make_buffer(wanted, self.num_envs)
-        return Recorder(self, buffer)
-
-    def clone(self, index: int | None = None, wrap: bool = True) -> Self:
-        kept, self._rollout_buffer = self._rollout_buffer, None  # what it holds is this agent's own experience
-        try:
-            twin = super().clone(index, wrap)
-        finally:
-            self._rollout_buffer = kept
-        if index is not None and index != self.index:
-            twin._minibatches = np.random.default_rng(
-                seeds(self.seed, Purpose.REPLAY, 1, generation=len(self.fitness), member=index)
-            )
-        return twin
-
-    # --- files -----------------------------------------------------------------------------------------------------
-
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "minibatches": self._minibatches.bit_generator.state}
-
-    def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
-        super().load_state(state, source)
-        if "minibatches" in state:
-            self._minibatches.bit_generator.state = state["minibatches"]
-
-
-def _output(found: Any) -> Tensor:
-    """The output of a network that may return its hidden state too."""
-    output: Tensor = found[0] if isinstance(found, tuple) else found
-    return output
 
 
 def _sequence_type(given: Any) -> str:

@@ -17,13 +17,13 @@ from agilerl.errors import ShapeError, warn_once
 from agilerl.tree import leaves, map_leaves
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.ppo import PPO
+    from agilerl.algorithms.ppo_agent import PPOAgent
 
 FIELDS = ("observations", "actions", "log_probs", "rewards", "dones", "values", "next_obs", "next_done")
 EXTRA = ("truncateds", "final_observations")
 
 
-def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutBuffer:
+def buffer_from_experiences(agent: PPOAgent, experiences: Any) -> RolloutBuffer:
     """Six lists over time of [E, ...] arrays, then `next_obs` and `next_done`, as a full rollout buffer.
 
     `dones[t]` is the flag BEFORE step t, so that step t ended an episode where `dones[t + 1]` (after the last step
@@ -113,7 +113,7 @@ def _array(x: Any) -> np.ndarray:
     return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
 
 
-def _actions(agent: PPO, given: Any, lanes: int) -> np.ndarray:
+def _actions(agent: PPOAgent, given: Any, lanes: int) -> np.ndarray:
     """Stored actions [E, *action_shape], as integers where they are numbers of choices.
 
     Raises:

@@ -14,13 +14,13 @@ from agilerl.envs.protocol import StepBatch
 from agilerl.tree import map_leaves
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.ppo import PPO
+    from agilerl.algorithms.ppo_agent import PPOAgent
 
 
 class SoloLearner:
     """Carries out the updates of one agent: in its own row where it stacks, with its modules where it does not."""
 
-    def __init__(self, agent: PPO) -> None:
+    def __init__(self, agent: PPOAgent) -> None:
         self.agent = agent
         self._rows = agent.solo_rows()
         self._engine = None if self._rows is None else self._rows.refresh(agent)
@@ -53,7 +53,7 @@ class SoloLearner:
 class Recorder:
     """Acts with one agent and stores what happens, vector step by vector step."""
 
-    def __init__(self, agent: PPO, buffer: RolloutBuffer) -> None:
+    def __init__(self, agent: PPOAgent, buffer: RolloutBuffer) -> None:
         self.agent, self.buffer = agent, buffer
         self._now: dict[str, Any] = {}
 

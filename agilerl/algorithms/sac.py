@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.actor_critic import ActorCritic
-from agilerl.algorithms.checks import check_count, check_discount, check_positive, refuse_sharing
+from agilerl.algorithms.checks import check_count, check_discount, check_positive
 from agilerl.algorithms.core.registry import HyperparameterConfig
 from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.algorithms.dqn import DQN
@@ -60,7 +60,8 @@ class SAC(ActorCritic):
         target_entropy: entropy in nats that the temperature steers to, of raw actions in [-1, 1]; None: -A for Box
             actions (appendix D of the paper), 0.98 · log A for Discrete ones (section 5 of the discrete paper).
         actor_network, critic_networks: networks to use instead of building them; two critics.
-        share_encoders: not available yet.
+        share_encoders: critics read the features of the policy's encoder, as constants; the policy's loss trains it.
+            LayerNorm in it stays. Encoders of given critics are given up.
         device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
         seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
     """
@@ -101,7 +102,6 @@ class SAC(ActorCritic):
         check_positive("SAC", lr_actor=lr_actor, lr_critic=lr_critic, lr_alpha=lr_alpha)
         check_positive("SAC", init_temperature=init_temperature)
         check_discount("SAC", gamma, tau)
-        refuse_sharing("SAC", share_encoders)
         self.batch_size, self.learn_step = batch_size, learn_step
         self.lr_actor, self.lr_critic, self.lr_alpha, self.gamma, self.tau = lr_actor, lr_critic, lr_alpha, gamma, tau
         self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config
@@ -112,6 +112,7 @@ class SAC(ActorCritic):
         critic = QNetwork if self.discrete else ContinuousQNetwork
         self.critic_1, self.critic_2 = self._twin_critics(critic, critic_networks, POLICY_KEYS)
         self.temperature = Temperature(init_temperature, device=device, random_seed=self.seed)
+        self._share_encoders(*CRITICS)
         self._register("actor", None, "actor_optimizer", "lr_actor", policy=True)
         self._register("critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
         self._register("critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from agilerl.algorithms.actor_critic import DeterministicActorCritic
-from agilerl.algorithms.checks import check_count, check_discount, check_not_negative, check_positive, refuse_sharing
+from agilerl.algorithms.checks import check_count, check_discount, check_not_negative, check_positive
 from agilerl.algorithms.core.registry import HyperparameterConfig
 from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.config.algorithms import wrong_actions
@@ -50,7 +50,8 @@ class TD3(DeterministicActorCritic):
         vect_noise_dim: lanes of the noise at the start; it follows the environments that are acted in.
         mean_noise, theta, dt: mean; pull towards it and time of one vector step (Ornstein-Uhlenbeck only).
         actor_network, critic_networks: networks to use instead of building them; two critics.
-        share_encoders: not available yet.
+        share_encoders: critics read the features of the policy's encoder, as constants; the policy's loss trains it.
+            LayerNorm in it stays. Encoders of given critics are given up.
         device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
         policy_noise, noise_clip: σ and c of the target policy's smoothing, in units of raw actions.
         seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
@@ -98,7 +99,6 @@ class TD3(DeterministicActorCritic):
         check_positive("TD3", lr_actor=lr_actor, lr_critic=lr_critic, dt=dt)
         check_not_negative("TD3", expl_noise=expl_noise, theta=theta, policy_noise=policy_noise, noise_clip=noise_clip)
         check_discount("TD3", gamma, tau)
-        refuse_sharing("TD3", share_encoders)
         self.batch_size, self.learn_step, self.policy_freq = batch_size, learn_step, policy_freq
         self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
         self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config
@@ -110,6 +110,7 @@ class TD3(DeterministicActorCritic):
         self.actor = self._network(DeterministicActor, actor_network, "actor_network", 0)
         first, second = self._twin_critics(ContinuousQNetwork, critic_networks, ("output_activation",))
         self.critic_1, self.critic_2 = first, second
+        self._share_encoders(*CRITICS)
         self._register("actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
         self._register("critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
         self._register("critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")

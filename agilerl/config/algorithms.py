@@ -50,6 +50,7 @@ _ACTOR_CRITIC_KEYS: AlgorithmKeys = {
     "learn_step": (Count, 1),
     "gamma": (Fraction, 0.99),
     "tau": (PositiveFraction, 0.005),
+    "share_encoders": (bool, False),  # critics read the policy's features
 }
 
 DDPG_KEYS: AlgorithmKeys = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from agilerl.hpo.engine import (
     follow,
     greedy_agreement,
     is_discrete,
+    loses_entries,
     networks_of,
     output_of,
     policy_group,
@@ -140,9 +142,42 @@ def mutate_architecture(
                          arguments_for(network, applied, result))  # fmt: skip
         if new.last_mutation_attr is not None:
             changed[attribute] = new
+    for attribute, new in readers_of(policy, new_policy, networks, changed, options, probe).items():
+        follows_copy = bool(shared_names(group)) and restarts(policy, new_policy)
+        new.last_refit = new.last_refit or follows_copy  # so that their targets become copies as well
+        changed[attribute] = new
     record = MutationRecord("architecture", applied, describe(policy), describe(new_policy), change)
     install(agent, changed)
     return record
+
+
+def readers_of(
+    policy: EvolvableModule,
+    new_policy: EvolvableModule,
+    networks: Mapping[str, EvolvableModule],
+    changed: Mapping[str, EvolvableModule],
+    options: ArchitectureOptions,
+    probe: Probe | None,
+) -> dict[str, Any]:
+    """Copies of the networks that read the policy's features, reading those of the mutated policy; see `borrowed`."""
+    found = {}
+    for attribute, network in networks.items():
+        if getattr(network, "lender", None) is not policy:
+            continue
+        copy: Any = changed.get(attribute)
+        if copy is None:
+            copy = network.clone()
+            copy.fresh = options.fresh
+            with probing([copy], probe.fit if probe is not None and options.fresh == "preserve" else None):
+                copy.follow_lender(new_policy)
+            copy.fresh = network.fresh
+        found[attribute] = copy
+    return found
+
+
+def restarts(old: EvolvableModule, new: EvolvableModule) -> bool:
+    """Whether the target of a mutated network becomes a copy of it; see `follow`."""
+    return new.last_refit or loses_entries(old, new, new.last_transfer)
 
 
 def _last(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -188,6 +188,25 @@ def follow(target: EvolvableModule, old_eval: EvolvableModule, new_eval: Evolvab
             transfer = transfers.get(name)
             parameter.copy_(old[name] if transfer is None else transfer.apply(old.get(name), parameter))
     return twin.requires_grad_(False) if frozen else twin
+
+
+def change_activations(
+    agent: Any, policy: EvolvableModule, activation: str, probe: Probe | None
+) -> dict[str, Mapping[str, Transfer]]:
+    """Change the hidden activation of every network in place; the transfers of those whose parameters are new."""
+    changed: dict[str, Mapping[str, Transfer]] = {}
+    networks = networks_of(agent, shared=True)
+    with ExitStack() as stack:
+        # All are probed first: what reads another network's features has to see them before that one changes.
+        for network in networks.values():
+            seen = probe_for(network, policy, probe)
+            stack.enter_context(probing([network], None if seen is None else seen.fit))
+        for name, network in networks.items():
+            parameters = [id(p) for p in network.parameters()]
+            network.change_activation(activation, output=False)
+            if parameters != [id(p) for p in network.parameters()]:
+                changed[name] = network.last_transfer
+    return changed
 
 
 def rebuild_optimizers(

@@ -12,13 +12,12 @@ from agilerl.errors import AgileRLWarning, MutationError
 from agilerl.hpo.architecture import ArchitectureOptions, mutate_architecture
 from agilerl.hpo.engine import (
     MutationRecord,
+    change_activations,
     inner,
     networks_of,
     output_of,
     policy_group,
-    probe_for,
     probe_of,
-    probing,
     rebuild_optimizers,
     registry_of,
     relative_change,
@@ -259,14 +258,7 @@ class Mutations:
         new = str(first(self.rng.choice(others)))
         probe = probe_of(agent, policy, self._stream)
         before = None if probe is None else output_of(policy, probe.measure)
-        changed = {}
-        for name, network in networks_of(agent, shared=True).items():
-            parameters = [id(p) for p in network.parameters()]
-            seen = None if self.published else probe_for(network, policy, probe)
-            with probing([network], None if seen is None else seen.fit):
-                network.change_activation(new, output=False)
-            if parameters != [id(p) for p in network.parameters()]:
-                changed[name] = network.last_transfer
+        changed = change_activations(agent, policy, new, None if self.published else probe)
         if changed:
             rebuild_optimizers(agent, {name: getattr(agent, name) for name in changed}, changed)
         change = None if probe is None or before is None else relative_change(output_of(policy, probe.measure), before)

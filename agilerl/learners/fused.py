@@ -11,25 +11,24 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.algorithms.core.update import ModuleEngine, UpdateResult
+from agilerl.algorithms.core.update import UpdateResult
 from agilerl.errors import ConfigError, unknown_name
-from agilerl.modules.noisy import set_noise
+from agilerl.learners.memory import Group, Memory, masks_of
+from agilerl.learners.sequential import SequentialLearner
 from agilerl.storage.cohort import MemberBinding
 from agilerl.storage.rows_engine import RowsEngine
-from agilerl.tree import leaves, map_leaves
+from agilerl.tree import map_leaves
 
-
-@dataclass
-class Group:
-    """Members that learn in one call.
-
-    Attributes:
-        members: positions in the population, in row order.
-        lead: the member whose `update` and options stand for all of them.
-    """
-
-    members: list[int]
-    lead: RLAlgorithm
+__all__ = [
+    "FusedLearner",
+    "Group",
+    "Learner",
+    "Memory",
+    "RowsGroup",
+    "SequentialLearner",
+    "choose_learner",
+    "unfusable",
+]
 
 
 @dataclass
@@ -148,7 +147,9 @@ class FusedLearner:
     def act_greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         """Greedy actions of all members for the environment, [N, E, ...]; obs [N, E, ...], mask [N, E, A]."""
         outputs = self._memory.outputs(obs) if self.agents[0].is_recurrent else self.outputs(obs)
-        return self._join(outputs, lambda lead, x, rows: lead.environment_action(lead.greedy(x, _of(lead, mask, rows))))
+        return self._join(
+            outputs, lambda lead, x, rows: lead.environment_action(lead.greedy(x, masks_of(lead, mask, rows)))
+        )
 
     def set_policy_noise(self, noise: np.ndarray) -> None:
         """Give the policies' noisy layers [N, S] numbers; a member with fewer than S has them first."""
@@ -162,7 +163,7 @@ class FusedLearner:
         """Exploring actions to store, [N, E, ...]; draws [N, E, ...] each."""
         return self._join(
             self.outputs(obs, noisy=True),
-            lambda lead, x, rows: lead.explore(x, tuple(d[rows] for d in draws), epsilon, _of(lead, mask, rows)),
+            lambda lead, x, rows: lead.explore(x, tuple(d[rows] for d in draws), epsilon, masks_of(lead, mask, rows)),
         )
 
     def _join(
@@ -183,130 +184,7 @@ class FusedLearner:
             group.engine.release()
 
 
-class SequentialLearner:
-    """The reference path: the same calls, carried out member by member with plain torch modules."""
-
-    name = "sequential"
-
-    def __init__(self, agents: Sequence[RLAlgorithm]) -> None:
-        self.agents = list(agents)
-        self.groups = [Group([i], agent) for i, agent in enumerate(self.agents)]
-        self._memory = Memory(self)
-
-    def prepare(self, group: int, obs: Any) -> Any:
-        """Modules preprocess by themselves."""
-        return obs
-
-    def learn(self, group: int, batch: Any) -> UpdateResult:
-        """One update of one member; `batch` [1, B, ...], results [1, ...]."""
-        result = self.agents[group].learn_batch(batch.of_member(0), plain=True)
-        return result.map(lambda x: x.detach().unsqueeze(0))
-
-    def values(self, group: int, obs: Any) -> Tensor:
-        """State values [1, B] of observations [1, B, ...]."""
-        agent: Any = self.agents[group]
-        values: Tensor = agent.state_values(ModuleEngine(agent), _row(obs, 0)).unsqueeze(0)
-        return values
-
-    def recur(self, group: int, obs: Any, hidden: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """As the fused learner's."""
-        agent: Any = self.agents[group]
-        own = {key: part[0] for key, part in hidden.items()}
-        raw, value, state = agent.recur(ModuleEngine(agent), _row(obs, 0), own)
-        return raw.unsqueeze(0), value.unsqueeze(0), {key: part.unsqueeze(0) for key, part in state.items()}
-
-    def refresh(self) -> None:
-        """Hyperparameters are read with every update."""
-
-    def outputs(self, obs: Any, noisy: bool = False) -> list[tuple[list[int], Tensor]]:
-        """As the fused learner's."""
-        return [([i], x.unsqueeze(0)) for i, x in enumerate(self._outputs(obs, noisy))]
-
-    def outputs_of(self, group: int, obs: Any) -> Tensor:
-        """As the fused learner's."""
-        with torch.no_grad():
-            return self.agents[group].policy_output(_row(obs, 0), noisy=True).unsqueeze(0)
-
-    def _outputs(self, obs: Any, noisy: bool = False) -> list[Tensor]:
-        with torch.no_grad():
-            return [agent.policy_output(_row(obs, i), noisy) for i, agent in enumerate(self.agents)]
-
-    def begin_episodes(self) -> None:
-        """As the fused learner's."""
-        self._memory = Memory(self)
-
-    def act_greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
-        """Greedy actions of all members for the environment, [N, E, ...]."""
-        is_recurrent = self.agents[0].is_recurrent
-        outputs = [raw[0] for _, raw in self._memory.outputs(obs)] if is_recurrent else self._outputs(obs)
-        pairs = zip(self.agents, outputs, strict=True)
-        return np.stack([a.environment_action(a.greedy(x, _of(a, mask, i))) for i, (a, x) in enumerate(pairs)])
-
-    def set_policy_noise(self, noise: np.ndarray) -> None:
-        """Give the policies' noisy layers [N, S] numbers; a member with fewer than S has them first."""
-        for agent, values in zip(self.agents, noise, strict=True):
-            set_noise(agent.policy_module(), torch.from_numpy(values))
-
-    def explore(
-        self, obs: Any, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Exploring actions to store, [N, E, ...]; draws [N, E, ...] each."""
-        pairs = zip(self.agents, self._outputs(obs, noisy=True), strict=True)
-        return np.stack(
-            [a.explore(x, tuple(d[i] for d in draws), epsilon, _of(a, mask, i)) for i, (a, x) in enumerate(pairs)]
-        )
-
-    def release(self) -> None:
-        """Nothing was adopted."""
-
-
 Learner = FusedLearner | SequentialLearner
-
-
-class Memory:
-    """Hidden states of recurrent members while they play: [N_g, layers, E, units] of each group."""
-
-    def __init__(self, learner: Learner) -> None:
-        self.learner = learner
-        self.hidden: list[dict[str, Tensor] | None] = [None] * len(learner.groups)
-
-    def outputs(self, obs: Any) -> list[tuple[list[int], Tensor]]:
-        """As `learner.outputs`, one step further."""
-        found = []
-        for number, group in enumerate(self.learner.groups):
-            raw, _ = self.step(number, _rows(obs, group.members))
-            found.append((group.members, raw))
-        return found
-
-    def step(self, number: int, obs: Any) -> tuple[Tensor, Tensor]:
-        """(raw output, values) of one group [N_g, E, ...]."""
-        raw, value, self.hidden[number] = self.learner.recur(number, obs, self.of(number, obs))
-        return raw, value
-
-    def of(self, number: int, obs: Any) -> dict[str, Tensor]:
-        """The hidden states of a group; zeros where an episode has not begun yet."""
-        known = self.hidden[number]
-        if known is not None:
-            return known
-        group: Any = self.learner.groups[number]
-        members, lanes = next(leaves(obs)).shape[:2]
-        start = group.lead.get_initial_hidden_state(lanes).items()
-        return {key: part.expand(members, *part.shape).clone() for key, part in start}
-
-
-def _row(obs: Any, member: int) -> Any:
-    """Observations [E, ...] of one member, from those of all."""
-    return map_leaves(lambda x: x[member], obs)
-
-
-def _rows(obs: Any, members: list[int]) -> Any:
-    """Observations [N_g, E, ...] of some members, from those of all."""
-    return map_leaves(lambda x: x[members], obs)
-
-
-def _of(agent: RLAlgorithm, mask: np.ndarray | None, members: Any) -> np.ndarray | None:
-    """Masks of some members, as the outputs of their policies are laid out."""
-    return None if mask is None else agent.legal_choices(mask[members])
 
 
 def choose_learner(agents: Sequence[RLAlgorithm], wanted: str = "auto") -> tuple[type[Learner], str]:

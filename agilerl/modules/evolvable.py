@@ -115,12 +115,16 @@ class EvolvableModule(nn.Module):
 
     def clone(self) -> Self:
         """An independent copy: shares no storage, no generator, no probe inputs."""
-        memo: dict[int, Any] = {}
+        memo: dict[int, Any] = {id(module): module for module in self.not_owned()}
         for module in self.evolvable_modules():
             if module.probe_inputs is not None:
                 memo[id(module.probe_inputs)] = None
         twin: Self = copy_module(self, memo)
         return twin
+
+    def not_owned(self) -> Sequence[Any]:
+        """Objects that this module refers to and that its copies refer to as well."""
+        return ()
 
     # -- what reaches the sub-modules ----------------------------------------------------------------------------
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,26 +16,24 @@ from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.morph import Index
 from agilerl.modules.spec import DenseStack
+from agilerl.networks.as_data import AsData
 from agilerl.networks.config import checked_arguments, checked_config
-from agilerl.networks.encoders import ENCODERS, encoder_class, encoder_named, input_form, make_encoder
+from agilerl.networks.encoders import encoder_class, input_form, make_encoder
 from agilerl.networks.encoders import encoder_config as full_encoder_config
 from agilerl.networks.hidden_state import WithHiddenState
 from agilerl.networks.latent import LatentWidth
 from agilerl.networks.observations import InputForm, Preprocessor
 from agilerl.networks.parts import overrides
 from agilerl.networks.recurrence import module_parts, recurrent_parts, run_recurrent
-from agilerl.networks.spaces import space_from_json, space_to_json
 from agilerl.rng import Purpose, seeds
 
 HEAD_DEFAULTS: dict[str, Any] = {"hidden_size": [64]}
-# Options that are attributes of every network, whether its class takes them as arguments or not.
-OPTIONS: dict[str, Any] = {"normalize_images": True, "encoder_name": "encoder", "normalize_observations": False}
 LARGEST_INPUT = 10.0  # of normalised observations, in standard deviations
 
 __all__ = ["EvolvableNetwork", "checked_arguments", "checked_config"]
 
 
-class EvolvableNetwork(WithHiddenState, LatentWidth):
+class EvolvableNetwork(WithHiddenState, LatentWidth, AsData):
     """Encoder -> latent features -> head.
 
     Subclasses call `super().__init__` and then `build_head(num_outputs)`. Mutations: `add_latent_node`,
@@ -174,7 +171,12 @@ class EvolvableNetwork(WithHiddenState, LatentWidth):
 
     def extract_features(self, obs: Any) -> Tensor:
         """Latent features [..., latent_dim]; a recurrent encoder starts an episode (see `features_with_state`)."""
-        return self._encode(self.preprocess(obs))
+        return self._encode(self.preprocess(obs)) if self.lender is None else self.lent_features(obs)
+
+    def from_features(self, features: Tensor) -> Tensor:
+        """As `output`, from the features [..., latent_dim] of its observations."""
+        output: Tensor = self._head()(features)
+        return output
 
     def forward(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """Output of the head [..., O] for observations with any leading axes; one observation gives a batch of one.
@@ -189,14 +191,16 @@ class EvolvableNetwork(WithHiddenState, LatentWidth):
         if hidden_state is not None:
             self._recurrent_encoder()
             return self.combine(module_parts(self), self.preprocess(obs), hidden_state)
-        output: Tensor = self._head()(self.extract_features(obs))
-        return output
+        return self.from_features(self.extract_features(obs))
 
     def combine(self, parts: Mapping[str, Callable[[Tensor], Tensor]], *inputs: Any) -> Any:
-        """Of a recurrent network (output, next hidden state) from what runs its parts; see `run_recurrent`.
+        """The output from what runs the parts, of a network that is more than one stack.
 
-        Without a hidden state every row starts an episode, and the output alone is returned.
+        Of a recurrent network (output, next hidden state), see `run_recurrent`; without a hidden state every row starts
+        an episode, and the output alone is returned.
         """
+        if self.lender is not None:
+            return parts["head_net"](parts["encoder"](inputs[0]))
         encoder, x = self._recurrent_encoder(), inputs[0]
         if len(inputs) > 1:
             return run_recurrent(encoder, parts, *inputs)
@@ -206,6 +210,8 @@ class EvolvableNetwork(WithHiddenState, LatentWidth):
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
         """The dense stacks of which the network consists: one ("") of a feed-forward one; None where it is more."""
+        if self.lender is not None:
+            return self.head_alone()
         if isinstance(self.encoder, EvolvableLSTM):
             replaced = (
                 overrides(self, EvolvableNetwork, "output", "combine", "extract_features")
@@ -230,11 +236,16 @@ class EvolvableNetwork(WithHiddenState, LatentWidth):
     @torch.no_grad()
     def _probe_parts(self) -> None:
         x = self.probe_inputs
-        self.encoder.probe(x)
+        if self.lender is None:
+            self.encoder.probe(x)
         if "head_net" in self._modules:
-            features = None if x is None else self._encode(x)
+            features = None if x is None else self._head_inputs(self._encode(x))
             fits = features is not None and features.shape[-1] == self.head_net.num_inputs
             self.head_net.probe(features if fits else None)
+
+    def _head_inputs(self, features: Tensor) -> Tensor:
+        """What the head sees where it is probed, from features [B, latent_dim]."""
+        return features
 
     def after_child_mutation(self, key: str) -> None:
         """The head sees the encoder's new features."""
@@ -254,7 +265,8 @@ class EvolvableNetwork(WithHiddenState, LatentWidth):
         """
         head = self._modules.get("head_net")
         targets = head.preactivations() if isinstance(head, EvolvableMLP) else []
-        self.encoder.change_activation(activation, output=True)
+        if self.lender is None:  # else the lender has changed by itself
+            self.encoder.change_activation(activation, output=True)
         if isinstance(head, EvolvableMLP):
             head.probe(None)  # its inputs have changed: it is refitted below, from its first layer on
             head.change_activation(activation, output=output)
@@ -281,72 +293,3 @@ class EvolvableNetwork(WithHiddenState, LatentWidth):
         if len(set(ids)) != len(ids) or set(ids) != {id(p) for p in self.parameters()} or len(kinds) != 1:
             return None
         return DenseStack(encoder.layers + head.layers, parameters, encoder.buffers + head.buffers)
-
-    def get_init_dict(self) -> dict[str, Any]:
-        """Constructor arguments of this network as it is now."""
-        configs = {"encoder_config": self.encoder.net_config}
-        if "head_net" in self._modules:
-            configs["head_config"] = self.head_net.net_config
-        arguments = super().get_init_dict()
-        return arguments | {k: v for k, v in configs.items() if k in arguments}
-
-    def spec(self) -> dict[str, Any]:
-        """Architecture as JSON-able data; `from_spec` makes a network of it (with fresh weights)."""
-        data = self.get_init_dict()
-        for name in ("device", "random_seed", "encoder_cls"):
-            data.pop(name, None)
-        for name in ("observation_space", "action_space"):
-            data[name] = None if data.get(name) is None else space_to_json(data[name])
-        kind = type(self.encoder)
-        if kind is not EvolvableMLP:
-            known = ENCODERS.get(kind.__name__) is kind
-            data["encoder_cls"] = kind.__name__ if known else f"{kind.__module__}.{kind.__qualname__}"
-        for name, usual in OPTIONS.items():  # a subclass need not take them as arguments
-            data[name] = getattr(self, name)
-            if data[name] == usual:
-                del data[name]
-        return {"class": type(self).__name__, **data}
-
-    @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
-        """A network with the architecture of `spec`.
-
-        Args:
-            spec: what `spec()` returned, straight or through JSON.
-            arguments: `device`, `random_seed`, and `encoder_cls` where the encoder is a class of your own.
-        """
-        data = dict(spec)
-        if data.pop("class", cls.__name__) != cls.__name__:
-            raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
-        encoder = data.pop("encoder_cls", None)
-        if encoder is not None and "encoder_cls" not in arguments:
-            if encoder not in ENCODERS:
-                raise ConfigError(f"the encoder is a {encoder}: pass encoder_cls=")
-            arguments["encoder_cls"] = encoder_named(encoder)
-        for name in ("observation_space", "action_space"):
-            if data.get(name) is not None:
-                data[name] = space_from_json(data[name])
-            elif name in data:
-                del data[name]
-        taken = inspect.signature(cls).parameters
-        later = {name: data.pop(name) for name in OPTIONS if name in data and name not in taken}
-        network = cls(**{**data, **arguments})
-        for name, value in later.items():
-            setattr(network, name, value)
-        return network
-
-    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
-        """As `from_spec`, with this network's own encoder class where the spec names that one."""
-        kind = type(self.encoder)
-        own = spec.get("encoder_cls") == f"{kind.__module__}.{kind.__qualname__}"
-        return type(self).from_spec(spec, device=device, **({"encoder_cls": kind} if own else {}))
-
-    def describe(self) -> str:
-        """Short form for tables, e.g. "[64, 64] 64 [32]": encoder, latent width, head."""
-        return " ".join(str(part) for part in self._short())
-
-    def _short(self) -> Iterable[Any]:
-        yield self.encoder.short()
-        yield self.latent_dim
-        if "head_net" in self._modules:
-            yield self.head_net.hidden_size

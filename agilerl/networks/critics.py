@@ -71,6 +71,18 @@ class ContinuousQNetwork(EvolvableNetwork):
         )
         self.head_net.rng = self.rng
 
+    def _head_inputs(self, features: Tensor) -> Tensor:
+        """Features beside uniform actions, which a refit can tell apart; a network with its own encoder is not probed.
+
+        Actions of the policy would do worse: they follow from the features, and a refit would mix their weights.
+        """
+        if self.lender is None:
+            return features
+        low, high = getattr(self.lender, "raw_bounds", (-1.0, 1.0))
+        generator = torch.Generator().manual_seed(self.random_seed % 2**63)
+        numbers = torch.rand(len(features), self.num_actions, generator=generator)
+        return torch.cat((features, (low + (high - low) * numbers).to(features)), -1)
+
     def prepare_action(self, action: Any) -> Tensor:
         """Actions (numpy or torch) as head input [..., A] in the network's dtype."""
         like = next(self.parameters())
@@ -95,8 +107,15 @@ class ContinuousQNetwork(EvolvableNetwork):
 
     def output(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
         """Values [..., 1]; the actions may be of any form that `prepare_action` takes."""
+        if self.lender is not None:
+            return self.from_features(self.extract_features(obs), action)
         parts = {"encoder": self.encoder, "head_net": self.head_net}
         return self.combine(parts, self.preprocess(obs), self.prepare_action(action))
+
+    def from_features(self, features: Tensor, action: Any) -> Tensor:  # type: ignore[override]
+        """As `output`, from the features [..., latent_dim] of its observations."""
+        value: Tensor = self.head_net(torch.cat((features, self.prepare_action(action)), -1))
+        return value
 
     def forward(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
         """As `output`."""
@@ -104,6 +123,8 @@ class ContinuousQNetwork(EvolvableNetwork):
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
         """The stacks that `combine` joins; None where one is no plain stack."""
+        if self.lender is not None:
+            return self.head_alone()
         if overrides(self, ContinuousQNetwork, "output"):
             return None
         return dense_stacks(self, {"encoder": self.encoder, "head_net": self.head_net})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,19 +10,19 @@ import numpy as np
 from agilerl.modules.base import EvolvableModule, MutationType, Refused, first, mutation
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.morph import Index, grown, prefixed, without
+from agilerl.networks.borrowed import BorrowedEncoder
 
 LATENT_STEPS = (8, 16, 32)
 
 
-class LatentWidth(EvolvableModule):
+class LatentWidth(BorrowedEncoder):
     """What `EvolvableNetwork` does about its latent features; encoder and head are made by the subclass."""
 
     encoder: Any
-    head_net: EvolvableMLP
-    latent_dim: int
     min_latent_dim: int
     max_latent_dim: int
     _latent_index: Index | None
+    last_latent_index: Index | None = None  # where the latent features came from when their width last changed
 
     def _head(self) -> EvolvableMLP:
         raise NotImplementedError
@@ -74,15 +75,33 @@ class LatentWidth(EvolvableModule):
         index, self._latent_index = self._latent_index, None
         if index is None:
             return
+        self.last_latent_index = index
+        self._carry_latent(index, lambda: self.encoder.resize_outputs(index))
+        self.last_transfer |= prefixed("encoder", self.encoder.last_transfer)
+
+    def follow_lender(self, lender: Any) -> None:
+        """Read `lender` from now on, a mutated copy of the lender so far; a changed latent width reaches the head.
+
+        Growth keeps the function: the head's weights of new features are zero. After a removal the head's first layer
+        is refitted, where there are probe inputs.
+        """
+        self.last_transfer, self.last_refit = {}, False
+        if lender.latent_dim == self.latent_dim:
+            self.borrow_encoder(lender)
+        else:
+            self._carry_latent(lender.last_latent_index, lambda: self.borrow_encoder(lender))
+
+    def _carry_latent(self, index: Index, change_encoder: Callable[[], None]) -> None:
+        """Change the latent width, in the encoder by `change_encoder` and in the head."""
         head, before = self._head(), None
         exact = bool((index >= 0).sum() == self.latent_dim) and not self.encoder.output_layernorm
         if self.fresh == "preserve" and head.probe_inputs is not None and not exact:
             before = head.preactivation(0, head.probe_inputs)
         others = np.arange(self.latent_dim, head.num_inputs, dtype=np.int64)  # e.g. actions beside the features
-        self.encoder.resize_outputs(index)
+        change_encoder()
         head.resize_inputs(np.concatenate([index, others]))
         self.latent_dim = len(index)
-        self.last_transfer = prefixed("encoder", self.encoder.last_transfer) | prefixed("head_net", head.last_transfer)
+        self.last_transfer = prefixed("head_net", head.last_transfer)
         self.last_refit = before is not None
         if self.probe_inputs is not None:
             self._probe_parts()

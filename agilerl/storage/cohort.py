@@ -15,56 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.modules.activations import ACTIVATIONS
-from agilerl.modules.spec import DenseLayer, DenseStack
+from agilerl.modules.spec import DenseLayer
+from agilerl.storage.bindings import MemberBinding, NetworkBinding, OptimizerBinding
 from agilerl.storage.kernels import LayerViews, NoiseViews
-from agilerl.storage.optim import RULES, Columns, OptimizerRule
+from agilerl.storage.optim import RULES, Columns
 
-
-@dataclass(frozen=True)
-class NetworkBinding:
-    """One evaluation network of a member, with the target network that shadows it (None without)."""
-
-    name: str
-    stack: DenseStack
-    target: DenseStack | None = None
-
-
-@dataclass(frozen=True)
-class OptimizerBinding:
-    """One optimiser of a member: the live torch optimiser, the rule that repeats it, the networks it moves."""
-
-    name: str
-    networks: tuple[str, ...]
-    rule: OptimizerRule
-    optimizer: torch.optim.Optimizer
-
-
-@dataclass(frozen=True)
-class MemberBinding:
-    """Everything of a member that lives in rows. `networks` are in column order: each optimiser's lie side by side."""
-
-    networks: tuple[NetworkBinding, ...]
-    optimizers: tuple[OptimizerBinding, ...]
-
-    def signature(self) -> tuple[object, ...]:
-        """Members of equal signature can share rows: names, depth, activations, normalisation, targets, optimisers."""
-        names = tuple(n.name for n in self.networks)
-        return names, tuple((o.name, o.networks) for o in self.optimizers), self.shape()
-
-    def shape(self) -> tuple[object, ...]:
-        """The signature without names."""
-        shape = tuple(
-            (
-                n.target is not None,
-                n.stack.layers[0].in_features,
-                n.stack.layers[-1].out_features,
-                *tuple((layer.activation, layer.layer_norm, layer.noisy) for layer in n.stack.layers),
-            )
-            for n in self.networks
-        )
-        first = self.networks[0].stack.parameters[0][0]
-        rules = tuple((len(o.networks), o.rule) for o in self.optimizers)
-        return shape, rules, first.dtype, str(first.device)
+__all__ = ["Cohort", "MemberBinding", "NetworkBinding", "OptimizerBinding", "Rows"]
 
 
 class Rows(Enum):

@@ -3,108 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from agilerl.modules.spec import DenseStack
 from agilerl.storage.clusters import Cluster, clusters_of
-from agilerl.storage.cohort import Cohort, MemberBinding, Rows
-from agilerl.storage.kernels import Saved, mlp_backward, mlp_forward
+from agilerl.storage.cohort import Cohort, MemberBinding
+from agilerl.storage.kernels import mlp_backward, mlp_forward
 from agilerl.storage.optim import Columns, OptimizerRule, clip_rows, step_live
+from agilerl.storage.units import WHOLE, DenseFunction, Network, RowsPass, Unit, column_name, dense_parts
 
-Network = Callable[..., Tensor]
-WHOLE = ""  # the part of a network that is one stack
-STEPPED = "hh_"  # how the names of recurrences begin: see `networks.recurrence`
-
-
-def dense_parts(network: Any) -> dict[str, DenseStack] | None:
-    """The dense stacks of which a network consists, by name; None where it is anything else.
-
-    A network that is one stack (`dense_stack()`) has one part. Any other offers `dense_parts()` and
-    `combine(parts, *inputs)`: its output from the functions of its parts, the same whatever runs them.
-    """
-    if callable(getattr(network, "dense_parts", None)):
-        parts: dict[str, DenseStack] | None = network.dense_parts()
-        return parts
-    stack = network.dense_stack()
-    return None if stack is None else {WHOLE: stack}
-
-
-def column_name(network: str, part: str) -> str:
-    """Name of a part's columns."""
-    return f"{network}/{part}" if part else network
-
-
-@dataclass(slots=True)
-class RowsPass:
-    """A forward pass whose gradient is still to come.
-
-    Attributes:
-        value: [N, B, out], a constant to autograd; [K·N, B, out] of an ensemble.
-        unit, part: what ran.
-        saved: what its backward needs.
-    """
-
-    value: Tensor
-    unit: _Unit
-    part: str
-    saved: list[Saved]
-
-
-class _DenseFunction(torch.autograd.Function):
-    """Joins the closed-form kernels to autograd. Parameter gradients go straight into the gradient rows."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, x: Tensor, engine: RowsEngine, unit: _Unit, part: str, own: bool) -> Tensor:
-        ctx.engine, ctx.ran, ctx.parameters = engine, unit.run(part, x), own
-        output: Tensor = ctx.ran.value
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, None, None, None, None]:
-        of_input = ctx.engine.backward(ctx.ran, grads[0], parameters=ctx.parameters, inputs=ctx.needs_input_grad[1])
-        return None, of_input, None, None, None, None
-
-
-class _Unit:
-    """Networks that run in one pass: one network of every member, or K alike ones, as K·N rows of one cohort.
-
-    Args:
-        cohort, rows: where they are. names: the networks, [K]. columns: the name of each part's columns, by part.
-        network: one of them, which says how parts combine.
-    """
-
-    def __init__(self, cohort: Cohort, rows: slice, names: tuple[str, ...], columns: dict[str, str], network: Any):
-        self.cohort, self.rows, self.names, self.columns, self.network = cohort, rows, names, columns, network
-        self.value = {part: cohort.layers(name, rows) for part, name in columns.items()}
-        shadowed = {part: name for part, name in columns.items() if cohort.has_target(name)}
-        self.target = {part: cohort.layers(name, rows, Rows.TARGET) for part, name in shadowed.items()}
-        whole = cohort.value_and_target is not None and rows == slice(0, len(cohort.members))
-        self.both = {part: cohort.layers(name, rows, Rows.BOTH) for part, name in shadowed.items()} if whole else {}
-        spans = {part: cohort.span(name) for part, name in columns.items()}
-        start, end = min(s.start for s in spans.values()), max(s.stop for s in spans.values())
-        self.all_grad = cohort.grad[rows, start:end]  # the parts of one network lie side by side
-        self.grad = {part: cohort.grad[rows, span] for part, span in spans.items()}
-        self.pairs = [(cohort.target[rows, spans[part]], cohort.value[rows, spans[part]]) for part in shadowed]
-
-    def is_stepped(self, part: str) -> bool:
-        """Whether a part is the recurrence of a cell, one plain layer that runs once for every step of a sequence."""
-        return part.startswith(STEPPED)
-
-    def run(self, part: str, x: Tensor) -> RowsPass:
-        value, saved = mlp_forward(self.value[part], x, save=True)
-        return RowsPass(value, self, part, saved)
-
-    def program(self, run: Callable[[str], Network]) -> Network:
-        """The network as a function of its inputs, given what runs one part."""
-        if tuple(self.columns) == (WHOLE,):
-            return run(WHOLE)
-        functions = {part: run(part) for part in self.columns}
-        combine = self.network.combine
-        return lambda *inputs: combine(functions, *inputs)
+__all__ = ["RowsEngine", "column_name", "dense_parts"]
 
 
 class RowsEngine:
@@ -132,8 +42,8 @@ class RowsEngine:
         self.hp: Mapping[str, Tensor] = {}
         self._learning_rates = learning_rates
         self.cohorts: list[Cohort] = []
-        self._units: dict[tuple[str, ...], _Unit] = {}
-        self._steps: dict[tuple[str, ...], tuple[Columns, OptimizerRule, list[_Unit]]] = {}
+        self._units: dict[tuple[str, ...], Unit] = {}
+        self._steps: dict[tuple[str, ...], tuple[Columns, OptimizerRule, list[Unit]]] = {}
         for cluster in clusters_of(members):
             cohort = Cohort(cluster.bindings)
             self.cohorts.append(cohort)
@@ -159,7 +69,7 @@ class RowsEngine:
                 names = tuple(own[position] for own in chosen)
                 columns = {part: column_name(first, part) for part in dense_parts(networks[first]) or ()}
                 if names not in self._units:
-                    self._units[names] = _Unit(cohort, rows, names, columns, networks[names[0]])
+                    self._units[names] = Unit(cohort, rows, names, columns, networks[names[0]])
                 units.append(self._units[names])
             optimizers = tuple(cluster.optimizers[i] for i in (rungs if k is None else (k,)))
             if optimizers not in self._steps:
@@ -174,16 +84,30 @@ class RowsEngine:
 
     def network(self, name: str) -> Network:
         """The evaluation network, differentiable in its parameters and inputs."""
-        return self._differentiable(self._units[(name,)], True)
+        unit = self._units[(name,)]
+        return self._reading(unit, self._differentiable(unit, True))
 
     def through(self, name: str) -> Network:
         """The evaluation network with its parameters as constants: differentiable in its inputs alone."""
-        return self._differentiable(self._units[(name,)], False)
+        unit = self._units[(name,)]
+        return self._reading(unit, self._differentiable(unit, False))
 
-    def _differentiable(self, unit: _Unit, parameters: bool) -> Network:
+    def _reading(self, unit: Unit, run: Network, target: bool = False) -> Network:
+        """`run` as a function of observations, where the unit reads features of another network.
+
+        With `target` those of that network's target, where it has one.
+        """
+        if unit.reads is None:
+            return run
+        name, depth = unit.reads
+        lender = self._units[(name,)]
+        layers = (lender.target if target and lender.target else lender.value)[WHOLE][:depth]
+        return lambda obs, *rest: run(mlp_forward(layers, obs, save=False)[0], *rest)
+
+    def _differentiable(self, unit: Unit, parameters: bool) -> Network:
         def of_part(part: str) -> Network:
             def run(x: Tensor) -> Tensor:
-                output: Tensor = _DenseFunction.apply(  # type: ignore[no-untyped-call]
+                output: Tensor = DenseFunction.apply(  # type: ignore[no-untyped-call]
                     self._anchor, x, self, unit, part, parameters
                 )
                 return output
@@ -195,17 +119,22 @@ class RowsEngine:
     def frozen(self, name: str, noisy: bool = True) -> Network:
         """The evaluation network as a constant; without the noise of noisy layers if not `noisy`."""
         unit = self._units[(name,)]
-        return unit.program(lambda part: lambda x: mlp_forward(unit.value[part], x, False, noisy)[0])
+        return self._reading(
+            unit, unit.program(lambda part: lambda x: mlp_forward(unit.value[part], x, False, noisy)[0])
+        )
 
     def target(self, name: str) -> Network:
         """The target network of `name`, as a constant."""
         unit = self._units[(name,)]
+        return self._reading(unit, self._target(unit), target=True)
+
+    def _target(self, unit: Unit) -> Network:
         return unit.program(lambda part: lambda x: mlp_forward(unit.target[part], x, save=False)[0])
 
     def frozen_and_target(self, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
         """Both, as one pass of twice as many members where their rows lie together."""
         unit = self._units[(name,)]
-        if not unit.both:
+        if not unit.both or unit.reads is not None:
             value, target = self.frozen(name), self.target(name)
             return lambda *inputs: (value(*inputs), target(*inputs))
         program = unit.program(lambda part: lambda x: mlp_forward(unit.both[part], x, save=False)[0])
@@ -223,14 +152,14 @@ class RowsEngine:
 
     def targets(self, names: tuple[str, ...]) -> Network:
         """Their target networks, as constants: [K, N, B, out]."""
-        return self._ensemble(
-            names,
-            self.target,
-            lambda unit: unit.program(lambda part: lambda x: mlp_forward(unit.target[part], x, save=False)[0]),
-        )
+        return self._ensemble(names, self.target, self._target, target=True)
 
     def _ensemble(
-        self, names: tuple[str, ...], single: Callable[[str], Network], joint: Callable[[_Unit], Network]
+        self,
+        names: tuple[str, ...],
+        single: Callable[[str], Network],
+        joint: Callable[[Unit], Network],
+        target: bool = False,
     ) -> Network:
         unit = self._units.get(names)
         if unit is None:
@@ -242,7 +171,7 @@ class RowsEngine:
             output = program(*(torch.cat([x] * len(names)) for x in inputs))
             return output.view(len(names), self.count, *output.shape[1:])
 
-        return run
+        return self._reading(unit, run, target)
 
     def forward(self, name: str, x: Tensor) -> RowsPass:
         """One pass through the evaluation network for a loss that knows its own gradient; see `descend`."""
@@ -277,7 +206,7 @@ class RowsEngine:
             self._written |= {(name, part) for name in names}
         self._pending.clear()
 
-    def _clear(self, unit: _Unit, part: str) -> None:
+    def _clear(self, unit: Unit, part: str) -> None:
         """Zero the gradients of those networks of a unit that nothing has reached since the last step."""
         for k, name in enumerate(unit.names):
             if (name, part) not in self._written:

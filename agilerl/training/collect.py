@@ -185,7 +185,8 @@ class Generation:
                 self.tallies[member].updates += schedule.count
             found = [result.priorities for result in results if result.priorities is not None]
             if self.memory.prioritized and found:
-                values = torch.stack(found).double().cpu().numpy()  # [updates, N_g, B]
+                values = torch.stack(found).double().cpu().numpy()  # [updates, N_g, B], or 2B: see `_learns_from_both`
+                values = values.reshape(*values.shape[:2], -1, max(sizes)).sum(2)
                 for row, (member, size) in enumerate(zip(members, sizes, strict=True)):
                     errors[member] = indices[:, row, :size], values[:, row, :size]
             total = self._loss[group]
@@ -223,9 +224,12 @@ class Generation:
     ) -> list[TransitionBatch]:
         """Batches [N_g, B, ...] from rows `indices` [updates, N_g, B]; beyond a member's own size the weight is 0."""
         count = len(indices)
-        rows = self.memory.gather(indices)
+        gammas = [self.agents[i].update_hyperparameters().get("gamma") for i in members]
+        both = self._learns_from_both(members)
+        rows = self.memory.gather_both(indices, gammas) if both else self.memory.gather(indices)
         like = next(iter(self.agents[members[0]].policy_module().parameters()))
         weight = self._weights(members, sizes, indices, index, like)
+        weight = [torch.cat((part, part), -1) for part in weight] if both else weight
         reward, done = (x.to(like.device, like.dtype) for x in (rows["reward"], rows["done"]))
         stacked: dict[str, Any] = {
             "obs": self.learner.prepare(group, rows["obs"]),
@@ -234,7 +238,6 @@ class Generation:
             "next_obs": self.learner.prepare(group, rows["next_obs"]),
             "done": done,
         }
-        gammas = [self.agents[i].update_hyperparameters().get("gamma") for i in members]
         if "discount" in rows:  # of n-step transitions
             stacked["discount"] = rows["discount"].to(like.device, like.dtype)
         elif None not in gammas:  # for all updates at once
@@ -257,6 +260,11 @@ class Generation:
             )
             for k in range(count)
         ]
+
+    def _learns_from_both(self, members: list[int]) -> bool:
+        """Whether these members learn from each row as a one-step and as an n-step transition, together."""
+        wanted = getattr(self.agents[members[0]], "combined_reward", False)
+        return bool(wanted) and self.memory.n_step_memory is not None
 
     def _draw_noise(self, members: list[int], sizes: list[int], count: int, like: Tensor) -> dict[str, Tensor]:
         """What the updates need of random numbers, name -> [count, N_g, K, ...], each member from its own stream."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.envs.protocol import StepBatch
 from agilerl.envs.step import final_action_mask
 from agilerl.errors import ConfigError
+from agilerl.tree import concatenate
 
 
 class SharedReplay:
@@ -91,6 +93,18 @@ class SharedReplay:
         """Those rows as they are learned from."""
         rows: dict[str, Any] = (self.memory if self.n_step_memory is None else self.n_step_memory).gather(indices)
         return rows
+
+    def gather_both(self, indices: np.ndarray, gammas: list[float]) -> dict[str, Any]:
+        """The one-step transitions of those rows, then what `gather` gives: [updates, N, 2B] for indices [.., B].
+
+        Args:
+            gammas: [N] the members' discounts per step, for the one-step transitions.
+        """
+        first, later = self.memory.gather(indices), self.gather(indices)
+        gamma = torch.tensor(gammas, dtype=torch.float64, device=first["done"].device).unsqueeze(1)
+        first["discount"] = gamma * (1 - first["done"])
+        joined: dict[str, Any] = concatenate([{name: rows[name] for name in later} for rows in (first, later)], 2)
+        return joined
 
     def weights(self, indices: np.ndarray, beta: float) -> np.ndarray:
         """Importance weights of rows drawn by priority."""

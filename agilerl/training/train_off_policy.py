@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agilerl.components.replay_buffer import MultiStepReplayBuffer
-from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.errors import ConfigError
 from agilerl.telemetry.record import Sink
 from agilerl.training.off_policy import OffPolicySource
 from agilerl.training.options import OffPolicyOptions
@@ -118,10 +118,10 @@ def train_off_policy(
         resume=resume,
     )
     _check_replay(n_step, per, n_step_memory, memory)
-    if any(getattr(agent, "combined_reward", False) for agent in request.population):
-        raise NotAvailableYetError(
-            "train_off_policy learns from n-step transitions alone; combined_reward=True is carried out by "
-            "RainbowDQN.learn(experiences, n_experiences) in a loop of your own. fix: combined_reward=False."
+    if n_step_memory is None and any(getattr(agent, "combined_reward", False) for agent in request.population):
+        raise ConfigError(
+            "combined_reward=True learns from one-step and n-step transitions together, and there are not both. fix: "
+            "n_step=True, n_step_memory=MultiStepReplayBuffer(...) beside the memory; or combined_reward=False."
         )
     check_population(request.population, algo, memory)
     request.check(swap_channels, accelerator, checkpoint, checkpoint_path)

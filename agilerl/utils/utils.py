@@ -78,6 +78,10 @@ def create_population(
         num_envs: environments of the vector the agents will act in.
         device: where networks live.
         algo_kwargs: further constructor arguments.
+
+    Of DDPG and TD3 the critics share the policy's encoder, as published, where no network is given and neither
+    INIT_HP nor `algo_kwargs` say otherwise (`SHARE_ENCODERS`).
+
         state_dim, action_dim, one_hot: the old way to give the spaces.
         seed: of weights and exploration; None follows `torch.initial_seed()`.
 
@@ -107,7 +111,11 @@ def create_population(
     accepted = set(inspect.signature(cls.__init__).parameters)
     # Published defaults of this function that are not those of the classes.
     defaults = {"vect_noise_dim": num_envs, "num_envs": num_envs, "v_min": -100.0, "v_max": 100.0}
-    arguments = {k: v for k, v in defaults.items() if k in accepted} | constructor_arguments(INIT_HP, accepted)
+    # Encoders of networks that were given are not given up unless somebody asks for it.
+    shares: bool = getattr(cls, "shares_in_populations", False)
+    defaults["share_encoders"] = shares and actor_network is None and critic_network is None
+    usual = {k: v for k, v in defaults.items() if k in accepted and k not in (algo_kwargs or {})}
+    arguments = usual | constructor_arguments(INIT_HP, accepted)
     if actor_network is not None:
         arguments["actor_network"] = actor_network
     if critic_network is not None:

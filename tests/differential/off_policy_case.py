@@ -134,6 +134,23 @@ def train_alone(agents: list[Any], made: list[TransitionBatch]) -> None:
             agent.learn_batch(of_member(batch, member))
 
 
+def critic_of(agent: Any, name: str) -> Any:
+    """The critic as a function of observations (and actions); with a shared encoder written out.
+
+    Then it is its head on the features of the policy's encoder, of the target policy's for a target where there is one,
+    and no gradient goes from it into that encoder.
+    """
+    critic = getattr(agent, name)
+    if not agent.share_encoders:
+        return critic
+    lender = getattr(agent, "actor_target", agent.actor) if "target" in name else agent.actor
+
+    def run(obs: Tensor, *action: Tensor) -> Tensor:
+        return critic.head_net(torch.cat((lender.encoder(obs).detach(), *action), -1))
+
+    return run
+
+
 def assert_all_paths_agree(
     agents: list[Any], made: list[TransitionBatch], reference: Callable[[Any, list[TransitionBatch]], None], groups: int
 ) -> list[dict[int, Any]]:

@@ -13,6 +13,7 @@ from off_policy_case import (
     SIZES,
     assert_all_paths_agree,
     batches,
+    critic_of,
     net_config,
     population,
     train_fused,
@@ -48,8 +49,10 @@ def sample(raw: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def plain(agent: SAC, made: list[TransitionBatch]) -> None:
-    critics, targets = (agent.critic_1, agent.critic_2), (agent.critic_target_1, agent.critic_target_2)
-    adams = [torch.optim.Adam(c.parameters(), lr=agent.lr_critic) for c in critics]
+    networks, shadows = (agent.critic_1, agent.critic_2), (agent.critic_target_1, agent.critic_target_2)
+    critics = [critic_of(agent, f"critic_{k}") for k in (1, 2)]
+    targets = [critic_of(agent, f"critic_target_{k}") for k in (1, 2)]
+    adams = [torch.optim.Adam(c.parameters(), lr=agent.lr_critic) for c in networks]
     actor_adam = torch.optim.Adam(agent.actor.parameters(), lr=agent.lr_actor)
     log_alpha = agent.temperature.bias
     alpha_adam = torch.optim.Adam([log_alpha], lr=agent.lr_alpha)
@@ -88,14 +91,15 @@ def plain(agent: SAC, made: list[TransitionBatch]) -> None:
             (log_alpha.exp() * (entropy.detach() - agent.target_entropy)).mean().backward()
             alpha_adam.step()
         with torch.no_grad():
-            for critic, target in zip(critics, targets, strict=True):
+            for critic, target in zip(networks, shadows, strict=True):
                 for p, q in zip(critic.parameters(), target.parameters(), strict=True):
                     q.copy_(agent.tau * p + (1 - agent.tau) * q)
 
 
+@pytest.mark.parametrize("share", [False, True], ids=["separate", "shared"])
 @pytest.mark.parametrize("space", [BOX, CHOICE], ids=["continuous", "discrete"])
-def test_sac_is_the_same_on_every_path(space: Any) -> None:
-    agents = population(lambda i: make(i, space=space))
+def test_sac_is_the_same_on_every_path(space: Any, share: bool) -> None:
+    agents = population(lambda i: make(i, space=space, share_encoders=share))
     noise = ("action", "next_action") if space is BOX else ()
     assert_all_paths_agree(agents, batches(space, noise), plain, groups=1)
     temperatures = [a.alpha for a in agents]

@@ -51,6 +51,10 @@ CASES = [
     ("TD3", "nested", BOX),
     ("DDPG", "discrete", BOX),
     ("DDPG", "vector", BOX),
+    ("DDPG shared", "image", BOX),
+    ("TD3 shared", "vector", BOX),
+    ("SAC shared", "nested", CHOICE),
+    ("SAC shared", "vector", BOX),
 ]
 LIMITS: dict[str, tuple[float, float]] = {"batch_size": (4, 16), "gamma": (0.8, 0.999)}
 GROWTH = ("add_node", "add_channel", "add_latent_node")
@@ -58,11 +62,13 @@ GROWTH = ("add_node", "add_channel", "add_latent_node")
 
 def founder(algo: str, name: str, actions: gym.Space[Any]) -> Any:
     space, encoder = ENCODERS[name]
+    algo, _, shared = algo.partition(" ")
     rate = "lr" if algo in ("DQN", "RainbowDQN") else "lr_actor"
     config = HyperparameterConfig(**{rate: RLParameter(1e-4, 1e-2), "gamma": RLParameter(*LIMITS["gamma"]),
                                      "batch_size": RLParameter(4, 16, dtype=int)})  # fmt: skip
     net = {"encoder_config": encoder, "head_config": MLP, "latent_dim": 16, "max_latent_dim": 48}
-    hp = {"BATCH_SIZE": 8, "LR": 1e-3, "LR_ACTOR": 1e-3, "NUM_ATOMS": 7, "POLICY_FREQ": 1}
+    hp = {"BATCH_SIZE": 8, "LR": 1e-3, "LR_ACTOR": 1e-3, "NUM_ATOMS": 7, "POLICY_FREQ": 1,
+          "SHARE_ENCODERS": bool(shared)}  # fmt: skip
     known = {k: v for k, v in hp.items() if k not in (("LR",) if rate == "lr_actor" else ("LR_ACTOR",))}
     (agent,) = create_population(algo, net, known, space, actions, config, seed=5)
     return agent
@@ -122,6 +128,19 @@ def check_limits(agent: Any) -> None:
                 assert module.min_latent_dim <= module.latent_dim <= module.max_latent_dim
 
 
+def check_sharing(agent: Any) -> None:
+    """Every parameter has one optimiser at most; a network without an encoder reads the present one of its lender."""
+    optimizers = [getattr(agent, entry.name) for entry in agent.registry.optimizers]
+    moved = [id(p) for o in optimizers for group in o.optimizer.param_groups for p in group["params"]]
+    assert len(set(moved)) == len(moved)
+    networks = agent.evolvable_attributes(networks_only=True)
+    assert set(moved) == {id(p) for network in networks.values() for p in network.parameters() if p.requires_grad}
+    for name, lender in agent.registry.lenders.items():
+        assert networks[name].lender is networks[lender]
+        assert networks[name].latent_dim == networks[lender].latent_dim
+        assert not any(key.startswith("encoder") for key in networks[name].state_dict())
+
+
 def check_finite(agent: Any, obs: Any) -> None:
     for network in agent.evolvable_attributes(networks_only=True).values():
         assert all(bool(torch.isfinite(p).all()) for p in network.parameters())
@@ -174,6 +193,7 @@ def cycle(cases: list[tuple[str, str, Any]], cycles: int, seed: int) -> Counter[
         paths[record.path.split(".")[-1] or record.kind] += 1
         check_moments(agent, before, record)
         check_limits(agent)
+        check_sharing(agent)
         check_finite(agent, observed[which])
         if number % 4 == 0:
             check_round_trip(agent, observed[which])

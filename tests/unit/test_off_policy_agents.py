@@ -15,7 +15,7 @@ from torch import Tensor
 from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN, find_algorithm
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, ShapeError
+from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.learners.fused import choose_learner
@@ -331,9 +331,7 @@ def test_bad_values_are_refused_by_name(cls: Any, space: Any, options: dict[str,
 
 
 @pytest.mark.parametrize(("cls", "space"), KINDS[:4], ids=IDS[:4])
-def test_shared_encoders_and_foreign_networks_are_refused(cls: Any, space: Any) -> None:
-    with pytest.raises(NotAvailableYetError, match=r"share_encoders=True.*fix: share_encoders=False"):
-        agent(cls, space, share_encoders=True)
+def test_foreign_networks_are_refused(cls: Any, space: Any) -> None:
     with pytest.raises(TypeError, match="'actor_network' must be an EvolvableModule; got str"):
         agent(cls, space, actor_network="mlp")
 

@@ -16,7 +16,7 @@ from agilerl.components.replay_buffer import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
-from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.errors import ConfigError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.training.train_off_policy import train_off_policy
@@ -123,9 +123,57 @@ def test_memories_that_do_not_fit_what_is_asked_are_refused(memory: Any, argumen
         train(memory, **arguments)
 
 
-def test_combined_rewards_are_refused_in_the_loop_by_name() -> None:
+def rainbow(learner: str, **options: Any) -> tuple[list[RainbowDQN], PrioritizedReplayBuffer]:
+    """Two members that learned from prioritised n-step replay, in float64, and their memory."""
+    env = make_vect_envs("CartPole-v1", num_envs=4)
+    pop = RainbowDQN.population(
+        2, env.single_observation_space, env.single_action_space, seed=3, batch_size=16, learn_step=2, num_atoms=5,
+        v_min=-10, v_max=10, net_config={"latent_dim": 16, "encoder_config": {"hidden_size": [16]}}, **options,
+    )  # fmt: skip
+    for agent, size, gamma in zip(pop, (16, 24), (0.9, 0.95), strict=True):
+        agent.batch_size, agent.gamma = size, gamma
+        agent.actor.double()
+        agent.actor_target.double()
+    memory = PrioritizedReplayBuffer(SIZE)
+    train_off_policy(
+        env, "CartPole-v1", pop=pop, memory=memory, n_step_memory=MultiStepReplayBuffer(SIZE, 3, 0.99), per=True,
+        n_step=True, max_steps=160, evo_steps=160, learning_delay=64, verbose=False, seed=1, learner=learner,
+    )  # fmt: skip
+    return pop, memory
+
+
+def test_combined_rewards_learn_from_each_row_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    update = RainbowDQN.update
+    monkeypatch.setattr(RainbowDQN, "update", lambda self, engine, b: seen.append(b) or update(self, engine, b))
+    written: list[tuple[Any, Any]] = []
+    move = PrioritizedReplayBuffer.update_priorities
+    monkeypatch.setattr(
+        PrioritizedReplayBuffer, "update_priorities", lambda self, i, p: written.append((i, p)) or move(self, i, p)
+    )
+    rainbow("fused", combined_reward=True, noisy=False)
+    assert seen
+    for batch in seen:
+        assert batch.reward.shape == (2, 48), "one-step transitions, then n-step ones, of the widest member"
+        for name in ("obs", "action", "weight"):
+            first, later = getattr(batch, name).split(24, 1)
+            assert torch.equal(first, later)
+        gamma = torch.tensor([[0.9], [0.95]], dtype=torch.float64)
+        torch.testing.assert_close(batch.discount[:, :24], gamma * (1 - batch.done[:, :24]))
+        assert set(batch.reward[:, :24].unique().tolist()) == {1.0}
+    assert max(float(batch.reward[:, 24:].max()) for batch in seen) == pytest.approx(1 + 0.99 + 0.99**2)
+    assert {p.shape[-1] for _, p in written} == {16, 24}, "one priority a row: the sum of both errors"
+
+
+def test_combined_rewards_are_the_same_on_both_learners_and_matter() -> None:
+    (one, _), (other, _) = (rainbow(name, combined_reward=True) for name in ("fused", "sequential"))
+    torch.testing.assert_close(weights(one), weights(other), rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(weights(one), weights(rainbow("fused")[0]))
+
+
+def test_combined_rewards_need_both_kinds_of_transition() -> None:
     env = make_vect_envs("CartPole-v1", num_envs=2)
     agent = RainbowDQN(env.single_observation_space, env.single_action_space, combined_reward=True, seed=0)
-    with pytest.raises(NotAvailableYetError, match="combined_reward"):
+    with pytest.raises(ConfigError, match=r"combined_reward=True learns from one-step and n-step.*fix: n_step=True"):
         train_off_policy(env, "CartPole-v1", pop=[agent], memory=ReplayBuffer(10), verbose=False)
     assert agent.steps == [0]

@@ -58,6 +58,7 @@ class Persistent(Registered):
                 _clone_optimizer(value, twin) if isinstance(value, OptimizerWrapper) else copy_value(value, memo)
             )
         twin.__dict__["_constructor_arguments"] = dict(self._constructor_arguments)
+        twin.link_encoders()
         if index is not None:
             twin.index = index
         return twin
@@ -156,6 +157,7 @@ class Persistent(Registered):
             network.load_state_dict(saved["weights"])
             network.requires_grad_(any(p.requires_grad for p in before.parameters())).train(before.training)
             object.__setattr__(self, name, network)
+        self.link_encoders()
         if not self.hp_config:
             self.registry.hp_config = HyperparameterConfig(
                 **{name: _parameter(limits) for name, limits in state.get("hp_config", {}).items()}

@@ -25,7 +25,8 @@ class Registered:
     """An object that knows which of its attributes are networks, optimisers and learning rates.
 
     Assigning does the registering: an `OptimizerWrapper` is asked which networks it moves, a new learning rate reaches
-    its optimiser, and a network that replaces another one starts without moments.
+    its optimiser, and a network that replaces another one starts without moments. What replaces a network that shares
+    an encoder must have one of the same architecture (KeyError), and gives it up.
     """
 
     _constructor_arguments: dict[str, Any]
@@ -43,10 +44,13 @@ class Registered:
 
     def __setattr__(self, name: str, value: Any) -> None:
         before = self.__dict__.get(name)
+        if name in self.registry.lenders:
+            self._check_reader(name, value)
         object.__setattr__(self, name, value)
         if isinstance(value, OptimizerWrapper):
             self._register_optimizer(name, value)
         elif isinstance(value, nn.Module) and before is not None and before is not value:
+            self.link_encoders()  # first: what an optimiser moves is settled by it
             for config in self.registry.optimizers:
                 getattr(self, config.name).forget(name, value)
         elif _is_number(value):
@@ -99,6 +103,22 @@ class Registered:
                 raise AttributeError(f"register_network_group: {type(self).__name__} has no attribute {network!r}")
             return network
         return self._name_of(network, "register_network_group")
+
+    def _check_reader(self, name: str, network: Any) -> None:
+        """Raise where `network` cannot take the place of one that shares the encoder of another."""
+        lender = self.registry.lenders[name]
+        if not hasattr(network, "check_same_encoder"):
+            raise RegistryError(
+                f"{type(self).__name__}.{name} reads the features of {lender}; a {type(network).__name__} cannot. "
+                "fix: an EvolvableNetwork, or an agent with share_encoders=False."
+            )
+        if network.lender is None:
+            network.check_same_encoder(getattr(self, lender))
+
+    def link_encoders(self) -> None:
+        """Let every network without an encoder read the features of the present network that lends it one."""
+        for reader, lender in self.registry.lenders.items():
+            getattr(self, reader).borrow_encoder(getattr(self, lender))
 
     def register_mutation_hook(self, hook: str) -> None:
         """Name a method that runs after each mutation of this agent."""

@@ -58,6 +58,8 @@ class MutationRegistry:
     groups: list[NetworkGroup] = field(default_factory=list)
     optimizers: list[OptimizerConfig] = field(default_factory=list)
     hooks: list[str] = field(default_factory=list)
+    lenders: dict[str, str] = field(default_factory=dict)
+    """Network without an encoder -> the network whose features it reads; both may be targets."""
 
     def policy(self) -> str | None:
         """Attribute name of the policy, None while no group has `policy=True`."""
@@ -70,4 +72,5 @@ class MutationRegistry:
     def signature(self) -> tuple[Any, ...]:
         """Two agents with equal signatures can read each other's checkpoints."""
         groups = tuple((g.eval_network, tuple(g.shared_networks or ()), g.policy) for g in self.groups)
-        return groups, tuple((o.name, tuple(o.networks), o.lr) for o in self.optimizers)
+        optimizers = tuple((o.name, tuple(o.networks), o.lr) for o in self.optimizers)
+        return (groups, optimizers, *((tuple(self.lenders.items()),) if self.lenders else ()))

@@ -11,13 +11,13 @@ from agilerl.storage.optim import RULES, rule_of
 from agilerl.storage.rows_engine import RowsEngine
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.core.single_agent import RLAlgorithm
+    from agilerl.algorithms.core.in_rows import InRows
 
 
 class SoloRows:
     """The row of one agent that learns by itself, and what tells that it is still the agent's."""
 
-    def __init__(self, agent: RLAlgorithm) -> None:
+    def __init__(self, agent: InRows) -> None:
         binding = agent.binding()
         if binding is None:
             raise ValueError("this agent does not stack")
@@ -39,7 +39,7 @@ class SoloRows:
         self._taken = {name: float(steps[0]) for name, steps in self._counters.items()}
         self._bindings = binding
 
-    def is_current(self, agent: RLAlgorithm) -> bool:
+    def is_current(self, agent: InRows) -> bool:
         """Whether networks, parameters, moments and step counts are the ones that the row was bound to."""
         if any(getattr(agent, name) is not network for name, network in self._networks):
             return False
@@ -66,10 +66,10 @@ class SoloRows:
                 return False
         return True
 
-    def _optimizers(self, agent: RLAlgorithm):  # type: ignore[no-untyped-def]
+    def _optimizers(self, agent: InRows):  # type: ignore[no-untyped-def]
         return zip(agent.registry.optimizers, self._bindings.optimizers, strict=True)
 
-    def refresh(self, agent: RLAlgorithm) -> RowsEngine:
+    def refresh(self, agent: InRows) -> RowsEngine:
         """The engine with the agent's live hyperparameters."""
         values = agent.update_hyperparameters()
         if values != self._hyperparameters:

@@ -1,0 +1,125 @@
+"""How an agent learns from transitions: what `update` is given, and the published `learn` around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl import tree
+from agilerl.algorithms.core.experience_fields import experience_fields
+from agilerl.algorithms.core.in_rows import InRows
+from agilerl.algorithms.core.observations import as_tensor, check_discrete_actions, column, sampled_observations
+from agilerl.algorithms.core.update import ModuleEngine, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.errors import ShapeError
+
+
+class LearnsFromTransitions(InRows):
+    """An agent whose `update` runs in an engine: over its row where it has one, with its own modules elsewhere."""
+
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    learn_counter: int
+    _exploration: np.random.Generator
+
+    def update_options(self) -> tuple[Any, ...]:
+        """Options that `update` branches on; members of one cohort have them in common."""
+        return ()
+
+    def update_interval(self) -> int:
+        """How often this agent learns; members of one cohort have it in common."""
+        return int(getattr(self, "learn_step", 1))
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """One update of every member in `engine`; of this agent only the options above may be read."""
+        raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch) or learn(experiences)")
+
+    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Random numbers that updates need, name -> [updates, K, ...]; `shape` is (updates, B). None by default.
+
+        K is B for numbers of the batch's rows, anything else for numbers of another kind (`modules.noisy`).
+        """
+        return {}
+
+    def learn(self, experiences: Any, *args: Any, **kwargs: Any) -> Any:
+        """One update from sampled transitions.
+
+        Args:
+            experiences: what `ReplayBuffer.sample` returns in either dialect: a TensorDict or mapping with the keys
+                obs, action, reward, next_obs, done, or a tuple in that order. `done` means terminated.
+            args, kwargs: what `learn_from` of the algorithm takes beside them.
+
+        Returns:
+            What `learn_from` of the algorithm returns: the loss before the update, where nothing else is said.
+        """
+        return self.learn_from(experiences, *args, **kwargs)
+
+    # The `learn` of this package: a subclass whose own differs from it brings an algorithm that no engine runs.
+    published_learn = learn
+
+    def learn_from(self, experiences: Any) -> Any:
+        """What `learn` does; an algorithm that publishes further arguments or results overrides it.
+
+        `learn` itself stays: the learners take an overridden one for an algorithm that does not run in the engine.
+        """
+        return float(self.learn_batch(self.make_batch(experiences)).loss.detach())
+
+    def learn_batch(self, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
+        """One update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis results."""
+        self.remember_observations(batch.obs)
+        self.learn_counter += 1
+        rows = None if plain else self.solo_rows()
+        if rows is None:
+            self.follow_optimizers()
+            return self.update(ModuleEngine(self), batch)
+        prepare = self.policy_network().preprocess
+        prepared = replace(batch, obs=prepare(batch.obs), next_obs=prepare(batch.next_obs))
+        result = self.update(rows.refresh(self), prepared.map(lambda x: x.unsqueeze(0)))
+        rows.stepped()
+        return result.map(lambda x: x[0])
+
+    def make_batch(self, experiences: Any) -> TransitionBatch:
+        """Sampled transitions as tensors on this agent's device."""
+        given = experience_fields(experiences)
+        dtype = next(iter(self.policy_module().parameters())).dtype
+        space, owner = self.observation_space, f"{self.algo}.learn"
+        obs, next_obs = (sampled_observations(space, given[k], self.device, owner) for k in ("obs", "next_obs"))
+        count = tree.count_rows(obs)
+        counts = [len(leaf) for leaf in tree.leaves((obs, next_obs))]
+        if set(counts) != {count}:
+            raise ShapeError(
+                f"{owner} got different numbers of observations in obs and next_obs (or their parts): {counts}. "
+                "fix: agent.learn(memory.sample(agent.batch_size))."
+            )
+        reward, done = (column(k, given[k], count, self.device, owner).to(dtype) for k in ("reward", "done"))
+        action = as_tensor(given["action"], self.device, f"{owner} got actions", "numbers")
+        weight = torch.full((count,), 1 / count, dtype=dtype, device=reward.device)
+        mask = None if "next_mask" not in given else torch.as_tensor(given["next_mask"]).to(self.device).bool()
+        drawn = self.draw_noise(self._exploration, (1, count))
+        return TransitionBatch(
+            obs,
+            self.prepare_action(action, count),
+            reward,
+            next_obs,
+            done,
+            weight,
+            mask,
+            noise={name: torch.as_tensor(x[0]).to(reward.device, dtype) for name, x in drawn.items()},
+            number=self.learn_counter + 1,
+        )
+
+    def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
+        """What `learn` takes, with `change` applied to all observations: for wrappers that alter what agents see."""
+        fields = experience_fields(experiences)
+        return {**fields, **{name: change(fields[name]) for name in ("obs", "next_obs")}}
+
+    def prepare_action(self, action: Tensor, count: int) -> Tensor:
+        """Stored actions as the update wants them: int64 [B] for discrete spaces."""
+        if isinstance(self.action_space, gym.spaces.Discrete):
+            check_discrete_actions(action, int(self.action_space.n), f"{self.algo}.learn")
+        return column("actions", action, count, action.device, f"{self.algo}.learn").long()
