@@ -66,6 +66,9 @@ def create_population(
 ) -> list[Any]:
     """A population of `population_size` agents with indices 0, 1, ... and weights of their own.
 
+    Of DDPG and TD3 the critics share the policy's encoder, as published, where no network is given and neither
+    INIT_HP nor `algo_kwargs` say otherwise (`SHARE_ENCODERS`).
+
     Args:
         algo: name; case, spaces and dashes do not matter.
         net_config: encoder and head configuration; the old flat form is understood.
@@ -78,10 +81,6 @@ def create_population(
         num_envs: environments of the vector the agents will act in.
         device: where networks live.
         algo_kwargs: further constructor arguments.
-
-    Of DDPG and TD3 the critics share the policy's encoder, as published, where no network is given and neither
-    INIT_HP nor `algo_kwargs` say otherwise (`SHARE_ENCODERS`).
-
         state_dim, action_dim, one_hot: the old way to give the spaces.
         seed: of weights and exploration; None follows `torch.initial_seed()`.
 
