@@ -13,9 +13,10 @@ from agilerl.config.fields import Count, CountOrZero, Fraction, NonNegative, Num
 from agilerl.errors import nearest
 
 # Of the training section: for algorithms that learn from replay.
-OF_REPLAY = ("learning_delay", "random_steps", "eps_start", "eps_end", "eps_decay", "explore_hold")
+OF_REPLAY = ("learning_delay", "random_steps", "eps_start", "eps_end", "eps_decay", "explore_hold",
+             "explore_least")  # fmt: skip
 # Keys of the training section that came after results had been stored under the hashes of manifests.
-ADDED_LATER = ("carry_envs", "threads")
+ADDED_LATER = ("carry_envs", "explore_least", "reward_floor", "threads")
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
 
 
@@ -106,12 +107,14 @@ class Training(Section):
     eps_end: Fraction = 0.1
     eps_decay: PositiveFraction = 0.995  # factor per vector step
     explore_hold: Count = 1  # longest time, in vector steps, for which a random action is held
+    explore_least: Fraction = 1.0  # noise of a member's first lane as a share of its last one's; Box actions
     target_score: Number | None = None
     seed: Whole = 0
     train_max_episode_steps: Count | None = None  # truncates TRAINING episodes, with bootstrap
     evolve_from: Fraction = 0.0  # no selection and no mutation before this fraction of max_steps
     confirm_episodes: CountOrZero = 100  # fresh episodes that confirm target_score before a stop
     stop_margin: NonNegative = 0.0  # confirmation must reach target_score + stop_margin
+    reward_floor: Number | None = None  # a lower reward is learned from as this
     reward_scale: Positive = 1.0
     clip_rewards: bool = False  # rewards are learned from by their sign; scores stay as they are
     lockstep: bool = True  # members act at the same time; false trains them one after another

@@ -97,6 +97,17 @@ def held(rng: np.random.Generator, draws: np.ndarray, longest: int) -> np.ndarra
     return draws[first, np.arange(lanes)]
 
 
+def graded(draws: tuple[np.ndarray, ...], least: float) -> tuple[np.ndarray, ...]:
+    """Noise [T, E, A] that grows from lane to lane: times `least` in the first one, times 1 in the last one.
+
+    Lanes that hardly explore show what the policy itself comes to, the others what lies beside it, and both go into one
+    replay (Horgan et al. 2018, arXiv:1803.00933, equation 1, there over ε of the actors and in equal ratios).
+    """
+    if least == 1:
+        return draws
+    return tuple(part * np.linspace(least, 1, part.shape[1])[:, None] for part in draws)
+
+
 def calculate_vectorized_scores(
     rewards: np.ndarray, terminations: np.ndarray, include_unterminated: bool = False, only_first_episode: bool = True
 ) -> list[float]:

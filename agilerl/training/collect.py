@@ -16,7 +16,7 @@ from agilerl.envs.spaces import mask_width
 from agilerl.envs.step import StepBatch, action_mask
 from agilerl.learners.fused import Learner
 from agilerl.rng import Purpose
-from agilerl.rollouts.off_policy import held
+from agilerl.rollouts.off_policy import graded, held
 from agilerl.training.episodes import lanes_of
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.quarantine import Watch
@@ -129,7 +129,7 @@ class Generation:
         return noise
 
     def _draw_member(self, agent: Any, rng: np.random.Generator, count: int) -> list[np.ndarray]:
-        draws = agent.draw_exploration(rng, (count, self.num_envs))
+        draws = graded(agent.draw_exploration(rng, (count, self.num_envs)), self.options.explore_least)
         if self.options.explore_hold == 1:
             return list(draws)
         first = held(rng, np.broadcast_to(np.arange(count)[:, None], (count, self.num_envs)), self.options.explore_hold)

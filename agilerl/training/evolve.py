@@ -65,6 +65,11 @@ def run_manifest(
     set_lanes(population, max(1, int(getattr(train_env, "num_envs", 1))))
     for agent in population:
         agent.environment = environment_facts(manifest, env)
+    if manifest.training.explore_least < 1 and not isinstance(population[0].action_space, gym.spaces.Box):
+        raise ConfigError(
+            f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
+            f"{population[0].action_space}. fix: explore_least=1, and eps_start, eps_end."
+        )
     tournament, mutation = make_evolution(manifest, seed, device) if evolution else (None, None)
     options = make_options(manifest)
     loop = TrainingLoop(
@@ -263,12 +268,14 @@ def make_options(manifest: Manifest) -> OffPolicyOptions:
         eps_end=t.eps_end,
         eps_decay=t.eps_decay,
         explore_hold=t.explore_hold,
+        explore_least=t.explore_least,
         target=t.target_score,
         fitness_window=manifest.tournament_selection.eval_loop,
         confirm_episodes=t.confirm_episodes,
         stop_margin=t.stop_margin,
         evolve_from=t.evolve_from,
         rescore_episodes=t.elite_rescore_episodes,
+        reward_floor=t.reward_floor,
         reward_scale=t.reward_scale,
         clip_rewards=t.clip_rewards,
         lockstep=t.lockstep,

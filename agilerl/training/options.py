@@ -24,6 +24,7 @@ class LoopOptions:
         evolve_from: share of the budget before which nothing is selected or mutated.
         evolve_last: whether the last generation is evolved too, as published; its children never train.
         rescore_episodes: extra episodes for the two fittest before selection.
+        reward_floor: a lower reward is learned from as this; None: as it is.
         reward_scale: factor on the rewards that are learned from; scores and fitness are never scaled.
         clip_rewards: learn from the sign of a reward (Mnih et al. 2015, methods), times `reward_scale`.
         lockstep: whether members act at the same time on replicas of the environment.
@@ -46,6 +47,7 @@ class LoopOptions:
     evolve_from: float = 0.0
     evolve_last: bool = False
     rescore_episodes: int = 0
+    reward_floor: float | None = None
     reward_scale: float = 1.0
     clip_rewards: bool = False
     lockstep: bool = True
@@ -69,6 +71,7 @@ class LoopOptions:
 
     def learned_reward(self, reward: np.ndarray) -> np.ndarray:
         """Rewards as they are learned from."""
+        reward = reward if self.reward_floor is None else np.maximum(reward, self.reward_floor)
         reward = np.sign(reward) if self.clip_rewards else reward
         return reward if self.reward_scale == 1.0 else reward * self.reward_scale
 
@@ -86,6 +89,7 @@ class OffPolicyOptions(LoopOptions):
         random_steps: steps of the whole population, from the first on, with uniformly random actions.
         eps_start, eps_end, eps_decay: exploration, multiplied by `eps_decay` every vector step.
         explore_hold: longest time, in vector steps, for which a random action is held; 1 draws anew each step.
+        explore_least: noise of a member's first lane as a share of its last one's, evenly spaced between; 1: all alike.
     """
 
     learning_delay: int = 0
@@ -94,6 +98,7 @@ class OffPolicyOptions(LoopOptions):
     eps_end: float = 0.1
     eps_decay: float = 0.995
     explore_hold: int = 1
+    explore_least: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,0 +1,64 @@
+"""`explore_least` and `reward_floor`: what lanes explore with, and what is learned from their rewards."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import agilerl
+from agilerl.config import apply_sets, preset_for
+from agilerl.errors import ConfigError
+from agilerl.rollouts.off_policy import graded
+from agilerl.training.options import OffPolicyOptions
+
+
+def test_noise_grows_from_the_first_lane_to_the_last() -> None:
+    draws = np.ones((2, 4, 3))
+    (noise,) = graded((draws,), 0.1)
+    assert noise.shape == (2, 4, 3)
+    np.testing.assert_allclose(noise[1, :, 2], [0.1, 0.4, 0.7, 1.0])
+    assert graded((draws,), 1.0)[0] is draws, "as it was, bit for bit"
+
+
+def test_quiet_lanes_act_as_the_policy_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two lanes the first one is greedy, the second one is not: seen in the actions that are stored."""
+    from agilerl.training.collect import Generation
+
+    stored: list[np.ndarray] = []
+    monkeypatch.setattr(Generation, "_learn", lambda self, index: stored.append(self._memory_actions()), raising=True)
+    monkeypatch.setattr(
+        Generation,
+        "_memory_actions",
+        lambda self: np.asarray(self.memory.memory.gather(np.arange(len(self.memory.memory)))["action"])[-2:],
+        raising=False,
+    )
+    settings = {"population": 1, "steps": 80, "num_envs": 2, "evo_steps": 80, "random_steps": 0, "learning_delay": 1000}
+    agilerl.train(
+        "Pendulum-v1", "TD3", **settings, expl_noise=0.9, explore_least=0.0, out=None, verbose=False, seed=1,
+        eval_episodes=1, target_score=None,
+    )  # fmt: skip
+    steps = np.array(stored)[:, :, 0]
+    spread = np.abs(np.diff(steps, axis=0)).mean(axis=0)
+    assert spread[0] < 0.1 < 0.3 < spread[1]
+
+
+def test_it_needs_box_actions() -> None:
+    with pytest.raises(
+        ConfigError, match=r"explore_least scales the noise of Box actions; CartPole-v1 has Discrete\(2\)"
+    ):
+        agilerl.train("CartPole-v1", "DQN", explore_least=0.5, steps=50, out=None, verbose=False)
+    with pytest.raises(ConfigError, match="explore_least"):
+        apply_sets(preset_for("Pendulum-v1"), ["explore_least=1.5"])
+
+
+def test_a_floor_under_rewards_comes_before_their_scale() -> None:
+    options = OffPolicyOptions(reward_floor=-20.0, reward_scale=0.05)
+    np.testing.assert_allclose(options.learned_reward(np.array([-100.0, -20.0, -3.0, 100.0])), [-1.0, -1.0, -0.15, 5.0])
+    signs = OffPolicyOptions(reward_floor=-20.0, clip_rewards=True).learned_reward(np.array([-100.0, 0.0, 7.0]))
+    np.testing.assert_array_equal(signs, [-1.0, 0.0, 1.0])
+
+
+def test_a_manifest_that_does_not_use_it_keeps_its_hash() -> None:
+    manifest = preset_for("Pendulum-v1")
+    assert apply_sets(manifest, ["explore_least=1.0"]).hash() == manifest.hash()
+    assert apply_sets(manifest, ["explore_least=0.5"]).hash() != manifest.hash()
