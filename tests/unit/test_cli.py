@@ -69,7 +69,7 @@ def fake_run_manifest(manifest: Any, env: Any = None, *, seed: int, device: str,
     return SimpleNamespace(
         population=agents, best=agents[0], history=history, births=births, generations=2, env_steps_member=steps,
         env_steps_population=steps * size, seconds=2.0, cpu_seconds=1.9,
-        evaluation_env_steps=9, updates=8, confirmed=None, stopped=outcome,
+        evaluation_env_steps=9, updates=8, confirmed=None, stopped=outcome, restarts=0, quarantined=0,
     )  # fmt: skip
 
 
