@@ -155,7 +155,9 @@ def parameters(agents: list[PPO]) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize(("cell", "share"), [("LSTM", False), ("GRU", False), ("LSTM", True)])
+@pytest.mark.parametrize(
+    ("cell", "share"), [pytest.param("LSTM", False, marks=pytest.mark.slow), ("GRU", False), ("LSTM", True)]
+)
 def test_recurrent_ppo_is_the_same_on_every_path(cell: str, share: bool) -> None:
     agents = [make(i, cell, share_encoders=share) for i in range(MEMBERS)]
     rng = np.random.default_rng(3)

@@ -96,8 +96,15 @@ def plain(agent: SAC, made: list[TransitionBatch]) -> None:
                     q.copy_(agent.tau * p + (1 - agent.tau) * q)
 
 
-@pytest.mark.parametrize("share", [False, True], ids=["separate", "shared"])
-@pytest.mark.parametrize("space", [BOX, CHOICE], ids=["continuous", "discrete"])
+@pytest.mark.parametrize(
+    ("space", "share"),
+    [
+        pytest.param(BOX, False, id="continuous-separate"),
+        pytest.param(BOX, True, id="continuous-shared", marks=pytest.mark.slow),
+        pytest.param(CHOICE, False, id="discrete-separate", marks=pytest.mark.slow),
+        pytest.param(CHOICE, True, id="discrete-shared"),
+    ],
+)
 def test_sac_is_the_same_on_every_path(space: Any, share: bool) -> None:
     agents = population(lambda i: make(i, space=space, share_encoders=share))
     noise = ("action", "next_action") if space is BOX else ()

@@ -81,18 +81,25 @@ def plain_td3(agent: TD3, made: list[TransitionBatch]) -> None:
             )
 
 
-SHARE = pytest.mark.parametrize("share", [False, True], ids=["separate", "shared"])
+def cases(*policy_freq: int) -> pytest.MarkDecorator:
+    """Each frequency with separate and shared encoders; half of them only in the slow suite."""
+    made = [
+        pytest.param(
+            freq, share, id=f"{freq}-{'shared' if share else 'separate'}", marks=() if fast else pytest.mark.slow
+        )
+        for number, freq in enumerate(policy_freq)
+        for share, fast in ((False, number == 0), (True, number == 1))
+    ]
+    return pytest.mark.parametrize(("policy_freq", "share"), made)
 
 
-@SHARE
-@pytest.mark.parametrize("policy_freq", [1, 2])
+@cases(1, 2)
 def test_ddpg_is_the_same_on_every_path(policy_freq: int, share: bool) -> None:
     agents = population(lambda i: DDPG(OBS, BOX, policy_freq=policy_freq, share_encoders=share, **common(i)))
     assert_all_paths_agree(agents, batches(BOX), plain_ddpg, groups=1)
 
 
-@SHARE
-@pytest.mark.parametrize("policy_freq", [1, 3])
+@cases(1, 3)
 def test_td3_is_the_same_on_every_path(policy_freq: int, share: bool) -> None:
     def make(i: int) -> TD3:
         noise = {"policy_noise": 0.1 + 0.2 * i, "noise_clip": 0.3 + 0.1 * i}

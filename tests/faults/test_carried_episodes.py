@@ -181,7 +181,7 @@ def test_hidden_states_belong_to_a_member_its_lanes_and_its_network() -> None:
     assert lanes_of([0, 2], 3).tolist() == [0, 1, 2, 6, 7, 8]
 
 
-@pytest.mark.parametrize("name", ["DQN-per-n-step", "PPO-recurrent"])
+@pytest.mark.parametrize("name", ["DQN-per-n-step", pytest.param("PPO-recurrent", marks=pytest.mark.slow)])
 def test_a_resumed_run_begins_new_episodes_and_says_that_it_is_not_exact(name: str, tmp_path: Path) -> None:
     path = train_part({**CASES[name], "carry_envs": True}, tmp_path, 3)
     facts = json.loads((path / "run.json").read_text())

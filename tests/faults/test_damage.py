@@ -15,6 +15,10 @@ from agilerl.training.checkpoint_files import generations
 
 KINDS = ("flip", "truncate", "delete", "zero")
 every_case = pytest.mark.parametrize("name", CASES)
+# The replay and the one without any are in the fast suite, all of them in the slow one.
+two_cases = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ("DQN-per-n-step", "PPO") else pytest.mark.slow) for n in CASES]
+)
 
 
 def damage(path: Path, kind: str, rng: random.Random) -> bool:
@@ -55,7 +59,7 @@ def files_of(path: Path) -> list[Path]:
     return sorted(p.relative_to(path) for p in path.rglob("*") if p.is_file())
 
 
-@every_case
+@two_cases
 @pytest.mark.parametrize("count", [6, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_any_damage_is_noticed_or_harmless(
     name: str, count: int, stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
@@ -103,7 +107,7 @@ def test_the_newest_whole_checkpoint_is_used_and_damaged_ones_are_kept(
     assert {p.name for p in (path / "checkpoints").glob("bad-*")} == {f"bad-{p.name}" for p in (first, second)}
 
 
-@every_case
+@two_cases
 def test_with_every_checkpoint_damaged_the_run_begins_again_from_its_configuration(
     name: str, stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
 ) -> None:

@@ -26,7 +26,9 @@ from agilerl.training.run_lock import RunLock
 from agilerl.training.signals import Stopped, StopSignals
 
 QUICK = ("--population", "2", "--set", "evo_steps=200", "--set", "eval_episodes=4", "--set", "target_score=null")
-every_case = pytest.mark.parametrize("name", CASES)
+two_cases = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ("DQN-per-n-step", "PPO") else pytest.mark.slow) for n in CASES]
+)
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ def warned_of(notes: list[str]) -> int:
     return sum("could not be saved" in note for note in notes)
 
 
-@every_case
+@two_cases
 def test_files_that_cannot_grow_cost_checkpoints_and_not_the_training(name: str, tmp_path: Path) -> None:
     """RLIMIT_FSIZE stands for a disk that is full for a while: from the second generation to the fourth."""
     whole = digest(train(CASES[name], tmp_path / "whole"))
@@ -319,7 +321,7 @@ def test_a_logger_that_fails_is_dropped_with_one_warning_and_counted(tmp_path: P
 # -- what stays --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["DQN", "DQN-per-n-step"])
+@pytest.mark.parametrize("name", [pytest.param("DQN", marks=pytest.mark.slow), "DQN-per-n-step"])
 def test_the_last_checkpoints_and_the_best_ones_stay_and_segments_that_none_needs_go(name: str, tmp_path: Path) -> None:
     case = {**CASES[name], "steps": 2400, "max_size": 600, "seed": 5}
     path = train(case, tmp_path)
