@@ -144,6 +144,9 @@ def resume(
     strict_replay: Annotated[
         bool, typer.Option("--strict-replay", help="Refuse where a part of the replay is damaged.")
     ] = False,
+    carry_envs: Annotated[
+        bool | None, typer.Option("--carry-envs/--cut-envs", help="From here on, keep episodes going; not exact.")
+    ] = None,
     test_episodes: Annotated[int, typer.Option(min=0, help="Fresh episodes that score the best agent.")] = 100,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files.")] = False,
     track: Annotated[bool, typer.Option("--track", help="Log to Weights & Biases.")] = False,
@@ -154,7 +157,13 @@ def resume(
         from agilerl.api import resume_training
 
         continued = resume_training(
-            run, steps=steps, verbose=not quiet, strict_replay=strict_replay, tensorboard=tensorboard, track=track
+            run,
+            steps=steps,
+            verbose=not quiet,
+            strict_replay=strict_replay,
+            carry_envs=carry_envs,
+            tensorboard=tensorboard,
+            track=track,
         )
         _close(continued, test_episodes)
 

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 from faulty_runs import CASES, digest, resume, train, train_part
+from typer.testing import CliRunner
 
 import agilerl
 from agilerl.algorithms import DQN, PPO
+from agilerl.cli import app
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.envs.vector import make_vect_envs
@@ -201,6 +203,9 @@ def test_resume_can_switch_it_and_says_so(tmp_path: Path) -> None:
     assert "other settings (carry_envs False -> True); it will not equal one that never stopped" in note
     assert json.loads((path / "run.json").read_text())["options"]["carry_envs"] is True
     assert resume(path) == [], "the record has it now"
+    done = CliRunner().invoke(app, ["resume", str(path), "--cut-envs", "--quiet", "--test-episodes", "0"])
+    assert done.exit_code == 0, done.output
+    assert json.loads((path / "run.json").read_text())["options"]["carry_envs"] is False
 
 
 # -- where it cannot be ------------------------------------------------------------------------------------------------
