@@ -34,7 +34,7 @@ def facts() -> dict[str, Any]:
     """Versions and hardware, for every result line."""
     packages = ("torch", "numpy", "gymnasium")
     return {
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join(Path(part).name if Path(part).is_absolute() else part for part in sys.argv),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
         "cpus": os.cpu_count(),
         "machine": platform.machine(),
