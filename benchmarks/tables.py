@@ -53,7 +53,7 @@ def readme_rows() -> list[str]:
     rows += [
         "",
         "The shipped presets on seeds 0, 1, 2, ..., `python benchmarks/solve.py`: the mean of 100 fresh episodes that neither stopped the",
-        "run nor chose the agent; evaluation and evolution are in the seconds, two seeds ran at a time on two busy cores.",
+        "run nor chose the agent; evaluation and evolution are in the seconds; one or two seeds ran at a time on two busy cores.",
         "",
     ]
     for line in latest_throughput().values():
@@ -102,7 +102,7 @@ def solve_rows() -> list[str]:
         "CartPole-v1:DQN LunarLander-v3:DQN --no-evolution`. Seeds from 0 on, none left out, one configuration an environment; presets were tuned",
         "on seeds 100 and up. A score is the mean of 100 fresh greedy episodes that neither stopped the run nor chose the",
         "agent. Steps are those of the whole population in training; evaluation steps come on top. Seconds count training,",
-        "evaluation, confirmations and evolution; two seeds ran at a time with other jobs beside them, so wall seconds are",
+        "evaluation, confirmations and evolution; one or two seeds ran at a time with other jobs beside them, so wall seconds are",
         "upper bounds.",
         "",
         "| environment, algorithm | threshold | evolution | solved | scores by seed | population steps, median | evaluation steps, median "

@@ -7,8 +7,10 @@ import pytest
 
 import agilerl
 from agilerl.config import apply_sets, preset_for
+from agilerl.envs.step import StepBatch
 from agilerl.errors import ConfigError
 from agilerl.rollouts.off_policy import graded
+from agilerl.training.collect import Generation
 from agilerl.training.options import OffPolicyOptions
 
 
@@ -22,16 +24,14 @@ def test_noise_grows_from_the_first_lane_to_the_last() -> None:
 
 def test_quiet_lanes_act_as_the_policy_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two lanes the first one is greedy, the second one is not: seen in the actions that are stored."""
-    from agilerl.training.collect import Generation
-
     stored: list[np.ndarray] = []
-    monkeypatch.setattr(Generation, "_learn", lambda self, index: stored.append(self._memory_actions()), raising=True)
-    monkeypatch.setattr(
-        Generation,
-        "_memory_actions",
-        lambda self: np.asarray(self.memory.memory.gather(np.arange(len(self.memory.memory)))["action"])[-2:],
-        raising=False,
-    )
+    store = Generation._store
+
+    def record(self: Generation, obs: object, action: np.ndarray, batch: StepBatch) -> None:
+        stored.append(np.array(action))
+        store(self, obs, action, batch)
+
+    monkeypatch.setattr(Generation, "_store", record)
     settings = {"population": 1, "steps": 80, "num_envs": 2, "evo_steps": 80, "random_steps": 0, "learning_delay": 1000}
     agilerl.train(
         "Pendulum-v1", "TD3", **settings, expl_noise=0.9, explore_least=0.0, out=None, verbose=False, seed=1,
