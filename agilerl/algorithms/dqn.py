@@ -119,8 +119,8 @@ class DQN(ChoiceAlgorithm):
             if batch.next_mask is not None:  # an illegal action is never taken, so its value is never learned
                 selector = (next_q if selector is None else selector).masked_fill(~batch.next_mask, float("-inf"))
             target = q_learning_target(batch.reward, batch.discounts(hp["gamma"]), next_q, selector)
-        ran = engine.forward("actor", batch.obs)
-        loss, grad, error = squared_td_error(ran.value, batch.action, target, batch.weight)
+        values, ran = engine.forward("actor", batch.obs)
+        loss, grad, error = squared_td_error(values, batch.action, target, batch.weight)
         engine.descend("optimizer", ran, grad)
         engine.track("actor", hp["tau"])
         return UpdateResult(loss, priorities=error.abs())

@@ -173,8 +173,8 @@ class RowsEngine:
 
         return self._reading(unit, run, target)
 
-    def forward(self, name: str, x: Tensor) -> RowsPass:
-        """One pass through the evaluation network for a loss that knows its own gradient; see `descend`."""
+    def forward(self, name: str, x: Tensor) -> tuple[Tensor, RowsPass]:
+        """Outputs [N, B, out] of the evaluation network for a loss that knows its own gradient; see `descend`."""
         return self._units[(name,)].run(WHOLE, x)
 
     def backward(self, ran: RowsPass, grad: Tensor, *, parameters: bool = True, inputs: bool = False) -> Tensor | None:

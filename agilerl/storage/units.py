@@ -40,13 +40,14 @@ def column_name(network: str, part: str) -> str:
 class RowsPass:
     """A forward pass whose gradient is still to come.
 
+    Its outputs are not in it: autograd's node of a pass would hold the outputs, which hold the node, and such a circle
+    with all that it saved stays in memory until Python's collector comes round.
+
     Attributes:
-        value: [N, B, out], a constant to autograd; [K·N, B, out] of an ensemble.
         unit, part: what ran.
         saved: what its backward needs.
     """
 
-    value: Tensor
     unit: Unit
     part: str
     saved: list[Saved]
@@ -57,8 +58,8 @@ class DenseFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, x: Tensor, engine: Any, unit: Unit, part: str, own: bool) -> Tensor:
-        ctx.engine, ctx.ran, ctx.parameters = engine, unit.run(part, x), own
-        output: Tensor = ctx.ran.value
+        output, ctx.ran = unit.run(part, x)
+        ctx.engine, ctx.parameters = engine, own
         return output
 
     @staticmethod
@@ -97,9 +98,10 @@ class Unit:
         """Whether a part is the recurrence of a cell, one plain layer that runs once for every step of a sequence."""
         return part.startswith(STEPPED)
 
-    def run(self, part: str, x: Tensor) -> RowsPass:
+    def run(self, part: str, x: Tensor) -> tuple[Tensor, RowsPass]:
+        """Outputs [N, B, out], constants to autograd ([K·N, B, out] of an ensemble), and their pass."""
         value, saved = mlp_forward(self.value[part], x, save=True)
-        return RowsPass(value, self, part, saved)
+        return value, RowsPass(self, part, saved)
 
     def program(self, run: Callable[[str], Network]) -> Network:
         """The network as a function of its inputs, given what runs one part."""

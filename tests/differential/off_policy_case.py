@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -104,34 +106,54 @@ def assert_equal(one: list[Any], other: list[Any], tolerance: float = 1e-10) -> 
         )
 
 
+@contextmanager
+def no_tensors_in_cycles() -> Iterator[None]:
+    """What updates inside leave behind is freed at once: no tensor waits for Python's collector of cycles."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        left = [tuple(x.shape) for x in gc.garbage if isinstance(x, Tensor)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not left, f"{len(left)} tensors in cycles, of shapes {set(left)}"
+
+
 def train_fused(agents: list[Any], made: list[TransitionBatch]) -> tuple[int, list[dict[int, Any]]]:
     """Train over rows; (number of groups, per update: member -> (loss, actor loss, priorities))."""
     learner = FusedLearner(agents)
     losses = []
-    for batch in made:
-        seen = {}
-        for g, group in enumerate(learner.groups):
-            result = learner.learn(g, batch.map(lambda x, rows=group.members: x[rows]))
-            for row, member in enumerate(group.members):
-                seen[member] = result.map(lambda x, row=row: x[row].clone())
-        losses.append(seen)
+    with no_tensors_in_cycles():
+        for batch in made:
+            seen = {}
+            for g, group in enumerate(learner.groups):
+                result = learner.learn(g, batch.map(lambda x, rows=group.members: x[rows]))
+                for row, member in enumerate(group.members):
+                    seen[member] = result.map(lambda x, row=row: x[row].clone())
+            losses.append(seen)
     learner.release()
     return len(learner.groups), losses
 
 
 def train_sequential(agents: list[Any], made: list[TransitionBatch]) -> None:
     learner = SequentialLearner(agents)
-    for batch in made:
-        for member in range(len(agents)):
-            learner.learn(member, batch.map(lambda x, m=member: x[[m]]))
+    with no_tensors_in_cycles():
+        for batch in made:
+            for member in range(len(agents)):
+                learner.learn(member, batch.map(lambda x, m=member: x[[m]]))
     learner.release()
 
 
 def train_alone(agents: list[Any], made: list[TransitionBatch]) -> None:
     for member, agent in enumerate(agents):
         assert agent.solo_rows() is not None, "an agent alone runs in its own row"
-        for batch in made:
-            agent.learn_batch(of_member(batch, member))
+        with no_tensors_in_cycles():
+            for batch in made:
+                agent.learn_batch(of_member(batch, member))
 
 
 def critic_of(agent: Any, name: str) -> Any:

@@ -204,8 +204,8 @@ def test_autograd_over_the_rows_gives_the_gradient_of_the_closed_form() -> None:
     learner = FusedLearner(agents)
     engine = learner.groups[0].engine
     (batch,) = batches(1, [a.batch_size for a in agents])
-    ran = engine.forward("actor", batch.obs)
-    weight = torch.randn(ran.value.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    values, ran = engine.forward("actor", batch.obs)
+    weight = torch.randn(values.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     before = engine.cohorts[0].value.clone()
     engine.descend("optimizer", ran, weight)
     closed = engine.cohorts[0].grad.clone()

@@ -54,7 +54,7 @@ def test_noisy_rows_equal_each_module_alone_in_outputs_and_gradients() -> None:
     engine.set_noise("actor", *torch.from_numpy(draws))
     x = torch.randn(3, 17, 3, dtype=torch.float64)
     weight = torch.randn(3, 17, 2, dtype=torch.float64)
-    ran = engine.forward("actor", x)
+    values, ran = engine.forward("actor", x)
     engine.backward(ran, weight)
     quiet = engine.frozen("actor", noisy=False)(x)
     value, target = engine.frozen_and_target("actor")(x)
@@ -63,7 +63,7 @@ def test_noisy_rows_equal_each_module_alone_in_outputs_and_gradients() -> None:
     ]
     for row, (net, shadow) in enumerate(pairs):
         expected = net(x[row])
-        torch.testing.assert_close(ran.value[row], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(values[row], expected, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(value[row], expected, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(target[row], shadow(x[row]), rtol=1e-12, atol=1e-12)
         (expected * weight[row]).sum().backward()

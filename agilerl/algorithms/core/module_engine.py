@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,18 +15,6 @@ if TYPE_CHECKING:
     from agilerl.algorithms.core.base import EvolvableAlgorithm
 
 Network = Callable[..., Tensor]
-
-
-@dataclass(frozen=True)
-class ModulePass:
-    """A pass through a module; `output` keeps the autograd graph."""
-
-    output: Tensor
-
-    @property
-    def value(self) -> Tensor:
-        """The output as a constant."""
-        return self.output.detach()
 
 
 class ModuleEngine:
@@ -105,12 +92,13 @@ class ModuleEngine:
         each = [self.target(name) for name in names]
         return lambda *inputs: torch.stack([run(*inputs) for run in each])
 
-    def forward(self, name: str, x: Any) -> ModulePass:
-        return ModulePass(self._raw(name)(x))
+    def forward(self, name: str, x: Any) -> tuple[Tensor, Tensor]:
+        output = self._raw(name)(x)  # its graph is the pass
+        return output.detach(), output
 
-    def descend(self, optimizer: str, ran: ModulePass, grad: Tensor, max_norm: Tensor | None = None) -> None:
+    def descend(self, optimizer: str, ran: Tensor, grad: Tensor, max_norm: Tensor | None = None) -> None:
         getattr(self._agent, optimizer).zero_grad()
-        ran.output.backward(grad)  # type: ignore[no-untyped-call]
+        ran.backward(grad)  # type: ignore[no-untyped-call]
         self._move(optimizer, max_norm)
 
     def descend_all(

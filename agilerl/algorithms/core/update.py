@@ -50,11 +50,11 @@ class UpdateEngine(Protocol):
     def targets(self, names: tuple[str, ...]) -> Network:
         """Their target networks, as constants: [K, ..., B, out]."""
 
-    def forward(self, name: str, x: Any) -> Any:
+    def forward(self, name: str, x: Any) -> tuple[Tensor, Any]:
         """One pass through the evaluation network for a loss that knows its own gradient: no autograd over rows.
 
         Returns:
-            An object whose `value` [..., B, out] is a constant; `descend` takes it back.
+            The outputs [..., B, out] as constants, and the pass itself, which `descend` takes back.
         """
 
     def descend(self, optimizer: str, ran: Any, grad: Tensor, max_norm: Tensor | None = None) -> None:
