@@ -46,7 +46,7 @@ def read_regular(path: str | os.PathLike[str], limit: int | None = None) -> byte
             raise RunError(f"{source} is no plain file. fix: name a file.")
         if limit is not None and facts.st_size > limit:
             raise RunError(f"{source} has {facts.st_size} bytes; at most {limit} are read. fix: name another file.")
-        return file.read() if limit is None else file.read(limit + 1)
+        return file.read(facts.st_size)  # a larger number would be asked of the memory at once
 
 
 def read_text(path: str | os.PathLike[str], limit: int = JSON_LIMIT) -> str:

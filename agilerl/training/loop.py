@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.errors import AgileRLWarning
-from agilerl.memory import return_freed_memory
+from agilerl.memory import naming_shortage, return_freed_memory
 from agilerl.telemetry.fanout import Sinks
 from agilerl.telemetry.record import Birth, Sink
 from agilerl.threads import fixed_threads
@@ -93,7 +93,8 @@ class TrainingLoop:
         self._wall = time.perf_counter() - self.result.seconds
         self._cpu = time.process_time() - self.result.cpu_seconds
         self.best.announce()
-        with fixed_threads(self.options.threads):
+        run = None if self.store is None else self.store.folder
+        with fixed_threads(self.options.threads), naming_shortage(self.env_id, self.result, run):
             try:
                 self._probe(is_resumed)
                 self.sinks.start(run_plan(self), founders)

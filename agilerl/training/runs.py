@@ -248,5 +248,5 @@ def _note_failure(directory: RunDirectory | None, error: BaseException) -> None:
         error.add_note(f"resume  agilerl resume {directory.path}")
     try:
         directory.finish(status, error=redact(f"{type(error).__name__}: {error}"))
-    except (OSError, RunError) as second:  # the first error is the one to show
+    except (OSError, MemoryError, RunError) as second:  # the first error is the one to show
         error.add_note(f"run.json could not be written either: {second}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -9,7 +10,9 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """Where a run is saved after every generation, and where it goes on from."""
+    """Where a run is saved after every generation, and where it goes on from: `folder`, the run's directory."""
+
+    folder: Path
 
     def restore(self, loop: TrainingLoop) -> bool:
         """Put the loop where the run was saved last; False for a new run."""

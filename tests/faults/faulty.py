@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-MODES = ("raise", "exit", "kill", "hang", "nan", "inf", "none", "shape", "dtype", "string")
+MODES = ("raise", "exit", "kill", "hang", "nan", "inf", "none", "shape", "dtype", "string", "memory")
 
 
 class Faulty(gymnasium.Env[np.ndarray, Any]):
@@ -62,6 +63,8 @@ class Faulty(gymnasium.Env[np.ndarray, Any]):
             os.kill(os.getpid(), signal.SIGKILL)
         if mode == "hang":
             time.sleep(3600)
+        if mode == "memory":
+            ask_for_too_much()
         changed = {
             "nan": np.array([np.nan, 0, 0], np.float32),
             "none": None,
@@ -69,6 +72,23 @@ class Faulty(gymnasium.Env[np.ndarray, Any]):
             "dtype": np.array(["a", "b", "c"]),
         }
         return changed.get(mode, obs), {"inf": np.inf, "string": "1.0"}.get(mode, reward)
+
+
+def limit_memory(extra: int) -> None:
+    """From now on this process may have `extra` bytes of addresses more than it has."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + extra, hard))
+
+
+def ask_for_too_much() -> None:
+    """MemoryError, as where a simulator needs more than the process may have."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit_memory(2**26)
+    try:
+        np.ones(2**27)  # a gibibyte
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def tokens(folder: Path, count: int) -> Path:

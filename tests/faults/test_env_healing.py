@@ -78,7 +78,8 @@ def test_in_process_every_fault_is_a_named_error_and_replay_stays_finite(mode: s
     with pytest.raises(EnvError, match=r"^Faulty, lane \d: step\(\) .*fix: .*healing=True") as caught:
         train(env, memory)
     got = {"raise": "ValueError: the simulator lost its mind", "exit": "SystemExit", "nan": "nan", "inf": "inf",
-           "none": "of None", "shape": r"(1, 3)", "dtype": "'a'", "string": "'1.0'"}[mode]  # fmt: skip
+           "none": "of None", "shape": r"(1, 3)", "dtype": "'a'", "string": "'1.0'",
+           "memory": "MemoryError"}[mode]  # fmt: skip
     assert got in str(caught.value)
     assert_finite(memory)
 
