@@ -16,7 +16,7 @@ from agilerl.errors import nearest
 OF_REPLAY = ("learning_delay", "random_steps", "eps_start", "eps_end", "eps_decay", "explore_hold",
              "explore_least")  # fmt: skip
 # Keys of the training section that came after results had been stored under the hashes of manifests.
-ADDED_LATER = ("carry_envs", "explore_least", "reward_floor", "threads")
+ADDED_LATER = ("carry_envs", "explore_least", "normalize_rewards", "reward_floor", "threads")
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
 
 
@@ -117,6 +117,7 @@ class Training(Section):
     reward_floor: Number | None = None  # a lower reward is learned from as this
     reward_scale: Positive = 1.0
     clip_rewards: bool = False  # rewards are learned from by their sign; scores stay as they are
+    normalize_rewards: bool = False  # by the running deviation of the discounted return
     lockstep: bool = True  # members act at the same time; false trains them one after another
     carry_envs: bool = False  # episodes go on over the end of a generation; resume is then not exact
     learner: Literal["auto", "fused", "sequential"] = "auto"

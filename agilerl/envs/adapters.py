@@ -11,6 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agilerl.envs import trees
 from agilerl.envs.contract import HEAL, Contract, is_signal, raised, short
+from agilerl.envs.kept_statistics import warn_of_statistics
 from agilerl.envs.lanes import check_seeds
 from agilerl.envs.protocol import StepBatch
 from agilerl.envs.spaces import mask_width
@@ -34,6 +35,7 @@ class VectorLanes:
 
     def __init__(self, env: Any) -> None:
         self.env = env
+        warn_of_statistics(env)
         self.num_lanes = int(env.num_envs)
         self.single_observation_space: Space[Any] = getattr(env, "single_observation_space", None)  # type: ignore[assignment]
         self.single_action_space: Space[Any] = getattr(env, "single_action_space", None)  # type: ignore[assignment]

@@ -11,6 +11,7 @@ from gymnasium import Space
 
 from agilerl.envs import trees
 from agilerl.envs.contract import Contract, is_signal, name_of, raised
+from agilerl.envs.kept_statistics import warn_of_statistics
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import EnvError, ShapeError
 
@@ -48,6 +49,7 @@ class SyncLanes:
         # others get numpy scalars as from SyncVectorEnv, since some call action.item().
         self._plain_actions = all(_is_gymnasiums_own(env) for env in self.envs)
         self.name = name_of(self.envs[0])
+        warn_of_statistics(self.envs[0])
         self._contract: Contract | None = None  # made at the first reset: without a space that tells the shapes
         self._obs: Any = None
         self._action_masks: np.ndarray | None = None

@@ -21,6 +21,7 @@ from agilerl.training.episodes import lanes_of
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.quarantine import Watch
 from agilerl.training.replay import SharedReplay
+from agilerl.training.rewards import RewardScale
 from agilerl.training.source import MemberTally, Segment
 from agilerl.tree import map_leaves, unbind
 
@@ -54,10 +55,19 @@ class Generation:
     """
 
     def __init__(
-        self, segment: Segment, learner: Learner, memory: SharedReplay, options: OffPolicyOptions, epsilon: float
+        self,
+        segment: Segment,
+        learner: Learner,
+        memory: SharedReplay,
+        options: OffPolicyOptions,
+        epsilon: float,
+        rewards: RewardScale | None = None,
     ) -> None:
         self.segment, self.learner, self.memory, self.options = segment, learner, memory, options
         self.agents, self.lanes, self.num_envs = segment.agents, segment.lanes, segment.num_envs
+        self.rewards = rewards
+        if rewards is not None:
+            rewards.begin(self.agents, self.num_envs)
         self.epsilon = epsilon
         self.tallies = [MemberTally() for _ in self.agents]
         self.watch = Watch(learner, self.tallies)
@@ -158,6 +168,8 @@ class Generation:
 
     def _store(self, obs: Any, action: np.ndarray, batch: StepBatch) -> None:
         reward = self.options.learned_reward(batch.reward)
+        if self.rewards is not None:  # stored as they are, and scaled as they are learned from
+            self.rewards.see(reward, batch)
         self.memory.write(obs, action, reward, batch, self.mask_width)
         finished = self._tracker.update(batch)
         for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
@@ -231,6 +243,7 @@ class Generation:
         weight = self._weights(members, sizes, indices, index, like)
         weight = [torch.cat((part, part), -1) for part in weight] if both else weight
         reward, done = (x.to(like.device, like.dtype) for x in (rows["reward"], rows["done"]))
+        reward = reward if self.rewards is None else reward * self.rewards.factor
         stacked: dict[str, Any] = {
             "obs": self.learner.prepare(group, rows["obs"]),
             "action": rows["action"].long() if self.mask_width else rows["action"],

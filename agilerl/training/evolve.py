@@ -278,6 +278,7 @@ def make_options(manifest: Manifest) -> OffPolicyOptions:
         reward_floor=t.reward_floor,
         reward_scale=t.reward_scale,
         clip_rewards=t.clip_rewards,
+        normalize_rewards=t.normalize_rewards,
         lockstep=t.lockstep,
         carry_envs=t.carry_envs,
         learner=t.learner,

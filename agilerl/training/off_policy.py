@@ -10,6 +10,7 @@ from agilerl.training.agent_loop import AgentLoop
 from agilerl.training.collect import Generation
 from agilerl.training.options import OffPolicyOptions
 from agilerl.training.replay import SharedReplay
+from agilerl.training.rewards import RewardScale, check_learns_here
 from agilerl.training.source import MemberTally, Segment
 
 
@@ -29,17 +30,19 @@ class OffPolicySource:
         self.replay, self.options = SharedReplay(memory, n_step_memory), options
         self.epsilon: float = options.eps_start
         self._next = self.epsilon
+        self.rewards = RewardScale() if options.normalize_rewards else None
 
     def train(self, segment: Segment, learner: Learner) -> list[MemberTally]:
         """As the protocol says."""
         for agent in segment.agents:
             agent.set_training_mode(True)
-        part = Generation(segment, learner, self.replay, self.options, self.epsilon)
+        part = Generation(segment, learner, self.replay, self.options, self.epsilon, self.rewards)
         self._next = part.run()
         return part.tallies
 
     def train_alone(self, segment: Segment) -> MemberTally:
         """As the protocol says."""
+        check_learns_here(segment.agents[0], self.rewards)
         part = AgentLoop(segment, self.replay, self.options, self.epsilon)
         self._next = part.run()
         return part.tally
@@ -54,9 +57,11 @@ class OffPolicySource:
         return {name: memory for name, memory in named.items() if memory is not None}
 
     def state(self) -> dict[str, Any]:
-        """The exploration rate."""
-        return {"epsilon": self.epsilon}
+        """The exploration rate, and the scale of rewards where there is one."""
+        return {"epsilon": self.epsilon} | ({} if self.rewards is None else {"rewards": self.rewards.state()})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """As the protocol says."""
         self.epsilon = self._next = float(state["epsilon"])
+        if self.rewards is not None:
+            self.rewards.load_state(state["rewards"])

@@ -20,6 +20,7 @@ from agilerl.training.collector import Collector
 from agilerl.training.hidden_states import HiddenStates
 from agilerl.training.options import LoopOptions
 from agilerl.training.quarantine import Watch
+from agilerl.training.rewards import RewardScale, check_learns_here
 from agilerl.training.rollout_loop import RolloutLoop
 from agilerl.training.source import MemberTally, Segment
 from agilerl.tree import map_leaves
@@ -46,6 +47,7 @@ class OnPolicySource:
 
     def __init__(self, options: LoopOptions, collect: Collect | None = None, env: Any = None) -> None:
         self.options, self.collect, self.env = options, collect, env
+        self.rewards = RewardScale() if options.normalize_rewards else None
 
     @property
     def one_at_a_time(self) -> str:
@@ -59,10 +61,11 @@ class OnPolicySource:
             agent.num_envs = segment.num_envs
             agent.progress = min(1.0, segment.begun / self.options.max_steps)
         learner.refresh()
-        return OnPolicyGeneration(segment, learner, self.options).run()
+        return OnPolicyGeneration(segment, learner, self.options, self.rewards).run()
 
     def train_alone(self, segment: Segment) -> MemberTally:
         """As the protocol says."""
+        check_learns_here(segment.agents[0], self.rewards)
         return RolloutLoop(segment, self.options, self.collect, self.env).run()
 
     def end_generation(self) -> None:
@@ -73,20 +76,26 @@ class OnPolicySource:
         return {}
 
     def state(self) -> dict[str, Any]:
-        """Nothing beside the agents."""
-        return {}
+        """The scale of rewards, where there is one."""
+        return {} if self.rewards is None else {"rewards": self.rewards.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """As the protocol says."""
+        if self.rewards is not None:
+            self.rewards.load_state(state["rewards"])
 
 
 class OnPolicyGeneration:
     """One generation's rollouts and updates of some members on their lanes."""
 
-    def __init__(self, segment: Segment, learner: Learner, options: LoopOptions) -> None:
-        self.segment, self.learner, self.options = segment, learner, options
+    def __init__(
+        self, segment: Segment, learner: Learner, options: LoopOptions, rewards: RewardScale | None = None
+    ) -> None:
+        self.segment, self.learner, self.options, self.rewards = segment, learner, options, rewards
         self.agents, self.lanes, self.num_envs = segment.agents, segment.lanes, segment.num_envs
         self.tallies = [MemberTally() for _ in self.agents]
+        if rewards is not None:
+            rewards.begin(self.agents, self.num_envs)
         self.watch = Watch(learner, self.tallies)
         self.watch.weights()
         self.mask_width = mask_width(self.lanes.single_action_space)
@@ -142,6 +151,9 @@ class OnPolicyGeneration:
         valid = batch.mask if sound is None else batch.mask | ~sound
         self._count(batch, acting)
         reward = self.options.learned_reward(batch.reward)
+        if self.rewards is not None:
+            self.rewards.see(reward, batch)
+            reward = reward * self.rewards.factor
         for collector in acting:
             action, log_prob, value, hidden = parts[collector.group]
             collector.buffer.add(

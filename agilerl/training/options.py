@@ -27,6 +27,7 @@ class LoopOptions:
         reward_floor: a lower reward is learned from as this; None: as it is.
         reward_scale: factor on the rewards that are learned from; scores and fitness are never scaled.
         clip_rewards: learn from the sign of a reward (Mnih et al. 2015, methods), times `reward_scale`.
+        normalize_rewards: divide rewards by a running scale, see `training.rewards`; in place of the last two.
         lockstep: whether members act at the same time on replicas of the environment.
         carry_envs: episodes go on over the end of a generation, in the lanes of each slot, whoever acts there next. A
             resumed run begins them anew, so it equals one that never stopped only statistically. Needs lockstep.
@@ -50,6 +51,7 @@ class LoopOptions:
     reward_floor: float | None = None
     reward_scale: float = 1.0
     clip_rewards: bool = False
+    normalize_rewards: bool = False
     lockstep: bool = True
     carry_envs: bool = False
     learner: str = "auto"
@@ -68,6 +70,12 @@ class LoopOptions:
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
         _within("evolve_from", self.evolve_from, 0, 1)
+        if self.normalize_rewards and (self.clip_rewards or self.reward_scale != 1.0):
+            other = "clip_rewards" if self.clip_rewards else f"reward_scale={self.reward_scale:g}"
+            raise ConfigError(
+                f"normalize_rewards finds the scale of rewards by itself; got {other} too. "
+                "fix: reward_scale=1 and clip_rewards=false."
+            )
 
     def learned_reward(self, reward: np.ndarray) -> np.ndarray:
         """Rewards as they are learned from."""

@@ -34,8 +34,15 @@ CASES: dict[str, dict[str, Any]] = {
 }
 ON_POLICY = {k: v for k, v in SMALL.items() if k not in ("learning_delay", "max_size")}
 LSTM = {"recurrent": True, "network.encoder": {"hidden_state_size": 16, "min_hidden_state_size": 8}, "max_seq_len": 16}
-CASES["PPO"] = {**ON_POLICY, "algo": "PPO", "learn_step": 32, "normalize_observations": True}
-CASES["PPO-recurrent"] = {**CASES["PPO"], **LSTM, "normalize_observations": False}
+CASES["PPO"] = {
+    **ON_POLICY,
+    "algo": "PPO",
+    "learn_step": 32,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+    "reward_scale": 1.0,
+}
+CASES["PPO-recurrent"] = {**CASES["PPO"], **LSTM, "normalize_observations": False, "normalize_rewards": False}
 # Every other algorithm: stopped and continued, but not killed fifty times.
 CONTINUOUS = {**SMALL, "env": "Pendulum-v1", "steps": 640}
 OTHERS: dict[str, dict[str, Any]] = {
@@ -49,7 +56,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "num_atoms": 11,
         "v_max": 20.0,
     },
-    "SAC": {**CONTINUOUS, "algo": "SAC"},
+    "SAC": {**CONTINUOUS, "algo": "SAC", "normalize_rewards": True, "reward_scale": 1.0},
     "TD3": {**CONTINUOUS, "algo": "TD3"},
 }
 LUNAR_LANDER: dict[str, dict[str, Any]] = {

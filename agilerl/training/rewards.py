@@ -1,0 +1,61 @@
+"""Rewards divided by a running scale, so that one learning rate serves environments of any unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agilerl.components.running import RunningMeanStd
+from agilerl.envs.step import StepBatch
+from agilerl.errors import ConfigError
+
+
+class RewardScale:
+    """1 / deviation of the discounted return, over the steps of all members and lanes (one scale for a population).
+
+    Every lane sums G ← γ·G + r, anew with each episode and each generation; rewards are divided by the deviation of all
+    sums seen so far, and not shifted, so that their sign stays. Engstrom et al. 2020 (arXiv:2005.12729), appendix A.2,
+    algorithm 1.
+
+    Attributes:
+        statistics: of the sums. factor: what rewards are multiplied with; about 1 before anything was seen.
+    """
+
+    def __init__(self) -> None:
+        self.statistics = RunningMeanStd(epsilon=1e-8)
+        self._discount = self._sums = np.zeros(0)
+
+    def begin(self, agents: Sequence[Any], num_envs: int) -> None:
+        """A generation of these members on `num_envs` lanes each begins."""
+        self._discount = np.repeat([float(getattr(agent, "gamma", 0.99)) for agent in agents], num_envs)
+        self._sums = np.zeros(len(self._discount))
+
+    def see(self, reward: np.ndarray, batch: StepBatch) -> None:
+        """Take in the rewards [L] of one vector step; lanes at rest do not count."""
+        self._sums = np.where(batch.mask, self._discount * self._sums + reward, self._sums)
+        self.statistics.update(self._sums[batch.mask])
+        self._sums[batch.terminated | batch.truncated] = 0.0
+
+    @property
+    def factor(self) -> float:
+        return float(1 / np.sqrt(self.statistics.var + self.statistics.epsilon))
+
+    def state(self) -> dict[str, float]:
+        """As plain numbers."""
+        seen = self.statistics
+        return {"mean": float(seen.mean), "var": float(seen.var), "count": seen.count}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Become what `state()` was taken from."""
+        self.statistics.load_state({**state, "epsilon": self.statistics.epsilon})
+
+
+def check_learns_here(agent: Any, scale: RewardScale | None) -> None:
+    """Raise where rewards should be scaled for an agent whose `learn` gets them from elsewhere."""
+    if scale is not None:
+        raise ConfigError(
+            f"training.normalize_rewards is for the algorithms of this package; {type(agent).__name__} brings its own "
+            f"learn. fix: normalize_rewards=false, and gymnasium.wrappers.TransformReward around the environment."
+        )
