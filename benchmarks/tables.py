@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 import lockstep
+from curve_tables import curve_rows, latest_curves, short_curve
 from runner import RESULTS, read_lines
 from solve import ALL, path_of
 from throughput_setups import SETUPS
@@ -72,7 +73,7 @@ def readme_rows() -> list[str]:
                 f"* One update of 8 members costs {ratio['stacked 8 / plain 8']:.2f} of 8 plain torch updates, of one member "
                 f"{ratio['stacked 1 / plain 1']:.2f} of one (`python benchmarks/scaling.py`)."
             )
-    return [*rows, text]
+    return [*rows, text, *(short_curve(line) for line in latest_curves().values())]
 
 
 def setup_of(line: dict[str, Any]) -> dict[str, Any]:
@@ -149,43 +150,6 @@ def throughput_rows() -> list[str]:
             f"| {ratio.get('ours/plain', '-')} | {ratio.get('ours/original', '-')} |"
         )
     return rows
-
-
-def curve_rows() -> list[str]:
-    """The latest line of each environment and algorithm in curves.jsonl, at a few numbers of steps."""
-    latest = {tuple(line["key"][k] for k in ("env", "algo")): line for line in read_lines(RESULTS / "curves.jsonl")}
-    if not latest:
-        return []
-    rows = [
-        "## Where training takes long",
-        "",
-        "`python benchmarks/curve.py`, one seed each. Steps are environment steps of the whole population, or of",
-        "Stable-Baselines3's one agent; fitness is the mean of 8 greedy episodes: the best member's, the mean of all",
-        "members', the other agent's. Score: 100 fresh episodes of the best agent of the run.",
-        "",
-    ]
-    for (env_id, algo), line in latest.items():
-        low, high = line["ci95"]
-        rows += [
-            f"{env_id}, {algo}: {line['score']:,.0f} [{low:,.0f}, {high:,.0f}] after {line['population_env_steps']:,} steps, "
-            f"{line['cpu_seconds']:,.0f} CPU seconds, stopped by {line['stopped']}.",
-            "",
-            "| steps | best member | mean of the members | Stable-Baselines3 SAC |",
-            "|---|---|---|---|",
-        ]
-        other = dict((line["stable_baselines3"] or {}).get("curve", ()))
-        curve = line["curve"]
-        for steps, best, mean in curve[:: max(1, len(curve) // 12)]:
-            near = min(other, key=lambda s: abs(s - steps), default=None)
-            beside = f"{other[near]:,.0f} (at {near:,})" if near is not None and abs(near - steps) <= 20_000 else "-"
-            rows.append(f"| {steps:,} | {best:,.0f} | {mean:,.0f} | {beside} |")
-        if other:
-            rows += [
-                "",
-                f"Stable-Baselines3's SAC: {line['stable_baselines3']['cpu_seconds']:,.0f} CPU seconds for training alone.",
-            ]
-        rows.append("")
-    return rows[:-1]
 
 
 def shares_rows() -> list[str]:
