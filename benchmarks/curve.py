@@ -81,7 +81,7 @@ def sb3(python: str, env_id: str, seed: int, steps: int, folder: Path) -> dict[s
         str(folder),
     ]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     line: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return line
 

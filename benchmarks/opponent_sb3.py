@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, required=True)
     args = parser.parse_args()
+    import gymnasium
     import torch
     from stable_baselines3 import SAC
 
@@ -49,7 +50,7 @@ def main() -> None:
     facts: dict[str, Any] = {"curve": [], "cpu_seconds": 0.0}
     if curve_file.is_file():
         facts = json.loads(curve_file.read_text(encoding="utf-8"))
-        model = SAC.load(model_file, env=args.env, device="cpu")
+        model = SAC.load(model_file, env=gymnasium.make(args.env), device="cpu")
         model.load_replay_buffer(replay_file)
     else:
         model = SAC("MlpPolicy", args.env, seed=args.seed, device="cpu")
