@@ -165,15 +165,25 @@ def shares_rows() -> list[str]:
 
 
 def checkpoint_rows() -> list[str]:
-    """Latest lines of checkpoint.py."""
-    lines = read_lines(RESULTS / "checkpoint.jsonl")
-    return [] if not lines else ["## What does a checkpoint cost?", "", *(_checkpoint_row(line) for line in lines[-2:])]
+    """Latest line of each claim of checkpoint.py."""
+    latest = {line["claim"]: line for line in read_lines(RESULTS / "checkpoint.jsonl")}
+    if not latest:
+        return []
+    return [
+        "## What does a checkpoint cost?",
+        "",
+        "`python benchmarks/checkpoint.py`.",
+        "",
+        *map(_checkpoint_row, latest.values()),
+    ]
 
 
 def _checkpoint_row(line: dict[str, Any]) -> str:
-    parts = {**line, **line.get("append", {}), **line.get("resume", {})}
+    append = {"appended_rows" if k == "rows" else k: v for k, v in line.get("append", {}).items()}
+    parts = {**line, **append, **line.get("resume", {})}
     numbers = {k: v for k, v in parts.items() if isinstance(v, int | float) and not isinstance(v, bool) and k != "cpus"}
-    return f"* {line['claim']}: " + ", ".join(f"{k.replace('_', ' ')} {v:,.4g}" for k, v in numbers.items())
+    texts = [f"{k.replace('_', ' ')} {f'{v:,}' if isinstance(v, int) else f'{v:.3g}'}" for k, v in numbers.items()]
+    return f"* {line['claim']}: {', '.join(texts)}"
 
 
 def replay_rows() -> list[str]:
