@@ -149,9 +149,9 @@ def train_sequential(agents: list[Any], made: list[TransitionBatch]) -> None:
 
 
 def train_alone(agents: list[Any], made: list[TransitionBatch]) -> None:
-    for member, agent in enumerate(agents):
-        assert agent.solo_rows() is not None, "an agent alone runs in its own row"
-        with no_tensors_in_cycles():
+    with no_tensors_in_cycles():
+        for member, agent in enumerate(agents):
+            assert agent.solo_rows() is not None, "an agent alone runs in its own row"
             for batch in made:
                 agent.learn_batch(of_member(batch, member))
 

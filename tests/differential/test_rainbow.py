@@ -63,7 +63,7 @@ def plain(agent: RainbowDQN, made: list[TransitionBatch], adam: torch.optim.Opti
 @pytest.mark.parametrize(
     ("double", "dueling", "distributional"),
     [
-        pytest.param(*each, marks=[] if sum(each) in (0, 3) or each == (False, True, False) else [pytest.mark.slow])
+        pytest.param(*each, marks=[] if sum(each) in (0, 3) else [pytest.mark.slow])
         for each in itertools.product([True, False], repeat=3)
     ],
 )

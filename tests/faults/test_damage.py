@@ -14,7 +14,6 @@ from agilerl.errors import RunError
 from agilerl.training.checkpoint_files import generations
 
 KINDS = ("flip", "truncate", "delete", "zero")
-every_case = pytest.mark.parametrize("name", CASES)
 # The replay and the one without any are in the fast suite, all of them in the slow one.
 two_cases = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in ("DQN-per-n-step", "PPO") else pytest.mark.slow) for n in CASES]
@@ -90,7 +89,7 @@ def test_any_damage_is_noticed_or_harmless(
     assert lost < count
 
 
-@every_case
+@two_cases
 def test_the_newest_whole_checkpoint_is_used_and_damaged_ones_are_kept(
     name: str, stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
 ) -> None:

@@ -60,10 +60,17 @@ def critic_values(agent: Any, env: ContinuousProbe, actions: np.ndarray) -> np.n
 
 
 CASES = [TargetActionEnv, DiscountedActionEnv, TruncatedActionEnv, TwoStepActionEnv]
+LONG = [("SAC", TargetActionEnv), ("SAC", TwoStepActionEnv), ("DDPG", TwoStepActionEnv)]
 
 
-@pytest.mark.parametrize("make", CASES, ids=lambda m: m.__name__)
-@pytest.mark.parametrize("name", ACTOR_CRITICS)
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        pytest.param(name, make, id=f"{name}-{make.__name__}", marks=pytest.mark.slow if (name, make) in LONG else ())
+        for name in ACTOR_CRITICS
+        for make in CASES
+    ],
+)
 def test_critics_learn_the_values_and_policies_the_best_action(name: str, make: Any) -> None:
     cls, options = ACTOR_CRITICS[name]
     rates = {"lr_actor": 2e-3, "lr_critic": 4e-3, "tau": 0.05}
