@@ -54,7 +54,7 @@ def readme_rows() -> list[str]:
     rows += [
         "",
         "The shipped presets on seeds 0, 1, 2, ..., `python benchmarks/solve.py`: the mean of 100 fresh episodes that neither stopped the",
-        "run nor chose the agent; evaluation and evolution are in the seconds; one or two seeds ran at a time on two busy cores.",
+        "run nor chose the agent; evaluation and evolution are in the seconds; one or two seeds ran at a time, beside other jobs, on two busy cores.",
         "",
     ]
     for line in latest_throughput().values():
