@@ -22,7 +22,8 @@ def curve_rows() -> list[str]:
         "",
         "`python benchmarks/curve.py`, one seed each. Steps are environment steps of the whole population, or of",
         "Stable-Baselines3's one agent; fitness is the mean of 8 greedy episodes: the best member's, the mean of all",
-        "members', the other agent's. Score: 100 fresh episodes of the best agent of the run.",
+        "members', the other agent's. Score: 100 fresh episodes of the best agent of the run. Our CPU seconds hold all",
+        "evaluation; other jobs ran beside both sides, so that CPU seconds are upper bounds.",
         "",
     ]
     for (env_id, algo), line in latest.items():

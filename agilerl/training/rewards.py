@@ -20,7 +20,7 @@ class RewardScale:
     algorithm 1.
 
     Attributes:
-        statistics: of the sums. factor: what rewards are multiplied with; about 1 before anything was seen.
+        statistics: of the sums; the factor is about 1 before anything was seen.
     """
 
     def __init__(self) -> None:
@@ -40,6 +40,7 @@ class RewardScale:
 
     @property
     def factor(self) -> float:
+        """What rewards are multiplied with."""
         return float(1 / np.sqrt(self.statistics.var + self.statistics.epsilon))
 
     def state(self) -> dict[str, float]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from faulty import limit_memory
 from faulty_runs import CASES, digest, newest, resume, run_in, train, train_part
 
 import agilerl
@@ -33,21 +34,16 @@ STARVED = """
 import sys
 sys.path.insert(0, {here!r})
 from pathlib import Path
-import faulty, test_memory_and_clocks as here
+import test_memory_and_clocks as here
 here.train(here.LARGE, Path({out!r}), here.Starve())
 """
 
 
 class Starve(BaseSink):
-    """Leaves the process 32 MiB more than it has, from the end of a generation on."""
-
-    def __init__(self, after: int = 0) -> None:
-        self.after = after
+    """Leaves the process 32 MiB more than it has, from the end of the first generation on."""
 
     def generation(self, record: Any) -> None:
-        if record.generation == self.after:
-            from faulty import limit_memory
-
+        if record.generation == 0:
             limit_memory(2**25)
 
 
