@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cases import BoxHills, Hills
 
 import agilerl
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
@@ -45,8 +46,17 @@ RUNS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+HILLS = {"CartPole-v1": Hills, "Pendulum-v1": BoxHills}
+
+
 def saved_run(name: str, out: Path, **changes: Any) -> agilerl.Run:
-    """The run `name`, saved under `out`."""
+    """The run `name`, saved under `out`, in an environment of integers, so that every machine selects alike."""
+    case = {**RUNS[name], **changes}
+    return agilerl.train(**{**case, "env": HILLS[case["env"]]}, out=out, verbose=False)
+
+
+def saved_run_by_id(name: str, out: Path, **changes: Any) -> agilerl.Run:
+    """The same in an environment that is made by its id, so that nothing but the files is needed to go on."""
     return agilerl.train(**{**RUNS[name], **changes}, out=out, verbose=False)
 
 

@@ -19,12 +19,17 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def write(path: Path, name: str, value: dict[str, Any], known: Iterable[str]) -> None:
-    """Replace the value of one case; cases that there are no longer go. Keys are sorted, one case is one line."""
+def write(path: Path, name: str, value: dict[str, Any], known: Iterable[str], depth: int = 1) -> None:
+    """Replace the value of one case; cases that there are no longer go.
+
+    Keys are sorted; what lies `depth` levels down is one line, so that a difference shows where it is.
+    """
     kept = {k: v for k, v in read(path).items() if k in set(known)}
     kept[name] = {**value, "torch": torch.__version__}
-    lines = (
-        f"{json.dumps(k)}:{json.dumps(kept[k], sort_keys=True, separators=(',', ':'), allow_nan=False)}"
-        for k in sorted(kept)
-    )
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    path.write_text(_lines(kept, depth) + "\n", encoding="utf-8")
+
+
+def _lines(value: Any, depth: int) -> str:
+    if depth == 0 or not isinstance(value, dict) or not value:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return "{\n" + ",\n".join(f"{json.dumps(k)}:{_lines(value[k], depth - 1)}" for k in sorted(value)) + "\n}"

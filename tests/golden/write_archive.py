@@ -17,7 +17,7 @@ import agilerl
 from agilerl.config import dump_yaml, preset_for
 
 sys.path.insert(0, str(Path(__file__).parent))
-from saved_runs import AGENTS, RUNS, greedy_actions, observations, saved_run, trained_agent, weight_sums
+from saved_runs import AGENTS, RUNS, greedy_actions, observations, saved_run_by_id, trained_agent, weight_sums
 
 ARCHIVED = ("DQN", "PPO", "RainbowDQN-per-n-step", "TD3")
 PRESETS = (("CartPole-v1", "DQN"), ("CartPole-v1", "PPO"), ("LunarLander-v3", "RainbowDQN"), ("Pendulum-v1", "SAC"),
@@ -29,7 +29,7 @@ def write(folder: Path) -> dict[str, Any]:
     """Everything under `folder`; returns what a later version must find."""
     expected: dict[str, Any] = {"runs": {}, "agents": {}, "manifests": {}}
     for name in ARCHIVED:
-        run = saved_run(name, folder / "runs", steps=64)
+        run = saved_run_by_id(name, folder / "runs", steps=64)
         assert run.path is not None
         env_id = RUNS[name]["env"]
         expected["runs"][name] = {
