@@ -207,7 +207,11 @@ def parameters(agents: list[PPO]) -> list[torch.Tensor]:
     return found
 
 
-CASES = [*((kind, False) for kind in SPACES), ("discrete", True), ("box", True)]
+FAST = (("discrete", False), ("box", True))
+CASES = [
+    pytest.param(*case, marks=() if case in FAST else pytest.mark.slow)
+    for case in [*((kind, False) for kind in SPACES), ("discrete", True), ("box", True)]
+]
 
 
 @pytest.mark.parametrize(("kind", "share"), CASES, ids=lambda x: x if isinstance(x, str) else "shared" * x)

@@ -156,7 +156,12 @@ def parameters(agents: list[PPO]) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("cell", "share"), [pytest.param("LSTM", False, marks=pytest.mark.slow), ("GRU", False), ("LSTM", True)]
+    ("cell", "share"),
+    [
+        pytest.param("LSTM", False, marks=pytest.mark.slow),
+        pytest.param("GRU", False, marks=pytest.mark.slow),
+        ("LSTM", True),
+    ],
 )
 def test_recurrent_ppo_is_the_same_on_every_path(cell: str, share: bool) -> None:
     agents = [make(i, cell, share_encoders=share) for i in range(MEMBERS)]

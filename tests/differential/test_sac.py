@@ -102,7 +102,7 @@ def plain(agent: SAC, made: list[TransitionBatch]) -> None:
         pytest.param(BOX, False, id="continuous-separate"),
         pytest.param(BOX, True, id="continuous-shared", marks=pytest.mark.slow),
         pytest.param(CHOICE, False, id="discrete-separate", marks=pytest.mark.slow),
-        pytest.param(CHOICE, True, id="discrete-shared"),
+        pytest.param(CHOICE, True, id="discrete-shared", marks=pytest.mark.slow),
     ],
 )
 def test_sac_is_the_same_on_every_path(space: Any, share: bool) -> None:

@@ -81,25 +81,28 @@ def plain_td3(agent: TD3, made: list[TransitionBatch]) -> None:
             )
 
 
-def cases(*policy_freq: int) -> pytest.MarkDecorator:
-    """Each frequency with separate and shared encoders; half of them only in the slow suite."""
+def cases(*policy_freq: int, shared: bool) -> pytest.MarkDecorator:
+    """Each frequency with separate and shared encoders; one of them in the fast suite, the others in the slow one."""
     made = [
         pytest.param(
-            freq, share, id=f"{freq}-{'shared' if share else 'separate'}", marks=() if fast else pytest.mark.slow
+            freq,
+            share,
+            id=f"{freq}-{'shared' if share else 'separate'}",
+            marks=() if share == shared and number == shared else pytest.mark.slow,
         )
         for number, freq in enumerate(policy_freq)
-        for share, fast in ((False, number == 0), (True, number == 1))
+        for share in (False, True)
     ]
     return pytest.mark.parametrize(("policy_freq", "share"), made)
 
 
-@cases(1, 2)
+@cases(1, 2, shared=False)
 def test_ddpg_is_the_same_on_every_path(policy_freq: int, share: bool) -> None:
     agents = population(lambda i: DDPG(OBS, BOX, policy_freq=policy_freq, share_encoders=share, **common(i)))
     assert_all_paths_agree(agents, batches(BOX), plain_ddpg, groups=1)
 
 
-@cases(1, 3)
+@cases(1, 3, shared=True)
 def test_td3_is_the_same_on_every_path(policy_freq: int, share: bool) -> None:
     def make(i: int) -> TD3:
         noise = {"policy_noise": 0.1 + 0.2 * i, "noise_clip": 0.3 + 0.1 * i}
@@ -110,6 +113,7 @@ def test_td3_is_the_same_on_every_path(policy_freq: int, share: bool) -> None:
     assert updated == list(range(policy_freq, len(results) + 1, policy_freq))
 
 
+@pytest.mark.slow
 def test_members_of_other_policy_freq_or_latent_width_train_in_groups_of_their_own() -> None:
     def make(i: int) -> TD3:
         options = common(i) | {"net_config": net_config(i, latent=10 if i == 3 else 12)}
@@ -129,6 +133,7 @@ def test_members_whose_shared_encoders_end_at_another_depth_train_in_groups_of_t
     assert_all_paths_agree(population(make), batches(BOX), plain_ddpg, groups=2)
 
 
+@pytest.mark.slow
 def test_a_stored_discount_replaces_the_one_of_a_single_step() -> None:
     agents = population(lambda i: DDPG(OBS, BOX, policy_freq=1, **common(i)))
     made = batches(BOX, discount=True)

@@ -27,6 +27,7 @@ def run(count: int) -> tuple[list[list[float]], list[torch.Tensor], tuple[float,
     return found.history, [p.detach() for agent in found.population for p in agent.actor.parameters()], scores
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_whatever_the_thread_count() -> None:
     (history, weights, scores), (other_history, other_weights, other_scores) = run(1), run(2)
     assert history == other_history

@@ -14,9 +14,9 @@ from agilerl.errors import RunError
 from agilerl.training.checkpoint_files import generations
 
 KINDS = ("flip", "truncate", "delete", "zero")
-# The replay and the one without any are in the fast suite, all of them in the slow one.
+# The one with most kinds of files is in the fast suite, all of them in the slow one.
 two_cases = pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ("DQN-per-n-step", "PPO") else pytest.mark.slow) for n in CASES]
+    "name", [pytest.param(n, marks=() if n == "DQN-per-n-step" else pytest.mark.slow) for n in CASES]
 )
 
 

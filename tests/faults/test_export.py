@@ -101,7 +101,9 @@ def saved(agent: Any, folder: Path) -> Path:
     return folder / "best"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if n % 2 == 0 else pytest.mark.slow) for n, case in enumerate(CASES)]
+)
 def test_the_plain_policy_acts_as_the_agent_over_ten_thousand_observations(case: str, tmp_path: Path) -> None:
     agent = excite(CASES[case]())
     policy = load(saved(agent, tmp_path))

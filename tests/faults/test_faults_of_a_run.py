@@ -27,14 +27,16 @@ from agilerl.training.signals import Stopped, StopSignals
 
 QUICK = ("--population", "2", "--set", "evo_steps=200", "--set", "eval_episodes=4", "--set", "target_score=null")
 two_cases = pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ("DQN-per-n-step", "PPO") else pytest.mark.slow) for n in CASES]
+    "name", [pytest.param(n, marks=() if n == "DQN-per-n-step" else pytest.mark.slow) for n in CASES]
 )
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow), (signal.SIGINT, 130)]
+)
 def test_a_signal_ends_the_command_after_the_vector_step_with_the_command_to_go_on(
     number: int, code: int, tmp_path: Path
 ) -> None:
@@ -241,6 +243,7 @@ def test_files_that_cannot_grow_cost_checkpoints_and_not_the_training(name: str,
     assert (path / "evolution.jsonl").read_bytes() == next(tmp_path.glob("whole/*/*/evolution.jsonl")).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_full_ends_the_run_with_its_checkpoints_whole(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 

@@ -44,10 +44,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     ("name", "stop_after"),
     [
         ("DQN", 0),
-        *((name, 3) for name in CASES),
-        ("SAC", 2),
+        *(pytest.param(name, 3, marks=() if name == "DQN-per-n-step" else pytest.mark.slow) for name in CASES),
         *(pytest.param(name, 0, marks=pytest.mark.slow) for name in CASES if name != "DQN"),
-        *(pytest.param(name, 2, marks=pytest.mark.slow) for name in OTHERS if name != "SAC"),
+        *(pytest.param(name, 2, marks=pytest.mark.slow) for name in OTHERS),
     ],
 )
 def test_a_run_stopped_inside_a_generation_ends_as_if_it_had_not(
@@ -107,6 +106,7 @@ def seconds_of(table: str, name: str, out: Path) -> tuple[float, str]:
     return time.monotonic() - begun, digest(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kills"), short_and_long(2, 50))
 def test_killed_at_random_moments_every_run_ends_with_the_same_bits(name: str, kills: int, tmp_path: Path) -> None:
     whole, expected = seconds_of("CASES", name, tmp_path / "whole")

@@ -47,6 +47,7 @@ class Starve(BaseSink):
             limit_memory(2**25)
 
 
+@pytest.mark.slow
 def test_a_learner_without_memory_ends_the_run_and_more_memory_gives_the_same_bits(tmp_path: Path) -> None:
     code = STARVED.format(here=str(Path(__file__).parent), out=str(tmp_path / "starved"))
     environment = {**os.environ, "PYTHONPATH": str(Path(agilerl.__file__).parents[1]), "OMP_NUM_THREADS": "1"}

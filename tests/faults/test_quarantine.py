@@ -77,7 +77,9 @@ def bits(agent: Any) -> dict[str, torch.Tensor]:
     return state
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "value", [math.nan, *(pytest.param(sign * math.inf, marks=pytest.mark.slow) for sign in (1, -1))]
+)
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_poisoned_row_changes_no_bit_of_the_others(kind: str, value: float) -> None:
     outcomes = []
@@ -197,7 +199,7 @@ def loop_of(
     return TrainingLoop(agents, env, source, chosen, seed=5, sinks=[sink], **evolution), sink, source
 
 
-@pytest.mark.parametrize("learner", ["fused", "sequential"])
+@pytest.mark.parametrize("learner", ["fused", pytest.param("sequential", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_member_that_diverges_acts_no_more_and_is_replaced(kind: str, learner: str) -> None:
     memory = ReplayBuffer(1000)

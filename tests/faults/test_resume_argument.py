@@ -166,7 +166,14 @@ def on_policy_script(folder: Path, *sinks: Any, **changes: Any) -> tuple[str, An
     return digest_tree({"agents": [agent.run_state() for agent in agents], "history": history}), history
 
 
-@pytest.mark.parametrize("changes", [{}, {"learner": "sequential"}, {"collect_rollouts_fn": collect_rollouts}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        pytest.param({"learner": "sequential"}, marks=pytest.mark.slow),
+        pytest.param({"collect_rollouts_fn": collect_rollouts}, marks=pytest.mark.slow),
+    ],
+)
 def test_an_on_policy_script_that_is_stopped_twice_ends_as_one_that_never_was(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -40,7 +40,8 @@ def three_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("name", ["small", pytest.param("wide", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["small", "wide"])
 def test_a_run_with_two_threads_that_is_killed_and_stopped_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
     seen = Threads()
     whole = train(TWO_THREADS[name], tmp_path / "whole", seen)

@@ -60,13 +60,13 @@ def critic_values(agent: Any, env: ContinuousProbe, actions: np.ndarray) -> np.n
 
 
 CASES = [TargetActionEnv, DiscountedActionEnv, TruncatedActionEnv, TwoStepActionEnv]
-LONG = [("SAC", TargetActionEnv), ("SAC", TwoStepActionEnv), ("DDPG", TwoStepActionEnv)]
+FAST = [("DDPG", TargetActionEnv), ("TD3", TwoStepActionEnv), ("SAC", DiscountedActionEnv), ("TD3", TruncatedActionEnv)]
 
 
 @pytest.mark.parametrize(
     ("name", "make"),
     [
-        pytest.param(name, make, id=f"{name}-{make.__name__}", marks=pytest.mark.slow if (name, make) in LONG else ())
+        pytest.param(name, make, id=f"{name}-{make.__name__}", marks=() if (name, make) in FAST else pytest.mark.slow)
         for name in ACTOR_CRITICS
         for make in CASES
     ],
@@ -94,7 +94,7 @@ def test_both_learners_find_the_same_values() -> None:
     np.testing.assert_allclose(got, [[GAMMA] * 2, [1.0] * 2], atol=0.08)
 
 
-@pytest.mark.parametrize("alpha", [0.5, 2.0])
+@pytest.mark.parametrize("alpha", [0.5, pytest.param(2.0, marks=pytest.mark.slow)])
 def test_the_policy_of_a_fixed_temperature_is_the_softmax_of_the_rewards(alpha: float) -> None:
     """One step, rewards -1 and 1: π ∝ exp(r / α), the closed form of the maximum-entropy problem."""
     options = {"init_temperature": alpha, "learn_temperature": False}
@@ -118,7 +118,18 @@ RAINBOW = [
 ]
 
 
-@pytest.mark.parametrize(("make", "noisy"), RAINBOW, ids=[f"{m.__name__}{' noisy' * n}" for m, n in RAINBOW])
+@pytest.mark.parametrize(
+    ("make", "noisy"),
+    [
+        pytest.param(
+            make,
+            noisy,
+            id=f"{make.__name__}{' noisy' * noisy}",
+            marks=() if (make, noisy) in ((TwoStepCreditEnv, False), (PolicyEnv, True)) else pytest.mark.slow,
+        )
+        for make, noisy in RAINBOW
+    ],
+)
 def test_rainbow_learns_expected_values_of_every_state_and_action(make: Any, noisy: bool) -> None:
     # Atoms from -1.5 to 2.5 in steps of 0.2: every value lies within the support.
     options = {"lr": 3e-3, "tau": 0.1, "v_min": -1.5, "v_max": 2.5, "num_atoms": 21, "noisy": noisy, "noise_std": 0.3}

@@ -106,8 +106,19 @@ def values(agent: DQN, env: ProbeEnv) -> np.ndarray:
         return agent.actor(env.observations).numpy()
 
 
-@pytest.mark.parametrize("learner", ["fused", "sequential"])
-@pytest.mark.parametrize("make", CASES, ids=name)
+@pytest.mark.parametrize(
+    ("make", "learner"),
+    [
+        pytest.param(
+            make,
+            learner,
+            id=f"{name(make)}-{learner}",
+            marks=() if learner == "fused" or make is TwoStepCreditEnv else pytest.mark.slow,
+        )
+        for make in CASES
+        for learner in ("fused", "sequential")
+    ],
+)
 def test_the_probe_has_the_values_that_it_should(make: Any, learner: str) -> None:
     env = make()
     expected = env.expected_q(GAMMA)
@@ -115,13 +126,19 @@ def test_the_probe_has_the_values_that_it_should(make: Any, learner: str) -> Non
         np.testing.assert_allclose(values(agent, env), expected, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("make", [DiscountedRewardEnv, TwoStepCreditEnv, partial(TruncatedEnv, 2)], ids=name)
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=name(make), marks=() if make is TwoStepCreditEnv else pytest.mark.slow)
+        for make in (DiscountedRewardEnv, TwoStepCreditEnv, partial(TruncatedEnv, 2))
+    ],
+)
 def test_the_double_target_has_the_same_fixed_point(make: Any) -> None:
     for agent in learn(make, double=True):
         np.testing.assert_allclose(values(agent, make()), make().expected_q(GAMMA), atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("learner", ["fused", "sequential"])
+@pytest.mark.parametrize("learner", ["fused", pytest.param("sequential", marks=pytest.mark.slow)])
 def test_illegal_actions_are_neither_taken_nor_valued(learner: str) -> None:
     """The environment raises for an illegal action, so that the run ending at all says that none was taken."""
     # Without the masks in the target, the values of illegal actions, which nothing corrects, run away with the start's.

@@ -47,7 +47,9 @@ def values(agent: Any, observations: np.ndarray) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("share", [False, True], ids=["separate", "shared"])
+@pytest.mark.parametrize(
+    "share", [pytest.param(False, id="separate"), pytest.param(True, id="shared", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "make", [ConstantRewardEnv, ObsDependentRewardEnv, DiscountedRewardEnv, PolicyEnv, TruncatedEnv, TwoStepCreditEnv]
 )
@@ -72,7 +74,9 @@ def test_illegal_actions_are_neither_taken_nor_learned_from() -> None:
     assert (chosen == np.nanargmax(best, axis=1)).all()
 
 
-@pytest.mark.parametrize("squash", [False, True], ids=["clipped", "squashed"])
+@pytest.mark.parametrize(
+    "squash", [pytest.param(False, id="clipped", marks=pytest.mark.slow), pytest.param(True, id="squashed")]
+)
 def test_continuous_actions_reach_their_target(squash: bool) -> None:
     env = TargetActionEnv()
     agent = train(TargetActionEnv, 16_000, net_config={**NET, "squash_output": squash}, lr=3e-3,
@@ -82,7 +86,7 @@ def test_continuous_actions_reach_their_target(squash: bool) -> None:
     np.testing.assert_allclose(found.ravel(), env.best.ravel(), atol=0.5)
 
 
-@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@pytest.mark.parametrize("cell", ["LSTM", pytest.param("GRU", marks=pytest.mark.slow)])
 def test_a_recurrent_policy_recalls_what_it_saw_first(cell: str) -> None:
     net = {"encoder_config": {"hidden_state_size": 16, "min_hidden_state_size": 8, "cell": cell},
            "head_config": {"hidden_size": [16]}, "latent_dim": 16}  # fmt: skip

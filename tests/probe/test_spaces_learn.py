@@ -92,7 +92,17 @@ WAYS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("way", "probe"), [(way, probe) for way, probes in SHOWN.items() for probe in probes])
+FAST = (("image", PolicyEnv), ("image, channels last", DiscountedRewardEnv), ("dictionary", TwoStepCreditEnv))
+
+
+@pytest.mark.parametrize(
+    ("way", "probe"),
+    [
+        pytest.param(way, probe, marks=() if (way, probe) in FAST else pytest.mark.slow)
+        for way, probes in SHOWN.items()
+        for probe in probes
+    ],
+)
 def test_values_are_learned_from_what_the_probe_shows(way: str, probe: Any) -> None:
     make = lambda: WAYS[way](probe())  # noqa: E731
     (agent,) = train(DQN, make, DICT_NET if way == "dictionary" else IMAGE_NET, 350, lr=5e-3, tau=0.1)
@@ -143,10 +153,10 @@ def test_critics_learn_the_value_of_every_state(algo: str, probe: Any) -> None:
 @pytest.mark.parametrize(
     ("algo", "learner"),
     [
-        ("DDPG", "fused"),
+        pytest.param("DDPG", "fused", marks=pytest.mark.slow),
         ("TD3", "fused"),
         ("SAC", "fused"),
-        ("TD3", "sequential"),
+        pytest.param("TD3", "sequential", marks=pytest.mark.slow),
         pytest.param("DDPG", "sequential", marks=pytest.mark.slow),
         pytest.param("SAC", "sequential", marks=pytest.mark.slow),
     ],
@@ -163,7 +173,7 @@ def test_policies_find_the_best_action_of_each_state_at_the_scale_of_the_environ
         np.testing.assert_allclose(value.numpy()[:, 0], env.expected_value(GAMMA), atol=0.15)
 
 
-@pytest.mark.parametrize("algo", ["TD3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("DDPG", "SAC"))])
+@pytest.mark.parametrize("algo", [pytest.param(name, marks=pytest.mark.slow) for name in ("TD3", "DDPG", "SAC")])
 def test_policies_act_on_a_dictionary(algo: str) -> None:
     cls, options = CONTINUOUS[algo]
     make = lambda: DictProbe(ContinuousPolicyEnv())  # noqa: E731

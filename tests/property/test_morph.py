@@ -83,7 +83,9 @@ def check_transfer(old: dict[str, torch.Tensor], net: QNetwork) -> None:
         assert np.array_equal(parameter.detach().numpy()[kept], old[name].numpy()[grid][kept]), name
 
 
-@pytest.mark.parametrize("chain", range(CYCLES // CHAIN))
+@pytest.mark.parametrize(
+    "chain", [pytest.param(n, marks=() if n < 20 else pytest.mark.slow) for n in range(CYCLES // CHAIN)]
+)
 def test_random_mutations_keep_every_promise(chain: int) -> None:
     activation = ("ReLU", "ReLU", "Tanh", "GELU")[chain % 4]
     net = make(chain, activation, layer_norm=chain % 5 == 4)

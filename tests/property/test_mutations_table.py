@@ -63,7 +63,14 @@ def changes(method: str, activation: str, layer_norm: bool, with_probes: bool) -
     return found
 
 
-@pytest.mark.parametrize("row", table(), ids=lambda row: " ".join(row[:3]))
+@pytest.mark.parametrize(
+    "row",
+    # Every fourth row is fast: growth and removal, layers and widths, four activations, with and without LayerNorm.
+    [
+        pytest.param(row, id=" ".join(row[:3]), marks=() if number % 4 == 0 else pytest.mark.slow)
+        for number, row in enumerate(table())
+    ],
+)
 def test_row_of_the_table(row: list[str]) -> None:
     method, activation, norm, kind, *stated = row
     for text, with_probes in zip(stated, (True, False), strict=True):

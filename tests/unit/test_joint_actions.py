@@ -87,7 +87,11 @@ def test_other_spaces_and_too_many_combinations_are_refused_with_a_way_out() -> 
 
 @pytest.mark.parametrize(
     ("algo", "env_class", "learner"),
-    [("DQN", Masked, "fused"), ("DQN", Locks, "sequential"), ("RainbowDQN", Masked, "fused")],
+    [
+        ("DQN", Masked, "fused"),
+        pytest.param("DQN", Locks, "sequential", marks=pytest.mark.slow),
+        pytest.param("RainbowDQN", Masked, "fused", marks=pytest.mark.slow),
+    ],
 )
 def test_both_dials_are_learned(algo: str, env_class: type[Locks], learner: str) -> None:
     env = make_vect_envs(make_env=env_class, num_envs=4)

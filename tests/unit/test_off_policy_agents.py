@@ -437,7 +437,13 @@ TASKS = [("DDPG", "Pendulum-v1", {}), ("TD3", "Pendulum-v1", {}), ("SAC", "Pendu
          ("Rainbow DQN", "CartPole-v1", {"noisy": False})]  # fmt: skip
 
 
-@pytest.mark.parametrize(("algo", "name", "options"), TASKS, ids=[f"{t[0]} {t[1]} {t[2]}" for t in TASKS])
+FAST = (TASKS[1], TASKS[3], TASKS[4])
+
+
+@pytest.mark.parametrize(
+    ("algo", "name", "options"),
+    [pytest.param(*t, id=f"{t[0]} {t[1]} {t[2]}", marks=() if t in FAST else pytest.mark.slow) for t in TASKS],
+)
 def test_a_population_trains_evolves_and_saves(algo: str, name: str, options: dict[str, Any], tmp_path: Path) -> None:
     env = make_vect_envs(name, num_envs=2)
     config = HyperparameterConfig(gamma=RLParameter(0.9, 0.999), batch_size=RLParameter(8, 64, dtype=int))

@@ -128,7 +128,15 @@ def check_finite(agent: Any) -> None:
         assert all(bool(torch.isfinite(p).all()) for p in network.parameters())
 
 
-@pytest.mark.parametrize(("algo", "name", "actions"), CASES, ids=[f"{a}-{n}" for a, n, _ in CASES])
+# Fast is at least one case of each algorithm, and of images, parts, vectors, numbers and matrices one each.
+FAST = (("DQN", "nested"), ("DQN", "discrete"), ("RainbowDQN", "multi-discrete"), ("SAC", "tuple"), ("TD3", "number"),
+        ("DDPG", "matrix"), ("DDPG", "image, channels last"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("algo", "name", "actions"),
+    [pytest.param(a, n, x, id=f"{a}-{n}", marks=() if (a, n) in FAST else pytest.mark.slow) for a, n, x in CASES],
+)
 def test_a_population_trains_evolves_and_survives_files(algo: str, name: str, actions: Any, tmp_path: Path) -> None:
     env, memory, sink = environment(OBSERVATIONS[name], actions), ReplayBuffer(100), Plans()
     tournament = TournamentSelection(2, True, 2, seed=0)
@@ -281,7 +289,7 @@ class Nested(gym.Env[Any, Any]):
 
 
 @pytest.mark.parametrize("learner", ["fused", "sequential"])
-@pytest.mark.parametrize("algo", ["DQN", "SAC"])
+@pytest.mark.parametrize("algo", ["DQN", pytest.param("SAC", marks=pytest.mark.slow)])
 def test_a_population_on_parts_trains_as_one_on_them_side_by_side(algo: str, learner: str) -> None:
     """In lockstep: acting, exploring, storing, learning and evaluating, in float64."""
     results = []
