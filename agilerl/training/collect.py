@@ -161,16 +161,17 @@ class Generation:
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         flat = action.reshape(-1, *action.shape[2:])
         batch = self.lanes.step(self.agents[0].environment_action(flat), self.watch.lanes(self.num_envs))
-        self._store(self.obs, flat, batch)
+        legal = mask.reshape(len(flat), -1) if mask is not None and self.agents[0].learns_from_obs_mask else None
+        self._store(self.obs, flat, batch, legal)
         self.obs, self.info = batch.obs, batch.info
         self._learn(index)
         self.segment.progress(self.lanes.num_lanes)
 
-    def _store(self, obs: Any, action: np.ndarray, batch: StepBatch) -> None:
+    def _store(self, obs: Any, action: np.ndarray, batch: StepBatch, obs_mask: np.ndarray | None) -> None:
         reward = self.options.learned_reward(batch.reward)
         if self.rewards is not None:  # stored as they are, and scaled as they are learned from
             self.rewards.see(reward, batch)
-        self.memory.write(obs, action, reward, batch, self.mask_width)
+        self.memory.write(obs, action, reward, batch, self.mask_width, obs_mask)
         finished = self._tracker.update(batch)
         for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
             self.tallies[lane // self.num_envs].scores.append(score)
@@ -281,9 +282,10 @@ class Generation:
             stacked["discount"] = rows["discount"].to(like.device, like.dtype)
         elif None not in gammas:  # for all updates at once
             stacked["discount"] = torch.tensor(gammas, dtype=like.dtype, device=like.device).unsqueeze(1) * (1 - done)
-        if "next_mask" in rows:
-            legal = self.agents[members[0]].legal_choices(rows["next_mask"].numpy(force=True))
-            stacked["next_mask"] = torch.from_numpy(legal).to(like.device).bool()
+        for name in ("next_mask", "obs_mask"):
+            if name in rows:
+                legal = self.agents[members[0]].legal_choices(rows[name].numpy(force=True))
+                stacked[name] = torch.from_numpy(legal).to(like.device).bool()
         noise = self._draw_noise(members, sizes, count, like)
         last = count - 1
         taking_part = [(row, member) for row, member in enumerate(members) if sizes[row]]
