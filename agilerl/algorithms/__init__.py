@@ -10,7 +10,8 @@ from agilerl.algorithms.dqn_rainbow import RainbowDQN
 from agilerl.algorithms.ppo import PPO
 from agilerl.algorithms.sac import SAC
 from agilerl.algorithms.td3 import TD3
-from agilerl.config.algorithms import canonical_algorithm
+from agilerl.config.algorithms import CLASSES, canonical_algorithm
+from agilerl.errors import AlgorithmError
 
 __all__ = [
     "ALGORITHMS",
@@ -40,6 +41,12 @@ def find_algorithm(name: str) -> type[RLAlgorithm]:
 
     Raises:
         NotAvailableYetError: a published name that this version does not have yet.
-        AlgorithmError: an unknown name, with the nearest known one.
+        AlgorithmError: an unknown name, with the nearest known one; one that was registered without its class.
     """
-    return ALGORITHMS[canonical_algorithm(str(name))]
+    known = canonical_algorithm(str(name))
+    cls: type[RLAlgorithm] | None = CLASSES.get(known, ALGORITHMS.get(known))
+    if cls is None:
+        raise AlgorithmError(
+            f"the algorithm {known!r} was registered without its class. fix: register_algorithm({known!r}, keys, cls)."
+        )
+    return cls

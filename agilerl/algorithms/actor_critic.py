@@ -30,7 +30,8 @@ class ActorCritic(RLAlgorithm):
     """An off-policy algorithm with a policy, critics and their targets.
 
     Stored actions are raw: in the range of the policy's output, [-1, 1] by default. `environment_action` maps them to
-    the bounds of the space, also in a loop of your own: `env.step(agent.environment_action(agent.get_action(obs)))`.
+    the bounds of the space, also in a training loop of your own, which stores `action = agent.get_action(obs)` and
+    calls `env.step(agent.environment_action(action))`. Outside of training `get_action` has done so already.
     """
 
     actor: EvolvableModule
@@ -142,7 +143,10 @@ class ActorCritic(RLAlgorithm):
         """One soft update of `target` towards `net` with `tau`."""
         soft_update(net, target, self.tau)
 
-    acts_raw = True
+    @property
+    def acts_raw(self) -> bool:  # type: ignore[override]
+        """While it trains, `get_action` gives what is stored."""
+        return self.training
 
     # --- actions ---------------------------------------------------------------------------------------------------
 
@@ -173,28 +177,30 @@ class ActorCritic(RLAlgorithm):
         return shaped
 
     def get_action(
-        self, obs: Any, epsilon: float = 0.0, action_mask: np.ndarray | None = None, *, training: bool | None = None
+        self, obs: Any, training: bool | None = None, action_mask: np.ndarray | None = None, *, epsilon: float = 0.0
     ) -> np.ndarray:
-        """Actions to store; exploring while `training`, which is the agent's own mode where it is not given.
+        """Exploring actions to store while `training`, otherwise greedy ones as the environment takes them.
 
         Args:
             obs: one observation or a batch [E, ...], numpy or torch.
-            epsilon: not used; policies of this kind explore by noise or by sampling.
+            training: the agent's own mode where it is not given.
             action_mask: [E, A] or [A], 1 = legal, for Discrete actions.
+            epsilon: not used; policies of this kind explore by noise or by sampling.
 
         Returns:
-            Raw actions [E, A] (see `environment_action`), or int64 [E] for Discrete actions.
+            While training raw actions [E, A] (see `environment_action`), else [E, *shape] within the bounds of the
+            space; int64 [E] for Discrete actions.
         """
         with torch.no_grad():
             outputs = self.policy_output(obs)
         outputs = outputs.unsqueeze(0) if outputs.dim() == 1 else outputs
         mask = legal_actions(f"{self.algo}.get_action", action_mask, (len(outputs), outputs.shape[-1]))
         if not (self.training if training is None else training):
-            return self.greedy(outputs, mask)
+            return self.environment_action(self.greedy(outputs, mask))
         return self.explore(outputs, self.draw_exploration(self._exploration, outputs.shape[:-1]), epsilon, mask)
 
     def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
-        return self.environment_action(self.get_action(obs, 0.0, mask, training=False))
+        return self.get_action(obs, False, mask)
 
     def learn_from(self, experiences: Any) -> Any:
         """(actor loss, or None where the policy was not updated; critic loss), both before the update."""

@@ -63,6 +63,8 @@ def legal_actions(owner: str, mask: Any, shape: tuple[int, int]) -> np.ndarray |
     """
     if mask is None:
         return None
+    if np.ndim(mask) == 0:
+        raise ShapeError(f"{owner} got action_mask={mask!r}; expected [A] or [E, A]. fix: epsilon=... by its name.")
     rows = np.stack([np.asarray(row) for row in mask])
     try:
         legal = np.array(np.broadcast_to(rows, shape))

@@ -31,7 +31,7 @@ class ChoiceAlgorithm(RLAlgorithm):
     def _check_actions(self) -> None:
         """AlgorithmError for an action space of another kind, or with too many combinations."""
         if not isinstance(self.action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-            raise wrong_actions(type(self).__name__, self.action_space)
+            raise wrong_actions(self.algo, self.action_space, ("Discrete", "MultiDiscrete"))
         _ = self.choices
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:

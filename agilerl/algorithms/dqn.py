@@ -12,11 +12,11 @@ from torch import Tensor, nn, optim
 from agilerl.algorithms.choices import ChoiceAlgorithm
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult, soft_update
+from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult, raw_output, soft_update
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
-from agilerl.networks.base import checked_arguments
+from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.q_networks import QNetwork
 from agilerl.rollouts.off_policy import uniform_actions
 
@@ -178,7 +178,8 @@ class DQN(ChoiceAlgorithm):
         if kwargs:
             raise TypeError(f"DQN.get_action got unexpected arguments {sorted(kwargs)}; it takes epsilon, action_mask")
         with torch.no_grad():
-            values = self.actor(obs)
+            known = isinstance(self.actor, EvolvableNetwork)
+            values = self.actor(obs) if known else raw_output(self.actor)(self.network_inputs(self.actor, obs))
         values = values.unsqueeze(0) if values.dim() == 1 else values  # a module of the user's own, one observation
         if values.dim() != 2:
             raise ShapeError(

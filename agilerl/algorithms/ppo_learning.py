@@ -9,12 +9,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from agilerl.algorithms.ppo_rollout import GroupLearner, Member, Rollout, SequenceRollout, make_rollout
 from agilerl.components.rollout_batch import plan_epoch
 
 __all__ = ["LearnReport", "Rollout", "SequenceRollout", "learn_rollout", "make_rollout"]
+
+
+def _entropy_noise(
+    members: Sequence[Member], rollout: Rollout, rngs: Sequence[np.random.Generator], active: Sequence[bool]
+) -> Tensor | None:
+    """New numbers [N, T·E, A] for one epoch, of each active member from its own stream; None where none are needed."""
+    drawn = {i: m.draw_entropy_noise(rngs[i], rollout.size) for i, m in enumerate(members) if active[i]}
+    found = {i: numbers for i, numbers in drawn.items() if numbers is not None}
+    if not found:
+        return None
+    noise = np.zeros((len(members), *next(iter(found.values())).shape))
+    for i, numbers in found.items():
+        noise[i] = numbers
+    return torch.from_numpy(noise).to(rollout.numbers.device, rollout.numbers.dtype)
 
 
 @dataclass
@@ -59,7 +74,7 @@ def learn_rollout(
             break
         plan = plan_epoch(rngs, rollout.samples, sizes, active)
         divergence: Tensor | None = None
-        for batch in rollout.batches(plan):
+        for batch in rollout.batches(plan, _entropy_noise(members, rollout, rngs, active)):
             result = learner.learn(group, batch)
             total = result.loss if total is None else total + result.loss
             if result.kl is not None:

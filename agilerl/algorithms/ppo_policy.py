@@ -219,8 +219,9 @@ class StochasticPolicyAgent(RLAlgorithm):
             training: the agent's own mode where it is not given.
 
         Returns:
-            numpy arrays [E, *action_shape], [E], [E], [E]. Box actions are neither clipped nor scaled: see
-            `environment_action`, which a loop of your own may call.
+            numpy arrays [E, *action_shape], [E], [E], [E]. While training, Box actions are neither clipped nor scaled:
+            see `environment_action`, which a training loop of your own calls. Otherwise they are clipped to the space,
+            and scaled to it where squashed; their log probability is that of the action before.
         """
         outputs, value, state = self._run(obs, hidden_state)
         mask = None
@@ -229,13 +230,16 @@ class StochasticPolicyAgent(RLAlgorithm):
             if not mask.any(axis=-1).all():
                 raise ShapeError(f"{self.algo}.get_action got an action_mask that allows no action in some row")
         kind, legal = self.distribution, _legal(mask, outputs)
-        if self.training if training is None else training:
+        explores = self.training if training is None else training
+        if explores:
             draws = self.draw_exploration(self._exploration, tuple(outputs.shape[:-1]))
             action, log_prob = self.sample(outputs, draws, mask)
         else:
             chosen = kind.mode(self._raw(outputs), legal)
             action, log_prob = self._shaped(chosen), kind.log_prob(self._raw(outputs), chosen, legal).cpu().numpy()
         entropy = -log_prob if kind.kind == "squashed" else kind.entropy(self._raw(outputs), legal).cpu().numpy()
+        if not explores and isinstance(self.action_space, gym.spaces.Box):
+            action = self.environment_action(action)
         found = (action, log_prob, entropy, value.cpu().numpy())
         return (*found, state) if self.recurrent else found
 
@@ -244,7 +248,10 @@ class StochasticPolicyAgent(RLAlgorithm):
         if not self.recurrent:
             with torch.no_grad():
                 outputs = self.policy_output(obs)
-                return outputs, outputs[..., -1] if self.share_encoders else raw_output(self.critic)(obs)[..., -1], {}
+                if self.share_encoders:
+                    return outputs, outputs[..., -1], {}
+                seen = self.network_inputs(self.critic, obs)
+                return outputs, raw_output(self.critic)(seen)[..., -1], {}
         lanes = self.policy_network().preprocess(obs).shape[0]
         hidden = self.get_initial_hidden_state(lanes) if hidden_state is None else dict(hidden_state)
         return self.recur(ModuleEngine(self), obs, hidden)

@@ -44,6 +44,9 @@ class Member(Protocol):
     def sequence_limit(self, steps: int) -> int:
         """Most steps of a sequence in a rollout of so many."""
 
+    def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:
+        """What one epoch over so many rows needs of random numbers, [rows, A]; None for nothing."""
+
 
 @dataclass(frozen=True)
 class Rollout:
@@ -65,8 +68,8 @@ class Rollout:
         """Rows of one member."""
         return int(self.numbers.shape[1])
 
-    def batches(self, plan: EpochPlan) -> Iterator[RolloutBatch]:
-        """The minibatches of one epoch."""
+    def batches(self, plan: EpochPlan, noise: Tensor | None = None) -> Iterator[RolloutBatch]:
+        """The minibatches of one epoch; `noise` [N, T·E, A] goes with the rows."""
         count, members, width = plan.rows.shape
         device = self.numbers.device
         rows = torch.from_numpy((plan.rows + self.size * np.arange(members)[:, None]).reshape(-1)).to(device)
@@ -78,6 +81,7 @@ class Rollout:
         log_prob, value, advantage, returns = (gather(x) for x in self.numbers.unbind(-1))
         action = gather(self.action)
         legal = None if self.legal is None else gather(self.legal)
+        numbers = None if noise is None else gather(noise)
         obs = _unbound(self.obs, gather, count)
         weight = torch.from_numpy(plan.weight).to(device, self.numbers.dtype).unbind()
         for k in range(count):
@@ -92,6 +96,7 @@ class Rollout:
                 weight[k],
                 None if legal is None else legal[k],
                 live=None if live.all() else tuple(live.tolist()),
+                noise=None if numbers is None else numbers[k],
             )
 
 
@@ -109,7 +114,7 @@ class SequenceRollout(Rollout):
     lanes: int
     hidden: Mapping[str, Tensor]
 
-    def batches(self, plan: EpochPlan) -> Iterator[RolloutBatch]:
+    def batches(self, plan: EpochPlan, noise: Tensor | None = None) -> Iterator[RolloutBatch]:
         """The minibatches of one epoch; the steps of a minibatch's sequences count alike."""
         count, members, _ = plan.rows.shape
         chosen = np.stack([own[plan.rows[:, i]] for i, own in enumerate(self.sequences)], 1)  # [K, N, S, 3]
@@ -123,9 +128,11 @@ class SequenceRollout(Rollout):
             real = offset < length[k]
             weight = real / np.maximum(real.sum((1, 2), keepdims=True), 1)
             live = plan.live[k]
-            yield self._batch(rows, weight.reshape(members, -1), None if live.all() else tuple(live.tolist()))
+            yield self._batch(rows, weight.reshape(members, -1), None if live.all() else tuple(live.tolist()), noise)
 
-    def _batch(self, rows: np.ndarray, weight: np.ndarray, live: tuple[bool, ...] | None) -> RolloutBatch:
+    def _batch(
+        self, rows: np.ndarray, weight: np.ndarray, live: tuple[bool, ...] | None, noise: Tensor | None
+    ) -> RolloutBatch:
         members, sequences, length = rows.shape
         device = self.numbers.device
         index = torch.from_numpy(rows.reshape(-1)).to(device)
@@ -151,6 +158,7 @@ class SequenceRollout(Rollout):
             hidden,
             live,
             length,
+            None if noise is None else gather(noise),
         )
 
 

@@ -6,14 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.update import UpdateEngine, UpdateResult
 from agilerl.algorithms.ppo_policy import StochasticPolicyAgent, hidden_of
 from agilerl.components.rollout_batch import RolloutBatch
+from agilerl.errors import ShapeError
 from agilerl.losses.policy import approximate_kl, categorical_gradient, clipped_surrogate, clipped_value_loss
-from agilerl.networks.distributions import masked_logits
+from agilerl.networks.distributions import masked_logits, squashed_normal_sample
 
 
 class PPOUpdate(StochasticPolicyAgent):
@@ -61,6 +63,11 @@ class PPOUpdate(StochasticPolicyAgent):
         """Vector steps of a rollout."""
         return -(-self.learn_step // self.num_envs)
 
+    def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:
+        """Standard normal numbers [rows, A] for a squashed policy, whose entropy is estimated by new actions."""
+        kind = self.distribution
+        return rng.standard_normal((rows, *kind.numbers_shape)) if kind.kind == "squashed" else None
+
     def state_values(self, engine: UpdateEngine, obs: Any) -> Tensor:
         """V(s) [..., B] of prepared observations, as constants."""
         with torch.no_grad():
@@ -102,14 +109,24 @@ class PPOUpdate(StochasticPolicyAgent):
             leaf = raw.requires_grad_()
             with torch.enable_grad():
                 log_prob = kind.log_prob(leaf, batch.action, batch.legal)
-                # A squashed normal has no entropy in closed form: −log π of the stored actions estimates it.
-                entropy = -log_prob if kind.kind == "squashed" else kind.entropy(leaf, batch.legal)
+                entropy = _sampled_entropy(leaf, batch) if kind.kind == "squashed" else kind.entropy(leaf, batch.legal)
             with torch.no_grad():
                 loss, slope = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, hp["clip_coef"], weight)
             (gradient,) = torch.autograd.grad((log_prob, entropy), leaf, (slope, of_entropy))
             log_prob, entropy = log_prob.detach(), entropy.detach()
         divergence = approximate_kl(log_prob, batch.log_prob, weight)
         return loss, (weight * entropy).sum(-1), divergence, gradient
+
+
+def _sampled_entropy(raw: Tensor, batch: RolloutBatch) -> Tensor:
+    """−log π(a) [..., B] of actions that the present policy draws, a = tanh(μ + σ ε): differentiable through a as well.
+
+    A squashed normal has no entropy in closed form. −log π of the stored actions would not do: the expectation of its
+    gradient is 0 whatever the entropy is (the score function has mean 0).
+    """
+    if batch.noise is None:
+        raise ShapeError("a minibatch for a squashed policy needs noise. fix: RolloutBatch(..., noise=[..., B, A]).")
+    return -squashed_normal_sample(raw, batch.noise)[1]
 
 
 def _output(found: Any) -> Tensor:

@@ -49,17 +49,18 @@ class RainbowActing(ChoiceAlgorithm):
     def get_action(
         self,
         obs: Any,
-        epsilon: float = 0.0,
         action_mask: np.ndarray | None = None,
         training: bool | None = None,
+        *,
+        epsilon: float = 0.0,
     ) -> np.ndarray:
         """Actions [E] int64, [1] for one observation.
 
         Args:
             obs: one observation or a batch [E, ...], numpy or torch.
-            epsilon: probability of a random action, without noisy layers.
             action_mask: [A] or [E, A], 1 = legal.
             training: with new noise or without; None: as the agent's mode is.
+            epsilon: probability of a random action, without noisy layers.
         """
         noisy = self.actor.training if training is None else training
         if self.noisy and noisy:
@@ -75,4 +76,4 @@ class RainbowActing(ChoiceAlgorithm):
         return self.environment_action(DQN.explore(values, draws, epsilon, mask))
 
     def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
-        return self.get_action(obs, 0.0, mask, training=False)
+        return self.get_action(obs, mask, training=False)

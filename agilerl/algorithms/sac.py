@@ -58,7 +58,8 @@ class SAC(ActorCritic):
         mut: label of the last mutation.
         init_temperature: α at the start. learn_temperature: False keeps it there.
         target_entropy: entropy in nats that the temperature steers to, of raw actions in [-1, 1]; None: -A for Box
-            actions (appendix D of the paper), 0.98 · log A for Discrete ones (section 5 of the discrete paper).
+            actions (appendix D of the paper), 0.98 · log A for Discrete ones (section 5 of the discrete paper). Where
+            action masks leave n of A actions it counts log n / log A of that.
         actor_network, critic_networks: networks to use instead of building them; two critics.
         share_encoders: critics read the features of the policy's encoder, as constants; the policy's loss trains it.
             LayerNorm in it stays. Encoders of given critics are given up.
@@ -145,6 +146,11 @@ class SAC(ActorCritic):
             return 0.98 * math.log(self.action_space.n)
         return -float(self.action_size)
 
+    @property
+    def learns_from_obs_mask(self) -> bool:  # type: ignore[override]
+        """Policy and temperature of discrete actions look at all of them: illegal ones must have no part in it."""
+        return self.discrete
+
     # --- learning --------------------------------------------------------------------------------------------------
 
     def update_hyperparameters(self) -> dict[str, float]:
@@ -174,9 +180,21 @@ class SAC(ActorCritic):
         actor_loss, entropy = self._policy_loss(engine, batch, alpha)
         engine.minimise("actor_optimizer", actor_loss)
         if self.learn_temperature:
-            engine.minimise("alpha_optimizer", temperature_loss(log_alpha, entropy, hp["target_entropy"], weight))
+            wanted = self._target_entropy(hp["target_entropy"], batch)
+            engine.minimise("alpha_optimizer", temperature_loss(log_alpha, entropy, wanted, weight))
         engine.track(CRITICS, hp["tau"])
         return UpdateResult(losses.detach().sum(0), actor_loss.detach(), errors.detach().abs().amax(0))
+
+    def _target_entropy(self, target: Tensor, batch: TransitionBatch) -> Tensor:
+        """What the entropy of each row is steered to: the same share of the largest one that n legal actions allow.
+
+        H̄ · log n / log A. With H̄ itself, 0.98 log A as a rule, no policy over fewer actions could be random enough, and
+        the temperature would grow without end.
+        """
+        if not self.discrete or batch.obs_mask is None:
+            return target
+        count = batch.obs_mask.sum(-1).clamp_min(1).to(batch.reward)
+        return target * count.log() / math.log(max(2, batch.obs_mask.shape[-1]))
 
     def _next_value(self, engine: UpdateEngine, batch: TransitionBatch, alpha: Tensor) -> Tensor:
         """Soft value [..., B] of the next observation under the policy as it is now."""
@@ -199,7 +217,7 @@ class SAC(ActorCritic):
         """(loss of the policy [...], entropy or its one-sample estimate [..., B] as a constant)."""
         raw = engine.network("actor")(batch.obs)
         if self.discrete:
-            log_prob = raw.log_softmax(-1)
+            log_prob = masked_logits(raw, batch.obs_mask).log_softmax(-1)
             first, second = (engine.frozen(name)(batch.obs) for name in CRITICS)
             loss = -(batch.weight * discrete_soft_value(first, second, log_prob, alpha)).sum(-1)
             return loss, -(log_prob.exp() * log_prob).sum(-1).detach()

@@ -81,12 +81,13 @@ class MultiStepReplayBuffer(NStepRows):
         next_mask: np.ndarray | None = None,
         truncated: np.ndarray | None = None,
         lanes: np.ndarray | None = None,
+        obs_mask: np.ndarray | None = None,
     ) -> int:
         """Take one vector step into the windows, and add the rows of those that it finishes.
 
         Args:
-            obs, action, reward, next_obs, done, mask, next_mask: as for `ReplayBuffer.write`. Rows where mask is False
-                are in no window and end none.
+            obs, action, reward, next_obs, done, mask, next_mask, obs_mask: as for `ReplayBuffer.write`. Rows where mask
+                is False are in no window and end none.
             truncated: [L] bool, where a time limit cut the episode off; None: nowhere.
             lanes: must be None; a window needs every step of every lane.
 
@@ -95,7 +96,7 @@ class MultiStepReplayBuffer(NStepRows):
         """
         if lanes is not None:
             raise ShapeError("n-step rows are made of all lanes at once: lanes must be None. fix: give whole steps.")
-        rows = self._step_rows(obs, action, reward, next_obs, done, next_mask)
+        rows = self._step_rows(obs, action, reward, next_obs, done, next_mask, obs_mask)
         count = len(rows[("reward",)])
         cut = np.zeros(count, dtype=bool) if truncated is None else _flags("truncated", truncated, count)
         kept = np.arange(count) if mask is None else np.flatnonzero(mask)

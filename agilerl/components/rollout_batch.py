@@ -26,6 +26,8 @@ class RolloutBatch:
             above are then [..., S·L, ...], sequence by sequence, and `length` is L.
         live: per member whether it learns from this batch; None where all do. With plain modules one entry.
         length: L, steps of a sequence; 1 without recurrence.
+        noise: [..., B, A] standard normal numbers of the actions whose density estimates the entropy of a squashed
+            policy; None for others, whose entropy has a closed form.
     """
 
     obs: Any
@@ -39,6 +41,7 @@ class RolloutBatch:
     hidden: Mapping[str, Tensor] = field(default_factory=dict)
     live: tuple[bool, ...] | None = None
     length: int = 1
+    noise: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RolloutBatch:
         """The batch with `change` applied to every tensor that is there."""

@@ -75,6 +75,7 @@ class ReplayBuffer(OlderDialect, RowRing):
         next_mask: np.ndarray | None = None,
         truncated: np.ndarray | None = None,
         lanes: np.ndarray | None = None,
+        obs_mask: np.ndarray | None = None,
     ) -> int:
         """Add the rows of one vector step.
 
@@ -93,11 +94,12 @@ class ReplayBuffer(OlderDialect, RowRing):
                 anywhere else, so it is not kept; `MultiStepReplayBuffer` needs it.
             lanes: [L] int64, whose rows they are, if not of lanes 0, 1, ...: only images kept once need it. A lane may
                 come several times, in the order of its steps; lanes rise until the next steps of lanes begin.
+            obs_mask: [L, A] bool, as `next_mask`, of `obs`.
 
         Returns:
             The number of rows added.
         """
-        rows = self._interned(self._step_rows(obs, action, reward, next_obs, done, next_mask), mask, lanes)
+        rows = self._interned(self._step_rows(obs, action, reward, next_obs, done, next_mask, obs_mask), mask, lanes)
         added = self._append(rows)
         self._release(rows)
         return added
@@ -107,17 +109,25 @@ class ReplayBuffer(OlderDialect, RowRing):
         return 0
 
     def _step_rows(
-        self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any, next_mask: np.ndarray | None
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        next_obs: Any,
+        done: Any,
+        next_mask: np.ndarray | None,
+        obs_mask: np.ndarray | None = None,
     ) -> Rows:
         """The checked fields [L, ...] of one vector step."""
         rows: Rows = {}
         for name, value in zip(Transition.FIELDS, (obs, action, reward, next_obs, done), strict=True):
             flatten((name,), value, rows)
-        kept = None if self._fields is None else self._fields.get(("next_mask",))
-        if next_mask is None and kept is not None:
-            next_mask = np.ones((len(rows[("reward",)]), *kept.shape), dtype=bool)
-        if next_mask is not None and (self._fields is None or kept is not None):
-            rows[("next_mask",)] = np.asarray(next_mask, dtype=bool)
+        for name, legal in (("next_mask", next_mask), ("obs_mask", obs_mask)):
+            kept = None if self._fields is None else self._fields.get((name,))
+            if legal is None and kept is not None:
+                legal = np.ones((len(rows[("reward",)]), *kept.shape), dtype=bool)
+            if legal is not None and (self._fields is None or kept is not None):
+                rows[(name,)] = np.asarray(legal, dtype=bool)
         self._check(rows, in_lanes=True)
         return rows
 
@@ -145,7 +155,8 @@ class ReplayBuffer(OlderDialect, RowRing):
             obs, next_obs: [..., B, O] (or their own shape; dicts for Dict and Tuple spaces).
             action: [..., B] int64 for discrete actions, else [..., B, A].
             reward, done: [..., B] in the buffer's dtype.
-            next_mask: [..., B, A], non-zero where an action is legal in next_obs; only if it was stored.
+            next_mask, obs_mask: [..., B, A], non-zero where an action is legal in next_obs, and in obs; each only if it
+                was stored.
         """
         if self._store is None:
             raise RunError("the replay buffer is empty: nothing to gather. fix: add transitions first.")

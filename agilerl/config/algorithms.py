@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -131,21 +131,36 @@ NOT_YET = (
 """Published names that this version does not train yet."""
 
 
-def wrong_actions(algo: str, space: Any) -> AlgorithmError:
-    """The error for an algorithm on actions that it cannot take: what it needs, what it got, which algorithms fit."""
+def wrong_actions(algo: str, space: Any, kinds: Sequence[str] | None = None) -> AlgorithmError:
+    """The error for an algorithm on actions that it cannot take: what it needs, what it got, which algorithms fit.
+
+    Args:
+        algo: its name. kinds: of action space that it takes; None for those of a published algorithm.
+    """
     kind = type(space).__name__
     fitting = sorted(name for name, kinds in ACTIONS.items() if kind in kinds)
     none = f"; no algorithm of this version takes {kind} actions"
     instead = f", or for {kind} actions one of: {', '.join(fitting)}" if fitting else none
-    needed = " or ".join(ACTIONS[algo])
+    needed = " or ".join(ACTIONS.get(algo, ("other",)) if kinds is None else kinds)
     return AlgorithmError(
         f"{algo} needs {needed} actions; got {space}. fix: use an environment with {needed} actions{instead}."
     )
 
 
-def register_algorithm(name: str, keys: AlgorithmKeys) -> None:
-    """Let manifests name an algorithm of your own; `keys` as in `DQN_KEYS`."""
+CLASSES: dict[str, Any] = {}
+"""The classes of registered algorithms; `agilerl.algorithms.find_algorithm` finds them beside its own."""
+
+
+def register_algorithm(name: str, keys: AlgorithmKeys, cls: type | None = None) -> None:
+    """Let manifests name an algorithm of your own.
+
+    Args:
+        name: as manifests spell it. keys: as in `DQN_KEYS`.
+        cls: the class, a subclass of `RLAlgorithm`. Without it a manifest with this name can be checked, not trained.
+    """
     ALGORITHMS[name] = keys
+    if cls is not None:
+        CLASSES[name] = cls
     algorithm_model.cache_clear()
 
 

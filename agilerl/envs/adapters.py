@@ -96,7 +96,8 @@ class VectorLanes:
         obs, reward, terminated, truncated, info = self._call("step()", self.env.step, actions)
         obs = self._numbers(_own(obs))
         terminated, truncated = self._flags(terminated), self._flags(truncated)
-        ended = terminated | truncated
+        healed = np.asarray(info.get("healed", np.zeros(self.num_lanes)), dtype=bool)
+        ended = (terminated | truncated) & ~healed  # a healed lane has begun its new episode already: no reset follows
         if not self._is_declared and ended.any() and _final_key(info) is not None:
             self.mode, self._is_declared = AutoresetMode.SAME_STEP, True
         mask = ~self._resets_now
@@ -113,14 +114,11 @@ class VectorLanes:
             info = self._with_final_mask(info, ended, before)
         if active is not None:
             mask = mask & active
-        healed = info.get("healed")
-        if healed is not None:
-            mask = mask & ~np.asarray(healed, dtype=bool)
+        mask = mask & ~healed
         reward = np.where(mask, self._rewards(reward), 0.0)
         self._check(obs, final_obs, reward, mask)
-        if healed is not None:  # no transition, but the end of an episode
-            return StepBatch(obs, reward, terminated & mask, (truncated & mask) | healed, final_obs, mask, info)
-        return StepBatch(obs, reward, terminated & mask, truncated & mask, final_obs, mask, info)
+        truncated = (truncated & mask) | healed  # no transition, but the end of an episode
+        return StepBatch(obs, reward, terminated & mask, truncated, final_obs, mask, info)
 
     def _rewards(self, reward: Any) -> np.ndarray:
         given = np.asarray(reward)

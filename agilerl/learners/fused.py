@@ -81,12 +81,16 @@ class FusedLearner:
         engine.set_hyperparameters({name: [v[name] for v in values] for name in values[0]})
         return RowsGroup(members, lead, engine)
 
-    def learn(self, group: int, batch: Any) -> UpdateResult:
-        """One update of every member of a group on its own row of `batch` [N_g, B, ...]; results [N_g, ...]."""
+    def learn(self, group: int, batch: Any, live: Sequence[bool] | None = None) -> UpdateResult:
+        """One update of every member of a group on its own row of `batch` [N_g, B, ...]; results [N_g, ...].
+
+        Members that are not `live` [N_g] do not move at all; their rows of `batch` must be finite, with weight 0.
+        """
         chosen = self.groups[group]
-        for member in chosen.members:
-            self.agents[member].learn_counter += 1
-        return chosen.lead.update(chosen.engine, batch)
+        for row, member in enumerate(chosen.members):
+            self.agents[member].learn_counter += 1 if live is None or live[row] else 0
+        with chosen.engine.only(live):
+            return chosen.lead.update(chosen.engine, batch)
 
     def values(self, group: int, obs: Any) -> Tensor:
         """State values [N_g, B] of prepared observations, for algorithms that have `state_values`."""

@@ -29,8 +29,8 @@ class SequentialLearner:
         """Modules preprocess by themselves."""
         return obs
 
-    def learn(self, group: int, batch: Any) -> UpdateResult:
-        """One update of one member; `batch` [1, B, ...], results [1, ...]."""
+    def learn(self, group: int, batch: Any, live: Sequence[bool] | None = None) -> UpdateResult:
+        """One update of one member; `batch` [1, B, ...], results [1, ...]. It is `live`: it is the only one."""
         result = self.agents[group].learn_batch(batch.of_member(0), plain=True)
         return result.map(lambda x: x.detach().unsqueeze(0))
 

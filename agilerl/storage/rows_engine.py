@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ class RowsEngine:
             cohort = Cohort(cluster.bindings)
             self.cohorts.append(cohort)
             self._bind(cohort, cluster, networks)
+        self._live: tuple[bool, ...] | None = None
         self._noise_positions: dict[str, Tensor] = {}
         self._pending: dict[tuple[tuple[str, ...], str], list[tuple[Tensor, Tensor]]] = {}
         self._written: set[tuple[str, str]] = (
@@ -81,6 +83,15 @@ class RowsEngine:
         self.hp = {
             name: torch.tensor(v, dtype=self.dtype, device=self.device).unsqueeze(1) for name, v in values.items()
         }
+
+    @contextmanager
+    def only(self, live: Sequence[bool] | None) -> Iterator[None]:
+        """Inside, optimisers, targets and noise move for the members that are `live` [N] alone; None: for all."""
+        self._live = None if live is None else tuple(live)
+        try:
+            yield
+        finally:
+            self._live = None
 
     def network(self, name: str) -> Network:
         """The evaluation network, differentiable in its parameters and inputs."""
@@ -253,11 +264,15 @@ class RowsEngine:
                 limit = max_norm if max_norm.dim() == 0 or times == 1 else max_norm.repeat(times, 1)
                 for unit in units:  # each network by itself
                     clip_rows(unit.all_grad, limit)
+            if live is None and self._live is not None:
+                live = self._live * times
             step_live(columns, rates[0] if times == 1 else torch.cat(rates), rule, live)
 
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
         """Move target networks: θ⁻ ← τ·θ + (1 − τ)·θ⁻ (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1)."""
         names = (name,) if isinstance(name, str) else name
+        if self._live is not None:
+            tau = tau * self._column(self._live)  # a share of 0 leaves a target as it is, to the bit
         with torch.no_grad():
             for chosen in (names,) if names in self._units else tuple((one,) for one in names):
                 share = tau if len(chosen) == 1 else tau.repeat(len(chosen), 1)
@@ -273,10 +288,19 @@ class RowsEngine:
         if name not in self._noise_positions:
             self._noise_positions[name] = unit.cohort.noise_positions(tuple(unit.columns.values()))[unit.rows]
         positions, below = self._noise_positions[name], len(unit.cohort.members)
-        unit.cohort.noise[unit.rows].scatter_(1, positions, values)
+        self._set_noise(unit.cohort.noise[unit.rows], positions, values)
         if target_values is not None:
             at = slice(below + unit.rows.start, below + unit.rows.stop)
-            unit.cohort.noise[at].scatter_(1, positions, target_values)
+            self._set_noise(unit.cohort.noise[at], positions, target_values)
+
+    def _set_noise(self, rows: Tensor, positions: Tensor, values: Tensor) -> None:
+        if self._live is not None:
+            values = torch.where(self._column(self._live) > 0, values, rows.gather(1, positions))
+        rows.scatter_(1, positions, values)
+
+    def _column(self, live: Sequence[bool]) -> Tensor:
+        """[N, 1]: 1 for members that are live."""
+        return torch.tensor(live, dtype=self.dtype, device=self.device).unsqueeze(1)
 
     def steps_taken(self) -> dict[str, float]:
         """Steps of each optimiser of the first member."""

@@ -41,6 +41,8 @@ class AgentLoop:
         (self._rng,) = segment.streams(Purpose.EXPLORATION)
         replay.interrupt()
         self.obs, self.info = lanes.reset(segment.lane_seeds())
+        if callable(getattr(agent, "set_training_mode", None)):
+            agent.set_training_mode(True)  # first: outside of training an agent answers with other actions
         parameters = inspect.signature(agent.get_action).parameters
         passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         self._takes_epsilon = "epsilon" in parameters or passes_on  # a wrapper's *args, **kwargs reach its agent
@@ -52,14 +54,19 @@ class AgentLoop:
 
     def run(self) -> float:
         """Make the segment's vector steps; returns the exploration rate of the next one."""
-        if callable(getattr(self.agent, "set_training_mode", None)):
-            self.agent.set_training_mode(True)
         for index in range(self.segment.vector_steps):
             if not is_sound(self.agent):
                 self.tally.fault = "its weights are not finite"
             if self.tally.fault is None:
                 self._step(index)
         return self.epsilon
+
+    def _obs_mask(self) -> np.ndarray | None:
+        """[L, A] the actions that are legal now, for an agent that learns from it."""
+        count = mask_width(self.lanes.single_action_space)
+        if not (getattr(self.agent, "learns_from_obs_mask", False) and self.info and count):
+            return None
+        return action_mask(self.info, self.lanes.num_lanes, count)
 
     def _act(self) -> np.ndarray:
         arguments: dict[str, Any] = {"epsilon": self.epsilon} if self._takes_epsilon else {}
@@ -83,7 +90,7 @@ class AgentLoop:
         return np.asarray(action).reshape(self.lanes.num_lanes, *(space.shape or ()))
 
     def _step(self, index: int) -> None:
-        action = self._act()
+        action, legal = self._act(), self._obs_mask()
         if action.dtype.kind == "f" and not np.isfinite(action).all():
             self.tally.fault = "its actions are not finite"
             return
@@ -91,7 +98,7 @@ class AgentLoop:
         batch = self.lanes.step(action if self._environment_action is None else self._environment_action(action))
         reward = self.options.learned_reward(batch.reward)
         if callable(getattr(self.memory, "write", None)):
-            self.replay.write(self.obs, action, reward, batch, mask_width(self.lanes.single_action_space))
+            self.replay.write(self.obs, action, reward, batch, mask_width(self.lanes.single_action_space), legal)
         else:
             self._store_elsewhere(action, reward, batch)
         self.tally.scores += self._tracker.update(batch).returns.tolist()

@@ -80,7 +80,7 @@ class Generation:
         self.obs, self.info, self._tracker = running.obs, running.info, running.tracker
         self._plans = self._plan_updates()
         self._loss: list[Tensor | None] = [None] * len(learner.groups)
-        self._updates = [0] * len(learner.groups)
+        self._updates = [0] * len(self.agents)
 
     def _plan_updates(self) -> list[tuple[int, list[int], Schedule]]:
         """(group, its members, schedule); a group's members have their schedule in common."""
@@ -161,16 +161,17 @@ class Generation:
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         flat = action.reshape(-1, *action.shape[2:])
         batch = self.lanes.step(self.agents[0].environment_action(flat), self.watch.lanes(self.num_envs))
-        self._store(self.obs, flat, batch)
+        legal = mask.reshape(len(flat), -1) if mask is not None and self.agents[0].learns_from_obs_mask else None
+        self._store(self.obs, flat, batch, legal)
         self.obs, self.info = batch.obs, batch.info
         self._learn(index)
         self.segment.progress(self.lanes.num_lanes)
 
-    def _store(self, obs: Any, action: np.ndarray, batch: StepBatch) -> None:
+    def _store(self, obs: Any, action: np.ndarray, batch: StepBatch, obs_mask: np.ndarray | None) -> None:
         reward = self.options.learned_reward(batch.reward)
         if self.rewards is not None:  # stored as they are, and scaled as they are learned from
             self.rewards.see(reward, batch)
-        self.memory.write(obs, action, reward, batch, self.mask_width)
+        self.memory.write(obs, action, reward, batch, self.mask_width, obs_mask)
         finished = self._tracker.update(batch)
         for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
             self.tallies[lane // self.num_envs].scores.append(score)
@@ -182,29 +183,50 @@ class Generation:
             return
         errors: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         for group, members, schedule in self._plans:
-            sizes = [int(self.agents[i].batch_size) for i in members]
-            if index % schedule.interval or len(self.memory) < max(sizes):
+            if index % schedule.interval:
                 continue
-            indices = np.zeros((schedule.count, len(members), max(sizes)), np.int64)
-            for row, (member, size) in enumerate(zip(members, sizes, strict=True)):
-                indices[:, row, :size] = self.memory.sample_indices(self._replay[member], (schedule.count, size))
-            batches = self._batches(group, members, sizes, indices, index)
-            results = [self.learner.learn(group, batch) for batch in batches]
-            for result in results:
-                before = self._loss[group]
-                self._loss[group] = result.loss if before is None else before + result.loss
-            for member in members:
-                self.tallies[member].updates += schedule.count
-            found = [result.priorities for result in results if result.priorities is not None]
-            if self.memory.prioritized and found:
-                values = torch.stack(found).double().cpu().numpy()  # [updates, N_g, B], or 2B: see `_learns_from_both`
-                values = values.reshape(*values.shape[:2], -1, max(sizes)).sum(2)
-                for row, (member, size) in enumerate(zip(members, sizes, strict=True)):
-                    errors[member] = indices[:, row, :size], values[:, row, :size]
+            for sizes in self._shifts(members):
+                errors |= self._learn_together(group, members, sizes, schedule.count, index)
             total = self._loss[group]
-            assert total is not None
-            self.watch.losses(members, total)
+            if total is not None:
+                self.watch.losses(members, total)
         self._reprioritise(errors)
+
+    def _shifts(self, members: list[int]) -> list[list[int]]:
+        """Who of a group learns in one call: per call the batch sizes of its members, 0 for one that has no part in it.
+
+        A member waits until the memory holds its own batch, not for the members beside it. Where some have begun
+        before others their updates have other numbers, which what an algorithm does may depend on: they learn apart.
+        """
+        sizes = [int(self.agents[i].batch_size) for i in members]
+        ready = [member for member, size in zip(members, sizes, strict=True) if len(self.memory) >= size]
+        return [
+            [size if i in ready and self._updates[i] == done else 0 for i, size in zip(members, sizes, strict=True)]
+            for done in sorted({self._updates[i] for i in ready})
+        ]
+
+    def _learn_together(
+        self, group: int, members: list[int], sizes: list[int], count: int, index: int
+    ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """`count` updates of the members whose size is not 0; their rows and new priorities, where there are any."""
+        live = [size > 0 for size in sizes]
+        taking_part = [(row, member, sizes[row]) for row, member in enumerate(members) if live[row]]
+        indices = np.zeros((count, len(members), max(sizes)), np.int64)
+        for row, member, size in taking_part:
+            indices[:, row, :size] = self.memory.sample_indices(self._replay[member], (count, size))
+        batches = self._batches(group, members, sizes, indices, index)
+        results = [self.learner.learn(group, batch, None if all(live) else live) for batch in batches]
+        for result in results:
+            before = self._loss[group]
+            self._loss[group] = result.loss if before is None else before + result.loss
+        for _, member, _ in taking_part:
+            self.tallies[member].updates += count
+        found = [result.priorities for result in results if result.priorities is not None]
+        if not (self.memory.prioritized and found):
+            return {}
+        values = torch.stack(found).double().cpu().numpy()  # [updates, N_g, B], or 2B: see `_learns_from_both`
+        values = values.reshape(*values.shape[:2], -1, max(sizes)).sum(2)
+        return {member: (indices[:, row, :size], values[:, row, :size]) for row, member, size in taking_part}
 
     def _reprioritise(self, errors: dict[int, tuple[np.ndarray, np.ndarray]]) -> None:
         """Once per vector step, after all updates and in population order, so that it does not matter how members are
@@ -217,9 +239,14 @@ class Generation:
     def _weights(
         self, members: list[int], sizes: list[int], indices: np.ndarray, index: int, like: Tensor
     ) -> list[Tensor]:
-        """[N_g, B] for every update: 1/B_i in member i's own rows, times the importance weight, 0 beyond."""
+        """[N_g, B] for every update: 1/B_i in member i's own rows, times the importance weight, 0 beyond.
+
+        A size of 0 is that of a member that takes no part.
+        """
         weight = np.zeros(indices.shape if self.memory.prioritized else indices.shape[1:])
         for row, (member, size) in enumerate(zip(members, sizes, strict=True)):
+            if not size:
+                continue
             if not self.memory.prioritized:
                 weight[row, :size] = 1 / size
                 continue
@@ -255,21 +282,24 @@ class Generation:
             stacked["discount"] = rows["discount"].to(like.device, like.dtype)
         elif None not in gammas:  # for all updates at once
             stacked["discount"] = torch.tensor(gammas, dtype=like.dtype, device=like.device).unsqueeze(1) * (1 - done)
-        if "next_mask" in rows:
-            legal = self.agents[members[0]].legal_choices(rows["next_mask"].numpy(force=True))
-            stacked["next_mask"] = torch.from_numpy(legal).to(like.device).bool()
+        for name in ("next_mask", "obs_mask"):
+            if name in rows:
+                legal = self.agents[members[0]].legal_choices(rows[name].numpy(force=True))
+                stacked[name] = torch.from_numpy(legal).to(like.device).bool()
         noise = self._draw_noise(members, sizes, count, like)
         last = count - 1
-        for row, member in enumerate(members):
+        taking_part = [(row, member) for row, member in enumerate(members) if sizes[row]]
+        for row, member in taking_part:
             self.agents[member].remember_observations(_seen(rows["obs"], last, row, sizes[row]))
-        self._updates[group] += count
+            self._updates[member] += count
+        number = self._updates[taking_part[0][1]] - last
         each = {name: unbind(values) for name, values in stacked.items()}
         return [
             TransitionBatch(
                 **{name: values[k] for name, values in each.items()},
                 weight=weight[k],
                 noise={name: values[k] for name, values in noise.items()},
-                number=self._updates[group] - last + k,
+                number=number + k,
             )
             for k in range(count)
         ]
@@ -281,14 +311,16 @@ class Generation:
 
     def _draw_noise(self, members: list[int], sizes: list[int], count: int, like: Tensor) -> dict[str, Tensor]:
         """What the updates need of random numbers, name -> [count, N_g, K, ...], each member from its own stream."""
-        drawn = [
-            self.agents[i].draw_noise(self._replay[i], (count, size)) for i, size in zip(members, sizes, strict=True)
-        ]
+        drawn = {
+            row: self.agents[i].draw_noise(self._replay[i], (count, size))
+            for row, (i, size) in enumerate(zip(members, sizes, strict=True))
+            if size
+        }
         noise = {}
-        for name, first in drawn[0].items():
-            widest = max(parts[name].shape[1] for parts in drawn)
+        for name, first in next(iter(drawn.values())).items():
+            widest = max(parts[name].shape[1] for parts in drawn.values())
             stacked = np.zeros((count, len(members), widest, *first.shape[2:]))
-            for row, parts in enumerate(drawn):
+            for row, parts in drawn.items():
                 stacked[:, row, : parts[name].shape[1]] = parts[name]
             noise[name] = torch.from_numpy(stacked).to(like.device, like.dtype)
         return noise

@@ -58,17 +58,30 @@ class SharedReplay:
         """Transitions ever added."""
         return int(self.memory.counter)
 
-    def write(self, obs: Any, action: Any, reward: Any, batch: StepBatch, num_actions: int) -> None:
-        """Add one vector step; rows of `batch` with mask False are no transitions."""
+    def write(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        batch: StepBatch,
+        num_actions: int,
+        obs_mask: np.ndarray | None = None,
+    ) -> None:
+        """Add one vector step; rows of `batch` with mask False are no transitions.
+
+        Args:
+            obs_mask: [L, A] bool, the actions that were legal in `obs`, for algorithms that learn from it.
+        """
         healed = batch.info.get("healed") if batch.info else None
         if healed is not None:  # those episodes end with the step before
             self.interrupt(np.flatnonzero(healed))
         legal = final_action_mask(batch.info, len(batch.reward), num_actions)
         rows = (obs, action, reward, batch.final_obs, batch.terminated, batch.mask, legal, batch.truncated)
+        more = {} if obs_mask is None else {"obs_mask": obs_mask}  # memories of the user's own need not know it
         if self.n_step_memory is None:
-            self.memory.write(*rows)
+            self.memory.write(*rows, **more)
         else:
-            self.n_step_memory.write(*rows)
+            self.n_step_memory.write(*rows, **more)
             self._follow()
 
     def interrupt(self, lanes: np.ndarray | None = None) -> None:

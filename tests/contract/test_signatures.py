@@ -145,7 +145,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     ),
     "TD3.get_action": (
         TD3.get_action,
-        "self obs epsilon=0.0 action_mask=None * training=None",
+        "self obs training=None action_mask=None * epsilon=0.0",
     ),
     "QNetwork": (
         QNetwork,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Bernoulli, Categorical, Independent, Normal
+from torch.distributions import Bernoulli, Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
 from agilerl.algorithms.ppo import PPO
 from agilerl.algorithms.ppo_learning import learn_rollout, make_rollout
@@ -21,6 +21,7 @@ OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float64)
 SPACES = {
     "discrete": gym.spaces.Discrete(3),
     "box": gym.spaces.Box(np.array([-1.0, 0.0]), np.array([2.0, 5.0]), dtype=np.float64),
+    "squashed": gym.spaces.Box(np.array([-1.0, 0.0]), np.array([2.0, 5.0]), dtype=np.float64),
     "multi_discrete": gym.spaces.MultiDiscrete([2, 3]),
     "multi_binary": gym.spaces.MultiBinary(3),
 }
@@ -35,13 +36,13 @@ HYPER = [
 ]
 
 
-def make(member: int, space: gym.Space, **more: Any) -> PPO:
+def make(member: int, space: gym.Space, squash: bool = False, **more: Any) -> PPO:
     hidden, head = WIDTHS[member]
     config = {
         "encoder_config": {"hidden_size": [hidden, hidden + 3 * member], "activation": "Tanh"},
         "head_config": {"hidden_size": [head], "activation": "Tanh"},
         "latent_dim": 12,
-    }
+    } | ({"squash_output": True} if squash else {})
     agent = PPO(OBS, space, member, net_config=config, seed=member, **{**HYPER[member], **more})
     for name in agent.networks:
         getattr(agent, name).double()
@@ -135,6 +136,8 @@ def plain(agent: PPO, buffers: list[RolloutBuffer], member: int) -> int:
         values, rng = values.flatten(), streams(number)[member]
         for _ in range(agent.update_epochs):
             order = rng.permutation(samples)
+            squashed = agent.distribution.kind == "squashed"
+            noise = torch.from_numpy(rng.standard_normal((STEPS * LANES, 2))) if squashed else None
             divergences = []
             for start in range(0, len(order), agent.batch_size):
                 rows = order[start : start + agent.batch_size]
@@ -146,7 +149,13 @@ def plain(agent: PPO, buffers: list[RolloutBuffer], member: int) -> int:
                 value = agent.critic(obs[rows])[:, 0]
                 near = values[rows] + (value - values[rows]).clamp(-c, c)
                 squares = torch.max((value - returns[rows]) ** 2, (near - returns[rows]) ** 2)
-                loss = surrogate + agent.vf_coef * 0.5 * squares.mean() - agent.ent_coef * policy.entropy().mean()
+                if noise is None:
+                    entropy = policy.entropy()
+                else:  # of new actions of the policy as it is now
+                    normal = policy.base_dist
+                    u = normal.mean + normal.stddev * noise[rows]
+                    entropy = -(normal.log_prob(u) - (1 - u.tanh() ** 2).log().sum(-1))
+                loss = surrogate + agent.vf_coef * 0.5 * squares.mean() - agent.ent_coef * entropy.mean()
                 adam.zero_grad()
                 loss.backward()
                 if agent.max_grad_norm is not None:
@@ -166,7 +175,9 @@ def torch_policy(agent: PPO, raw: torch.Tensor) -> Any:
         return Categorical(logits=raw)
     if isinstance(space, gym.spaces.Box):
         mean, log_std = raw.chunk(2, -1)
-        return Independent(Normal(mean, log_std.clamp(-20, 2).exp()), 1)
+        normal = Independent(Normal(mean, log_std.clamp(-20, 2).exp()), 1)
+        squashed = agent.distribution.kind == "squashed"
+        return TransformedDistribution(normal, [TanhTransform()]) if squashed else normal
     if isinstance(space, gym.spaces.MultiBinary):
         return Independent(Bernoulli(logits=raw), 1)
     return Several([Categorical(logits=part) for part in raw.split(space.nvec.tolist(), -1)])
@@ -216,7 +227,7 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "share"), CASES, ids=lambda x: x if isinstance(x, str) else "shared" * x)
 def test_ppo_is_the_same_on_every_path(kind: str, share: bool) -> None:
-    agents = [make(i, SPACES[kind], share_encoders=share) for i in range(MEMBERS)]
+    agents = [make(i, SPACES[kind], kind == "squashed", share_encoders=share) for i in range(MEMBERS)]
     rng = np.random.default_rng(5)
     buffers = [collect(agents, rng) for _ in range(ROLLOUTS if kind == "discrete" and not share else 3)]
     sequential, alone, textbook = ([a.clone() for a in agents] for _ in range(3))

@@ -60,7 +60,7 @@ def test_actions_have_a_row_per_observation_and_the_environment_gets_what_its_sp
             action = a.get_action(obs, training=training)
             assert action.shape == (count, *width)
             assert action.dtype == (np.float32 if width else np.int64)
-            taken = a.environment_action(action)
+            taken = action if training is False and space is BOX else a.environment_action(action)
             assert all(space.contains(x if width else int(x)) for x in taken)
     assert a.get_action(np.zeros(3)).shape[0] == 1
 
@@ -75,7 +75,7 @@ def test_exploring_differs_and_evaluation_does_not(cls: Any, space: Any) -> None
     assert a.actor.training, "the mode is left as it was"
     a.set_training_mode(False)
     np.testing.assert_array_equal(a.get_action(obs), quiet)
-    np.testing.assert_array_equal(a._greedy(obs), a.environment_action(quiet))
+    np.testing.assert_array_equal(a._greedy(obs), quiet)
 
 
 def test_raw_actions_reach_unequal_bounds() -> None:
@@ -94,18 +94,18 @@ def test_masked_actions_are_never_taken(cls: Any) -> None:
         a = agent(cls, CHOICE, **options)
         for training in (True, False):
             for _ in range(60):
-                action = a.get_action(np.zeros((3, 3)), 0.5, mask, training=training)
+                action = a.get_action(np.zeros((3, 3)), action_mask=mask, training=training, epsilon=0.5)
                 assert mask[np.arange(3), action].all()
-        assert a.get_action(np.zeros(3), 0.0, mask[1]).tolist() == [3]
+        assert a.get_action(np.zeros(3), action_mask=mask[1]).tolist() == [3]
         with pytest.raises(ShapeError, match="allows no action"):
-            a.get_action(np.zeros(3), 0.0, np.zeros(4))
+            a.get_action(np.zeros(3), action_mask=np.zeros(4))
 
 
 def test_rainbow_without_noisy_layers_explores_by_epsilon() -> None:
     a = agent(RainbowDQN, CHOICE, noisy=False)
     obs = np.zeros((4000, 3), np.float32)
     greedy = a.get_action(obs)[0]
-    share = (a.get_action(obs, 0.4) == greedy).mean()
+    share = (a.get_action(obs, epsilon=0.4) == greedy).mean()
     assert share == pytest.approx(0.6 + 0.4 / 4, abs=0.03), "four standard deviations of 0.0072"
 
 

@@ -483,7 +483,7 @@ def test_every_path_gives_the_environment_actions_at_its_bounds(algo: str, name:
     obs = np.zeros((2, 3), np.float32)
     for agent, score in zip(pop, fitness[0], strict=True):
         quiet = agent.get_action(obs, training=False)
-        expected = STEPS * place(space, agent.environment_action(quiet)[0])
+        expected = STEPS * place(space, quiet[0])
         assert score == pytest.approx(expected, rel=1e-5)
         assert agent.test(env) == pytest.approx(expected, rel=1e-5)
         assert agent.evaluate(episodes=2, env=env).mean == pytest.approx(expected, rel=1e-5)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from agilerl.modules.noisy import set_noise
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.tree import map_leaves
 
 if TYPE_CHECKING:
     from agilerl.algorithms.core.base import EvolvableAlgorithm
@@ -153,9 +154,23 @@ class ModuleEngine:
 
 
 def raw_output(module: nn.Module) -> Network:
-    """What engines run of a network: its `output`; the module itself, with its hooks, where that is the same."""
+    """What engines run of a network: its `output`; the module itself, with its hooks, where that is the same.
+
+    A module of the user's own is run on tensors, whatever the observations are.
+    """
     run: Network = getattr(module, "output", module)
-    return module if type(module).forward is EvolvableNetwork.forward else run
+    if isinstance(module, EvolvableNetwork):
+        return module if type(module).forward is EvolvableNetwork.forward else run
+    like = next(module.parameters(), None)
+    if like is None:
+        return run
+    return lambda obs, *rest: run(map_leaves(lambda x: as_input(x, like), obs), *rest)
+
+
+def as_input(x: Any, like: Tensor) -> Tensor:
+    """An array or tensor as a module of the user's own takes it: on its device, numbers with a point in its dtype."""
+    tensor = torch.as_tensor(x)
+    return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
 
 
 def soft_update(network: nn.Module, target: nn.Module, tau: Tensor | float) -> None:

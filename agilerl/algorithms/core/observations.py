@@ -82,6 +82,21 @@ def sampled_observations(space: gym.Space[Any], given: Any, device: str | torch.
     return {key: sampled_observations(sub, rows[key], device, f"{owner}, part {key!r},") for key, sub in parts.items()}
 
 
+def module_inputs(space: gym.Space[Any], given: Any, owner: str) -> Any:
+    """Observations for a module of the user's own: tensors [E, ...], nested dicts of them for Dict and Tuple spaces.
+
+    Args:
+        space: of one observation. given: one observation or a batch of them, numpy or torch. owner: named in an error.
+    """
+    parts = parts_of(space)
+    if parts:
+        rows = _children(space, given, owner)
+        return {key: module_inputs(sub, rows[key], f"{owner}, part {key!r},") for key, sub in parts.items()}
+    device = given.device if isinstance(given, Tensor) else "cpu"
+    x = as_tensor(given, device, f"{owner} got observations", f"numbers in the shape of {space}")
+    return x.unsqueeze(0) if x.dim() == len(space.shape or ()) else x
+
+
 def _children(space: gym.Space[Any], given: Any, owner: str) -> dict[str, Any]:
     if isinstance(given, tuple | list) and isinstance(space, gym.spaces.Tuple):
         return {f"tuple_obs_{i}": part for i, part in enumerate(given)}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from agilerl.modules.morph import Transfer
 
+SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")  # running means of squared gradients
 _FUSED = ("Adam", "AdamW", "SGD")  # torch runs these as one kernel with fused=True, 1.3 to 1.5 times faster
 
 
@@ -90,8 +91,13 @@ class OptimizerWrapper:
         """Bind to the networks' present parameters and carry the moments over.
 
         A parameter `p` of network `name` takes its old moments through `transfers[name][p]`, unchanged where the shape
-        is unchanged, and starts at zero where neither applies. The step count is kept where any moment is, and so are
-        the options of the parameter groups.
+        is unchanged. The step count is kept where any moment is, and so are the options of the parameter groups.
+
+        What is new starts with a first moment of zero, and with the mean second moment of the entries of its parameter
+        that are kept; of the whole network before, where none is. From zero, late in training, when the correction of
+        Adam's bias is 1, its first step would be (1 − β₁)/√(1 − β₂) = 3.2 learning rates whatever the gradient g, and
+        the next ones more. From the mean v it is at most (1 − β₁)|g|/√(β₂ v): one learning rate for |g| ≤ 10 √v, a
+        tenth of one for |g| = √v.
 
         Args:
             networks: attribute name -> module, for (some of) `network_names`; the others stay as they are.
@@ -109,14 +115,15 @@ class OptimizerWrapper:
         step = max((float(s["step"]) for s in known if "step" in s), default=None)
         for network, earlier, after in zip(names, old, self._parameters, strict=True):
             moved = transfers.get(network, {})
+            usual = _mean_second_moments([old_state[p] for p in earlier.values() if p in old_state])
             for name, parameter in after.items():
                 source = earlier.get(name)
                 state = old_state.get(source) if source is not None else None
-                carried = _carry(state or {}, parameter, moved.get(name))
+                carried = _carry(state or {}, parameter, moved.get(name), usual)
                 if step is not None:
                     carried["step"] = torch.tensor(step, dtype=torch.float32, device=_step_device(parameter))
                 if carried:
-                    self.optimizer.state[parameter] = _complete(carried, old_state, parameter)
+                    self.optimizer.state[parameter] = _complete(carried, old_state, parameter, usual)
 
     def follow(self) -> None:
         """Bind to the networks' present parameters where they were replaced or cast behind our back.
@@ -156,8 +163,24 @@ def _named(modules: Sequence[nn.Module]) -> list[dict[str, nn.Parameter]]:
     return [dict(m.named_parameters()) for m in modules]
 
 
-def _carry(state: Mapping[str, Any], parameter: Tensor, transfer: Transfer | None) -> dict[str, Any]:
-    """The moments of one parameter after a mutation; empty where there are none to carry."""
+def _mean_second_moments(states: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Name -> mean over all entries of the parameters of one network."""
+    found = {}
+    for key in SECOND_MOMENTS:
+        each = [state[key] for state in states if isinstance(state.get(key), Tensor)]
+        count = sum(x.numel() for x in each)
+        if count:
+            found[key] = float(sum(x.sum(dtype=torch.float64) for x in each)) / count
+    return found
+
+
+def _carry(
+    state: Mapping[str, Any], parameter: Tensor, transfer: Transfer | None, usual: Mapping[str, float]
+) -> dict[str, Any]:
+    """The moments of one parameter after a mutation; empty where there are none to carry.
+
+    `usual`: second moments of new entries, where none of the parameter's own is kept.
+    """
     carried: dict[str, Any] = {}
     for key, value in state.items():
         if key == "step" or not isinstance(value, Tensor):
@@ -165,19 +188,26 @@ def _carry(state: Mapping[str, Any], parameter: Tensor, transfer: Transfer | Non
         if value.dim() == 0:
             carried[key] = value.clone()
         elif transfer is not None:
-            carried[key] = transfer.apply(value, torch.zeros_like(parameter, memory_format=torch.contiguous_format))
+            fresh = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+            if key in usual:
+                kept = transfer.apply(torch.ones_like(value), fresh)
+                mean = float(transfer.apply(value, fresh).sum() / kept.sum()) if kept.any() else 0.0
+                fresh.fill_(mean or usual[key])
+            carried[key] = transfer.apply(value, fresh)
         elif value.shape == parameter.shape:
             carried[key] = value.to(parameter.device, parameter.dtype).clone(memory_format=torch.contiguous_format)
     return carried
 
 
-def _complete(carried: dict[str, Any], old: Mapping[Any, Mapping[str, Any]], parameter: Tensor) -> dict[str, Any]:
-    """A fresh parameter needs zero moments under the same names, because its step count is not zero."""
+def _complete(
+    carried: dict[str, Any], old: Mapping[Any, Mapping[str, Any]], parameter: Tensor, usual: Mapping[str, float]
+) -> dict[str, Any]:
+    """A fresh parameter needs moments under the same names, because its step count is not zero."""
     template = next(state for state in old.values() if state)
     for key, value in template.items():
         if isinstance(value, Tensor) and key != "step" and key not in carried:
-            zeros = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-            carried[key] = value.clone() if value.dim() == 0 else zeros
+            fresh = torch.full_like(parameter, usual.get(key, 0.0), memory_format=torch.contiguous_format)
+            carried[key] = value.clone() if value.dim() == 0 else fresh.detach()
     return carried
 
 

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.experience_fields import experience_fields
-from agilerl.algorithms.core.observations import (
-    check_observation_space,
-)
+from agilerl.algorithms.core.observations import check_observation_space, module_inputs
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.core.transitions import LearnsFromTransitions
 from agilerl.algorithms.core.update import raw_output
 from agilerl.errors import AlgorithmError, NotAvailableYetError, RunError
+from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.joint_actions import JointActions
 from agilerl.networks.spaces import space_from_json, space_to_json
@@ -36,7 +35,7 @@ class RLAlgorithm(LearnsFromTransitions):
 
     Args:
         observation_space, action_space: of one environment, not of the vector.
-        seed: of this agent's exploration and evaluation streams; None follows `torch.initial_seed()`.
+        seed: of this agent's exploration and evaluation streams; None follows `torch.initial_seed()` and the index.
 
     The other arguments are `EvolvableAlgorithm`'s.
     """
@@ -73,7 +72,7 @@ class RLAlgorithm(LearnsFromTransitions):
         check_observation_space(self.algo, observation_space)
         self.observation_space = observation_space
         self.action_space = action_space
-        self.seed = resolve_seed(seed)
+        self.seed = _own_seed(seed, index)
         self.environment = None
         self._exploration = stream(self.seed, Purpose.EXPLORATION, member=index)
         self.learn_counter = 0
@@ -108,9 +107,14 @@ class RLAlgorithm(LearnsFromTransitions):
         before = policy.training
         policy.train(noisy)
         try:
-            return raw_output(policy)(obs)
+            return raw_output(policy)(self.network_inputs(policy, obs))
         finally:
             policy.train(before)
+
+    def network_inputs(self, network: EvolvableModule, obs: Any) -> Any:
+        """Observations as `network` is given them: as they are, or tensors [E, ...] for a module of the user's own."""
+        known = isinstance(network, EvolvableNetwork)
+        return obs if known else module_inputs(self.observation_space, obs, f"{self.algo}.get_action")
 
     @staticmethod
     def greedy(outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:
@@ -151,6 +155,9 @@ class RLAlgorithm(LearnsFromTransitions):
 
     acts_raw = False
     """Whether `get_action` gives what is stored, so that `environment_action` is still to come."""
+
+    learns_from_obs_mask = False
+    """Whether `update` reads which actions were legal in `obs`, so that replay keeps it; else in `next_obs` alone."""
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:
         """Stored actions [..., A] as the environment takes them; the same by default."""
@@ -211,6 +218,13 @@ class RLAlgorithm(LearnsFromTransitions):
                 cls(observation_space, action_space, index=i, seed=int(own[i]), **kwargs) for i in range(size)
             ]
         return [wrapper_cls(a, **(wrapper_kwargs or {})) for a in agents] if wrapper_cls else agents
+
+
+def _own_seed(seed: int | None, index: int) -> int:
+    """The seed as given, else one that follows torch's and the index: agents made one by one are no twins."""
+    if seed is not None or not index:
+        return resolve_seed(seed)
+    return int(seeds(resolve_seed(None), Purpose.INITIAL_WEIGHTS, 1, generation=3, member=abs(int(index)))[0])
 
 
 def _space(space: gym.Space[Any]) -> dict[str, Any] | None:

@@ -18,6 +18,8 @@ from agilerl.algorithms.core.observations import as_tensor, check_discrete_actio
 from agilerl.algorithms.core.update import ModuleEngine, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import ShapeError
 
+MASKS = ("next_mask", "obs_mask")
+
 
 class LearnsFromTransitions(InRows):
     """An agent whose `update` runs in an engine: over its row where it has one, with its own modules elsewhere."""
@@ -99,7 +101,7 @@ class LearnsFromTransitions(InRows):
         reward, done = (column(k, given[k], count, self.device, owner).to(dtype) for k in ("reward", "done"))
         action = as_tensor(given["action"], self.device, f"{owner} got actions", "numbers")
         weight = torch.full((count,), 1 / count, dtype=dtype, device=reward.device)
-        mask = None if "next_mask" not in given else torch.as_tensor(given["next_mask"]).to(self.device).bool()
+        masks = [torch.as_tensor(given[k]).to(self.device).bool() if k in given else None for k in MASKS]
         drawn = self.draw_noise(self._exploration, (1, count))
         return TransitionBatch(
             obs,
@@ -108,7 +110,8 @@ class LearnsFromTransitions(InRows):
             next_obs,
             done,
             weight,
-            mask,
+            masks[0],
+            obs_mask=masks[1],
             noise={name: torch.as_tensor(x[0]).to(reward.device, dtype) for name, x in drawn.items()},
             number=self.learn_counter + 1,
         )
