@@ -16,7 +16,7 @@ from agilerl.algorithms.checks import check_network, legal_actions
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import NetworkGroup
 from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.algorithms.core.update import soft_update
+from agilerl.algorithms.core.update import UpdateResult, soft_update
 from agilerl.algorithms.noise import gaussian, ornstein_uhlenbeck
 from agilerl.errors import AgileRLWarning, AlgorithmError, ShapeError
 from agilerl.modules.base import EvolvableModule
@@ -202,9 +202,8 @@ class ActorCritic(RLAlgorithm):
     def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         return self.get_action(obs, False, mask)
 
-    def learn_from(self, experiences: Any) -> Any:
+    def report(self, result: UpdateResult) -> Any:
         """(actor loss, or None where the policy was not updated; critic loss), both before the update."""
-        result = self.learn_batch(self.make_batch(experiences))
         actor_loss = None if result.actor_loss is None else float(result.actor_loss)
         return actor_loss, float(result.loss)
 

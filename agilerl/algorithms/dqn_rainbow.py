@@ -17,10 +17,11 @@ from agilerl.algorithms.checks import (
     check_not_negative,
     check_positive,
 )
+from agilerl.algorithms.core.experience_fields import experience_fields
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult, soft_update
-from agilerl.algorithms.experiences import entries, side_by_side
+from agilerl.algorithms.experiences import side_by_side
 from agilerl.algorithms.rainbow_acting import RainbowActing
 from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import weighted_squared_error
@@ -215,7 +216,12 @@ class RainbowDQN(RainbowActing):
         Returns:
             (loss before the update, `idxs` of the batch or None, new priorities [B] or None without `per`).
         """
-        batch = self._batch(experiences, 1)
+        given = experience_fields(experiences)
+        if per and "weights" not in given:
+            raise ShapeError("RainbowDQN.learn(per=True) got no weights. fix: sample a PrioritizedReplayBuffer.")
+        if not per:
+            given.pop("weights", None)
+        batch = self._batch(given, 1)
         size = batch.reward.shape[0]
         if n_experiences is not None:
             later = self._batch(n_experiences, self.n_step)
@@ -224,27 +230,20 @@ class RainbowDQN(RainbowActing):
                     f"RainbowDQN.learn got {size} experiences and {later.reward.shape[0]} n_experiences. "
                     "fix: n_step_memory.sample_from_indices(experiences['idxs'])."
                 )
+            later = replace(later, weight=batch.weight)
             batch = side_by_side(batch, later) if self.combined_reward else later
-        extra = entries(experiences, "weights", "idxs")
-        if per:
-            if "weights" not in extra:
-                raise ShapeError("RainbowDQN.learn(per=True) got no weights. fix: sample a PrioritizedReplayBuffer.")
-            given = torch.as_tensor(extra["weights"]).to(batch.weight).flatten()
-            batch = replace(batch, weight=batch.weight * given.repeat(len(batch.weight) // size))
         result = self.learn_batch(batch)
         priorities = None
         if per and result.priorities is not None:
             priorities = result.priorities.reshape(-1, size).sum(0).cpu().numpy()
-        return float(result.loss), extra.get("idxs"), priorities
+        return float(result.loss), given.get("idxs"), priorities
 
     def _batch(self, experiences: Any, steps: int) -> TransitionBatch:
         """A batch whose `discount` [B] is that of `steps` steps, or the one that is stored with it."""
         batch = self.make_batch(experiences)
-        stored = entries(experiences, "discount").get("discount")
-        discount = self.gamma**steps * (1 - batch.done)
-        if stored is not None:
-            discount = torch.as_tensor(stored).to(batch.done).reshape(batch.done.shape)
-        return replace(batch, discount=discount)
+        if batch.discount is not None:
+            return batch
+        return replace(batch, discount=self.gamma**steps * (1 - batch.done))
 
     def soft_update(self) -> None:
         """One soft target update with `tau`."""

@@ -1,8 +1,7 @@
-"""Sampled experiences beyond the five fields: optional entries, and two batches as one."""
+"""Two batches as one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +19,3 @@ def side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionB
         if isinstance(value, Tensor) or name in ("obs", "next_obs")  # nested for Dict and Tuple spaces
     }
     return replace(first, **joined)
-
-
-def entries(experiences: Any, *names: str) -> dict[str, Any]:
-    """Those of the named entries that a mapping of experiences has."""
-    if not (isinstance(experiences, Mapping) or hasattr(experiences, "keys")):
-        return {}
-    there = set(experiences.keys())
-    return {name: experiences[name] for name in names if name in there}

@@ -35,7 +35,8 @@ class PPOAgent(PPOUpdate):
             experiences: None reads the rollout buffer that `collect_rollouts` filled. Else the tuple (observations,
                 actions, log_probs, rewards, dones, values, next_obs, next_done): six lists over time of [E, ...]
                 arrays, then two arrays. `dones[t]` is the flag BEFORE step t, as `next_done` is that after the last.
-                A flag counts as termination; see `ppo_experiences` for what tells truncation apart.
+                A flag counts as termination; see `ppo_experiences` for what tells truncation apart, and for how
+                masks of legal actions and hidden states are given.
 
         Returns:
             Mean loss of the minibatches.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -21,6 +21,22 @@ if TYPE_CHECKING:
 
 FIELDS = ("observations", "actions", "log_probs", "rewards", "dones", "values", "next_obs", "next_done")
 EXTRA = ("truncateds", "final_observations")
+MORE = ("action_masks", "hidden_states", "final_values", "last_values")  # in a mapping, or beside a tuple
+
+
+class RolloutExperiences(tuple[Any, ...]):
+    """The published tuple, and beside its entries what masks and memories need.
+
+    Attributes:
+        more: those of `MORE` that are known; see `buffer_from_experiences`.
+    """
+
+    more: dict[str, Any]
+
+    def __new__(cls, entries: Iterable[Any], more: Mapping[str, Any] | None = None) -> Self:
+        made = super().__new__(cls, entries)
+        made.more = dict(more or {})
+        return made
 
 
 def buffer_from_experiences(agent: PPOAgent, experiences: Any) -> RolloutBuffer:
@@ -32,6 +48,13 @@ def buffer_from_experiences(agent: PPOAgent, experiences: Any) -> RolloutBuffer:
     `final_observations` (the observations after step t and before any reset, [E, ...] each): then the value of the
     final observation is bootstrapped from.
 
+    In a mapping (or beside the entries of `RolloutExperiences`) there may be, too:
+
+    * `action_masks`: [E, A] bool each, the actions that were legal in each step; else all count as legal.
+    * `hidden_states`: of a recurrent agent, key -> [layers, E, units] each, from before each step; else sequences
+      start at zero. `final_values` ([E] each, read where `truncateds`) and `last_values` [E] then are the values of the
+      final observations and of `next_obs`, which an observation alone does not tell.
+
     Raises:
         ShapeError: entries that are missing, or lists of different lengths.
     """
@@ -40,7 +63,8 @@ def buffer_from_experiences(agent: PPOAgent, experiences: Any) -> RolloutBuffer:
     if not steps:
         raise ShapeError("PPO.learn got experiences of no steps at all. fix: append every step of the rollout.")
     dones = _flags(given["dones"], given["next_done"], steps)
-    for name in ("actions", "log_probs", "rewards", "values"):
+    more = [name for name in MORE[:-1] if given.get(name) is not None]
+    for name in ("actions", "log_probs", "rewards", "values", *more):
         if len(given[name]) != steps:
             raise ShapeError(
                 f"PPO.learn got {len(given[name])} entries in {name} for {steps} observations. "
@@ -52,7 +76,8 @@ def buffer_from_experiences(agent: PPOAgent, experiences: Any) -> RolloutBuffer:
     space = agent.observation_space
     rewards = [np.asarray(_array(r), np.float64).reshape(-1) for r in given["rewards"]]
     lanes = len(rewards[0])
-    buffer = agent.make_buffer(steps, lanes)
+    masks, hidden, final_values = (given.get(name) for name in MORE[:-1])
+    buffer = agent.make_buffer(steps, lanes, 0 if masks is None else int(np.shape(masks[0])[-1]))
     for t in range(steps):
         cut = np.zeros(lanes, bool) if truncateds is None else np.asarray(_array(truncateds[t]), bool).reshape(-1)
         buffer.add(
@@ -64,8 +89,13 @@ def buffer_from_experiences(agent: PPOAgent, experiences: Any) -> RolloutBuffer:
             _array(given["log_probs"][t]).reshape(lanes),
             _array(given["values"][t]).reshape(lanes),
             final_obs=None if finals is None else _batched(space, finals[t], lanes),
+            final_value=None if final_values is None else _array(final_values[t]),
+            legal=None if masks is None else _array(masks[t]).astype(bool),
+            hidden=None if hidden is None else map_leaves(_array, hidden[t]),
         )
     buffer.last_obs = _batched(space, given["next_obs"], lanes)
+    if given.get("last_values") is not None:
+        buffer.last_value = _array(given["last_values"]).reshape(lanes)
     return buffer
 
 
@@ -75,6 +105,8 @@ def named_experiences(experiences: Any) -> dict[str, Any]:
         found = dict(experiences)
     elif isinstance(experiences, tuple | list) and len(experiences) in (len(FIELDS), len(FIELDS) + len(EXTRA)):
         found = dict(zip((*FIELDS, *EXTRA), experiences, strict=False))
+        if isinstance(experiences, RolloutExperiences):
+            found |= experiences.more
     else:
         size = f" of {len(experiences)}" if isinstance(experiences, tuple | list) else ""
         raise ShapeError(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.algorithms.core.calls import takes
 from agilerl.algorithms.core.update import ModuleEngine, UpdateResult
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.envs.protocol import StepBatch
@@ -55,6 +56,7 @@ class Recorder:
 
     def __init__(self, agent: PPOAgent, buffer: RolloutBuffer) -> None:
         self.agent, self.buffer = agent, buffer
+        self._takes_mask = takes(agent, "get_action", "action_mask")
         self._now: dict[str, Any] = {}
 
     @property
@@ -72,7 +74,11 @@ class Recorder:
         hidden = agent._hidden
         if agent.recurrent and hidden is None:
             hidden = agent.get_initial_hidden_state(self.buffer.num_envs)
-        action, log_prob, _, value, *state = agent.get_action(obs, action_mask=mask, hidden_state=hidden)
+        mask = mask if self._takes_mask else None
+        # A subclass with a get_action of its own need not know of what there is not.
+        arguments: dict[str, Any] = {} if mask is None else {"action_mask": mask}
+        arguments |= {"hidden_state": hidden} if agent.recurrent else {}
+        action, log_prob, _, value, *state = agent.get_action(obs, **arguments)
         self._now = {"obs": obs, "action": action, "log_prob": log_prob, "value": value, "legal": mask}
         if state:
             assert hidden is not None
@@ -108,6 +114,11 @@ class Recorder:
     def finish(self, obs: Any) -> None:
         """The rollout is complete; `obs` follows its last step."""
         self.buffer.last_obs, self.buffer.last_value = obs, self._value(obs)
+
+    def chosen(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """(actions, log probabilities, values) of every step, [E, ...] each; copies."""
+        action, log_prob, value = (list(self.buffer.stored(k).copy()) for k in ("action", "log_prob", "value"))
+        return action, log_prob, value
 
 
 def remember(agent: Any, buffer: RolloutBuffer, lanes: slice, most: int = 256) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from agilerl.envs.protocol import Lanes
+from agilerl.envs.spaces import mask_width
 from agilerl.envs.step import VectorLanes, action_mask, as_lanes
 
 Collected = tuple[list[float], Any, np.ndarray, np.ndarray, dict[str, Any]]
@@ -73,8 +73,7 @@ def _collect(
         obs, info = lanes.reset()
         recorder.restart()
     running = np.zeros(lanes.num_lanes) if scores is None or done is None else np.array(scores, np.float64)
-    space = lanes.single_action_space
-    count = int(space.n) if isinstance(space, spaces.Discrete) else 0
+    count = mask_width(lanes.single_action_space)
     completed: list[float] = []
     while not recorder.full:
         mask = action_mask(info, lanes.num_lanes, count) if info and count else None

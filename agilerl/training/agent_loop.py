@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.algorithms.core.calls import takes, unwrapped
 from agilerl.components.prioritized import beta_schedule
 from agilerl.envs.spaces import mask_width
 from agilerl.envs.step import StepBatch, action_mask
@@ -43,14 +43,24 @@ class AgentLoop:
         self.obs, self.info = lanes.reset(segment.lane_seeds())
         if callable(getattr(agent, "set_training_mode", None)):
             agent.set_training_mode(True)  # first: outside of training an agent answers with other actions
-        parameters = inspect.signature(agent.get_action).parameters
-        passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-        self._takes_epsilon = "epsilon" in parameters or passes_on  # a wrapper's *args, **kwargs reach its agent
-        self._takes_mask = "action_mask" in parameters
+        self._check_learn()
+        self._takes_epsilon, self._takes_mask = (takes(agent, "get_action", k) for k in ("epsilon", "action_mask"))
         acts_raw = getattr(agent, "acts_raw", True)  # stored actions may be raw ones
         self._environment_action = getattr(agent, "environment_action", None) if acts_raw else None
         self._tracker = EpisodeTracker(lanes.num_lanes)
         self._schedule = Schedule.of(int(getattr(agent, "learn_step", 1)), lanes.num_lanes)
+
+    def _check_learn(self) -> None:
+        """ConfigError where `learn` cannot take what the memories give."""
+        needed = {"per": self.replay.prioritized, "n_experiences": self.replay.n_step_memory is not None}
+        for name, is_needed in needed.items():
+            if is_needed and not takes(self.agent, "learn", name):
+                kind = type(unwrapped(self.agent)).__name__
+                full = "learn(experiences, n_experiences=None, per=False)"
+                raise ConfigError(
+                    f"{kind}.learn takes no argument {name!r}, with which it gets what this memory holds. fix: {full}, "
+                    "which with per=True returns (loss, idxs, priorities); or train from a plain ReplayBuffer."
+                )
 
     def run(self) -> float:
         """Make the segment's vector steps; returns the exploration rate of the next one."""
@@ -74,7 +84,7 @@ class AgentLoop:
         mask = action_mask(self.info, self.lanes.num_lanes, count) if self.info and count else None
         if mask is not None and self._takes_mask:
             arguments["action_mask"] = mask
-        if self.memory.counter < self.options.random_steps:
+        if self._stored() < self.options.random_steps:
             random: np.ndarray = self.agent.random_action(self._rng, (self.lanes.num_lanes,), mask)
             if self._environment_action is None and callable(getattr(self.agent, "environment_action", None)):
                 random = self.agent.environment_action(random)  # as get_action of this agent gives it
@@ -104,9 +114,13 @@ class AgentLoop:
         self.tally.scores += self._tracker.update(batch).returns.tolist()
         self.obs, self.info = batch.obs, batch.info
         self.tally.env_steps += self.lanes.num_lanes
-        if self.memory.counter > self.options.learning_delay and index % self._schedule.interval == 0:
+        if self._stored() > self.options.learning_delay and index % self._schedule.interval == 0:
             self._learn(index)
         self.segment.progress(self.lanes.num_lanes)
+
+    def _stored(self) -> int:
+        """Transitions ever added; of a memory that does not count them, those it holds."""
+        return int(getattr(self.memory, "counter", len(self.memory)))
 
     def _store_elsewhere(self, action: np.ndarray, reward: np.ndarray, batch: StepBatch) -> None:
         keep = batch.mask

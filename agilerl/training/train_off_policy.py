@@ -11,7 +11,7 @@ from agilerl.errors import ConfigError
 from agilerl.telemetry.record import Sink
 from agilerl.training.off_policy import OffPolicySource
 from agilerl.training.options import OffPolicyOptions
-from agilerl.training.population import check_population
+from agilerl.training.population import check_population, warn_of_discounts
 from agilerl.training.published import Request, outputs
 
 
@@ -76,7 +76,8 @@ def train_off_policy(
         target: stop after the first generation whose best fitness (mean of its last `eval_loop`) reaches it.
         n_step: learn from n-step transitions: those of `n_step_memory`, or of `memory` if it is a
             MultiStepReplayBuffer itself. per: sample by priority; `memory` is then a PrioritizedReplayBuffer.
-        n_step_memory: n-step transitions beside `memory`, row by row; fill both through this function only.
+        n_step_memory: n-step transitions beside `memory`, row by row; fill both through this function only. Rewards
+            are summed as they are stored, by the memory's own `gamma`, not by that of an agent.
         tournament, mutation: objects with `select` and `mutation`; without either, the population is not evolved.
         checkpoint: save all agents each time a member has made so many more steps.
         checkpoint_path: where; `<path>_<slot>_<steps>.pt`. overwrite_checkpoints: leave the steps out.
@@ -124,6 +125,9 @@ def train_off_policy(
             "n_step=True, n_step_memory=MultiStepReplayBuffer(...) beside the memory; or combined_reward=False."
         )
     check_population(request.population, algo, memory)
+    rows = memory if n_step_memory is None else n_step_memory
+    if isinstance(rows, MultiStepReplayBuffer):
+        warn_of_discounts(request.population, rows, is_mutated=tournament is not None and mutation is not None)
     request.check(swap_channels, accelerator, checkpoint, checkpoint_path)
     options = OffPolicyOptions(
         max_steps=max_steps,

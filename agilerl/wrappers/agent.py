@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,10 +15,11 @@ from gymnasium import spaces
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.core.single_agent import RLAlgorithm, experience_fields
 from agilerl.checkpoint import load_tree, save_tree
+from agilerl.envs.step import StepBatch
 from agilerl.errors import ConfigError, RunError
 from agilerl.wrappers.running import RunningMeanStd
 
-OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon"}
+OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming"}
 
 
 class AgentWrapper:
@@ -40,12 +42,24 @@ class AgentWrapper:
         else:
             setattr(self.agent, name, value)
 
+    @property
+    def unwrapped(self) -> Any:
+        """The agent inside all wrappers."""
+        return getattr(self.agent, "unwrapped", self.agent)
+
     def observe(self, obs: Any, count: bool = False) -> Any:
-        """Observations as the agent is to see them; `count` tells that they are new experience."""
+        """Observations as the agent is to see them; `count` tells that they are new experience.
+
+        What `learn` gives the agent passes through here once more, so nothing that the agent has acted on since the
+        last `learn` may look otherwise by then; see `learned`.
+        """
         return obs
 
+    def learned(self) -> None:
+        """The agent has learned: from here on `observe` may be another one. Nothing by default."""
+
     def get_action(self, obs: Any, *args: Any, **kwargs: Any) -> Any:
-        """The agent's action; statistics move while it trains."""
+        """The agent's action, with every argument that its own `get_action` takes."""
         return self.agent.get_action(self.observe(obs, count=bool(self.agent.training)), *args, **kwargs)
 
     def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
@@ -55,14 +69,24 @@ class AgentWrapper:
     def learn(self, *experiences: Any, **kwargs: Any) -> Any:
         """The agent's `learn`, from observations that passed through `observe`.
 
+        Without experiences an agent with a rollout buffer learns from that; what it holds has passed already.
+
         Raises:
-            ValueError: no experiences.
+            ValueError: no experiences, for an agent that learns from replay.
         """
-        if not experiences:
+        if not experiences and not callable(getattr(self.unwrapped, "recorder", None)):
             raise ConfigError(f"{type(self).__name__}.learn needs experiences. fix: agent.learn(memory.sample(n)).")
         seen = [self._seen(part) for part in experiences]
         named = {k: self._seen(v) if k == "n_experiences" and v is not None else v for k, v in kwargs.items()}
-        return self.agent.learn(*seen, **named)
+        found = self.agent.learn(*seen, **named)
+        self.learned()
+        return found
+
+    published_learn = learn
+
+    def recorder(self, steps: int | None = None) -> Recording:
+        """As the agent's, through this wrapper: what `collect_rollouts` acts and stores by."""
+        return Recording(self, self.agent.recorder(steps))
 
     def _seen(self, experiences: Any) -> Any:
         if not isinstance(experiences, tuple | list | Mapping) and not hasattr(experiences, "keys"):
@@ -124,7 +148,11 @@ class AgentWrapper:
     def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
         """Wrapper and agent from a file of `save_checkpoint`."""
         tree = cls._tree(path)
-        kind = find_algorithm(str(tree["agent"]["algo"]))
+        return cls._of(tree, find_algorithm(str(tree["agent"]["algo"])), path, device, accelerator)
+
+    @classmethod
+    def _of(cls, tree: Mapping[str, Any], kind: Any, path: Any, device: Any, accelerator: Any) -> Self:
+        """Wrapper and agent, which is a `kind`, from what a file holds."""
         agent = kind._blank(tree["agent"], device, accelerator)
         agent.load_state(tree["agent"], str(path))
         wrapper = cls(agent)
@@ -139,15 +167,61 @@ class AgentWrapper:
         return tree
 
 
+class Recording:
+    """The recorder of a wrapped agent: observations pass through the wrapper on their way to it."""
+
+    def __init__(self, wrapper: AgentWrapper, inner: Any) -> None:
+        self.wrapper, self.inner = wrapper, inner
+
+    @property
+    def buffer(self) -> Any:
+        """The rollout buffer that is filled; its observations are those that the agent saw."""
+        return self.inner.buffer
+
+    @property
+    def full(self) -> bool:
+        """Whether the rollout is complete."""
+        return bool(self.inner.full)
+
+    def restart(self) -> None:
+        """All lanes begin an episode."""
+        self.inner.restart()
+
+    def act(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+        """Exploring actions for the environment, from observations [E, ...]."""
+        seen = self.wrapper.observe(obs, count=bool(self.wrapper.agent.training))
+        action: np.ndarray = self.inner.act(seen, mask)
+        return action
+
+    def store(self, reward: np.ndarray, batch: StepBatch) -> None:
+        """What the last `act` led to."""
+        if batch.truncated.any():  # only then the final observations are read
+            batch = replace(batch, final_obs=self.wrapper.observe(batch.final_obs))
+        self.inner.store(reward, batch)
+
+    def finish(self, obs: Any) -> None:
+        """The rollout is complete; `obs` follows its last step."""
+        self.inner.finish(self.wrapper.observe(obs))
+
+    def chosen(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """(actions, log probabilities, values) of every step, [E, ...] each."""
+        found: tuple[list[Any], list[Any], list[Any]] = self.inner.chosen()
+        return found
+
+
 class RSNorm(AgentWrapper):
     """Observations normalised by their running mean and standard deviation, which move while the agent trains.
 
     Replay keeps raw observations; they are normalised when they are learned from, by the statistics of that moment.
+    An on-policy agent learns from what it has just done, so its policy must not change in between: what a rollout
+    shows moves the statistics after `learn`, and a first rollout is seen as it is.
 
     Args:
         agent: the agent. epsilon: added to the variance.
         norm_obs_keys: the keys of a Dict space to normalise; None normalises every Box in the space.
     """
+
+    _coming: Any = None  # the statistics with the running rollout in them: those after `learn`
 
     def __init__(self, agent: Any, epsilon: float = 1e-4, norm_obs_keys: list[str] | None = None) -> None:
         super().__init__(agent)
@@ -171,7 +245,23 @@ class RSNorm(AgentWrapper):
 
     def observe(self, obs: Any, count: bool = False) -> Any:
         """Normalised copies; rows [B, ...] or one observation."""
-        return _normalised(self.obs_rms, obs, count)
+        if count and self._learns_from_rollouts:
+            if self._coming is None:
+                self._coming = copy.deepcopy(self.obs_rms)
+            _count(self._coming, obs)
+        elif count:
+            _count(self.obs_rms, obs)
+        return _normalised(self.obs_rms, obs)
+
+    @property
+    def _learns_from_rollouts(self) -> bool:
+        inner = self.unwrapped
+        return bool(getattr(inner, "is_on_policy", False)) or hasattr(inner, "gae_lambda")
+
+    def learned(self) -> None:
+        """What was seen since the last `learn` moves the statistics now."""
+        if self._coming is not None:
+            self.obs_rms, self._coming = self._coming, None
 
     def policy_spec(self) -> dict[str, Any]:
         """As the agent's, with the statistics: without them the policy is another one."""
@@ -185,9 +275,28 @@ class RSNorm(AgentWrapper):
 
     def load_wrapper_state(self, state: Mapping[str, Any]) -> None:
         self.norm_obs_keys = state["keys"]
-        self.obs_rms = self._statistics(self.agent.observation_space)
+        self.obs_rms, self._coming = self._statistics(self.agent.observation_space), None
         for part, saved in zip(_parts(self.obs_rms), state["statistics"], strict=True):
             part.load_state(saved)
+
+
+def wrapped_from(tree: Mapping[str, Any], kind: Any, path: Any, device: Any, accelerator: Any) -> AgentWrapper:
+    """Wrapper and agent from a file of which `kind.load` found that it holds a wrapped agent.
+
+    Raises:
+        RunError: another algorithm's agent, or a wrapper of a class that is not there.
+    """
+    name, inner = str(tree["class"]), str(tree["agent"]["class"])
+    if inner != kind.__name__:
+        raise RunError(f"{path} holds a {name} of a {inner}, this is {kind.__name__}.load. fix: {inner}.load(path)")
+    known, left = dict[str, type[AgentWrapper]](), [AgentWrapper]
+    while left:
+        found = left.pop()
+        known[found.__name__] = found
+        left += found.__subclasses__()
+    if name not in known:
+        raise RunError(f"{path} holds a {name}, which is not defined here. fix: import the module that defines it.")
+    return known[name]._of(tree, kind, path, device, accelerator)
 
 
 def _parts(statistics: Any) -> list[RunningMeanStd]:
@@ -197,18 +306,34 @@ def _parts(statistics: Any) -> list[RunningMeanStd]:
     return [found for part in inside for found in _parts(part)]
 
 
-def _normalised(statistics: Any, obs: Any, count: bool) -> Any:
+def _pairs(statistics: Any, obs: Any) -> Any:
+    """(key, statistics, observations) of the parts of a Dict or Tuple space."""
     if isinstance(statistics, dict):
-        return {key: _normalised(part, obs[key], count) for key, part in statistics.items()}
-    if isinstance(statistics, tuple) and isinstance(obs, Mapping):  # sampled: replay names the parts of a tuple
-        keys = [f"tuple_obs_{i}" for i in range(len(statistics))]
-        return {key: _normalised(part, obs[key], count) for key, part in zip(keys, statistics, strict=True)}
-    if isinstance(statistics, tuple):
-        return tuple(_normalised(part, value, count) for part, value in zip(statistics, obs, strict=True))
+        return [(key, part, obs[key]) for key, part in statistics.items()]
+    if isinstance(obs, Mapping):  # sampled: replay names the parts of a tuple
+        names = [f"tuple_obs_{i}" for i in range(len(statistics))]
+        return [(name, part, obs[name]) for name, part in zip(names, statistics, strict=True)]
+    return [(i, part, value) for i, (part, value) in enumerate(zip(statistics, obs, strict=True))]
+
+
+def _count(statistics: Any, obs: Any) -> None:
+    """Take observations in."""
+    if isinstance(statistics, RunningMeanStd):
+        statistics.update(_array(obs).reshape(-1, *statistics.mean.shape))
+    elif statistics is not None:
+        for _, part, value in _pairs(statistics, obs):
+            _count(part, value)
+
+
+def _normalised(statistics: Any, obs: Any) -> Any:
     if statistics is None:
         return obs
-    values = obs.detach().cpu().numpy() if isinstance(obs, torch.Tensor) else np.asarray(obs)
-    if count:
-        statistics.update(values.reshape(-1, *statistics.mean.shape))
-    scaled = statistics.normalise(values)
-    return torch.from_numpy(scaled) if isinstance(obs, torch.Tensor) else scaled
+    if isinstance(statistics, RunningMeanStd):
+        scaled = statistics.normalise(_array(obs))
+        return torch.from_numpy(scaled) if isinstance(obs, torch.Tensor) else scaled
+    parts = {key: _normalised(part, value) for key, part, value in _pairs(statistics, obs)}
+    return parts if isinstance(statistics, dict) or isinstance(obs, Mapping) else tuple(parts.values())
+
+
+def _array(obs: Any) -> np.ndarray:
+    return obs.detach().cpu().numpy() if isinstance(obs, torch.Tensor) else np.asarray(obs)

@@ -176,8 +176,8 @@ def test_learn_returns_actor_and_critic_loss(cls: Any, space: Any) -> None:
     skipped = [actor is None for actor, _ in losses]
     assert skipped == ([True, False] * 2 if cls in (DDPG, TD3) else [False] * 4)
     assert all(isinstance(critic, float) and critic >= 0 for _, critic in losses)
-    with pytest.raises(TypeError, match="n_experiences"):
-        a.learn(transitions(space), n_experiences=None)
+    with pytest.raises(TypeError, match="experience_n"):
+        a.learn(transitions(space), experience_n=None)
 
 
 @pytest.mark.parametrize(("cls", "space"), KINDS, ids=IDS)

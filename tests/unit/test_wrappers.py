@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
-from agilerl.algorithms.dqn import DQN
+from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
+from agilerl.checkpoint import save_tree
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import ConfigError, RunError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.rollouts.on_policy import collect_rollouts
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
-from agilerl.wrappers.agent import RSNorm
+from agilerl.wrappers.agent import AgentWrapper, RSNorm
 from agilerl.wrappers.running import RunningMeanStd
 
 OBS, ACTIONS = gym.spaces.Box(-10, 10, (4,), np.float32), gym.spaces.Discrete(2)
+BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
 
 
 def agent(seed: int = 0) -> DQN:
@@ -92,8 +96,84 @@ def test_attributes_reach_the_agent_and_clones_are_independent(tmp_path: Path) -
         np.testing.assert_array_equal(copy.obs_rms.mean, wrapped.obs_rms.mean)
         obs = np.random.default_rng(3).normal(size=(5, 4)).astype(np.float32)
         np.testing.assert_array_equal(copy._greedy(obs), wrapped._greedy(obs))
-    with pytest.raises(RunError, match=r"RSNorm\.load"):
+
+
+LEARNERS = [(DQN, ACTIONS), (RainbowDQN, ACTIONS), (PPO, ACTIONS), (DDPG, BOX), (TD3, BOX), (SAC, BOX)]
+
+
+class Shifted(AgentWrapper):
+    """A wrapper of the user's own."""
+
+    def observe(self, obs: Any, count: bool = False) -> Any:
+        return obs + 1
+
+
+@pytest.mark.parametrize("wrapper", [RSNorm, Shifted])
+@pytest.mark.parametrize(("cls", "space"), LEARNERS, ids=[cls.__name__ for cls, _ in LEARNERS])
+def test_the_algorithm_loads_a_wrapped_agent_in_its_wrapper(
+    cls: Any, space: gym.Space, wrapper: Any, tmp_path: Path
+) -> None:
+    wrapped = wrapper(cls(OBS, space, net_config={"encoder_config": {"hidden_size": [8]}}, seed=1))
+    if wrapper is RSNorm:
+        wrapped.obs_rms.update(np.random.default_rng(0).normal(5, 3, (64, 4)))
+    wrapped.save_checkpoint(tmp_path / "agent.pt")
+    loaded = cls.load(tmp_path / "agent.pt")
+    assert type(loaded) is wrapper
+    assert type(loaded.agent) is cls
+    obs = np.random.default_rng(3).normal(5, 3, (6, 4)).astype(np.float32)
+    np.testing.assert_array_equal(loaded._greedy(obs), wrapped._greedy(obs))
+    np.testing.assert_array_equal(loaded.observe(obs), wrapped.observe(obs))
+    other = DQN if cls is not DQN else PPO
+    with pytest.raises(RunError, match=rf"holds a {wrapper.__name__} of a {cls.__name__}, this is {other.__name__}"):
+        other.load(tmp_path / "agent.pt")
+
+
+def test_a_wrapper_that_is_not_defined_is_named(tmp_path: Path) -> None:
+    save_tree(tmp_path / "agent.pt", {**Shifted(agent()).state(), "class": "Unheard"})
+    with pytest.raises(RunError, match=r"holds a Unheard, which is not defined here\. fix: import the module"):
         DQN.load(tmp_path / "agent.pt")
+
+
+def ppo(**more: Any) -> PPO:
+    return PPO(OBS, ACTIONS, net_config={"encoder_config": {"hidden_size": [8]}}, num_envs=2, seed=0, **more)
+
+
+def test_statistics_of_rollouts_stand_still_until_they_were_learned_from() -> None:
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    wrapped = RSNorm(ppo(learn_step=32))
+    with pytest.raises(ValueError, match="empty rollout buffer"):
+        wrapped.learn()
+    kept: Any = ()
+    for count in (32, 64):
+        before = wrapped.obs_rms.state()
+        _, *kept = collect_rollouts(wrapped, env, None, *kept)
+        assert wrapped.obs_rms.count == before["count"] == count - 32
+        seen = wrapped.rollout_buffer.stored("obs").copy()
+        raw = seen * np.sqrt(before["var"] + 1e-4) + before["mean"]
+        wrapped.learn()
+        assert wrapped.obs_rms.count == count
+        expected = before["mean"] + (raw.reshape(-1, 4).mean(0) - before["mean"]) * 32 / count
+        np.testing.assert_allclose(wrapped.obs_rms.mean, expected, atol=1e-6)
+        assert not len(wrapped.rollout_buffer)
+    env.close()
+
+
+def test_a_hand_written_loop_over_rollouts_moves_the_statistics_with_learn() -> None:
+    wrapped, rng = RSNorm(ppo(learn_step=8)), np.random.default_rng(0)
+    obs = [rng.normal(5, 3, (2, 4)).astype(np.float32) for _ in range(5)]
+    rows = [wrapped.get_action(o) for o in obs[:4]]
+    assert wrapped.obs_rms.count == 0
+    zeros = [np.zeros(2)] * 4
+    actions, log_probs, _, values = (list(column) for column in zip(*rows, strict=True))
+    wrapped.learn((obs[:4], actions, log_probs, zeros, zeros, values, obs[4], np.zeros(2)))
+    assert wrapped.obs_rms.count == 8
+    np.testing.assert_allclose(wrapped.obs_rms.mean, np.concatenate(obs[:4]).mean(0), rtol=1e-6)
+    wrapped.get_action(obs[4])
+    twin = wrapped.clone()  # what an agent has seen and not learned from is its own
+    twin.learned()
+    assert twin.obs_rms.count == 8
+    wrapped.learned()
+    assert wrapped.obs_rms.count == 10
 
 
 def test_only_the_named_keys_of_a_dict_are_normalised() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -112,11 +113,18 @@ class Persistent(Registered):
     def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
         """The agent in a file of `save_checkpoint`: architecture, hyperparameters and spaces are read from the file.
 
+        A file of a wrapped agent gives the wrapped agent back, in its wrapper.
+
         Raises:
             RunError: no such file, a pickle, or the file of another class.
         """
         tree = load_tree(path)
         with malformed(path):
+            if "wrapper" in tree:  # wrappers lie above the algorithms: they are looked up when there is one
+                wrapped: Self = import_module("agilerl.wrappers.agent").wrapped_from(
+                    tree, cls, path, device, accelerator
+                )
+                return wrapped
             if tree["class"] != cls.__name__:
                 raise RunError(
                     f"Loaded registry does not match the algorithm's registry: {path} holds a {tree['class']}, "

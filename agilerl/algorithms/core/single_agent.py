@@ -163,10 +163,6 @@ class RLAlgorithm(LearnsFromTransitions):
         """Stored actions [..., A] as the environment takes them; the same by default."""
         return action
 
-    def legal_choices(self, mask: np.ndarray) -> np.ndarray:
-        """The environment's masks [..., Σn] as masks [..., A] of what the policy chooses among; the same by default."""
-        return mask
-
     # --- files, copies, populations ---------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:

@@ -64,12 +64,48 @@ class LearnsFromTransitions(InRows):
     # The `learn` of this package: a subclass whose own differs from it brings an algorithm that no engine runs.
     published_learn = learn
 
-    def learn_from(self, experiences: Any) -> Any:
+    def learn_from(self, experiences: Any, n_experiences: Any = None, per: bool = False) -> Any:
         """What `learn` does; an algorithm that publishes further arguments or results overrides it.
 
         `learn` itself stays: the learners take an overridden one for an algorithm that does not run in the engine.
+
+        Args:
+            experiences: sampled transitions, as `make_batch` takes them.
+            n_experiences: n-step transitions of the same rows, with their `discount`: what is learned from in place
+                of the one-step ones. The weights stay those of `experiences`.
+            per: also return new priorities.
+
+        Returns:
+            `report` of the update; with `per` (that, `idxs` of the experiences or None, new priorities [B]).
+
+        Raises:
+            ShapeError: `n_experiences` of other rows, or without the discount that says how many steps they span.
         """
-        return float(self.learn_batch(self.make_batch(experiences)).loss.detach())
+        batch = self.make_batch(experiences if n_experiences is None else self._n_step(experiences, n_experiences))
+        result = self.learn_batch(batch)
+        if not per:
+            return self.report(result)
+        priorities = None if result.priorities is None else result.priorities.detach().cpu().numpy()
+        return self.report(result), experience_fields(experiences).get("idxs"), priorities
+
+    def report(self, result: UpdateResult) -> Any:
+        """What `learn` returns of an update: the loss before it."""
+        return float(result.loss.detach())
+
+    def _n_step(self, experiences: Any, n_experiences: Any) -> dict[str, Any]:
+        """The n-step transitions with the weights of the one-step ones."""
+        first, later = experience_fields(experiences), experience_fields(n_experiences)
+        if len(first["reward"]) != len(later["reward"]):
+            raise ShapeError(
+                f"{self.algo}.learn got {len(first['reward'])} experiences and {len(later['reward'])} n_experiences. "
+                "fix: n_step_memory.sample_from_indices(experiences['idxs'])."
+            )
+        if "discount" not in later:
+            raise ShapeError(
+                f"{self.algo}.learn got n_experiences without discount, so how many steps they span is not known. "
+                "fix: sample a MultiStepReplayBuffer, or give discount = gamma**k * (1 - done) [B]."
+            )
+        return later | ({"weights": first["weights"]} if "weights" in first else {})
 
     def learn_batch(self, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
         """One update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis results."""
@@ -86,7 +122,13 @@ class LearnsFromTransitions(InRows):
         return result.map(lambda x: x[0])
 
     def make_batch(self, experiences: Any) -> TransitionBatch:
-        """Sampled transitions as tensors on this agent's device."""
+        """Sampled transitions as tensors on this agent's device.
+
+        Args:
+            experiences: obs, action, reward, next_obs, done, and where there are such entries `discount` [B] or
+                [B, 1], γ^k · (1 − done) of transitions that span k steps (one step with the agent's own γ without
+                it), `weights` [B] or [B, 1], the importance weights of prioritised replay, and `next_mask` [B, Σn].
+        """
         given = experience_fields(experiences)
         dtype = next(iter(self.policy_module().parameters())).dtype
         space, owner = self.observation_space, f"{self.algo}.learn"
@@ -101,7 +143,11 @@ class LearnsFromTransitions(InRows):
         reward, done = (column(k, given[k], count, self.device, owner).to(dtype) for k in ("reward", "done"))
         action = as_tensor(given["action"], self.device, f"{owner} got actions", "numbers")
         weight = torch.full((count,), 1 / count, dtype=dtype, device=reward.device)
-        masks = [torch.as_tensor(given[k]).to(self.device).bool() if k in given else None for k in MASKS]
+        extra = {k: column(k, given[k], count, self.device, owner) for k in ("weights", "discount") if k in given}
+        if "weights" in extra:
+            weight = weight * extra["weights"].to(dtype)
+        discount = extra["discount"].to(dtype) if "discount" in extra else None
+        next_mask, obs_mask = (self._stored_mask(given[k]) if k in given else None for k in MASKS)
         drawn = self.draw_noise(self._exploration, (1, count))
         return TransitionBatch(
             obs,
@@ -110,16 +156,26 @@ class LearnsFromTransitions(InRows):
             next_obs,
             done,
             weight,
-            masks[0],
-            obs_mask=masks[1],
+            next_mask,
+            discount,
+            obs_mask=obs_mask,
             noise={name: torch.as_tensor(x[0]).to(reward.device, dtype) for name, x in drawn.items()},
             number=self.learn_counter + 1,
         )
+
+    def _stored_mask(self, given: Any) -> Tensor:
+        """Masks as the environment gave them, one entry per choice of each component, as masks of combinations."""
+        legal = self.legal_choices(torch.as_tensor(given).numpy(force=True))
+        return torch.from_numpy(legal).to(self.device).bool()
 
     def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
         """What `learn` takes, with `change` applied to all observations: for wrappers that alter what agents see."""
         fields = experience_fields(experiences)
         return {**fields, **{name: change(fields[name]) for name in ("obs", "next_obs")}}
+
+    def legal_choices(self, mask: np.ndarray) -> np.ndarray:
+        """The environment's masks [..., Σn] as masks [..., A] of what the policy chooses among; the same by default."""
+        return mask
 
     def prepare_action(self, action: Tensor, count: int) -> Tensor:
         """Stored actions as the update wants them: int64 [B] for discrete spaces."""
