@@ -9,22 +9,21 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
+from agilerl.algorithms import USUAL_FOR_BOX
 from agilerl.config import Manifest, apply_overrides, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.env_ids import takes_box_actions
 from agilerl.errors import ConfigError
 from agilerl.hostile import malformed
+from agilerl.runs.directory import RunDirectory
+from agilerl.runs.signals import Stopped
 from agilerl.telemetry import Evaluation, Sink
-from agilerl.telemetry.run_dir import RunDirectory
+from agilerl.training.launch import Run, resolve_device, run_training, with_known_env
 from agilerl.training.resuming import resume_training
-from agilerl.training.runs import Run, resolve_device, run_training, with_known_env
-from agilerl.training.signals import Stopped
 
 __all__ = [
     "Evaluation", "Run", "build_manifest", "load", "resolve_device", "resume", "resume_training", "run_training",
     "train", "with_known_env",
 ]  # fmt: skip
-
-BOX_ALGORITHM = "SAC"  # for continuous actions where nothing names an algorithm
 
 
 def train(
@@ -190,5 +189,5 @@ def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = 
     if env_id is None:
         raise ConfigError("no environment is named. fix: agilerl train ENV_ID, or --config FILE that names one.")
     if algo is None and not has_preset(env_id) and takes_box_actions(env_id if env is None else env):
-        algo = BOX_ALGORITHM
+        algo = USUAL_FOR_BOX
     return preset_for(env_id, algo)

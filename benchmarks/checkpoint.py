@@ -26,13 +26,13 @@ import runner
 
 from agilerl.api import build_manifest, run_training
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.runs.replay_log import ReplayLog
+from agilerl.runs.store import RunStore
+from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.threads import one_thread
 from agilerl.training import evolve
 from agilerl.training.loop import TrainingLoop
-from agilerl.training.off_policy import OffPolicySource
-from agilerl.training.replay_log import ReplayLog
-from agilerl.training.run_store import RunStore
 
 ROWS = 100_000
 ENV = "LunarLander-v3"

@@ -30,12 +30,12 @@ import torch
 from runner import facts, package_commit
 from torch import nn
 
-from agilerl.algorithms.core.update import TransitionBatch
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.engine.learner import FusedLearner
+from agilerl.engine.protocol import TransitionBatch
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.learners.fused import FusedLearner
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import create_population, make_vect_envs
 

@@ -21,9 +21,9 @@ from throughput_setups import SETUPS
 
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.pool import EnvPoolLanes
+from agilerl.sources.on_policy import OnPolicyGeneration
 from agilerl.training.evaluation import Evaluator
-from agilerl.training.on_policy import OnPolicyGeneration
-from agilerl.training.selecting import Evolution
+from agilerl.training.evolution import Evolution
 
 PARTS: dict[str, list[tuple[type, str]]] = {
     "evaluation": [(Evaluator, "population")],

@@ -1,20 +1,23 @@
-"""The algorithms, and the table that finds them by name."""
+"""The algorithms, and the table that finds them by name. Nothing is imported before it is asked for."""
 
 from __future__ import annotations
 
-from agilerl.algorithms.core.base import EvolvableAlgorithm
-from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.algorithms.ddpg import DDPG
-from agilerl.algorithms.dqn import DQN
-from agilerl.algorithms.dqn_rainbow import RainbowDQN
-from agilerl.algorithms.ppo import PPO
-from agilerl.algorithms.sac import SAC
-from agilerl.algorithms.td3 import TD3
-from agilerl.config.algorithms import CLASSES, canonical_algorithm
-from agilerl.errors import AlgorithmError
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agilerl.errors import AlgorithmError, NotAvailableYetError, nearest
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.core.base import EvolvableAlgorithm
+    from agilerl.algorithms.core.single_agent import RLAlgorithm
+    from agilerl.algorithms.ddpg import DDPG
+    from agilerl.algorithms.dqn import DQN
+    from agilerl.algorithms.dqn_rainbow import RainbowDQN
+    from agilerl.algorithms.ppo import PPO
+    from agilerl.algorithms.sac import SAC
+    from agilerl.algorithms.td3 import TD3
 
 __all__ = [
-    "ALGORITHMS",
     "DDPG",
     "DQN",
     "PPO",
@@ -23,17 +26,86 @@ __all__ = [
     "EvolvableAlgorithm",
     "RLAlgorithm",
     "RainbowDQN",
+    "available",
+    "canonical_name",
     "find_algorithm",
+    "register",
+    "wrong_actions",
 ]
 
-ALGORITHMS: dict[str, type[RLAlgorithm]] = {
-    "DDPG": DDPG,
-    "DQN": DQN,
-    "PPO": PPO,
-    "RainbowDQN": RainbowDQN,
-    "SAC": SAC,
-    "TD3": TD3,
+_SHIPPED = {
+    "DDPG": "agilerl.algorithms.ddpg",
+    "DQN": "agilerl.algorithms.dqn",
+    "PPO": "agilerl.algorithms.ppo",
+    "RainbowDQN": "agilerl.algorithms.dqn_rainbow",
+    "SAC": "agilerl.algorithms.sac",
+    "TD3": "agilerl.algorithms.td3",
 }
+_BASES = {
+    "EvolvableAlgorithm": "agilerl.algorithms.core.base",
+    "RLAlgorithm": "agilerl.algorithms.core.single_agent",
+}
+_registered: dict[str, type[RLAlgorithm]] = {}
+NOT_YET = (
+    "BC_LM", "CISPO", "CQN", "DPO", "GRPO", "ILQL", "IPPO", "MADDPG", "MATD3", "NeuralTS", "NeuralUCB",
+)  # fmt: skip
+"""Published names that this version does not train yet."""
+
+USUAL, USUAL_FOR_BOX = "DQN", "SAC"
+"""Where nothing names an algorithm: for choices among actions, and for Box actions."""
+
+Algorithm = TypeVar("Algorithm", bound=type)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SHIPPED and name not in _BASES:
+        raise AttributeError(f"module 'agilerl.algorithms' has no attribute {name!r}")
+    return getattr(import_module({**_SHIPPED, **_BASES}[name]), name)
+
+
+def register(cls: Algorithm) -> Algorithm:
+    """Let everything that finds algorithms by name find `cls` by its own: manifests, the command line, files.
+
+    A decorator. A class that is registered again replaces the one before, so that a module may be imported anew.
+
+    Raises:
+        AlgorithmError: a class of the package has that name, or it does not derive from `RLAlgorithm`.
+    """
+    name = cls.__name__
+    base = import_module(_BASES["RLAlgorithm"]).RLAlgorithm
+    if not issubclass(cls, base):
+        raise AlgorithmError(f"register got {name}, which does not derive from RLAlgorithm. fix: derive it.")
+    if _plain(name) in map(_plain, (*_SHIPPED, *NOT_YET)):
+        raise AlgorithmError(f"register got {name}, a name of the package's own. fix: another name.")
+    _registered[name] = cls
+    return cls
+
+
+def available() -> list[str]:
+    """The names of all algorithms that can be trained, in order."""
+    return sorted({*_SHIPPED, *_registered})
+
+
+def canonical_name(name: str) -> str:
+    """The algorithm's own spelling; case, spaces, dashes and underscores do not matter.
+
+    Raises:
+        NotAvailableYetError: published, but not in this version.
+        AlgorithmError: unknown; names the nearest one.
+    """
+    known = available()
+    for each in known:
+        if _plain(each) == _plain(name):
+            return each
+    listed = ", ".join(known)
+    for later in NOT_YET:
+        if _plain(later) == _plain(name):
+            raise NotAvailableYetError(f"{later} is not available in this version. fix: use one of: {listed}.")
+    close = nearest(name, [*known, *NOT_YET], limit=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise AlgorithmError(
+        f"unknown algorithm {name!r}.{hint} (known: {listed}; not in this version yet: {', '.join(NOT_YET)})"
+    )
 
 
 def find_algorithm(name: str) -> type[RLAlgorithm]:
@@ -43,10 +115,28 @@ def find_algorithm(name: str) -> type[RLAlgorithm]:
         NotAvailableYetError: a published name that this version does not have yet.
         AlgorithmError: an unknown name, with the nearest known one; one that was registered without its class.
     """
-    known = canonical_algorithm(str(name))
-    cls: type[RLAlgorithm] | None = CLASSES.get(known, ALGORITHMS.get(known))
-    if cls is None:
-        raise AlgorithmError(
-            f"the algorithm {known!r} was registered without its class. fix: register_algorithm({known!r}, keys, cls)."
-        )
+    found = canonical_name(str(name))
+    if found in _registered:
+        return _registered[found]
+    cls: type[RLAlgorithm] = getattr(import_module(_SHIPPED[found]), found)
     return cls
+
+
+def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmError:
+    """The error for an algorithm on actions that it cannot take: what it needs, what it got, which algorithms fit.
+
+    Args:
+        needed: the kinds of space that it takes, by class name.
+    """
+    kind = type(space).__name__
+    fitting = [name for name in available() if kind in find_algorithm(name).action_spaces]
+    none = f"; no algorithm of this version takes {kind} actions"
+    instead = f", or for {kind} actions one of: {', '.join(fitting)}" if fitting else none
+    wanted = " or ".join(part for part in (", ".join(needed[:-1]), needed[-1]) if part)
+    return AlgorithmError(
+        f"{algo} needs {wanted} actions; got {space}. fix: use an environment with {wanted} actions{instead}."
+    )
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c not in " -_")

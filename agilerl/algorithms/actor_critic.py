@@ -16,13 +16,13 @@ from agilerl.algorithms.checks import check_network, legal_actions
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import NetworkGroup
 from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.algorithms.core.update import UpdateResult, soft_update
 from agilerl.algorithms.noise import gaussian, ornstein_uhlenbeck
+from agilerl.engine.protocol import UpdateResult, soft_update
 from agilerl.errors import AgileRLWarning, AlgorithmError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, get_output_bounds, rescale_action
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
-from agilerl.networks.borrowed import stand_in
+from agilerl.networks.specs import stand_in
 from agilerl.rng import Purpose, seeds
 
 
@@ -33,6 +33,8 @@ class ActorCritic(RLAlgorithm):
     the bounds of the space, also in a training loop of your own, which stores `action = agent.get_action(obs)` and
     calls `env.step(agent.environment_action(action))`. Outside of training `get_action` has done so already.
     """
+
+    action_spaces: tuple[str, ...] = ("Box",)
 
     actor: EvolvableModule
     net_config: Any

@@ -6,37 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.errors import AlgorithmError, ShapeError
+from agilerl.errors import ShapeError
 from agilerl.modules.base import EvolvableModule
-
-
-def check_count(algo: str, **values: Any) -> None:
-    """AlgorithmError for anything but an integer of at least 1."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise AlgorithmError(f"{algo}: {name} must be an integer of at least 1; got {value!r}. fix: {name}=1.")
-
-
-def check_positive(algo: str, **values: Any) -> None:
-    """AlgorithmError for a number that is not above 0."""
-    for name, value in values.items():
-        if not (value > 0 and np.isfinite(value)):
-            raise AlgorithmError(f"{algo}: {name} must be above 0; got {value!r}. fix: 1e-3 is usual for a rate.")
-
-
-def check_not_negative(algo: str, **values: Any) -> None:
-    """AlgorithmError for a number below 0 (or, of an array, any such entry)."""
-    for name, value in values.items():
-        if not (np.asarray(value) >= 0).all():
-            raise AlgorithmError(f"{algo}: {name} must be at least 0; got {value!r}. fix: 0 turns it off.")
-
-
-def check_discount(algo: str, gamma: float, tau: float) -> None:
-    """AlgorithmError for a discount outside [0, 1] or a target share outside (0, 1]."""
-    if not 0 <= gamma <= 1:
-        raise AlgorithmError(f"{algo}: gamma must be in [0, 1]; got {gamma!r}. fix: 0.99.")
-    if not 0 < tau <= 1:
-        raise AlgorithmError(f"{algo}: tau must be in (0, 1]; got {tau!r}. fix: 0.005.")
 
 
 def check_network(name: str, network: Any) -> EvolvableModule:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,7 +11,6 @@ from torch import Tensor
 from agilerl.algorithms.checks import legal_actions
 from agilerl.algorithms.core.observations import check_discrete_actions
 from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.config.algorithms import wrong_actions
 from agilerl.errors import ShapeError
 from agilerl.networks.joint_actions import JointActions
 
@@ -23,15 +21,15 @@ class ChoiceAlgorithm(RLAlgorithm):
     Replay holds the number of a combination; `get_action` and `learn` speak of the space's own actions.
     """
 
+    action_spaces = ("Discrete", "MultiDiscrete")
+
     @property
     def choices(self) -> JointActions:
         """How the actions of the space are numbered."""
         return JointActions.of(self.action_space, self.algo)
 
     def _check_actions(self) -> None:
-        """AlgorithmError for an action space of another kind, or with too many combinations."""
-        if not isinstance(self.action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-            raise wrong_actions(self.algo, self.action_space, ("Discrete", "MultiDiscrete"))
+        """AlgorithmError for an action space with too many combinations."""
         _ = self.choices
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 
 from agilerl.algorithms.actor_critic import DeterministicActorCritic
-from agilerl.algorithms.checks import check_count, check_discount, check_not_negative, check_positive
 from agilerl.algorithms.core.registry import HyperparameterConfig
-from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult
-from agilerl.config.algorithms import wrong_actions
+from agilerl.algorithms.declared import hp
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap, deterministic_policy_loss, weighted_squared_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, check_bounded
-from agilerl.networks.critics import ContinuousQNetwork
+from agilerl.networks.q_networks import ContinuousQNetwork
+from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
 
 
 class DDPG(DeterministicActorCritic):
@@ -56,24 +56,26 @@ class DDPG(DeterministicActorCritic):
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
         net_config: dict[str, Any] | None = None,
-        batch_size: int = 64,
-        lr_actor: float = 1e-4,
-        lr_critic: float = 1e-3,
-        learn_step: int = 5,
-        gamma: float = 0.99,
-        tau: float = 1e-3,
+        batch_size: Annotated[Count, hp(128, "a critic of continuous actions is noisier")] = 64,
+        lr_actor: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-4,
+        lr_critic: Annotated[Positive, hp()] = 1e-3,
+        learn_step: Annotated[Count, hp(1, "the paper's: one update a step")] = 5,
+        gamma: Annotated[Fraction, hp()] = 0.99,
+        tau: Annotated[
+            PositiveFraction, hp(0.005, "budgets of manifests are short: targets follow within a hundred updates")
+        ] = 1e-3,
         normalize_images: bool = True,
         mut: str | None = None,
-        policy_freq: int = 2,
-        O_U_noise: bool = True,
-        expl_noise: float | np.ndarray = 0.1,
-        vect_noise_dim: int = 1,
-        mean_noise: float | np.ndarray = 0.0,
-        theta: float = 0.15,
-        dt: float = 1e-2,
+        policy_freq: Annotated[Count, hp(1, "the paper's")] = 2,
+        O_U_noise: Annotated[bool, hp()] = True,
+        expl_noise: Annotated[float | np.ndarray, hp(values=NonNegative)] = 0.1,
+        vect_noise_dim: Count = 1,
+        mean_noise: Annotated[float | np.ndarray, hp(values=Number)] = 0.0,
+        theta: Annotated[NonNegative, hp()] = 0.15,
+        dt: Annotated[Positive, hp()] = 1e-2,
         actor_network: EvolvableModule | None = None,
         critic_network: EvolvableModule | None = None,
-        share_encoders: bool = False,
+        share_encoders: Annotated[bool, hp()] = False,
         device: str | torch.device = "cpu",
         accelerator: Any = None,
         wrap: bool = True,
@@ -81,14 +83,7 @@ class DDPG(DeterministicActorCritic):
         seed: int | None = None,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
-        if not isinstance(action_space, gym.spaces.Box):
-            raise wrong_actions("DDPG", action_space)
-        check_bounded(action_space, "DDPG")
-        check_count("DDPG", batch_size=batch_size, learn_step=learn_step, policy_freq=policy_freq)
-        check_count("DDPG", vect_noise_dim=vect_noise_dim)
-        check_positive("DDPG", lr_actor=lr_actor, lr_critic=lr_critic, dt=dt)
-        check_not_negative("DDPG", expl_noise=expl_noise, theta=theta)
-        check_discount("DDPG", gamma, tau)
+        check_bounded(self.action_space, "DDPG")
         self.batch_size, self.learn_step, self.policy_freq = batch_size, learn_step, policy_freq
         self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
         self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config

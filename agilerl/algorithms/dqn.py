@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
@@ -12,12 +12,14 @@ from torch import Tensor, nn, optim
 from agilerl.algorithms.choices import ChoiceAlgorithm
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult, raw_output, soft_update
-from agilerl.errors import AlgorithmError, ShapeError
+from agilerl.algorithms.declared import hp
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult, raw_output, soft_update
+from agilerl.errors import ShapeError
 from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.q_networks import QNetwork
+from agilerl.ranges import Count, Fraction, Positive, PositiveFraction
 from agilerl.rollouts.off_policy import uniform_actions
 
 
@@ -55,13 +57,17 @@ class DQN(ChoiceAlgorithm):
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
         net_config: dict[str, Any] | None = None,
-        batch_size: int = 64,
-        lr: float = 1e-4,
-        learn_step: int = 5,
-        gamma: float = 0.99,
-        tau: float = 1e-3,
+        batch_size: Annotated[Count, hp()] = 64,
+        lr: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-4,
+        learn_step: Annotated[Count, hp(4, "one update every four steps, as Mnih et al. 2015")] = 5,
+        gamma: Annotated[Fraction, hp()] = 0.99,
+        tau: Annotated[
+            PositiveFraction, hp(0.01, "budgets of manifests are short: targets follow within a hundred updates")
+        ] = 1e-3,
         mut: str | None = None,
-        double: bool = False,
+        double: Annotated[
+            bool, hp(True, "values are overestimated less, at no cost (van Hasselt et al. 2016)")
+        ] = False,
         normalize_images: bool = True,
         actor_network: EvolvableModule | None = None,
         device: str | torch.device = "cpu",
@@ -73,7 +79,6 @@ class DQN(ChoiceAlgorithm):
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         self._check_actions()
-        _check(batch_size=batch_size, learn_step=learn_step, lr=lr, gamma=gamma, tau=tau)
         self.batch_size = batch_size
         self.lr = lr
         self.learn_step = learn_step
@@ -192,15 +197,3 @@ class DQN(ChoiceAlgorithm):
             return self.environment_action(self.greedy(values, mask))
         draws = self.draw_exploration(self._exploration, (count,))
         return self.environment_action(self.explore(values, draws, epsilon, mask))
-
-
-def _check(batch_size: int, learn_step: int, lr: float, gamma: float, tau: float) -> None:
-    for name, value in (("batch_size", batch_size), ("learn_step", learn_step)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise AlgorithmError(f"DQN: {name} must be an integer of at least 1; got {value!r}.")
-    if not lr > 0:
-        raise AlgorithmError(f"DQN: lr must be above 0; got {lr!r}. fix: 1e-3 is a usual start.")
-    if not 0 <= gamma <= 1:
-        raise AlgorithmError(f"DQN: gamma must be in [0, 1]; got {gamma!r}.")
-    if not 0 < tau <= 1:
-        raise AlgorithmError(f"DQN: tau must be in (0, 1]; got {tau!r}.")

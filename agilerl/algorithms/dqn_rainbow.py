@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
@@ -11,18 +11,15 @@ import torch
 from torch import nn, optim
 
 from agilerl.algorithms.checks import (
-    check_count,
-    check_discount,
     check_network,
-    check_not_negative,
-    check_positive,
 )
 from agilerl.algorithms.core.experience_fields import experience_fields
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult, soft_update
+from agilerl.algorithms.declared import hp
 from agilerl.algorithms.experiences import side_by_side
 from agilerl.algorithms.rainbow_acting import RainbowActing
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult, soft_update
 from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import weighted_squared_error
 from agilerl.losses.distributional import categorical_divergence, expected_index, project, take_atoms
@@ -30,7 +27,8 @@ from agilerl.losses.td import q_learning_target, take
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.noisy import layer_noise
 from agilerl.networks.base import checked_arguments
-from agilerl.networks.rainbow_network import RainbowQNetwork, check_support
+from agilerl.networks.q_networks import RainbowQNetwork, check_support
+from agilerl.ranges import Atoms, Count, Fraction, NonNegative, Number, Positive, PositiveFraction
 
 
 class RainbowDQN(RainbowActing):
@@ -72,18 +70,20 @@ class RainbowDQN(RainbowActing):
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
         net_config: dict[str, Any] | None = None,
-        batch_size: int = 64,
-        lr: float = 1e-4,
-        learn_step: int = 5,
-        gamma: float = 0.99,
-        tau: float = 1e-3,
-        beta: float = 0.4,
-        prior_eps: float = 1e-6,
-        num_atoms: int = 51,
-        v_min: float = 0.0,
-        v_max: float = 200.0,
-        noise_std: float = 0.5,
-        n_step: int = 3,
+        batch_size: Annotated[Count, hp()] = 64,
+        lr: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-4,
+        learn_step: Annotated[Count, hp(4, "one update every four steps, as Hessel et al. 2018")] = 5,
+        gamma: Annotated[Fraction, hp()] = 0.99,
+        tau: Annotated[
+            PositiveFraction, hp(0.01, "budgets of manifests are short: targets follow within a hundred updates")
+        ] = 1e-3,
+        beta: Annotated[Fraction, hp()] = 0.4,
+        prior_eps: Annotated[NonNegative, hp()] = 1e-6,
+        num_atoms: Annotated[Atoms, hp()] = 51,
+        v_min: Annotated[Number, hp(-100.0, "returns may be negative")] = 0.0,
+        v_max: Annotated[Number, hp(100.0, "as wide as v_min below zero")] = 200.0,
+        noise_std: Annotated[Positive, hp()] = 0.5,
+        n_step: Annotated[Count, hp()] = 3,
         mut: str | None = None,
         normalize_images: bool = True,
         combined_reward: bool = False,
@@ -92,18 +92,14 @@ class RainbowDQN(RainbowActing):
         accelerator: Any = None,
         wrap: bool = True,
         *,
-        double: bool = True,
-        dueling: bool = True,
-        distributional: bool = True,
-        noisy: bool = True,
+        double: Annotated[bool, hp()] = True,
+        dueling: Annotated[bool, hp()] = True,
+        distributional: Annotated[bool, hp()] = True,
+        noisy: Annotated[bool, hp()] = True,
         seed: int | None = None,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         self._check_actions()
-        check_count("RainbowDQN", batch_size=batch_size, learn_step=learn_step, n_step=n_step)
-        check_positive("RainbowDQN", lr=lr, noise_std=noise_std)
-        check_not_negative("RainbowDQN", beta=beta, prior_eps=prior_eps)
-        check_discount("RainbowDQN", gamma, tau)
         if actor_network is not None:
             network = check_network("actor_network", actor_network)
         else:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from agilerl.algorithms.core.update import TransitionBatch
+from agilerl.engine.protocol import TransitionBatch
 from agilerl.tree import concatenate
 
 

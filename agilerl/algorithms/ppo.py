@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import optim
 
-from agilerl.algorithms.checks import check_count, check_discount, check_network, check_not_negative, check_positive
+from agilerl.algorithms.checks import check_network
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
+from agilerl.algorithms.declared import ROLLOUTS, hp
 from agilerl.algorithms.ppo_agent import PPOAgent
 from agilerl.algorithms.ppo_policy import HiddenStates
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.components.sequences import KINDS
+from agilerl.engine.sequences import KINDS
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, unknown_name
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import StochasticActor
@@ -25,6 +26,7 @@ from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.distributions import distribution_of
 from agilerl.networks.shared import SharedActorCritic
 from agilerl.networks.value_networks import ValueNetwork
+from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.rng import Purpose, seeds
 
 POLICY_KEYS = ("squash_output", "log_std_init")  # of `net_config`, not for the critic
@@ -75,7 +77,8 @@ class PPO(PPOAgent):
     """
 
     policy_class = StochasticActor
-    is_on_policy = True
+    experience = ROLLOUTS
+    action_spaces = ("Box", "Discrete", "MultiBinary", "MultiDiscrete")
 
     def __init__(
         self,
@@ -84,53 +87,46 @@ class PPO(PPOAgent):
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
         net_config: dict[str, Any] | None = None,
-        batch_size: int = 64,
-        lr: float = 1e-4,
-        learn_step: int = 2048,
-        gamma: float = 0.99,
-        gae_lambda: float = 0.95,
+        batch_size: Annotated[Count, hp(128, "fewer steps of less noise from a rollout")] = 64,
+        lr: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-4,
+        learn_step: Annotated[Count, hp(1024, "members of a population see less each")] = 2048,
+        gamma: Annotated[Fraction, hp()] = 0.99,
+        gae_lambda: Annotated[Fraction, hp()] = 0.95,
         mut: str | None = None,
-        action_std_init: float = 0.6,
-        clip_coef: float = 0.2,
-        ent_coef: float = 0.01,
-        vf_coef: float = 0.5,
-        max_grad_norm: float | None = 0.5,
-        target_kl: float | None = None,
+        action_std_init: Annotated[Positive, hp()] = 0.6,
+        clip_coef: Annotated[Positive, hp()] = 0.2,
+        ent_coef: Annotated[NonNegative, hp()] = 0.01,
+        vf_coef: Annotated[NonNegative, hp()] = 0.5,
+        max_grad_norm: Annotated[Positive | None, hp()] = 0.5,
+        target_kl: Annotated[Positive | None, hp()] = None,
         normalize_images: bool = True,
-        update_epochs: int = 4,
+        update_epochs: Annotated[Count, hp(10, "the paper's, for control")] = 4,
         actor_network: EvolvableModule | None = None,
         critic_network: EvolvableModule | None = None,
-        share_encoders: bool = False,
-        num_envs: int = 1,
+        share_encoders: Annotated[bool, hp()] = False,
+        num_envs: Count = 1,
         use_rollout_buffer: bool = False,
         rollout_buffer_config: dict[str, Any] | None = None,
-        recurrent: bool = False,
+        recurrent: Annotated[bool, hp()] = False,
         device: str | torch.device = "cpu",
         accelerator: Any = None,
         wrap: bool = True,
-        bptt_sequence_type: Any = "chunked",
-        max_seq_len: int | None = None,
+        bptt_sequence_type: Annotated[
+            Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"])
+        ] = "chunked",
+        max_seq_len: Annotated[Count | None, hp()] = None,
         *,
         seed: int | None = None,
-        lr_schedule: str = "constant",
-        clip_schedule: str = "constant",
-        clip_value_loss: bool = True,
-        normalize_observations: bool = False,
+        lr_schedule: Annotated[str, hp(values=Literal["constant", "linear"])] = "constant",
+        clip_schedule: Annotated[str, hp(values=Literal["constant", "linear"])] = "constant",
+        clip_value_loss: Annotated[bool, hp()] = True,
+        normalize_observations: Annotated[bool, hp()] = False,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         try:
             distribution_of(action_space)
         except ConfigError as error:
             raise AlgorithmError(f"PPO: {error} fix: wrap the environment's actions.") from None
-        check_count("PPO", batch_size=batch_size, learn_step=learn_step, update_epochs=update_epochs, num_envs=num_envs)
-        check_positive("PPO", lr=lr, clip_coef=clip_coef, action_std_init=action_std_init)
-        check_not_negative("PPO", ent_coef=ent_coef, vf_coef=vf_coef)
-        for name, limit in (("max_grad_norm", max_grad_norm), ("target_kl", target_kl)):
-            if limit is not None:
-                check_positive("PPO", **{name: limit})
-        check_discount("PPO", gamma, 1.0)
-        if not 0 <= gae_lambda <= 1:
-            raise AlgorithmError(f"PPO: gae_lambda must be in [0, 1]; got {gae_lambda!r}. fix: 0.95.")
         for schedule in (lr_schedule, clip_schedule):
             if schedule not in SCHEDULES:
                 raise ConfigError(unknown_name("schedule", str(schedule), SCHEDULES))
@@ -152,8 +148,6 @@ class PPO(PPOAgent):
             )
         self.rollout_buffer_config, self.recurrent = rollout_buffer_config, bool(recurrent)
         self.bptt_sequence_type, self.max_seq_len = _sequence_type(bptt_sequence_type), max_seq_len
-        if max_seq_len is not None:
-            check_count("PPO", max_seq_len=max_seq_len)
         self._hidden: HiddenStates | None = None  # of `collect_rollouts_recurrent`
         self._playing: HiddenStates | None = None  # of evaluation
         self.lr_schedule, self.clip_schedule, self.clip_value_loss = lr_schedule, clip_schedule, bool(clip_value_loss)

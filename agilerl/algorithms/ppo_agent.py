@@ -7,12 +7,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from agilerl.algorithms.core.update import ModuleEngine, UpdateResult
 from agilerl.algorithms.ppo_experiences import buffer_from_experiences, named_experiences
-from agilerl.algorithms.ppo_learning import learn_rollout, make_rollout
 from agilerl.algorithms.ppo_solo import Recorder, SoloLearner
 from agilerl.algorithms.ppo_update import PPOUpdate
 from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.engine.protocol import ModuleEngine, UpdateResult
+from agilerl.engine.rollout_learning import learn_rollout, make_rollout
 from agilerl.errors import ShapeError
 from agilerl.rng import Purpose, seeds
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl import tree as trees
 from agilerl.algorithms.core.observations import check_discrete_actions
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.envs import trees
 from agilerl.errors import ShapeError, warn_once
 from agilerl.tree import leaves, map_leaves
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.algorithms.core.update import ModuleEngine, UpdateEngine, raw_output
 from agilerl.components.running import RunningMeanStd
+from agilerl.engine.protocol import ModuleEngine, UpdateEngine, raw_output
 from agilerl.errors import ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import StochasticActor, rescale_action

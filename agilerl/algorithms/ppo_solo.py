@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.calls import takes
-from agilerl.algorithms.core.update import ModuleEngine, UpdateResult
 from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.engine.protocol import ModuleEngine, UpdateResult
 from agilerl.envs.protocol import StepBatch
 from agilerl.tree import map_leaves
 

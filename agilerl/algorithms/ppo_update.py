@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.core.update import UpdateEngine, UpdateResult
 from agilerl.algorithms.ppo_policy import StochasticPolicyAgent, hidden_of
-from agilerl.components.rollout_batch import RolloutBatch
+from agilerl.engine.protocol import UpdateEngine, UpdateResult
+from agilerl.engine.rollout_batch import RolloutBatch
 from agilerl.errors import ShapeError
 from agilerl.losses.policy import approximate_kl, categorical_gradient, clipped_surrogate, clipped_value_loss
 from agilerl.networks.distributions import masked_logits, squashed_normal_sample

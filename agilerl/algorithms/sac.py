@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.actor_critic import ActorCritic
-from agilerl.algorithms.checks import check_count, check_discount, check_positive
 from agilerl.algorithms.core.registry import HyperparameterConfig
-from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.algorithms.declared import hp
 from agilerl.algorithms.dqn import DQN
-from agilerl.config.algorithms import wrong_actions
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.losses.actor_critic import (
     bootstrap,
@@ -29,10 +28,10 @@ from agilerl.losses.actor_critic import (
 from agilerl.losses.td import take
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import StochasticActor, check_bounded
-from agilerl.networks.critics import ContinuousQNetwork
 from agilerl.networks.distributions import categorical_sample, masked_logits, split_normal, squashed_normal_sample
-from agilerl.networks.q_networks import QNetwork
+from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork
 from agilerl.networks.value_networks import Temperature
+from agilerl.ranges import Count, Fraction, Number, Positive, PositiveFraction
 
 CRITICS = ("critic_1", "critic_2")
 CRITIC_OPTIMIZERS = ("critic_1_optimizer", "critic_2_optimizer")
@@ -68,6 +67,7 @@ class SAC(ActorCritic):
     """
 
     policy_class = StochasticActor
+    action_spaces = ("Box", "Discrete")
 
     def __init__(
         self,
@@ -76,21 +76,21 @@ class SAC(ActorCritic):
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
         net_config: dict[str, Any] | None = None,
-        batch_size: int = 256,
-        lr_actor: float = 3e-4,
-        lr_critic: float = 3e-4,
-        lr_alpha: float = 3e-4,
-        learn_step: int = 1,
-        gamma: float = 0.99,
-        tau: float = 5e-3,
+        batch_size: Annotated[Count, hp(128, "costs half, and learns the environments of the presets")] = 256,
+        lr_actor: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 3e-4,
+        lr_critic: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 3e-4,
+        lr_alpha: Annotated[Positive, hp(1e-3, "as the other two")] = 3e-4,
+        learn_step: Annotated[Count, hp()] = 1,
+        gamma: Annotated[Fraction, hp()] = 0.99,
+        tau: Annotated[PositiveFraction, hp()] = 5e-3,
         normalize_images: bool = True,
         mut: str | None = None,
-        init_temperature: float = 1.0,
-        target_entropy: float | None = None,
-        learn_temperature: bool = True,
+        init_temperature: Annotated[Positive, hp()] = 1.0,
+        target_entropy: Annotated[Number | None, hp()] = None,
+        learn_temperature: Annotated[bool, hp()] = True,
         actor_network: EvolvableModule | None = None,
         critic_networks: Sequence[EvolvableModule] | None = None,
-        share_encoders: bool = False,
+        share_encoders: Annotated[bool, hp()] = False,
         device: str | torch.device = "cpu",
         accelerator: Any = None,
         wrap: bool = True,
@@ -99,10 +99,6 @@ class SAC(ActorCritic):
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         self._check_actions(action_space)
-        check_count("SAC", batch_size=batch_size, learn_step=learn_step)
-        check_positive("SAC", lr_actor=lr_actor, lr_critic=lr_critic, lr_alpha=lr_alpha)
-        check_positive("SAC", init_temperature=init_temperature)
-        check_discount("SAC", gamma, tau)
         self.batch_size, self.learn_step = batch_size, learn_step
         self.lr_actor, self.lr_critic, self.lr_alpha, self.gamma, self.tau = lr_actor, lr_critic, lr_alpha, gamma, tau
         self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config
@@ -123,9 +119,7 @@ class SAC(ActorCritic):
     def _check_actions(space: gym.Space[Any]) -> None:
         if isinstance(space, gym.spaces.Box):
             check_bounded(space, "SAC")
-        elif not isinstance(space, gym.spaces.Discrete):
-            raise wrong_actions("SAC", space)
-        elif space.start != 0:
+        elif isinstance(space, gym.spaces.Discrete) and space.start != 0:
             raise AlgorithmError(
                 f"SAC numbers actions from 0; got {space}. fix: wrap the environment in "
                 "gymnasium.wrappers.TransformAction, with Discrete(n) as its action space."

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 
 from agilerl.algorithms.actor_critic import DeterministicActorCritic
-from agilerl.algorithms.checks import check_count, check_discount, check_not_negative, check_positive
 from agilerl.algorithms.core.registry import HyperparameterConfig
-from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult
-from agilerl.config.algorithms import wrong_actions
+from agilerl.algorithms.declared import hp
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import (
     deterministic_policy_loss,
     smoothed_action,
@@ -22,7 +21,8 @@ from agilerl.losses.actor_critic import (
 )
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, check_bounded
-from agilerl.networks.critics import ContinuousQNetwork
+from agilerl.networks.q_networks import ContinuousQNetwork
+from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
 
 CRITICS = ("critic_1", "critic_2")
 CRITIC_OPTIMIZERS = ("critic_1_optimizer", "critic_2_optimizer")
@@ -64,41 +64,34 @@ class TD3(DeterministicActorCritic):
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
         net_config: dict[str, Any] | None = None,
-        batch_size: int = 64,
-        lr_actor: float = 1e-4,
-        lr_critic: float = 1e-3,
-        learn_step: int = 5,
-        gamma: float = 0.99,
-        tau: float = 5e-3,
+        batch_size: Annotated[Count, hp(128, "a critic of continuous actions is noisier")] = 64,
+        lr_actor: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-4,
+        lr_critic: Annotated[Positive, hp()] = 1e-3,
+        learn_step: Annotated[Count, hp(1, "the paper's: one update a step")] = 5,
+        gamma: Annotated[Fraction, hp()] = 0.99,
+        tau: Annotated[PositiveFraction, hp()] = 5e-3,
         normalize_images: bool = True,
         mut: str | None = None,
-        policy_freq: int = 2,
-        O_U_noise: bool = True,
-        expl_noise: float | np.ndarray = 0.1,
-        vect_noise_dim: int = 1,
-        mean_noise: float | np.ndarray = 0.0,
-        theta: float = 0.15,
-        dt: float = 1e-2,
+        policy_freq: Annotated[Count, hp()] = 2,
+        O_U_noise: Annotated[bool, hp(False, "the paper's noise is independent in every step")] = True,
+        expl_noise: Annotated[float | np.ndarray, hp(values=NonNegative)] = 0.1,
+        vect_noise_dim: Count = 1,
+        mean_noise: Annotated[float | np.ndarray, hp(values=Number)] = 0.0,
+        theta: Annotated[NonNegative, hp()] = 0.15,
+        dt: Annotated[Positive, hp()] = 1e-2,
         actor_network: EvolvableModule | None = None,
         critic_networks: Sequence[EvolvableModule] | None = None,
-        share_encoders: bool = False,
+        share_encoders: Annotated[bool, hp()] = False,
         device: str | torch.device = "cpu",
         accelerator: Any = None,
         wrap: bool = True,
         *,
-        policy_noise: float = 0.2,
-        noise_clip: float = 0.5,
+        policy_noise: Annotated[NonNegative, hp()] = 0.2,
+        noise_clip: Annotated[NonNegative, hp()] = 0.5,
         seed: int | None = None,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
-        if not isinstance(action_space, gym.spaces.Box):
-            raise wrong_actions("TD3", action_space)
-        check_bounded(action_space, "TD3")
-        check_count("TD3", batch_size=batch_size, learn_step=learn_step, policy_freq=policy_freq)
-        check_count("TD3", vect_noise_dim=vect_noise_dim)
-        check_positive("TD3", lr_actor=lr_actor, lr_critic=lr_critic, dt=dt)
-        check_not_negative("TD3", expl_noise=expl_noise, theta=theta, policy_noise=policy_noise, noise_clip=noise_clip)
-        check_discount("TD3", gamma, tau)
+        check_bounded(self.action_space, "TD3")
         self.batch_size, self.learn_step, self.policy_freq = batch_size, learn_step, policy_freq
         self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
         self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config

@@ -12,6 +12,7 @@ import agilerl
 from agilerl.cli.errors import INTERRUPTED, user_errors
 from agilerl.cli.export import export
 from agilerl.cli.later import add_later_commands
+from agilerl.cli.own_code import Imports, import_code
 
 if TYPE_CHECKING:
     from agilerl.api import Run
@@ -64,10 +65,12 @@ def train(
     allow_code: Annotated[
         bool, typer.Option("--allow-code", help="Import the module of an id like module:Name-v0; that runs its code.")
     ] = False,
+    imports: Imports = None,
     debug: Debug = False,
 ) -> None:
     """Train a population on an environment."""
     with user_errors(debug):
+        import_code(imports)
         from agilerl.api import base_manifest
         from agilerl.config import apply_sets
         from agilerl.config.env_ids import import_environment
@@ -150,10 +153,12 @@ def resume(
     test_episodes: Annotated[int, typer.Option(min=0, help="Fresh episodes that score the best agent.")] = 100,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files.")] = False,
     track: Annotated[bool, typer.Option("--track", help="Log to Weights & Biases.")] = False,
+    imports: Imports = None,
     debug: Debug = False,
 ) -> None:
     """Continue a run exactly, from its newest checkpoint that is whole."""
     with user_errors(debug):
+        import_code(imports)
         from agilerl.api import resume_training
 
         continued = resume_training(
@@ -175,10 +180,12 @@ def evaluate(
     seed: Annotated[int | None, typer.Option(help="Of the episodes.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every return.")] = False,
+    imports: Imports = None,
     debug: Debug = False,
 ) -> None:
     """Score the best agent of a run: mean, interquartile mean, 95 % bootstrap interval."""
     with user_errors(debug):
+        import_code(imports)
         from agilerl.api import load
         from agilerl.cli.output import evaluation_lines
 
@@ -196,10 +203,12 @@ def evaluate(
 @app.command(name="list")
 def list_command(
     what: Annotated[str, typer.Argument(metavar="[algos|envs|presets]")] = "presets",
+    imports: Imports = None,
     debug: Debug = False,
 ) -> None:
     """What can be named: algorithms, environments, presets."""
     with user_errors(debug):
+        import_code(imports)
         from agilerl.cli.output import listing
 
         for line in listing(what):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from agilerl.algorithms import NOT_YET, available, find_algorithm
+from agilerl.algorithms.declared import hyperparameters
 from agilerl.api import Run
-from agilerl.config import ALGORITHMS, NOT_YET, preset_for, preset_names
+from agilerl.config import preset_for, preset_names
 from agilerl.errors import ConfigError, unknown_name
+from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry import Evaluation
-from agilerl.telemetry.run_dir import RunDirectory
 from agilerl.telemetry.text import clock, count, number
 
 
@@ -59,7 +61,7 @@ def listing(what: str) -> list[str]:
 
 
 def _algorithms() -> list[str]:
-    lines = [f"{name:<14}{', '.join(keys)}" for name, keys in sorted(ALGORITHMS.items())]
+    lines = [f"{name:<14}{', '.join(hyperparameters(find_algorithm(name)))}" for name in available()]
     return [*lines, *(f"{name:<14}not in this version yet" for name in NOT_YET)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from agilerl.errors import ConfigError, ShapeError, warn_once
+from agilerl.tree import Tree, leaves, map_leaves, untuple
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
-
-Tree = Any  # a tensor or array, or a dict of trees
 
 
 def to_tensordict(data: Any, batch_size: Sequence[int] = (), device: str | torch.device | None = None) -> TensorDict:
@@ -26,34 +25,17 @@ def to_tensordict(data: Any, batch_size: Sequence[int] = (), device: str | torch
     # Imported here because it costs 1.2 CPU seconds and the training loops never need it.
     from tensordict import TensorDict as Dict
 
-    return Dict(untuple(_tensors(data)), batch_size=list(batch_size), device=device)
+    return Dict(_tensors(data), batch_size=list(batch_size), device=device)
 
 
 def to_torch_tensor(data: Any, device: str | torch.device | None = None) -> Any:
     """Everything as float32 tensors on `device`; dicts and tuples stay dicts and tuples."""
-    if isinstance(data, Mapping):
-        return {key: to_torch_tensor(value, device) for key, value in data.items()}
-    if isinstance(data, tuple):
-        return tuple(to_torch_tensor(value, device) for value in data)
-    return torch.as_tensor(data, dtype=torch.float32, device=device)
-
-
-def untuple(data: Tree) -> Tree:
-    """Dicts of dicts instead of tuples inside: element i of a tuple becomes key `tuple_obs_i`."""
-    if isinstance(data, Mapping):
-        return {key: untuple(value) for key, value in data.items()}
-    if isinstance(data, tuple):
-        return {f"tuple_obs_{i}": untuple(value) for i, value in enumerate(data)}
-    return data
+    return map_leaves(lambda leaf: torch.as_tensor(leaf, dtype=torch.float32, device=device), data)
 
 
 def with_batch_axis(value: Any) -> Any:
     """The same with a leading axis of length 1 in front of every leaf."""
-    if isinstance(value, Mapping):
-        return {key: with_batch_axis(part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return tuple(with_batch_axis(part) for part in value)
-    return value.unsqueeze(0) if isinstance(value, Tensor) else np.asarray(value)[None]
+    return map_leaves(lambda leaf: leaf.unsqueeze(0) if isinstance(leaf, Tensor) else np.asarray(leaf)[None], value)
 
 
 class Transition:
@@ -85,7 +67,7 @@ class Transition:
     def batch_size(self, size: Sequence[int]) -> None:
         size = torch.Size(size)
         for name in self.FIELDS:
-            for leaf in _leaves(getattr(self, name)):
+            for leaf in leaves(getattr(self, name)):
                 if leaf.shape[: len(size)] != size:
                     raise ShapeError(f"batch_size {list(size)} does not fit {name} of shape {list(leaf.shape)}.")
         self._batch_size = size
@@ -94,7 +76,7 @@ class Transition:
         """The same with a new batch axis of length 1 at `dim` (views of the same tensors)."""
         if not 0 <= dim <= len(self._batch_size):
             raise ShapeError(f"dim must be an axis of the batch, 0..{len(self._batch_size)}; got {dim}.")
-        fields = {name: _map(getattr(self, name), lambda leaf: leaf.unsqueeze(dim)) for name in self.FIELDS}
+        fields = {name: map_leaves(lambda leaf: leaf.unsqueeze(dim), getattr(self, name)) for name in self.FIELDS}
         size = [*self._batch_size[:dim], 1, *self._batch_size[dim:]]
         return Transition(**fields, batch_size=size)
 
@@ -107,7 +89,7 @@ class Transition:
         return to_tensordict(self.to_dict(), self._batch_size)
 
     def __repr__(self) -> str:
-        shapes = {name: [list(leaf.shape) for leaf in _leaves(getattr(self, name))] for name in self.FIELDS}
+        shapes = {name: [list(leaf.shape) for leaf in leaves(getattr(self, name))] for name in self.FIELDS}
         return f"Transition(batch_size={list(self._batch_size)}, shapes={shapes})"
 
 
@@ -134,19 +116,13 @@ class ReplayDataset(IterableDataset[Any]):
 
 
 def _tensors(data: Any) -> Tree:
-    if isinstance(data, Mapping):
-        return {key: _tensors(value) for key, value in data.items()}
-    if isinstance(data, tuple):
-        return untuple(tuple(_tensors(value) for value in data))
-    if not isinstance(data, Tensor):
-        is_scalar = not isinstance(data, np.ndarray) and np.ndim(data) == 0
-        data = torch.as_tensor(np.asarray(data).reshape(1) if is_scalar else np.asarray(data))
-    return data.float() if data.dtype == torch.float64 else data
+    return untuple(map_leaves(_tensor, data))
 
 
-def _map(data: Tree, function: Any) -> Tree:
-    return {key: _map(value, function) for key, value in data.items()} if isinstance(data, dict) else function(data)
-
-
-def _leaves(data: Tree) -> list[Tensor]:
-    return [leaf for value in data.values() for leaf in _leaves(value)] if isinstance(data, dict) else [data]
+def _tensor(leaf: Any) -> Tensor:
+    if isinstance(leaf, Tensor):
+        given = leaf
+    else:
+        is_scalar = not isinstance(leaf, np.ndarray) and np.ndim(leaf) == 0
+        given = torch.as_tensor(np.asarray(leaf).reshape(1) if is_scalar else np.asarray(leaf))
+    return given.float() if given.dtype == torch.float64 else given

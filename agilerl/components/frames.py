@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.components.frame_pieces import FramePieces, Leaves
 from agilerl.components.row_store import Field, Path, Rows, field_from_state, field_state, numpy_dtype
 
+Leaves = dict[Path, np.ndarray]  # parts of an observation by their path below "obs"
 # What a row keeps instead of its images: numbers of frames; 0 is the frame of nothing, for rows never written.
 FRAME: Path = ("obs", "#frame")
 NEXT_FRAME: Path = ("next_obs", "#frame")
@@ -29,7 +29,7 @@ def shared_fields(fields: Mapping[Path, Field]) -> list[Field]:
     return shared if sum(_bytes(field) for field in shared) >= SMALLEST_SHARED_BYTES else []
 
 
-class FrameStore(FramePieces):
+class FrameStore:
     """Reference-counted frames: a frame is every shared part of one observation.
 
     The observations of a lane's vector steps overlap: s of a step is s' of the one before, unless an episode ended
@@ -158,6 +158,49 @@ class FrameStore(FramePieces):
         if len(side):
             out[is_aside] = side[frames[is_aside] - len(main)]
         return out
+
+    # -- in pieces, for a log: what was placed since an epoch ----------------------------------------------------------
+
+    def next_epoch(self) -> int:
+        """Begin an epoch: what is placed from now on belongs to it. Returns its number."""
+        self._epoch += 1
+        return self._epoch
+
+    def oldest_epoch(self) -> int:
+        """The epoch of the oldest frame that is still referred to."""
+        alive = np.flatnonzero(self._references[1:] > 0) + 1
+        return int(self._epochs[alive].min(initial=self._epoch))
+
+    def placed_since(self, epoch: int) -> dict[str, Any]:
+        """The frames placed in `epoch` or later that are still referred to: their numbers, epochs and contents."""
+        alive = np.flatnonzero((self._references > 0) & (self._epochs >= epoch))
+        alive = alive[alive > 0]
+        parts = {"/".join(part): self._take(part, alive).cpu() for part in self.fields}
+        return {"numbers": torch.from_numpy(alive), "epochs": torch.from_numpy(self._epochs[alive]), "parts": parts}
+
+    def load_placed(self, placed: Mapping[str, Any]) -> None:
+        """Put contents that `placed_since` returned back into frames that this store, by its state, knows."""
+        numbers = placed["numbers"].numpy()
+        current = (self._epochs[numbers] == placed["epochs"].numpy()) & (numbers < self._used)
+        self._fill(numbers[current], {part: placed["parts"]["/".join(part)].numpy()[current] for part in self.fields})
+
+    def whole(self, placed: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """[frames] bool: whose contents are in one of these pieces (and those of the frame of nothing)."""
+        found = np.zeros(len(self._references), dtype=bool)
+        found[0] = True
+        for piece in placed:
+            numbers = piece["numbers"].numpy()
+            found[numbers[self._epochs[numbers] == piece["epochs"].numpy()]] = True
+        return found
+
+    def recount(self, holders: Sequence[np.ndarray]) -> None:
+        """Exactly these references, each array [k] with one for each frame number in it; lanes begin anew."""
+        self._references[:] = 0
+        self._make_lanes(0, keep=True)
+        for frames in holders:
+            np.add.at(self._references, frames, 1)
+        self._references[0] = 1
+        self._free = np.flatnonzero(self._references[: self._used] == 0).tolist()
 
     # -- state -------------------------------------------------------------------------------------------------------
 

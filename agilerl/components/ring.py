@@ -1,8 +1,9 @@
-"""A ring of rows: the memory, its size and its state, under every replay buffer."""
+"""A ring of rows: the memory, its size and its state, whole or in pieces for a log, under every replay buffer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from torch import Tensor
 
 from agilerl.components.data import to_tensordict
 from agilerl.components.frames import FRAME, NEXT_FRAME, FrameStore, frames_in, shared_fields
-from agilerl.components.ring_pieces import InPieces
 from agilerl.components.row_store import (
     Field,
     Path,
@@ -27,7 +27,51 @@ from agilerl.components.row_store import (
 from agilerl.errors import ConfigError, RunError, ShapeError
 
 
-class RowRing(InPieces):
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment of a buffer.
+
+    Attributes:
+        log: which life of its contents (`clear` and `load_state` begin another). row: rows ever added before.
+        epoch: of the images placed from then on.
+    """
+
+    log: int
+    row: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows `first` .. `first + count - 1`, counted from the first ever added, and images placed meanwhile.
+
+    Attributes:
+        start: place of the first row in the memory; the others follow, round its end.
+        rows: their contents, None without any. frames: images with their numbers, None of a buffer without images.
+    """
+
+    first: int
+    count: int
+    start: int
+    rows: Mapping[str, Any] | None
+    frames: Mapping[str, Any] | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in it."""
+        return not self.count and (self.frames is None or not len(self.frames["numbers"]))
+
+    def tree(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"first": self.first, "count": self.count, "start": self.start, "rows": self.rows, "frames": self.frames}
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> Changes:
+        """What `tree` returned."""
+        return cls(tree["first"], tree["count"], tree["start"], tree["rows"], tree["frames"])
+
+
+class RowRing:
     """The last `max_size` rows; the fields and their shapes are those of the first rows.
 
     Small fields lie side by side in one packed row, the others have memory of their own (`RowStore`). If the first rows
@@ -54,8 +98,8 @@ class RowRing(InPieces):
         self._store: RowStore | None = None  # made with the first rows, frame numbers in place of images
         self._size = 0
         self._position = 0
-        self._log = 0
-        self._oldest_row = 0
+        self._log = 0  # which life of the contents: marks of another one say nothing about this one
+        self._oldest_row = 0  # rows before this one are not there, although there would be room for them
 
     def __len__(self) -> int:
         return self._size
@@ -145,6 +189,73 @@ class RowRing(InPieces):
         self.counter, self._size, self._position = state["counter"], state["size"], state["position"]
         self._names = dict(state["names"])
         self._log, self._oldest_row = self._log + 1, state.get("oldest_row", 0)
+
+    # -- in pieces, for a log ----------------------------------------------------------------------------------------
+    # Rows are numbered from the first one ever added. Row r lies `counter - r` places before the next one to be
+    # written, so that a ring that is put together again samples the same rows for the same draws.
+
+    def _first(self) -> int:
+        """The oldest row in the memory."""
+        return max(self._oldest_row, self.counter - self.max_size)
+
+    def _places(self, rows: np.ndarray) -> np.ndarray:
+        """Where the rows of these numbers lie."""
+        return np.asarray((self._position - self.counter + rows) % self.max_size)
+
+    def mark(self) -> Mark:
+        """This moment, from which `changes` goes on."""
+        return Mark(self._log, self.counter, 0 if self._frames is None else self._frames.next_epoch())
+
+    def needs(self) -> Mark:
+        """The oldest row and the oldest image that are still in the buffer."""
+        return Mark(self._log, self._first(), 0 if self._frames is None else self._frames.oldest_epoch())
+
+    def changes(self, since: Mark | None = None) -> Changes:
+        """The rows added, and the images placed, since a mark; all that there are where it is none of this contents."""
+        known = since if since is not None and since.log == self._log else Mark(self._log, 0, 0)
+        first = max(known.row, self._first())
+        count = self.counter - first
+        start = int(self._places(np.int64(first)))  # type: ignore[arg-type]
+        rows = None if self._store is None or not count else self._store.piece(start, count)
+        frames = None if self._frames is None else self._frames.placed_since(known.epoch)
+        return Changes(first, count, start, rows, frames)
+
+    def load_changes(self, changes: Changes) -> None:
+        """Put back what `changes` returned, oldest first, into a buffer that has loaded the state without rows."""
+        if changes.rows is not None and self._store is not None:
+            self._store.load_piece(changes.start, changes.rows)
+        if changes.frames is not None and self._frames is not None:
+            self._frames.load_placed(changes.frames)
+
+    def rows_in(self, pieces: Sequence[Changes]) -> np.ndarray:
+        """Numbers of the rows that these pieces hold in full, with their images; they have been loaded."""
+        ranges = [np.arange(max(p.first, self._first()), p.first + p.count) for p in pieces]
+        rows = np.unique(np.concatenate([np.zeros(0, np.int64), *ranges]))
+        if self._frames is None or self._store is None:
+            return rows
+        whole = self._frames.whole([p.frames for p in pieces if p.frames is not None])
+        places = torch.from_numpy(self._places(rows))
+        named = [self._store.own[path][places].cpu().numpy().reshape(-1) for path in (FRAME, NEXT_FRAME)]
+        return np.asarray(rows[whole[named[0]] & whole[named[1]]])
+
+    def keep_rows(self, rows: np.ndarray) -> None:
+        """Forget all rows but these; they move together, to the front of the memory, in their order."""
+        count = len(rows)
+        if self._store is not None:
+            self._store.load_piece(0, self._store.piece_at(self._places(rows)))
+        self._size, self._position, self._oldest_row = count, count % self.max_size, self.counter - count
+        self._log += 1
+        self._recount()
+
+    def _recount(self) -> None:
+        """References to images are those of the rows that are there."""
+        if self._frames is not None and self._store is not None:
+            own = self._store.own
+            for path in (FRAME, NEXT_FRAME):
+                own[path][self._size :] = 0  # what is written there later gives back what it replaces
+            self._frames.recount([own[path][: self._size].cpu().numpy().reshape(-1) for path in (FRAME, NEXT_FRAME)])
+
+    # -- rows in and out -----------------------------------------------------------------------------------------
 
     def _check(self, rows: Rows, in_lanes: bool) -> None:
         """Fix the fields at the first rows, and check further ones; `in_lanes`: row l follows on row l before."""

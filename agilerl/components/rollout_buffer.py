@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from agilerl.envs import trees
+from agilerl import tree as trees
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.tree import leaves, map_leaves
 

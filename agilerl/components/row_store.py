@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.components.data import untuple
 from agilerl.errors import ConfigError, ReplayError, ShapeError
+from agilerl.tree import untuple
 
 Path = tuple[str, ...]
 Rows = dict[Path, np.ndarray]

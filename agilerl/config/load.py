@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from agilerl.config.algorithms import canonical_algorithm
+from agilerl.algorithms import USUAL, canonical_name
 from agilerl.config.messages import explain
 from agilerl.config.schema import Manifest
 from agilerl.errors import ConfigError, RunError
@@ -110,8 +110,8 @@ def manifest_from(data: Mapping[str, Any], source: str = "manifest") -> Manifest
     """Validate a plain mapping; `source` stands in front of every problem found."""
     plain = normalise(data, source)
     if isinstance(plain.get("algorithm"), dict):
-        name = plain["algorithm"].get("name", "DQN")
-        plain["algorithm"] = {**plain["algorithm"], "name": canonical_algorithm(str(name))}
+        name = plain["algorithm"].get("name", USUAL)
+        plain["algorithm"] = {**plain["algorithm"], "name": canonical_name(str(name))}
     try:
         return Manifest.model_validate(plain)
     except ValidationError as error:
@@ -231,10 +231,10 @@ def preset_for(env_id: str, algo: str | None = None) -> Manifest:
             with the budget and the target of the environment.
     """
     name, files = _preset_name(env_id), _preset_files()
-    wanted = None if algo is None else canonical_algorithm(str(algo))
+    wanted = None if algo is None else canonical_name(str(algo))
     label = f"{name}.{wanted}" if (name, wanted) in files and wanted is not None else name
     data = _preset_content(files, (name, wanted if label != name else None))
-    if wanted is not None and wanted != canonical_algorithm(data["algorithm"]["name"]):
+    if wanted is not None and wanted != canonical_name(data["algorithm"]["name"]):
         general = _preset_content(files, ("default", wanted)) if ("default", wanted) in files else {}
         training = {**general.get("training", {}), **{k: data["training"][k] for k in BUDGET if k in data["training"]}}
         data = {"algorithm": {"name": wanted}, "environment": data.get("environment", {}), **general}

@@ -8,16 +8,17 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from agilerl.config.algorithms import algorithm_model, canonical_algorithm
-from agilerl.config.fields import describe
+from agilerl.algorithms import USUAL
+from agilerl.config.algorithms import algorithm_model
 from agilerl.config.schema import Algorithm, HyperparameterRange, Manifest
 from agilerl.errors import nearest
+from agilerl.ranges import describe
 
 
 def explain(error: ValidationError, source: str, data: dict[str, Any]) -> str:
     """Every problem of a manifest in one line that starts with its source."""
     algorithm = data.get("algorithm")
-    name = algorithm.get("name", "DQN") if isinstance(algorithm, dict) else "DQN"
+    name = algorithm.get("name", USUAL) if isinstance(algorithm, dict) else USUAL
     problems = dict.fromkeys(_problem(e["type"], e["loc"], e, str(name)) for e in error.errors(include_url=False))
     return f"{source}: " + " ".join(problems)
 
@@ -35,7 +36,7 @@ def section_fields(model: type[BaseModel], algorithm: str) -> dict[str, FieldInf
     """The fields of a section; for the algorithm those that it publishes, and its name."""
     fields = dict(model.model_fields)
     if model is Algorithm:
-        fields |= algorithm_model(canonical_algorithm(algorithm)).model_fields
+        fields |= algorithm_model(algorithm).model_fields
     return fields
 
 

@@ -8,13 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agilerl.config.algorithms import ON_POLICY, algorithm_model, canonical_algorithm
-from agilerl.config.fields import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction, Whole
+from agilerl.algorithms import USUAL, canonical_name, find_algorithm
+from agilerl.config.algorithms import algorithm_model
 from agilerl.errors import nearest
+from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction, Whole
 
-# Of the training section: for algorithms that learn from replay.
-OF_REPLAY = ("learning_delay", "random_steps", "eps_start", "eps_end", "eps_decay", "explore_hold",
-             "explore_least")  # fmt: skip
 # Keys of the training section that came after results had been stored under the hashes of manifests.
 ADDED_LATER = ("carry_envs", "explore_least", "normalize_rewards", "reward_floor", "threads")
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
@@ -33,14 +31,14 @@ class Algorithm(Section):
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
-    name: str = "DQN"
+    name: str = USUAL
 
     @model_validator(mode="before")
     @classmethod
     def _check_keys(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        name = canonical_algorithm(str(data.get("name", "DQN")))
+        name = canonical_name(str(data.get("name", USUAL)))
         values = algorithm_model(name)(**{k: v for k, v in data.items() if k != "name"})
         return {"name": name, **values.model_dump()}
 
@@ -192,7 +190,7 @@ class ReplayBuffer(Section):
 class Manifest(Section):
     """Every setting of a run. Equal manifests have equal `hash()`."""
 
-    algorithm: Algorithm = Algorithm()
+    algorithm: Algorithm = Field(default_factory=Algorithm)
     environment: Environment = Environment()
     network: Network = Network()
     training: Training = Training()
@@ -215,15 +213,12 @@ class Manifest(Section):
         return self
 
     @model_validator(mode="after")
-    def _check_replay(self) -> Manifest:
-        if self.algorithm.name not in ON_POLICY:
-            return self
-        usual = Training()
-        changed = [f"training.{name}" for name in OF_REPLAY if getattr(self.training, name) != getattr(usual, name)]
-        changed += [] if self.replay_buffer == ReplayBuffer() else ["replay_buffer"]
+    def _check_experience(self) -> Manifest:
+        experience = find_algorithm(self.algorithm.name).experience
+        changed = [key for key in experience.ignores if _differs(self, key)]
         if changed:
             raise ValueError(
-                f"{', '.join(changed)}: for learning from replay; {self.algorithm.name} learns from its own rollouts. "
+                f"{', '.join(changed)}: means nothing to {self.algorithm.name}, which {experience.says}. "
                 "fix: leave it out."
             )
         return self
@@ -244,3 +239,10 @@ class Manifest(Section):
                 del content["training"][name]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _differs(manifest: Manifest, key: str) -> bool:
+    """Whether a section, or the key of one ("training.eps_end"), is not as it is by default."""
+    section, _, name = key.partition(".")
+    given, usual = getattr(manifest, section), Manifest.model_fields[section].default
+    return bool(getattr(given, name) != getattr(usual, name) if name else given != usual)

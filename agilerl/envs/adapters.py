@@ -9,13 +9,13 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from agilerl.envs import trees
+from agilerl import tree as trees
 from agilerl.envs.contract import HEAL, Contract, is_signal, raised, short
 from agilerl.envs.kept_statistics import warn_of_statistics
 from agilerl.envs.lanes import check_seeds
 from agilerl.envs.protocol import StepBatch
-from agilerl.envs.spaces import mask_width
 from agilerl.errors import EnvError, warn_once
+from agilerl.spaces import mask_width
 
 
 class VectorLanes:

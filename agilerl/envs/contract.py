@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from agilerl.errors import EnvError
+from agilerl.tree import leaves
 
 HEAL = "fix: correct the environment, or make_vect_envs(..., healing=True) to replace an environment that fails."
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
@@ -40,7 +40,7 @@ class Contract:
     def __init__(self, space: Space[Any] | None, name: str, like: Any = None) -> None:
         self.name = name
         self._tree = _tree(space, like, ())
-        self._leaves = list(_leaves(self._tree))
+        self._leaves = list(leaves(self._tree))
         self._plain = self._tree if isinstance(self._tree, Leaf) else None
 
     def error(self, lane: int, what: str, call: str = "step()") -> EnvError:
@@ -183,11 +183,3 @@ def _tree(space: Space[Any] | None, like: Any, path: tuple[Any, ...]) -> Any:
     if isinstance(like, tuple):
         return tuple(_tree(None, part, (*path, i)) for i, part in enumerate(like))
     return Leaf(path, like.shape[1:], like.dtype)
-
-
-def _leaves(node: Any) -> Iterator[Leaf]:
-    if isinstance(node, Leaf):
-        yield node
-        return
-    for part in node.values() if isinstance(node, dict) else node:
-        yield from _leaves(part)

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 
-from agilerl.envs import trees
+from agilerl import tree as trees
 from agilerl.envs.contract import name_of
 from agilerl.envs.healing_crew import Crew, Fault, start_method
 from agilerl.envs.healing_worker import SharedRows

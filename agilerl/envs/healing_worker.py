@@ -15,11 +15,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 
-from agilerl.envs import trees
+from agilerl import tree as trees
 from agilerl.envs.lanes import EnvFactory, SyncLanes
+from agilerl.spaces import nested
 
 PARENT_DEATH = 1  # PR_SET_PDEATHSIG of Linux' prctl(2)
 
@@ -58,7 +59,7 @@ class SharedRows:
         return made
 
     def _layout(self) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
-        parts = list(_parts(self.space)) * 2
+        parts = list(trees.leaves(nested(self.space))) * 2
         layout = [((self.count, *(part.shape or ())), np.dtype(part.dtype)) for part in parts]
         return [*layout, ((self.count,), np.dtype(np.float64)), ((2, self.count), np.dtype(bool))]
 
@@ -68,24 +69,9 @@ class SharedRows:
             np.frombuffer(block, dtype=dtype, count=int(np.prod(shape))).reshape(shape)
             for block, (shape, dtype) in zip(self.blocks, self._layout(), strict=True)
         ]
-        count = (len(found) - 2) // 2
-        return _nest(self.space, iter(found[:count])), _nest(self.space, iter(found[count:-2])), found[-2], found[-1]
-
-
-def _parts(space: Space[Any]) -> list[Space[Any]]:
-    if isinstance(space, spaces.Dict):
-        return [part for sub in space.spaces.values() for part in _parts(sub)]
-    if isinstance(space, spaces.Tuple):
-        return [part for sub in space.spaces for part in _parts(sub)]
-    return [space]
-
-
-def _nest(space: Space[Any], arrays: Any) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {key: _nest(sub, arrays) for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_nest(sub, arrays) for sub in space.spaces)
-    return next(arrays)
+        given = iter(found)
+        obs, final_obs = (trees.map_leaves(lambda _: next(given), nested(self.space)) for _ in range(2))
+        return obs, final_obs, found[-2], found[-1]
 
 
 def work(connection: Connection, job: Any, to_close: Sequence[Any] = ()) -> None:

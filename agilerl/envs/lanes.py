@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import Space
 
-from agilerl.envs import trees
+from agilerl import tree as trees
 from agilerl.envs.contract import Contract, is_signal, name_of, raised
 from agilerl.envs.kept_statistics import warn_of_statistics
 from agilerl.envs.protocol import StepBatch

@@ -5,14 +5,11 @@ They are made known to Gymnasium when one of them is asked for, not by an import
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-
-from agilerl.envs.cartpole import CartPoleLanes
-from agilerl.envs.pendulum import PendulumLanes
 
 
 class KeptFeatures(gymnasium.ObservationWrapper[np.ndarray, Any, np.ndarray]):
@@ -60,25 +57,3 @@ def register_shipped(env_id: str) -> None:
     if env_id in SHIPPED and env_id not in gymnasium.registry:
         entry_point, limit = SHIPPED[env_id]
         gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=limit)
-
-
-class MaskedCartPoleLanes(CartPoleLanes):
-    """MaskedCartPole-v1 over all lanes at once."""
-
-    backend = "masked_cartpole"
-    env_id = "MaskedCartPole-v1"
-    kept: ClassVar[list[int]] = list(CARTPOLE_KEPT)
-
-    def _observe(self, state: np.ndarray) -> np.ndarray:
-        return super()._observe(state)[:, self.kept]
-
-
-class MaskedPendulumLanes(PendulumLanes):
-    """MaskedPendulum-v1 over all lanes at once."""
-
-    backend = "masked_pendulum"
-    env_id = "MaskedPendulum-v1"
-    kept: ClassVar[list[int]] = list(PENDULUM_KEPT)
-
-    def _observe(self, state: np.ndarray) -> np.ndarray:
-        return super()._observe(state)[:, self.kept]

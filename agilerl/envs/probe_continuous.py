@@ -7,52 +7,32 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from agilerl.envs.probe import ProbeEnv
 
-class ContinuousProbe(gymnasium.Env[np.ndarray, np.ndarray]):
+
+class ContinuousProbe(ProbeEnv):
     """Base: S states, each with its observation, and one action component in [-2, 6].
 
     Attributes:
         observations: [S, 1] float32. best: [S, 1] the best action in each state, NaN where none is better.
     """
 
-    observations: ClassVar[np.ndarray]
     best: ClassVar[np.ndarray]
     low, high = -2.0, 6.0
 
     def __init__(self) -> None:
-        self.observation_space = spaces.Box(-1.0, 2.0, (1,), np.float32)
-        self.action_space = spaces.Box(self.low, self.high, (1,), np.float32)
-        self.state = 0
-        self.time = 0
+        super().__init__()
+        self.action_space = spaces.Box(self.low, self.high, (1,), np.float32)  # type: ignore[assignment]
 
-    def expected_q(self, gamma: float, action: np.ndarray) -> np.ndarray:
+    def expected_q(self, gamma: float, action: np.ndarray) -> np.ndarray:  # type: ignore[override]
         """[S, M] the optimal values of the actions [M], given in units of the environment."""
         raise NotImplementedError
 
-    def _start(self) -> int:
-        return 0
-
-    def _follow(self, action: float) -> tuple[int, float, bool, bool]:
-        """Next state, reward, terminated, truncated."""
-        raise NotImplementedError
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """As in Gymnasium."""
-        super().reset(seed=seed)
-        self.state, self.time = self._start(), 0
-        return np.array(self.observations[self.state]), {}
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """As in Gymnasium."""
-        self.time += 1
-        self.state, reward, terminated, truncated = self._follow(float(np.asarray(action).reshape(-1)[0]))
-        return np.array(self.observations[self.state]), reward, terminated, truncated, {}
+    def _taken(self, action: Any) -> float:
+        return float(np.asarray(action).reshape(-1)[0])
 
 
 class TargetActionEnv(ContinuousProbe):

@@ -126,21 +126,15 @@ class ContinuousProbe(ProbeEnv):
         """[S] the best action; None where all are equally good."""
         return None
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """As in Gymnasium; the action [1] must lie in the space.
+    def _taken(self, action: Any) -> float:
+        """The number in an action [1].
 
         Raises:
-            EnvError: it does not.
+            EnvError: it lies outside of the space.
         """
         if not self.action_space.contains(np.asarray(action, np.float32)):
             raise EnvError(f"action {action} is outside of {self.action_space}. fix: environment_action(action).")
-        self.time += 1
-        self.state, reward, terminated, truncated = self._act(float(np.asarray(action)[0]))
-        return self._obs(), reward, terminated, truncated, self._info()
-
-    def _act(self, action: float) -> tuple[int, float, bool, bool]:
-        """Next state, reward, terminated, truncated."""
-        raise NotImplementedError
+        return float(np.asarray(action)[0])
 
 
 class ContinuousConstantEnv(ContinuousProbe):
@@ -148,7 +142,7 @@ class ContinuousConstantEnv(ContinuousProbe):
 
     observations = np.zeros((1, 1), dtype=np.float32)
 
-    def _act(self, action: float) -> tuple[int, float, bool, bool]:
+    def _follow(self, action: float) -> tuple[int, float, bool, bool]:
         return 0, 1.0, True, False
 
     def expected_value(self, gamma: float) -> np.ndarray:
@@ -164,7 +158,7 @@ class ContinuousObsEnv(ContinuousProbe):
     def _start(self) -> int:
         return int(self.np_random.integers(2))
 
-    def _act(self, action: float) -> tuple[int, float, bool, bool]:
+    def _follow(self, action: float) -> tuple[int, float, bool, bool]:
         return self.state, float(self.observations[self.state, 0]), True, False
 
     def expected_value(self, gamma: float) -> np.ndarray:
@@ -177,7 +171,7 @@ class ContinuousDiscountedEnv(ContinuousProbe):
 
     observations = np.array([[0.0], [1.0]], dtype=np.float32)
 
-    def _act(self, action: float) -> tuple[int, float, bool, bool]:
+    def _follow(self, action: float) -> tuple[int, float, bool, bool]:
         return 1, float(self.state == 1), self.state == 1, False
 
     def expected_value(self, gamma: float) -> np.ndarray:
@@ -197,7 +191,7 @@ class ContinuousPolicyEnv(ContinuousProbe):
     def _start(self) -> int:
         return int(self.np_random.integers(2))
 
-    def _act(self, action: float) -> tuple[int, float, bool, bool]:
+    def _follow(self, action: float) -> tuple[int, float, bool, bool]:
         return self.state, 1.0 - ((action - self.best[self.state]) / 2) ** 2, True, False
 
     def expected_value(self, gamma: float) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl.envs.protocol import Lanes, StepBatch
-from agilerl.envs.spaces import observation_space_channels_to_first, swap_channels
+from agilerl.spaces import observation_space_channels_to_first, swap_channels
 
 
 class ChannelsFirstLanes:

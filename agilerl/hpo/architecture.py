@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.hpo.engine import (
+from agilerl.hpo.effects import (
     MutationRecord,
     Probe,
     follow,

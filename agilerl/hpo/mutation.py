@@ -10,7 +10,7 @@ import numpy as np
 
 from agilerl.errors import AgileRLWarning, MutationError
 from agilerl.hpo.architecture import ArchitectureOptions, mutate_architecture
-from agilerl.hpo.engine import (
+from agilerl.hpo.effects import (
     MutationRecord,
     change_activations,
     inner,
@@ -22,7 +22,7 @@ from agilerl.hpo.engine import (
     registry_of,
     relative_change,
 )
-from agilerl.hpo.legacy_keywords import Selection
+from agilerl.hpo.operators import Selection
 from agilerl.hpo.parameter_noise import NoiseOptions, mutate_parameters
 from agilerl.hpo.tournament import SettingError
 from agilerl.modules.activations import activation as check_activation

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.hpo.engine import (
+from agilerl.hpo.effects import (
     MutationRecord,
     evaluating,
     greedy_agreement,

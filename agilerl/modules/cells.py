@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -93,8 +94,24 @@ def gru_gates(of_input: Tensor, of_hidden: Tensor, h: Tensor) -> Tensor:
     return (1 - z) * torch.tanh(n_x + torch.sigmoid(r_x + r_h) * n_h) + z * h
 
 
+def unroll(
+    steps: Iterable[Tensor], advance: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]], h: Tensor, c: Any = None
+) -> tuple[list[Tensor], Any]:
+    """(h after every step, c after the last one) of one layer.
+
+    Args:
+        steps: what `advance` takes of each step.
+        advance: (step, h, c) -> (h', c'); c is None in a GRU.
+    """
+    found = []
+    for step in steps:
+        h, c = advance(step, h, c)
+        found.append(h)
+    return found, c
+
+
 class Recurrence(nn.Module):
-    """The weights of one recurrent layer; `EvolvableLSTM` calls the cell with them."""
+    """One recurrent layer, an LSTM (4 gates) or a GRU (3)."""
 
     def __init__(self, inputs: int, hidden: int, gates: int) -> None:
         super().__init__()
@@ -103,6 +120,7 @@ class Recurrence(nn.Module):
         self.bias_ih = nn.Parameter(torch.empty(gates * hidden))
         self.bias_hh = nn.Parameter(torch.empty(gates * hidden))
 
-    def weights(self) -> CellWeights:
-        """As the cells take them."""
-        return CellWeights(self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+    def forward(self, x: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """One step, of an LSTM where there is a cell state c."""
+        weights = CellWeights(self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        return lstm_cell(x, h, c, weights) if c is not None else (gru_cell(x, h, weights), None)

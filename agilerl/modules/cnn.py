@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from agilerl.modules import convolution as sizes
 from agilerl.modules.activations import activation as known_activation
-from agilerl.modules.cnn_layers import FEATURES, CnnLayers, channels
-from agilerl.modules.convolution import ConvGeometry, centred, check_fits, dims_of, image_shape, listed, per_axis, plain
-from agilerl.modules.layer_kinds import whole
-from agilerl.modules.layered import OUTPUT, check_limits, drawn_amount
-from agilerl.modules.mlp import IDEMPOTENT
+from agilerl.modules.convolution import ConvGeometry, centred, dims_of, per_axis, plain
+from agilerl.modules.evolvable import MutationType, Refused, first, mutation
+from agilerl.modules.layer_kinds import (
+    activation_layer,
+    convolution,
+    image_norm,
+    linear,
+    orthogonal,
+    uniform,
+    whole,
+    zeros,
+)
+from agilerl.modules.layered import OUTPUT, Axis, Layer, LayeredModule, check_limits, drawn_amount, pick_layer
+from agilerl.modules.mlp import FEATURES, IDEMPOTENT
 from agilerl.modules.morph import Index, Transfer, fresh, grown, leading, same, without
-from agilerl.modules.mutations import MutationType, Refused, first, mutation
 
+GAIN = 2**0.5
 CHANNEL_STEPS = (8, 16, 32)
 NEW_KERNELS = (3, 5, 7)
 LARGEST_KERNEL = 9
 MUTABLE_LAYERS = 3  # change_kernel takes layers 1..3, as published
 
 
-class EvolvableCNN(CnnLayers):
+class EvolvableCNN(LayeredModule):
     """A convolutional network whose depth, channels and kernels evolve: convolutions, then one dense output layer.
 
     Layer i is `conv_i`, `norm_i` (with `layer_norm`), `act_i`; the output layer is `linear_output`. Growth is exact
@@ -71,10 +83,12 @@ class EvolvableCNN(CnnLayers):
         super().__init__(device, random_seed)
         dims = dims_of(block_type)
         self.block_type = block_type
-        self.input_shape = image_shape(input_shape, sample_input, dims)
+        self.input_shape = sizes.image_shape(input_shape, sample_input, dims)
         self.sample_input = None  # its shape is all that was asked of it
         self.num_outputs = whole(num_outputs, "num_outputs")
-        self.channel_size = [whole(c, "channel_size, of each layer,") for c in listed(channel_size, "channel_size")]
+        self.channel_size = [
+            whole(c, "channel_size, of each layer,") for c in sizes.listed(channel_size, "channel_size")
+        ]
         depth = len(self.channel_size)
         self.kernel_size = plain(per_axis(kernel_size, depth, dims, "kernel_size"))
         self.stride_size = plain(per_axis(stride_size, depth, dims, "stride_size"))
@@ -87,8 +101,82 @@ class EvolvableCNN(CnnLayers):
         self.min_hidden_layers, self.max_hidden_layers = min_hidden_layers, max_hidden_layers
         self.min_channel_size, self.max_channel_size = min_channel_size, max_channel_size
         self.layer_norm, self.init_layers, self.name = bool(layer_norm), bool(init_layers), name
-        check_fits(self.geometry)
+        sizes.check_fits(self.geometry)
         self.build()
+
+    @property
+    def geometry(self) -> ConvGeometry:
+        """Kernels, strides and paddings per layer and axis, with the sizes that follow from them."""
+        dims, depth = dims_of(self.block_type), len(self.channel_size)
+        return ConvGeometry(
+            tuple(self.input_shape[1:]),
+            per_axis(self.kernel_size, depth, dims, "kernel_size"),
+            per_axis(self.stride_size, depth, dims, "stride_size"),
+            per_axis(self.padding_size, depth, dims, "padding_size", least=0),
+        )
+
+    def layers(self) -> dict[str, Layer]:
+        """Per layer `conv`, `norm`, `act`; then `linear_output`."""
+        shape, found = self.geometry, {}
+        rows: Axis
+        columns: Axis
+        widths = [self.input_shape[0], *self.channel_size]
+        for i in range(len(self.channel_size)):
+            rows, columns = ((channels(i), widths[i + 1]),), ((channels(i - 1), widths[i]),)
+            fan_in = widths[i] * int(np.prod(shape.kernels[i]))
+            weight = orthogonal(GAIN) if self.init_layers else uniform(fan_in**-0.5)
+            taps = shape.kernels[i], shape.strides[i], shape.paddings[i]
+            found[f"conv_{i}"] = convolution(self.block_type, rows, columns, *taps, f"conv_{i}", weight)
+            if self.layer_norm:
+                found[f"norm_{i}"] = image_norm(rows)
+            found[f"act_{i}"] = activation_layer(self.activation, hidden=True)
+        pixels = tuple((f"pixel_{axis}", size) for axis, size in enumerate(shape.sizes[-1]))
+        columns = ((FEATURES, widths[-1]), *pixels)
+        inputs = widths[-1] * int(np.prod(shape.sizes[-1]))
+        weight, bias = (orthogonal(GAIN), zeros) if self.init_layers else (uniform(inputs**-0.5),) * 2
+        found[OUTPUT] = linear((("output", self.num_outputs),), columns, weight, bias)
+        found["act_output"] = activation_layer(self.output_activation, hidden=False)
+        return found
+
+    def feature_maps(self, x: Tensor, depth: int | None = None) -> Tensor:
+        """Output of layer `depth` - 1 (of the last one by default) [B, C, ...] for images [B, C, ...]."""
+        for i in range(len(self.channel_size) if depth is None else depth):
+            x = self.model[f"conv_{i}"](x)
+            if self.layer_norm:
+                x = self.model[f"norm_{i}"](x)
+            x = self.model[f"act_{i}"](x)
+        return x
+
+    def output_features(self, x: Any) -> Tensor:
+        """Channels and pixels of the last layer side by side [B, F]."""
+        return self.feature_maps(self.as_input(x)).flatten(1)
+
+    def forward(self, x: Any) -> Tensor:
+        """Images [..., C, H, W] (as many axes as `input_shape`) -> [..., O]."""
+        x = self.as_input(x)
+        lead = x.shape[: x.dim() - len(self.input_shape)]
+        features = self.output_features(x.reshape(-1, *self.input_shape))
+        return self.finish(features).reshape(*lead, self.num_outputs)
+
+    def probe(self, inputs: Any) -> None:
+        """Remember the first images [B, ...], as many as memory allows; None forgets them."""
+        made = zip(self.channel_size, self.geometry.sizes, strict=True)
+        count = sizes.probe_count(sum(c * int(np.prod(size)) for c, size in made))
+        super().probe(None if inputs is None else inputs[:count])
+
+    @torch.no_grad()
+    def importance(self, layer: int) -> Tensor:
+        """How much each channel of a layer matters to the layer above [C]."""
+        own: Any = self.model[f"conv_{layer}"]
+        if self.probe_inputs is None:
+            strength = own.weight.flatten(1).norm(dim=1)
+        else:
+            maps = self.feature_maps(self.as_input(self.probe_inputs), layer + 1)
+            strength = maps.abs().flatten(2).mean((0, 2))
+        is_last = layer == len(self.channel_size) - 1
+        above: Any = self.model[OUTPUT if is_last else f"conv_{layer + 1}"]
+        read = above.weight.reshape(above.weight.shape[0], len(strength), -1)
+        return cast(Tensor, strength * read.norm(dim=(0, 2)))
 
     @property
     def mut_kernel_size(self) -> list[Any]:
@@ -165,7 +253,7 @@ class EvolvableCNN(CnnLayers):
         Returns:
             {"hidden_layer": number, "numb_new_channels": channels added}; 0 if the limit left no room.
         """
-        layer = self._pick_layer(hidden_layer, self._can_add)
+        layer = pick_layer(self.rng, self.channel_size, hidden_layer, lambda w: self._can_add(w, CHANNEL_STEPS[0]))
         width = self.channel_size[layer]
         count = drawn_amount(self.rng, CHANNEL_STEPS, numb_new_channels, lambda n: self._can_add(width, n))
         if count == 0:
@@ -183,7 +271,7 @@ class EvolvableCNN(CnnLayers):
         the channel; without probe inputs the norm of the incoming weights stands for the activation. Arguments and
         result as `add_channel`.
         """
-        layer = self._pick_layer(hidden_layer, self._can_remove)
+        layer = pick_layer(self.rng, self.channel_size, hidden_layer, lambda w: self._can_remove(w, CHANNEL_STEPS[0]))
         width = self.channel_size[layer]
         count = drawn_amount(self.rng, CHANNEL_STEPS, numb_new_channels, lambda n: self._can_remove(width, n))
         if count == 0:
@@ -251,12 +339,6 @@ class EvolvableCNN(CnnLayers):
     def _draw(self, options: Sequence[Any]) -> Any:
         return options[int(first(self.rng.integers(0, len(options))))]
 
-    def _pick_layer(self, given: int | None, fits: Any) -> int:
-        if given is not None:
-            return min(int(given), len(self.channel_size) - 1)
-        layers = range(len(self.channel_size))
-        return int(self._draw([i for i in layers if fits(self.channel_size[i], CHANNEL_STEPS[0])] or list(layers)))
-
     def _can_add(self, width: int, count: int) -> bool:
         return width + count <= self.max_channel_size
 
@@ -268,3 +350,8 @@ def _loses_taps(old: ConvGeometry, new: ConvGeometry) -> bool:
     """False if every kernel is as large as before or larger by a ring that its padding makes up for."""
     pairs = zip(old.kernels, new.kernels, old.paddings, new.paddings, strict=True)
     return any(n < k or n - k != 2 * (q - p) for layer in pairs for k, n, p, q in zip(*layer, strict=True))
+
+
+def channels(layer: int) -> str:
+    """Group of the channels that a layer makes; -1 is the input."""
+    return f"channels_{layer}"

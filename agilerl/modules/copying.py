@@ -10,6 +10,8 @@ import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
+from agilerl.tree import map_leaves
+
 _PLAIN = {int, float, str, bool, type(None)}
 _CONTAINERS = {dict, list, set, OrderedDict}
 _ATOMS = (int, float, str, bool, bytes, type(None), type, torch.dtype, torch.device, Space)
@@ -89,6 +91,4 @@ def _copy_tensor(tensor: Tensor | None, memo: dict[int, Any]) -> Tensor | None:
 
 def detached(inputs: Any) -> Any:
     """The same tensors without their graph, in plain dictionaries where they were in mappings."""
-    if inputs is None or isinstance(inputs, Tensor):
-        return None if inputs is None else inputs.detach()
-    return {key: detached(inputs[key]) for key in inputs.keys()}  # noqa: SIM118 (a TensorDict iterates over rows)
+    return None if inputs is None else map_leaves(lambda leaf: leaf.detach(), inputs)

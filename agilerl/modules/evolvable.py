@@ -1,4 +1,4 @@
-"""The base class of every network that evolution may change."""
+"""What evolution may change: the base class, the marks of mutation methods, and modules that hold other modules."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self, cast
+from enum import Enum
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import nn
 
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.copying import copy_module, detached
 from agilerl.modules.morph import Index, Transfer, fresh, leading_block, prefixed
-from agilerl.modules.mutations import MutationType, first, marked_methods, probabilities
 from agilerl.modules.spec import DenseStack
 from agilerl.rng import Purpose, resolve_seed, stream
 
@@ -25,6 +26,81 @@ SURROUNDINGS = frozenset({
     "random_seed",
 })  # fmt: skip
 _unseeded = itertools.count()  # so that two modules made without a seed differ, and a rerun of the script does not
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class MutationType(Enum):
+    """What a mutation method changes."""
+
+    LAYER = "layer"
+    NODE = "node"
+    ACTIVATION = "activation"
+
+
+class Refused(dict[str, Any]):
+    """What a mutation method returns when it stands at its limit: nothing was changed, nothing is recreated."""
+
+
+def mutation(kind: MutationType, **recreate_kwargs: Any) -> Callable[[Method], Method]:
+    """Mark a method of an `EvolvableModule` as a mutation.
+
+    After the method its module's `recreate_network(**recreate_kwargs)` runs once, `last_mutation_attr` holds the
+    name of what was applied and `last_transfer` covers every parameter whose shape changed; the method's own return
+    value (its arguments as a dict) is passed on. A method that returns `Refused` has changed nothing:
+    `last_mutation_attr` is None. A method may fall back on another mutation method: that one's name is then reported.
+    """
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        def run(self: EvolvableModule, *args: Any, **kwargs: Any) -> Any:
+            shapes = {name: tuple(p.shape) for name, p in self.named_parameters()}
+            self.last_mutation_attr, self.last_transfer, self.last_refit = None, {}, False
+            result = method(self, *args, **kwargs)
+            if isinstance(result, Refused) or self.last_mutation_attr is not None:
+                return result
+            self.recreate_network(**recreate_kwargs)
+            self.last_mutation_attr = method.__name__
+            self._complete_transfer(shapes)
+            return result
+
+        run.mutation_type = kind  # type: ignore[attr-defined]
+        return cast(Method, run)
+
+    return decorate
+
+
+def first(drawn: Any) -> Any:
+    """The draw itself where a generator returned a list of one draw."""
+    many = isinstance(drawn, (list, tuple)) or (isinstance(drawn, np.ndarray) and drawn.ndim > 0)
+    return first(drawn[0]) if many else drawn
+
+
+@functools.lru_cache(maxsize=256)
+def marked_methods(cls: type) -> dict[str, MutationType]:
+    """Name -> kind of every method that the class or a base of it marks; a class is looked through once."""
+    return {n: f.mutation_type for c in reversed(cls.__mro__) for n, f in vars(c).items() if _marked(f)}
+
+
+def _marked(attribute: Any) -> bool:
+    return inspect.isfunction(attribute) and "mutation_type" in vars(attribute)
+
+
+def probabilities(layers: int, nodes: int, new_layer_prob: float) -> list[float]:
+    if not layers or not nodes:
+        return [1 / max(layers + nodes, 1)] * (layers + nodes)
+    return [new_layer_prob / layers] * layers + [(1 - new_layer_prob) / nodes] * nodes
+
+
+def is_untouched(module: nn.Module) -> bool:
+    """True if calling `module` does what its class says: no hooks, parametrizations, compilation or patched forward."""
+    hooks: Sequence[str] = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    for part in (m for _, m in module.named_modules()):
+        state = part.__dict__
+        if any(state.get(name) for name in hooks) or "forward" in state or "parametrizations" in part._modules:
+            return False
+        if state.get("_compiled_call_impl") is not None:
+            return False
+    return True
 
 
 class EvolvableModule(nn.Module):
@@ -307,3 +383,78 @@ class EvolvableModule(nn.Module):
             self.last_transfer[name] = (
                 leading_block(old or (), new) if known else Transfer(tuple(fresh(size) for size in new))
             )
+
+
+class ModuleDict(EvolvableModule):
+    """Evolvable modules under string keys; their mutations appear as "key.method"."""
+
+    def __init__(self, device: str | torch.device = "cpu", random_seed: int | None = None) -> None:
+        super().__init__(device, random_seed)
+
+    def __setitem__(self, key: str, module: nn.Module) -> None:
+        self.add_module(key, module)
+
+    def __getitem__(self, key: str) -> nn.Module:
+        return cast(nn.Module, self._modules[key])
+
+    def __delitem__(self, key: str) -> None:
+        del self._modules[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._modules
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def keys(self) -> list[str]:
+        """Keys in the order of insertion."""
+        return list(self._modules)
+
+    def values(self) -> list[nn.Module]:
+        """Modules in the order of insertion."""
+        return [self[key] for key in self]
+
+    def items(self) -> list[tuple[str, nn.Module]]:
+        """(key, module) in the order of insertion."""
+        return [(key, self[key]) for key in self]
+
+
+class EvolvableWrapper(EvolvableModule):
+    """Another evolvable module behind the same mutation names; override `forward` to add to it."""
+
+    def __init__(self, module: EvolvableModule) -> None:
+        super().__init__(module.device, module.random_seed)
+        self.wrapped = module
+
+    def surface(self) -> dict[str, MutationType]:
+        """The wrapped module's names, without a prefix."""
+        return self.wrapped.surface()
+
+    def can_apply(self, name: str) -> bool:
+        """As the wrapped module says."""
+        return self.wrapped.can_apply(name)
+
+    def apply_mutation(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Apply to the wrapped module."""
+        result = self.wrapped.apply_mutation(name, *args, **kwargs)
+        self.last_mutation_attr = self.wrapped.last_mutation_attr
+        self.last_transfer = prefixed("wrapped", self.wrapped.last_transfer)
+        self.last_refit = self.wrapped.last_refit
+        return result
+
+    def probe(self, inputs: Any) -> None:
+        """Passed to the wrapped module."""
+        super().probe(inputs)
+        self.wrapped.probe(inputs)
+
+    @property
+    def activation(self) -> str | None:
+        """The wrapped module's."""
+        return cast("str | None", getattr(self.wrapped, "activation", None))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the wrapped module."""
+        return self.wrapped(*args, **kwargs)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -114,6 +115,14 @@ def unset(kind: type[nn.Module]) -> Callable[..., nn.Module]:
         return made
 
     return make
+
+
+def as_widths(value: Any, what: str) -> list[int]:
+    """A list of positive layer widths from a sequence of integers."""
+    widths = [int(v) for v in value] if isinstance(value, (list, tuple, np.ndarray)) else None
+    if not widths or min(widths) < 1:
+        raise ConfigError(f"{what} must be a non-empty list of positive integers (layer widths); got {value!r}.")
+    return widths
 
 
 def whole(value: Any, what: str, least: int = 1) -> int:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from agilerl.errors import ConfigError
-from agilerl.modules.activations import activation
-from agilerl.modules.evolvable import EvolvableModule
+from agilerl.modules.activations import activation as known_activation
+from agilerl.modules.evolvable import EvolvableModule, first
 from agilerl.modules.morph import Index, Transfer, best_ridge, leading, refit
-from agilerl.modules.mutations import first
 
 Factor = tuple[str, int]  # a group of units and its size
 Axis = tuple[Factor, ...]  # one dimension of a parameter, slowest factor first: ((gate, 4), (hidden, H))
@@ -46,12 +46,15 @@ class Change:
     Attributes:
         groups: group of units -> where its units come from; a group that is not named keeps its leading units.
         initial: "layer.parameter" -> values [new shape] of the fresh entries.
-        target: [B, O] what the output layer gave before, to be fitted afterwards.
+        target: [B, O] what a layer gave before, to be fitted afterwards; `fitted` names it.
+        inserted: a new layer that starts as an identity, where a module looks for the best of those.
     """
 
     groups: dict[str, Index] = field(default_factory=dict)
     initial: dict[str, Tensor] = field(default_factory=dict)
     target: Tensor | None = None
+    fitted: str = OUTPUT
+    inserted: str | None = None
 
 
 def drawn_amount(rng: Any, steps: Sequence[int], given: int | None, fits: Callable[[int], bool]) -> int:
@@ -60,6 +63,14 @@ def drawn_amount(rng: Any, steps: Sequence[int], given: int | None, fits: Callab
         return int(given) if given > 0 and fits(int(given)) else 0
     drawn = int(first(rng.choice(list(steps))))
     return max((step for step in steps if step <= drawn and fits(step)), default=0)
+
+
+def pick_layer(rng: Any, widths: Sequence[int], given: int | None, fits: Callable[[int], bool]) -> int:
+    """The layer given (beyond the last means the last), or one drawn among those whose width fits, else among all."""
+    if given is not None:
+        return min(int(given), len(widths) - 1)
+    choices = [i for i, width in enumerate(widths) if fits(width)] or list(range(len(widths)))
+    return choices[int(first(rng.integers(0, len(choices))))]
 
 
 def moved(new: Axis, old: Axis, groups: Mapping[str, Index]) -> Index:
@@ -91,10 +102,11 @@ class LayeredModule(EvolvableModule):
     output_activation: str | None
     activation: str | None = None  # of the hidden layers; None where there is none to change
     resizes_outputs = True
+    container: ClassVar[type[nn.Module]] = nn.ModuleDict
 
     def build(self) -> None:
         """Make the layers for the first time."""
-        self.model = nn.ModuleDict()
+        self.model: Any = self.container()
         self._axes: dict[str, dict[str, tuple[Axis, ...]]] = {}
         self._keys: dict[str, tuple[Any, ...]] = {}
         self._change = Change()
@@ -121,11 +133,11 @@ class LayeredModule(EvolvableModule):
         self.last_transfer, self.last_refit = {}, False
         layers = self.layers()
         modules = {name: self._carry(name, layer, change) for name, layer in layers.items()}
-        self.model = nn.ModuleDict(modules).train(self.training)
+        self.model = self.container(OrderedDict(modules)).train(self.training)
         self._axes = {name: dict(layer.axes) for name, layer in layers.items()}
         self._keys = {name: layer.key for name, layer in layers.items()}
         if change.target is not None:
-            self.fit_output(change.target)
+            self.settle(change)
 
     def _carry(self, name: str, layer: Layer, change: Change) -> nn.Module:
         before = self.model._modules.get(name)
@@ -138,7 +150,7 @@ class LayeredModule(EvolvableModule):
             for parameter, axes in layer.axes.items()
         }
         if before is not None and same_key and not any(touched.values()):
-            return before
+            return cast(nn.Module, before)
         module, like = layer.make(), self._like()
         module.to(device=like.device, dtype=like.dtype)
         for parameter, axes in layer.axes.items():
@@ -153,14 +165,16 @@ class LayeredModule(EvolvableModule):
             )
             transfer = Transfer(index)
             full = f"{name}.{parameter}"
-            values = change.initial[full] if full in change.initial else self._fresh_values(layer, parameter, transfer)
+            values = change.initial.get(full)
+            if values is None:
+                values = self.first_values(name, layer, parameter, transfer)
             value = transfer.apply(old if known else None, values.to(device=like.device, dtype=like.dtype))
             setattr(module, parameter, nn.Parameter(value, requires_grad=like.requires_grad))
             self.last_transfer[f"model.{full}"] = transfer
         return module
 
-    def _fresh_values(self, layer: Layer, parameter: str, transfer: Transfer) -> Tensor:
-        """First values of new units; zero where a unit that stays meets something new."""
+    def first_values(self, name: str, layer: Layer, parameter: str, transfer: Transfer) -> Tensor:
+        """Of new units in the layer `name`; zero where a unit that stays meets something new."""
         rows = transfer.index[0] < 0
         if len(transfer.index) > 1 and self.fresh == "preserve" and not rows.all():
             values = torch.zeros(transfer.shape)
@@ -178,7 +192,7 @@ class LayeredModule(EvolvableModule):
 
     def change_activation(self, activation: str, output: bool = False) -> None:
         """Change the hidden activation, with `output` also the output's; with probe inputs the output is refitted."""
-        _check(activation)
+        known_activation(activation, hidden=True)
         target = self.output_target()
         if self.activation is not None:
             self.activation = activation
@@ -198,11 +212,12 @@ class LayeredModule(EvolvableModule):
         return cast(Tensor, self.model[OUTPUT](self.output_features(self.probe_inputs)))
 
     @torch.no_grad()
-    def fit_output(self, target: Tensor) -> None:
-        """Refit the output layer, in place, to give `target` for the probe inputs."""
+    def settle(self, change: Change) -> None:
+        """Refit the output layer, in place, to give the change's target for the probe inputs."""
+        assert change.target is not None
         linear: Any = self.model[OUTPUT]
         features = self.output_features(self.probe_inputs).flatten(0, -2)
-        target = target.flatten(0, -2)
+        target = change.target.flatten(0, -2)
         ridge = best_ridge(features, target, linear.weight, linear.bias)
         weight, bias = refit(features, target, linear.weight, linear.bias, ridge)
         linear.weight.copy_(weight)
@@ -225,7 +240,3 @@ def check_limits(limits: Mapping[str, tuple[int, int]]) -> None:
     for what, (low, high) in limits.items():
         if not 0 < low <= high:
             raise ConfigError(f"limits of {what} must be positive with min <= max; got {low}..{high}.")
-
-
-def _check(name: str | None) -> None:
-    activation(name, hidden=True)

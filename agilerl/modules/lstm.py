@@ -10,11 +10,11 @@ from torch import Tensor
 
 from agilerl.errors import ConfigError, ShapeError, unknown_name
 from agilerl.modules.activations import activation as known_activation
-from agilerl.modules.cells import Recurrence, gru_cell, lstm_cell
+from agilerl.modules.cells import Recurrence, unroll
+from agilerl.modules.evolvable import MutationType, Refused, mutation
 from agilerl.modules.layer_kinds import activation_layer, linear, uniform, whole
 from agilerl.modules.layered import OUTPUT, Axis, Layer, LayeredModule, check_limits, drawn_amount
 from agilerl.modules.morph import Index, Transfer, fresh, grown, same, without
-from agilerl.modules.mutations import MutationType, Refused, mutation
 
 NODE_STEPS = (16, 32, 64)
 CELLS = {"LSTM": 4, "GRU": 3}  # gates
@@ -132,19 +132,12 @@ class EvolvableLSTM(LayeredModule):
         """Inputs of the output layer [B, H] or [B, T, H], and the hidden state after the last step."""
         self._check(x, hidden_state)
         steps = [x] if x.dim() == 2 else list(x.unbind(1))
-        state = {key: list(hidden_state[key].unbind(0)) for key in self.hidden_state_architecture}
-        h = state[f"{self.name}_h"]
+        state: dict[str, list[Tensor]] = {key: [] for key in self.hidden_state_architecture}
         for k in range(self.num_layers):
-            layer: Any = self.model[f"lstm_{k}"]
-            weights, outputs = layer.weights(), []
-            for step in steps:
-                if self.cell == "LSTM":
-                    c = state[f"{self.name}_c"]
-                    h[k], c[k] = lstm_cell(step, h[k], c[k], weights)
-                else:
-                    h[k] = gru_cell(step, h[k], weights)
-                outputs.append(h[k])
-            steps = outputs
+            start = [hidden_state[key][k] for key in state]
+            steps, *cells = unroll(steps, self.model[f"lstm_{k}"], *start)
+            for parts, after in zip(state.values(), (steps[-1], *cells), strict=False):
+                parts.append(after)
         features = steps[0] if x.dim() == 2 else torch.stack(steps, dim=1)
         return features, {key: torch.stack(parts) for key, parts in state.items()}
 

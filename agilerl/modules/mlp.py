@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -9,19 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.errors import ConfigError
-from agilerl.modules.activations import activation
-from agilerl.modules.base import MutationType, Refused, as_widths, first, is_untouched, mutation
-from agilerl.modules.layers import Linear
-from agilerl.modules.mlp_layers import MlpLayers, Plan
-from agilerl.modules.morph import Index, fresh, grown, leading, without
+from agilerl.modules.activations import activation as known_activation
+from agilerl.modules.evolvable import MutationType, Refused, is_untouched, mutation
+from agilerl.modules.layer_kinds import activation_layer, as_widths, layer_norm
+from agilerl.modules.layered import OUTPUT, Axis, Change, Initial, Layer, LayeredModule, drawn_amount, pick_layer
+from agilerl.modules.layers import Linear, dense, init_linear
+from agilerl.modules.morph import Index, Transfer, fresh, grown, leading, leading_block, refit, without
 from agilerl.modules.noisy import NoisyLinear
 from agilerl.modules.spec import DenseLayer, DenseStack
 
 NODE_STEPS = (16, 32, 64)
+FEATURES = "features"  # units of the last hidden layer, as the output layer reads them
+# (scale, shift) of an inserted layer after any other activation, mildest first: a small scale or a shift keeps the
+# units on the straight part of the curve, and the refit of the output layer takes scale and shift out again.
+NEAR_IDENTITY = ((1.0, 0.0), (0.5, 0.0), (1.0, 1.0), (0.25, 0.0), (1.0, 2.0), (1.0, 4.0))
+GOOD_ENOUGH = 1e-3  # relative error of the refitted output at which the search stops
 IDEMPOTENT = ("ReLU", "Identity")  # act(act(x)) = act(x): an identity layer after them is exact
 
 
-class EvolvableMLP(MlpLayers):
+class EvolvableMLP(LayeredModule):
     """A multi-layer perceptron whose depth and widths evolve.
 
     Hidden layer i is `model.linear_i`, `model.norm_i` (with `layer_norm`), `model.act_i`; the output layer is
@@ -43,7 +50,7 @@ class EvolvableMLP(MlpLayers):
         random_seed: of the first weights and of this module's mutations.
     """
 
-    resizes_outputs = True
+    container = nn.Sequential
 
     def __init__(
         self,
@@ -80,10 +87,57 @@ class EvolvableMLP(MlpLayers):
         self.layer_norm, self.output_layernorm = layer_norm, output_layernorm
         self.output_vanish, self.init_layers = output_vanish, init_layers
         self.noisy, self.noise_std, self.name = noisy, noise_std, name
-        self._plan = Plan()
-        self.model = nn.Sequential()
-        self.recreate_network()
-        self.last_transfer = {}
+        self.build()
+
+    def layers(self) -> dict[str, Layer]:
+        """Per layer `linear`, `norm` (where there is one), `act`, the output layer's last."""
+        found: dict[str, Layer] = {}
+        columns: Axis = (("input", self.num_inputs),)
+        widths = [*self.hidden_size, self.num_outputs]
+        for k, (label, width) in enumerate(zip(self._labels(), widths, strict=True)):
+            is_output = label == "output"
+            rows: Axis = ((label, width),)
+            found[f"linear_{label}"] = self._linear_layer(rows, columns, 0.1 if is_output and self.output_vanish else 1)
+            if self.output_layernorm if is_output else self.layer_norm:
+                found[f"norm_{label}"] = layer_norm(rows)
+            name = self.output_activation if is_output else self.activation
+            found[f"act_{label}"] = activation_layer(name, hidden=not is_output)
+            columns = ((FEATURES, width),) if k == len(self.hidden_size) - 1 else rows
+        return found
+
+    def _linear_layer(self, rows: Axis, columns: Axis, gain: float) -> Layer:
+        (_, inputs), (_, outputs) = columns[0], rows[0]
+
+        def weight(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+            drawn: Tensor = gain * init_linear(shape[0], shape[1], generator, orthogonal=self.init_layers)
+            return drawn
+
+        def bias(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+            return (torch.rand(tuple(shape), generator=generator) * 2 - 1) / inputs**0.5
+
+        def sigma(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+            return torch.full(tuple(shape), self.noise_std / math.sqrt(inputs))
+
+        axes: dict[str, tuple[Axis, ...]] = {"weight": (rows, columns), "bias": (rows,)}
+        initial: dict[str, Initial] = {"weight": weight, "bias": bias}
+        if not self.noisy:
+            return Layer(lambda: Linear(inputs, outputs), ("linear",), axes, initial)
+        axes |= {"weight_sigma": (rows, columns), "bias_sigma": (rows,)}
+        initial |= {"weight_sigma": sigma, "bias_sigma": sigma}
+        return Layer(lambda: NoisyLinear(inputs, outputs, self.noise_std), ("noisy",), axes, initial)
+
+    def first_values(self, name: str, layer: Layer, parameter: str, transfer: Transfer) -> Tensor:
+        """As everywhere for weights; a new unit adds no noise to an old one, and its bias is 0 unless all are drawn."""
+        if parameter == "weight" and len(transfer.index) == 2:
+            return super().first_values(name, layer, parameter, transfer)
+        if parameter == "bias" and name.startswith("linear") and name not in self._axes and not self.init_layers:
+            return layer.initial["bias"](transfer.shape, self.generator())
+        if parameter == "bias":
+            return torch.zeros(transfer.shape)
+        values = layer.initial[parameter](transfer.shape, torch.Generator())  # these draw nothing
+        if parameter == "weight_sigma" and self.fresh == "preserve" and self._axes:
+            values[:, torch.as_tensor(transfer.index[1] < 0)] = 0
+        return values
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., I] -> [..., O]; a numpy array is converted."""
@@ -110,13 +164,12 @@ class EvolvableMLP(MlpLayers):
         if not self.can_apply("add_layer"):
             return Refused()
         depth, width = len(self.hidden_size), self.hidden_size[-1]
-        plan = Plan(rows={str(depth): fresh(width)}, columns={str(depth): fresh(width)})
         if self.fresh == "preserve":
-            plan.identity = str(depth)
-            if not self._identity_is_exact and self.probe_inputs is not None:
-                plan.refit = (depth + 1, self.preactivation(depth, self.probe_inputs))
+            self._change.inserted = str(depth)
+            self._change.initial[f"linear_{depth}.weight"] = torch.eye(width)
+            if (self.layer_norm or (self.activation or "Identity") not in IDEMPOTENT) and self.probe_inputs is not None:
+                self._change.target = self.preactivation(depth, self.probe_inputs)
         self.hidden_size = [*self.hidden_size, width]
-        self._plan = plan
         return {}
 
     @mutation(MutationType.LAYER)
@@ -126,14 +179,15 @@ class EvolvableMLP(MlpLayers):
             return Refused()
         depth = len(self.hidden_size)
         old, new = self.hidden_size[-1], self.hidden_size[-2] if depth > 1 else self.num_inputs
-        if self.fresh == "random":
-            plan = Plan(columns={"output": leading(old, new)})
-        else:
-            plan = Plan(columns={"output": fresh(new)}, keep_leading="output")
+        self._change.groups[FEATURES] = leading(old, new)
+        if self.fresh == "preserve":  # the features are others now, but the weights start from the leading ones
+            before = self._linear("output").weight.detach()
+            block = leading_block(before.shape, (self.num_outputs, new))
+            start = block.apply(before, before.new_zeros(block.shape))
+            self._change.groups[FEATURES], self._change.initial[f"{OUTPUT}.weight"] = fresh(new), start
             if self.probe_inputs is not None:
-                plan.refit = (depth - 1, self.preactivation(depth, self.probe_inputs))
+                self._change.target = self.preactivation(depth, self.probe_inputs)
         self.hidden_size = self.hidden_size[:-1]
-        self._plan = plan
         return {}
 
     @mutation(MutationType.NODE)
@@ -147,12 +201,12 @@ class EvolvableMLP(MlpLayers):
         Returns:
             {"hidden_layer": number, "numb_new_nodes": units added}; 0 if the limit left no room.
         """
-        layer = self._pick_layer(hidden_layer, self._can_add)
+        layer = pick_layer(self.rng, self.hidden_size, hidden_layer, lambda w: self._can_add(w, NODE_STEPS[0]))
         width = self.hidden_size[layer]
-        count = self._pick_count(numb_new_nodes, lambda n: self._can_add(width, n))
+        count = drawn_amount(self.rng, NODE_STEPS, numb_new_nodes, lambda n: self._can_add(width, n))
         if count == 0:
             return Refused(hidden_layer=layer, numb_new_nodes=0)
-        self._plan = self._unit_plan(layer + 1, grown(width, count))
+        self._move_units(layer, grown(width, count))
         self.hidden_size[layer] += count
         return {"hidden_layer": layer, "numb_new_nodes": count}
 
@@ -164,16 +218,16 @@ class EvolvableMLP(MlpLayers):
         without probe inputs the norm of its incoming weights stands for the activation and nothing is refitted.
         Arguments and result as `add_node`.
         """
-        layer = self._pick_layer(hidden_layer, self._can_remove)
+        layer = pick_layer(self.rng, self.hidden_size, hidden_layer, lambda w: self._can_remove(w, NODE_STEPS[0]))
         width = self.hidden_size[layer]
-        count = self._pick_count(numb_new_nodes, lambda n: self._can_remove(width, n))
+        count = drawn_amount(self.rng, NODE_STEPS, numb_new_nodes, lambda n: self._can_remove(width, n))
         if count == 0:
             return Refused(hidden_layer=layer, numb_new_nodes=0)
         if self.fresh == "random":
             removed = list(range(width - count, width))  # the published choice: the last ones
         else:
             removed = self.importance(layer).argsort()[:count].tolist()
-        self._plan = self._unit_plan(layer + 1, without(width, removed))
+        self._move_units(layer, without(width, removed))
         self.hidden_size[layer] -= count
         return {"hidden_layer": layer, "numb_new_nodes": count}
 
@@ -183,7 +237,7 @@ class EvolvableMLP(MlpLayers):
         With probe inputs every layer above a changed activation is refitted to give what it gave before; without
         them the weights stay.
         """
-        _check_activation(activation, hidden=True)
+        known_activation(activation, hidden=True)
         targets = self.preactivations()
         self.activation = activation
         if output:
@@ -194,14 +248,8 @@ class EvolvableMLP(MlpLayers):
 
     def resize_inputs(self, index: Index) -> None:
         """Change the input width: `index` maps new input positions to old ones (-1: new, with zero weights)."""
-        self._plan = Plan(columns={self._labels()[0]: index})
+        self._change = Change(groups={"input": index})
         self.num_inputs = len(index)
-        self.recreate_network()
-
-    def resize_outputs(self, index: Index) -> None:
-        """Change the output width: `index` maps new outputs to old ones (-1: new, with random weights)."""
-        self._plan = Plan(rows={"output": index})
-        self.num_outputs = len(index)
         self.recreate_network()
 
     def short(self) -> list[int]:
@@ -226,7 +274,7 @@ class EvolvableMLP(MlpLayers):
             is_noisy = type(linear) is NoisyLinear
             if not is_noisy and (type(linear) is not Linear or (norm is not None and type(norm) is not nn.LayerNorm)):
                 return None
-            if not activation(name).pointwise:
+            if not known_activation(name).pointwise:
                 return None
             kind = None if name == "Identity" else name
             layers.append(DenseLayer(widths[k], widths[k + 1], kind, norm is not None, is_noisy))
@@ -242,41 +290,122 @@ class EvolvableMLP(MlpLayers):
             return None
         return DenseStack(tuple(layers), tuple(parameters), tuple(noise))
 
+    # -- what the network does, layer by layer, without hooks and without noise ------------------------------------
+
+    @torch.no_grad()
+    def features(self, number: int, x: Tensor) -> Tensor:
+        """Inputs of the linear map `number` (0 = first, depth = output layer) for inputs x [B, I]."""
+        x = x.to(self._like())
+        for label in self._labels()[:number]:
+            linear = self._linear(label)
+            x = self._after_linear(label, dense(x, linear.weight, linear.bias))
+        return x
+
+    @torch.no_grad()
+    def preactivation(self, number: int, x: Tensor) -> Tensor:
+        """Output of the linear map `number`, before normalisation and activation, for inputs x [B, I]."""
+        linear = self._linear(self._labels()[number])
+        return dense(self.features(number, x), linear.weight, linear.bias)
+
+    @torch.no_grad()
+    def importance(self, layer: int) -> Tensor:
+        """How much each unit of hidden layer `layer` matters to the layer above [H]."""
+        below, above = (self._linear(label) for label in self._labels()[layer : layer + 2])
+        if self.probe_inputs is None:
+            strength = below.weight.norm(dim=1)
+        else:
+            strength = self.features(layer + 1, self.probe_inputs).abs().mean(0)
+        return cast(Tensor, strength * above.weight.norm(dim=0))
+
+    @torch.no_grad()
+    def input_importance(self) -> Tensor:
+        """How much each input matters to the first layer [I]; by the norm of its weights without probe inputs."""
+        weight = self._linear(self._labels()[0]).weight.norm(dim=0)
+        return cast(
+            Tensor, weight if self.probe_inputs is None else weight * self.probe_inputs.to(weight).abs().mean(0)
+        )
+
+    @torch.no_grad()
+    def refit_layer(self, number: int, features: Tensor, target: Tensor) -> None:
+        """Refit the linear map `number`, in place, to give `target` [B, O] from `features` [B, I]."""
+        linear = self._linear(self._labels()[number])
+        weight, bias = refit(features, target, linear.weight, linear.bias)
+        linear.weight.copy_(weight)
+        linear.bias.copy_(bias)
+
+    def preactivations(self) -> list[Tensor]:
+        """Outputs of every linear map for the probe inputs; none without probe inputs or with random freshness."""
+        if self.probe_inputs is None or self.fresh == "random":
+            return []
+        return [self.preactivation(k, self.probe_inputs) for k in range(len(self._labels()))]
+
+    def refit_all(self, targets: list[Tensor], start: int) -> None:
+        """Refit the linear maps from `start` on, in turn, to what `preactivations` returned before a change."""
+        for number in range(start, len(targets)):
+            assert self.probe_inputs is not None
+            self.refit_layer(number, self.features(number, self.probe_inputs), targets[number])
+
+    @torch.no_grad()
+    def settle(self, change: Change) -> None:
+        """Refit the layer that the change names; with an inserted one, find the mildest near-identity first."""
+        target, self.last_refit = change.target, True
+        if target is None or self.probe_inputs is None:
+            return
+        if change.inserted is None:
+            number = self._labels().index(change.fitted.removeprefix("linear_"))
+            self.refit_layer(number, self.features(number, self.probe_inputs), target)
+            return
+        inserted, output = self._linear(change.inserted), self._linear("output")
+        below = self.features(int(change.inserted), self.probe_inputs)
+        norm = self._part("norm", change.inserted)
+        if norm is not None:
+            norm.weight.fill_(below.std(-1, correction=0).mean())
+            norm.bias.fill_(below.mean())
+        start = output.weight.clone(), output.bias.clone()
+        best: tuple[float, Tensor, float, float, Tensor, Tensor] | None = None
+        for scale, shift in NEAR_IDENTITY:
+            features = self._after_linear(change.inserted, below * scale + shift)
+            weight, bias = refit(features, target, start[0] / scale, start[1], ridge=1e-6)
+            error = float((dense(features, weight, bias) - target).norm() / target.norm().clamp_min(1e-12))
+            if best is None or error < best[0]:
+                best = (error, features, scale, shift, weight, bias)
+            if error < GOOD_ENOUGH:
+                break
+        assert best is not None
+        inserted.weight.mul_(best[2])
+        inserted.bias.fill_(best[3])
+        output.weight.copy_(best[4])
+        output.bias.copy_(best[5])
+
     # -- small facts ---------------------------------------------------------------------------------------------
 
-    @property
-    def _identity_is_exact(self) -> bool:
-        return not self.layer_norm and (self.activation or "Identity") in IDEMPOTENT
+    def _labels(self) -> list[str]:
+        return [*map(str, range(len(self.hidden_size))), "output"]
 
-    def _unit_plan(self, axis: int, index: Index) -> Plan:
-        """Plan for a change of the units that hidden layer `axis - 1` gives to layer `axis`."""
-        below, above = self._labels()[axis - 1], self._labels()[axis]
-        plan = Plan(rows={below: index}, columns={above: index})
-        exact = bool((index >= 0).sum() == self._widths()[axis]) and not self.layer_norm
+    def _widths(self) -> list[int]:
+        return [self.num_inputs, *self.hidden_size, self.num_outputs]
+
+    def _part(self, kind: str, label: str) -> Any:
+        return self.model._modules.get(f"{kind}_{label}")
+
+    def _linear(self, label: str) -> Any:
+        return self.model._modules[f"linear_{label}"]
+
+    def _after_linear(self, label: str, x: Tensor) -> Tensor:
+        norm, act = self._part("norm", label), self._part("act", label)
+        return cast(Tensor, act(x if norm is None else norm(x)))
+
+    def _move_units(self, layer: int, index: Index) -> None:
+        """Change the units of a hidden layer, and how the layer above reads them."""
+        is_last = layer == len(self.hidden_size) - 1
+        self._change.groups |= {str(layer): index} | ({FEATURES: index} if is_last else {})
+        exact = bool((index >= 0).sum() == self.hidden_size[layer]) and not self.layer_norm
         if self.fresh == "preserve" and self.probe_inputs is not None and not exact:
-            plan.refit = (axis, self.preactivation(axis, self.probe_inputs))
-        return plan
-
-    def _pick_layer(self, given: int | None, fits: Any) -> int:
-        if given is not None:
-            return min(int(given), len(self.hidden_size) - 1)
-        open_layers = [i for i, width in enumerate(self.hidden_size) if fits(width, NODE_STEPS[0])]
-        open_layers = open_layers or list(range(len(self.hidden_size)))
-        return open_layers[int(first(self.rng.integers(0, len(open_layers))))]
-
-    def _pick_count(self, given: int | None, fits: Any) -> int:
-        """The amount given or drawn; a drawn one falls to the largest that fits; 0 if none does."""
-        if given is not None:
-            return int(given) if given > 0 and fits(int(given)) else 0
-        drawn = int(first(self.rng.choice(list(NODE_STEPS))))
-        return max((step for step in NODE_STEPS if step <= drawn and fits(step)), default=0)
+            self._change.fitted = f"linear_{self._labels()[layer + 1]}"
+            self._change.target = self.preactivation(layer + 1, self.probe_inputs)
 
     def _can_add(self, width: int, count: int) -> bool:
         return width + count <= self.max_mlp_nodes
 
     def _can_remove(self, width: int, count: int) -> bool:
         return width - count > self.min_mlp_nodes
-
-
-def _check_activation(name: str | None, hidden: bool) -> None:
-    activation(name, hidden=hidden)

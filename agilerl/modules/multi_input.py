@@ -13,16 +13,14 @@ from torch import Tensor
 from agilerl.errors import ConfigError, ShapeError, unknown_name
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.cnn import EvolvableCNN
-from agilerl.modules.containers import ModuleDict
-from agilerl.modules.evolvable import EvolvableModule
+from agilerl.modules.configs import checked_config
+from agilerl.modules.evolvable import EvolvableModule, ModuleDict, MutationType, Refused, mutation
 from agilerl.modules.layer_kinds import activation_layer, linear, orthogonal, whole
 from agilerl.modules.layered import OUTPUT, Change, Layer, LayeredModule, check_limits, drawn_amount
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.morph import Index, grown, prefixed, without
-from agilerl.modules.mutations import MutationType, Refused, mutation
-from agilerl.modules.net_config import checked_config
-from agilerl.modules.parts import is_image, parts_of
 from agilerl.rng import Purpose, seeds
+from agilerl.spaces import is_image, parts_of
 
 LATENT_STEPS = (8, 16, 32)
 VECTOR_MLP = "vector_mlp"

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.convolution import ConvGeometry, check_fits, image_shape, probe_count
+from agilerl.modules.evolvable import MutationType, Refused, mutation
 from agilerl.modules.layer_kinds import activation_layer, convolution, linear, orthogonal, whole
 from agilerl.modules.layered import OUTPUT, Axis, Layer, LayeredModule, check_limits, drawn_amount
 from agilerl.modules.morph import grown, without
-from agilerl.modules.mutations import MutationType, Refused, mutation
 
 CHANNEL_STEPS = (8, 16, 32)
 GAIN = 2**0.5

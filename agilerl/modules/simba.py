@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from agilerl.modules.activations import activation as known_activation
+from agilerl.modules.evolvable import MutationType, Refused, mutation
 from agilerl.modules.layer_kinds import activation_layer, he_normal, layer_norm, linear, orthogonal, whole
 from agilerl.modules.layered import OUTPUT, Layer, LayeredModule, check_limits, drawn_amount
 from agilerl.modules.morph import grown, same, without
-from agilerl.modules.mutations import MutationType, Refused, mutation
 
 NODE_STEPS = (16, 32, 64)
 EPS_TIMES_WIDTH = 128e-5  # 1e-5 at the default width; see `norm_eps`

@@ -2,9 +2,7 @@
 
 from agilerl.networks.actors import DeterministicActor, StochasticActor
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.networks.critics import ContinuousQNetwork
-from agilerl.networks.q_networks import QNetwork
-from agilerl.networks.rainbow_network import RainbowQNetwork
+from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork, RainbowQNetwork
 from agilerl.networks.value_networks import Temperature, ValueNetwork
 
 __all__ = [

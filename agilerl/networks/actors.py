@@ -11,11 +11,9 @@ from gymnasium import spaces
 from torch import Tensor
 
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, unknown_name
-from agilerl.modules.base import EvolvableModule
-from agilerl.modules.spec import DenseStack
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution, distribution_of, squashed_normal_sample
-from agilerl.networks.parts import dense_stacks, joined, overrides
+from agilerl.networks.options import USUAL, NetworkOptions, takes_options
 
 OUTPUT_BOUNDS: Mapping[str, tuple[float, float]] = {
     "Tanh": (-1.0, 1.0),
@@ -77,31 +75,19 @@ class DeterministicActor(EvolvableNetwork):
         AlgorithmError: the action space is no Box, or has an infinite bound.
     """
 
+    @takes_options
     def __init__(
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
-        encoder_cls: type[EvolvableModule] | None = None,
-        encoder_config: Any = None,
-        head_config: Any = None,
-        min_latent_dim: int = 8,
-        max_latent_dim: int = 128,
-        latent_dim: int = 64,
-        simba: bool = False,
-        recurrent: bool = False,
-        device: str | torch.device = "cpu",
-        random_seed: int | None = None,
-        scale_observations: bool = False,
+        options: NetworkOptions = USUAL,
     ) -> None:
         if isinstance(action_space, spaces.Discrete):
             raise NotAvailableYetError("DeterministicActor for Discrete actions (Gumbel-softmax) is not built yet")
         if not isinstance(action_space, spaces.Box):
             raise AlgorithmError(f"DeterministicActor needs Box actions; got {action_space}.")
         check_bounded(action_space, "DeterministicActor")
-        super().__init__(
-            observation_space, action_space, encoder_cls, encoder_config, head_config,
-            min_latent_dim, max_latent_dim, latent_dim, simba, recurrent, device, random_seed, scale_observations,
-        )  # fmt: skip
+        super().__init__(observation_space, action_space, **vars(options))
         self._head_config["output_activation"] = self._head_config.get("output_activation") or "Tanh"
         self.output_activation: str = self._head_config["output_activation"]
         self.raw_bounds = get_output_bounds(self.output_activation)
@@ -114,7 +100,7 @@ class DeterministicActor(EvolvableNetwork):
     get_output_bounds = staticmethod(get_output_bounds)
 
 
-def check_bounded(space: spaces.Box, owner: str) -> None:
+def check_bounded(space: Any, owner: str) -> None:
     """AlgorithmError, naming the components, where a bound of the Box is infinite."""
     open_ended = ~(np.isfinite(space.low) & np.isfinite(space.high))
     if open_ended.any():
@@ -137,30 +123,20 @@ class StochasticActor(EvolvableNetwork):
     The other arguments are `EvolvableNetwork`'s.
     """
 
+    stack_methods = ("output", "extract_features")  # what `output` runs; `forward` samples
+
+    @takes_options
     def __init__(
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
-        encoder_cls: type[EvolvableModule] | None = None,
-        encoder_config: Any = None,
-        head_config: Any = None,
-        min_latent_dim: int = 8,
-        max_latent_dim: int = 128,
-        latent_dim: int = 64,
-        simba: bool = False,
-        recurrent: bool = False,
-        device: str | torch.device = "cpu",
-        random_seed: int | None = None,
-        scale_observations: bool = False,
+        options: NetworkOptions = USUAL,
         squash_output: bool = False,
         log_std_init: float = 0.0,
     ) -> None:
         if squash_output and not isinstance(action_space, spaces.Box):
             raise ConfigError(f"squash_output=True is for Box actions; got {action_space}. fix: leave it out.")
-        super().__init__(
-            observation_space, action_space, encoder_cls, encoder_config, head_config,
-            min_latent_dim, max_latent_dim, latent_dim, simba, recurrent, device, random_seed, scale_observations,
-        )  # fmt: skip
+        super().__init__(observation_space, action_space, **vars(options))
         if self._head_config.get("output_activation") is not None:
             raise ConfigError(
                 "StochasticActor: head_config['output_activation'] must be None, because the head gives means and "
@@ -212,12 +188,6 @@ class StochasticActor(EvolvableNetwork):
         """Squashed actions [..., A] in [-1, 1] at the bounds of the Box."""
         assert isinstance(self.action_space, spaces.Box)
         return rescale_action(action, self.action_space.low.ravel(), self.action_space.high.ravel(), "Tanh")
-
-    def dense_stack(self) -> DenseStack | None:
-        """Encoder layers, then head layers: what `output` runs."""
-        if overrides(self, EvolvableNetwork, "output", "extract_features") or "head_net" not in self._modules:
-            return None
-        return joined(dense_stacks(self, {"encoder": self.encoder, "head_net": self.head_net}))
 
 
 __all__ = [

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -11,33 +11,37 @@ from gymnasium import spaces
 from torch import Tensor
 
 from agilerl.errors import ConfigError
-from agilerl.modules.base import EvolvableModule, is_untouched
-from agilerl.modules.lstm import EvolvableLSTM
+from agilerl.modules.base import EvolvableModule, MutationType, Refused, is_untouched, mutation
+from agilerl.modules.layered import drawn_amount
+from agilerl.modules.lstm import EvolvableLSTM, HiddenState
 from agilerl.modules.mlp import EvolvableMLP
-from agilerl.modules.morph import Index
+from agilerl.modules.morph import Index, grown, prefixed, without
 from agilerl.modules.spec import DenseStack
-from agilerl.networks.as_data import AsData
-from agilerl.networks.config import checked_arguments, checked_config
+from agilerl.networks import specs
 from agilerl.networks.encoders import encoder_class, input_form, make_encoder
 from agilerl.networks.encoders import encoder_config as full_encoder_config
-from agilerl.networks.hidden_state import WithHiddenState
-from agilerl.networks.latent import LatentWidth
 from agilerl.networks.observations import InputForm, Preprocessor
-from agilerl.networks.parts import overrides
-from agilerl.networks.recurrence import module_parts, recurrent_parts, run_recurrent
+from agilerl.networks.options import USUAL, NetworkOptions, checked_arguments, checked_config, takes_options
+from agilerl.networks.stacks import dense_stacks, joined, module_parts, overrides, recurrent_parts, run_recurrent
 from agilerl.rng import Purpose, seeds
 
 HEAD_DEFAULTS: dict[str, Any] = {"hidden_size": [64]}
 LARGEST_INPUT = 10.0  # of normalised observations, in standard deviations
+LATENT_STEPS = (8, 16, 32)
 
 __all__ = ["EvolvableNetwork", "checked_arguments", "checked_config"]
 
 
-class EvolvableNetwork(WithHiddenState, LatentWidth, AsData):
+class EvolvableNetwork(EvolvableModule):
     """Encoder -> latent features -> head.
 
     Subclasses call `super().__init__` and then `build_head(num_outputs)`. Mutations: `add_latent_node`,
-    `remove_latent_node`, the encoder's node methods ("encoder.add_node") and all of the head's ("head_net.…").
+    `remove_latent_node`, the encoder's node methods ("encoder.add_node") and all of the head's ("head_net.…"). A second
+    head for a state value (`build_value_head`) reads the same features and mutates with the first, under its names.
+
+    A network without an encoder of its own reads the features of another one, its lender, as constants
+    (`borrow_encoder`). The lender's weights are none of this network's: not among its parameters, in its state or in
+    its optimiser, and no gradient reaches them from here. Its architecture mutations are those of its own head.
 
     Args:
         observation_space: Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of them. It decides the encoder
@@ -55,61 +59,80 @@ class EvolvableNetwork(WithHiddenState, LatentWidth, AsData):
         encoder_name: name of the encoder, by which the keys of a hidden state begin.
     """
 
+    head_net: EvolvableMLP
+    last_latent_index: Index | None = None  # where the latent features came from when their width last changed
+    _value_follows = False
+    num_beside = 0  # inputs of the head beside the features
+    # A class that replaces one of these is more than its encoder's and its head's stack.
+    stack_methods: tuple[str, ...] = ("forward", "output", "extract_features")
+
+    @takes_options
     def __init__(
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any] | None = None,
-        encoder_cls: type[EvolvableModule] | None = None,
-        encoder_config: Any = None,
-        head_config: Any = None,
-        min_latent_dim: int = 8,
-        max_latent_dim: int = 128,
-        latent_dim: int = 64,
-        simba: bool = False,
-        recurrent: bool = False,
-        device: str | torch.device = "cpu",
-        random_seed: int | None = None,
-        scale_observations: bool = False,
+        options: NetworkOptions = USUAL,
         normalize_images: bool = True,
         encoder_name: str = "encoder",
     ) -> None:
-        super().__init__(device, random_seed)
+        super().__init__(options.device, options.random_seed)
         if not isinstance(observation_space, spaces.Space):
             raise ConfigError(f"observation_space must be a gymnasium space; got {type(observation_space).__name__}")
-        encoder_cls = encoder_class(observation_space, encoder_cls, encoder_config, simba, recurrent)
-        if not 0 < min_latent_dim <= max_latent_dim or int(latent_dim) < 1:
-            raise ConfigError(
-                f"latent_dim {latent_dim} must be positive, limits {min_latent_dim}..{max_latent_dim} too"
-            )
+        encoder_cls = encoder_class(
+            observation_space, options.encoder_cls, options.encoder_config, options.simba, options.recurrent
+        )
+        least, most = options.min_latent_dim, options.max_latent_dim
+        if not 0 < least <= most or int(options.latent_dim) < 1:
+            raise ConfigError(f"latent_dim {options.latent_dim} must be positive, limits {least}..{most} too")
         self.observation_space, self.action_space = observation_space, action_space
-        self.scale_observations, self.normalize_images = bool(scale_observations), bool(normalize_images)
-        self.encoder_cls, self.simba = encoder_cls, simba
+        self.scale_observations, self.normalize_images = bool(options.scale_observations), bool(normalize_images)
+        self.encoder_cls, self.simba = encoder_cls, options.simba
         self.recurrent = issubclass(encoder_cls, EvolvableLSTM)
         self.encoder_name = encoder_name
-        self.min_latent_dim, self.max_latent_dim = int(min_latent_dim), int(max_latent_dim)
-        self.latent_dim = int(latent_dim)
+        self.min_latent_dim, self.max_latent_dim = int(least), int(most)
+        self.latent_dim = int(options.latent_dim)
         self._latent_index: Index | None = None
         self._seeds = seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, 2, generation=1).tolist()
-        self._head_config = checked_config(head_config, EvolvableMLP, "head_config", HEAD_DEFAULTS)
-        config = full_encoder_config(encoder_cls, encoder_config)
+        self._head_config = checked_config(options.head_config, EvolvableMLP, "head_config", HEAD_DEFAULTS)
+        config = full_encoder_config(encoder_cls, options.encoder_config)
         form = input_form(observation_space, encoder_cls)
         self._prepare = Preprocessor.build(observation_space, form, self.scale_observations)
         self.encoder: Any = make_encoder(
-            observation_space, encoder_cls, config, self.latent_dim, device, self._seeds[0], encoder_name
+            observation_space, encoder_cls, config, self.latent_dim, options.device, self._seeds[0], encoder_name
         )
         self.encoder.rng = self.rng
 
     def build_head(self, num_outputs: int) -> None:
-        """Make `head_net`, an `EvolvableMLP` from the latent features to `num_outputs`."""
-        self.head_net = EvolvableMLP(
-            num_inputs=self.latent_dim,
+        """Make `head_net`, an `EvolvableMLP` from the latent features (and what is beside them) to `num_outputs`."""
+        self.head_net = self._make_head(num_outputs, "head", self._seeds[1])
+
+    def build_value_head(self, num_outputs: int) -> None:
+        """Make `value_net`, of the architecture of `head_net`, which it follows in every mutation."""
+        self.value_net = self._make_head(num_outputs, "value", self._seeds[1] + 1)
+        self.value_net.disable_mutations()
+        self._value_follows = True
+
+    def _make_head(self, num_outputs: int, name: str, seed: int) -> EvolvableMLP:
+        head = EvolvableMLP(
+            num_inputs=self.latent_dim + self.num_beside,
             num_outputs=num_outputs,
             device=self._device,
-            name="head",
-            random_seed=self._seeds[1],
+            name=name,
+            random_seed=seed,
             **self._head_config,
         )
-        self.head_net.rng = self.rng
+        head.rng = self.rng
+        return head
+
+    @property
+    def has_value_head(self) -> bool:
+        """Whether `build_value_head` has made a second head."""
+        return self._value_follows
+
+    def _heads(self) -> dict[str, Any]:
+        """The heads by name, `head_net` first."""
+        names = ("head_net", "value_net") if self.has_value_head else ("head_net",)
+        return {name: self._modules[name] for name in names if name in self._modules}
 
     # -- running -------------------------------------------------------------------------------------------------
 
@@ -213,13 +236,16 @@ class EvolvableNetwork(WithHiddenState, LatentWidth, AsData):
         if self.lender is not None:
             return self.head_alone()
         if isinstance(self.encoder, EvolvableLSTM):
-            replaced = (
-                overrides(self, EvolvableNetwork, "output", "combine", "extract_features")
-                or "head_net" not in self._modules
-            )
-            return None if replaced else recurrent_parts(self)
+            replaced = overrides(self, EvolvableNetwork, "output", "combine", "extract_features")
+            return None if replaced or "head_net" not in self._modules else recurrent_parts(self)
         stack = self.dense_stack()
         return None if stack is None else {"": stack}
+
+    def dense_stack(self) -> DenseStack | None:
+        """Encoder layers, then head layers; None if either, or a subclass's `forward`, adds anything to them."""
+        if overrides(self, EvolvableNetwork, *self.stack_methods) or "head_net" not in self._modules:
+            return None
+        return joined(dense_stacks(self, {"encoder": self.encoder, "head_net": self.head_net}))
 
     def _head(self) -> EvolvableMLP:
         head = self._modules.get("head_net")
@@ -227,10 +253,107 @@ class EvolvableNetwork(WithHiddenState, LatentWidth, AsData):
             raise AttributeError(f"{type(self).__name__} has no head_net: call build_head(num_outputs) in __init__.")
         return head  # type: ignore[return-value]
 
+    # -- hidden states; each of these is a ValueError without a recurrent encoder -----------------------------------
+
+    def _recurrent_encoder(self) -> EvolvableLSTM:
+        if not isinstance(self.encoder, EvolvableLSTM):
+            raise ConfigError(
+                f"{type(self).__name__} is a feed-forward network and has no hidden state. fix: recurrent=True."
+            )
+        return self.encoder
+
+    @property
+    def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
+        """Key of each part of the hidden state -> (layers, units)."""
+        return self._recurrent_encoder().hidden_state_architecture
+
+    def initialize_hidden_state(self, batch_size: int = 1) -> HiddenState:
+        """Zeros [layers, B, units] under "<encoder_name>_h" and, for an LSTM, "<encoder_name>_c"."""
+        return self._recurrent_encoder().initial_hidden_state(batch_size)
+
+    def carry_hidden_state(self, hidden_state: Mapping[str, Tensor]) -> HiddenState:
+        """The state of running episodes, for the network as its last encoder mutation left it."""
+        return self._recurrent_encoder().carry_hidden_state(hidden_state)
+
+    def features_with_state(self, obs: Any, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
+        """Latent features of one step [B, ...] or of sequences [B, T, ...], and the next hidden state."""
+        features, state = self._recurrent_encoder()(self.preprocess(obs), hidden_state)
+        return features, state
+
+    def output_with_state(self, obs: Any, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
+        """Output of the head [B, O] or [B, T, O], and the next hidden state."""
+        features, state = self.features_with_state(obs, hidden_state)
+        output: Tensor = self._head()(features)
+        return output, state
+
+    def _encode(self, x: Any) -> Tensor:
+        """Features of encoder inputs; a recurrent encoder starts an episode."""
+        if isinstance(self.encoder, EvolvableLSTM):
+            features: Tensor = self.encoder(x, self.encoder.initial_hidden_state(x.shape[0]))[0]
+        else:
+            features = self.encoder(x)
+        return features
+
+    # -- features of another network ---------------------------------------------------------------------------------
+
+    @property
+    def lender(self) -> Any:
+        """The network whose features are read; None for a network with an encoder of its own."""
+        return self.__dict__.get("_lender")
+
+    def borrow_encoder(self, lender: Any) -> None:
+        """Read the features of `lender` from now on; an encoder of its own is given up."""
+        self._modules.pop("encoder", None)
+        self.__dict__["_lender"] = lender  # past torch, which would take the lender's weights for ours
+
+    def check_same_encoder(self, lender: Any) -> None:
+        """EncoderMismatchError where the features so far come from an encoder of another architecture."""
+        mine, theirs = (specs.architecture(network.encoder) for network in (self, lender))
+        if mine != theirs:
+            raise specs.EncoderMismatchError(
+                f"incompatible encoder architectures: {type(self).__name__} has {mine}, {type(lender).__name__} "
+                f"{theirs}. fix: build both with the same encoder_config and latent_dim, or share_encoders=False."
+            )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            lender = self.__dict__.get("_lender") if name == "encoder" else None
+            return super().__getattr__(name) if lender is None else lender.encoder
+
+    def not_owned(self) -> Sequence[Any]:
+        """The lender is not copied with the network: the copy reads it too."""
+        return () if self.lender is None else (self.lender,)
+
+    @torch.no_grad()
+    def lent_features(self, obs: Any) -> Tensor:
+        """Features [..., latent_dim] of the lender for observations, as constants."""
+        features: Tensor = self.lender.extract_features(obs)
+        return features
+
+    @property
+    def takes_features(self) -> bool:
+        """Whether `from_features` of the lender's features is what `output` gives."""
+        writer: Any = next(cls for cls in type(self).__mro__ if "output" in vars(cls))
+        return self.lender is not None and "from_features" in vars(writer) and is_untouched(self)
+
+    def lent_depth(self) -> int | None:
+        """How many layers of the lender's one dense stack are its encoder; None where it is no such stack."""
+        stack = self.lender.encoder.dense_stack()
+        parts = self.lender.dense_parts()
+        return None if stack is None or parts is None or tuple(parts) != ("",) else len(stack.layers)
+
+    def head_alone(self) -> dict[str, DenseStack] | None:
+        """The dense parts of a network that borrows: its head; None where that, or the lender, is anything more."""
+        if not self.takes_features or self.lent_depth() is None:
+            return None
+        return dense_stacks(self, {"head_net": self.head_net})
+
+    # -- judging and changing ----------------------------------------------------------------------------------------
+
     def probe(self, inputs: Any) -> None:
         """Observations [B, ...] by which mutations of every part judge what matters; None forgets them."""
-        x = None if inputs is None else self.preprocess(inputs)
-        super().probe(x)
+        super().probe(None if inputs is None else self.preprocess(inputs))
         self._probe_parts()
 
     @torch.no_grad()
@@ -238,14 +361,26 @@ class EvolvableNetwork(WithHiddenState, LatentWidth, AsData):
         x = self.probe_inputs
         if self.lender is None:
             self.encoder.probe(x)
-        if "head_net" in self._modules:
+        heads = self._heads()
+        if "head_net" in heads:
             features = None if x is None else self._head_inputs(self._encode(x))
             fits = features is not None and features.shape[-1] == self.head_net.num_inputs
-            self.head_net.probe(features if fits else None)
+            for head in heads.values():
+                head.probe(features if fits else None)
 
     def _head_inputs(self, features: Tensor) -> Tensor:
         """What the head sees where it is probed, from features [B, latent_dim]."""
         return features
+
+    def apply_mutation(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """As everywhere; what happens to the head happens to the value head, which chooses its own units."""
+        result = super().apply_mutation(name, *args, **kwargs)
+        applied = self.last_mutation_attr
+        if self.has_value_head and applied is not None and applied.startswith("head_net."):
+            getattr(self.value_net, applied.removeprefix("head_net."))(**result)
+            self.last_transfer |= prefixed("value_net", self.value_net.last_transfer)
+            self.last_refit = self.last_refit or self.value_net.last_refit
+        return result
 
     def after_child_mutation(self, key: str) -> None:
         """The head sees the encoder's new features."""
@@ -259,37 +394,144 @@ class EvolvableNetwork(WithHiddenState, LatentWidth, AsData):
         return name
 
     def change_activation(self, activation: str, output: bool = False) -> None:
-        """Hidden activations of encoder and head; the latent features use the hidden one too.
+        """Hidden activations of encoder and heads; the latent features use the hidden one too.
 
         With probe inputs the layers above are refitted, so that the output stays near to what it was.
         """
-        head = self._modules.get("head_net")
-        targets = head.preactivations() if isinstance(head, EvolvableMLP) else []
+        heads = [head for head in self._heads().values() if isinstance(head, EvolvableMLP)]
+        targets = [head.preactivations() for head in heads]
         if self.lender is None:  # else the lender has changed by itself
             self.encoder.change_activation(activation, output=True)
-        if isinstance(head, EvolvableMLP):
+        for head in heads:
             head.probe(None)  # its inputs have changed: it is refitted below, from its first layer on
             head.change_activation(activation, output=output)
         self.last_mutation_attr = "change_activation"
         if self.probe_inputs is not None:
             self._probe_parts()
-            if isinstance(head, EvolvableMLP):
-                head.refit_all(targets, 0)
+            for head, target in zip(heads, targets, strict=True):
+                head.refit_all(target, 0)
+
+    def can_apply(self, name: str) -> bool:
+        """Whether the limits leave room for the method."""
+        steps = {"add_latent_node": LATENT_STEPS[0], "remove_latent_node": -LATENT_STEPS[0]}
+        return self._fits(steps[name]) if name in steps else super().can_apply(name)
+
+    def own_mutations(self) -> dict[str, MutationType]:
+        """Latent methods only where the encoder can change the width of its output."""
+        names = super().own_mutations()
+        encoder = self._modules.get("encoder")
+        if not (isinstance(encoder, EvolvableModule) and encoder.resizes_outputs):
+            names = {n: k for n, k in names.items() if n not in ("add_latent_node", "remove_latent_node")}
+        return names
+
+    @mutation(MutationType.NODE)
+    def add_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
+        """Widen the latent features (by 8, 16 or 32 if not given); exact without LayerNorm."""
+        count = drawn_amount(self.rng, LATENT_STEPS, numb_new_nodes, self._fits)
+        if count == 0:
+            return Refused(numb_new_nodes=0)
+        self._latent_index = grown(self.latent_dim, count)
+        return {"numb_new_nodes": count}
+
+    @mutation(MutationType.NODE)
+    def remove_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
+        """Take out the least important latent features (8, 16 or 32 if not given) and refit the head's first layer."""
+        count = drawn_amount(self.rng, LATENT_STEPS, numb_new_nodes, lambda n: self._fits(-n))
+        if count == 0:
+            return Refused(numb_new_nodes=0)
+        if self.fresh == "random":
+            removed = list(range(self.latent_dim - count, self.latent_dim))
+        else:
+            removed = self._head().input_importance()[: self.latent_dim].argsort()[:count].tolist()
+        self._latent_index = without(self.latent_dim, removed)
+        return {"numb_new_nodes": count}
+
+    def _fits(self, change: int) -> bool:
+        new = self.latent_dim + change
+        return new < self.max_latent_dim if change > 0 else new > self.min_latent_dim
+
+    def recreate_network(self, **kwargs: Any) -> None:
+        """Make the pending change of the latent width, in the encoder and the heads."""
+        index, self._latent_index = self._latent_index, None
+        if index is None:
+            return
+        self.last_latent_index = index
+        self._carry_latent(index, lambda: self.encoder.resize_outputs(index))
+        self.last_transfer |= prefixed("encoder", self.encoder.last_transfer)
+
+    def follow_lender(self, lender: Any) -> None:
+        """Read `lender` from now on, a mutated copy of the lender so far; a changed latent width reaches the head.
+
+        Growth keeps the function: the head's weights of new features are zero. After a removal the head's first layer
+        is refitted, where there are probe inputs.
+        """
+        self.last_transfer, self.last_refit = {}, False
+        if lender.latent_dim == self.latent_dim:
+            self.borrow_encoder(lender)
+        else:
+            self._carry_latent(lender.last_latent_index, lambda: self.borrow_encoder(lender))
+
+    def _carry_latent(self, index: Index, change_encoder: Callable[[], None]) -> None:
+        """Change the latent width, in the encoder by `change_encoder` and in the heads."""
+        self._head()
+        heads, before = self._heads(), {}
+        exact = bool((index >= 0).sum() == self.latent_dim) and not self.encoder.output_layernorm
+        if self.fresh == "preserve" and not exact:
+            probed = {name: head for name, head in heads.items() if head.probe_inputs is not None}
+            before = {name: head.preactivation(0, head.probe_inputs) for name, head in probed.items()}
+        for name, head in reversed(heads.items()):  # in the order in which they draw: value, encoder, head
+            if name == "head_net":
+                change_encoder()
+            others = np.arange(self.latent_dim, head.num_inputs, dtype=np.int64)  # e.g. actions beside the features
+            head.resize_inputs(np.concatenate([index, others]))
+        self.latent_dim = len(index)
+        self.last_transfer = {}
+        for name, head in heads.items():
+            self.last_transfer |= prefixed(name, head.last_transfer)
+        self.last_refit = bool(before)
+        if self.probe_inputs is not None:
+            self._probe_parts()
+            for name, target in before.items():
+                if heads[name].probe_inputs is not None:
+                    heads[name].refit_layer(0, heads[name].probe_inputs, target)
 
     # -- as data -------------------------------------------------------------------------------------------------
 
-    def dense_stack(self) -> DenseStack | None:
-        """Encoder layers, then head layers; None if either, or a subclass's `forward`, adds anything to them."""
-        methods = ("forward", "output", "extract_features")
-        if any(getattr(type(self), m) is not getattr(EvolvableNetwork, m) for m in methods) or not is_untouched(self):
-            return None
-        encoder = self.encoder.dense_stack()
-        head = self.head_net.dense_stack() if "head_net" in self._modules else None
-        if encoder is None or head is None:
-            return None
-        parameters = encoder.parameters + head.parameters
-        ids = [id(p) for group in parameters for p in group]
-        kinds = {(p.dtype, p.device, p.requires_grad) for group in parameters for p in group}
-        if len(set(ids)) != len(ids) or set(ids) != {id(p) for p in self.parameters()} or len(kinds) != 1:
-            return None
-        return DenseStack(encoder.layers + head.layers, parameters, encoder.buffers + head.buffers)
+    def get_init_dict(self) -> dict[str, Any]:
+        """Constructor arguments of this network as it is now."""
+        configs = {"encoder_config": self.encoder.net_config}
+        if "head_net" in self._modules:
+            configs["head_config"] = self.head_net.net_config
+        arguments = super().get_init_dict()
+        return arguments | {k: v for k, v in configs.items() if k in arguments}
+
+    def spec(self) -> dict[str, Any]:
+        """Architecture as JSON-able data; `from_spec` makes a network of it (with fresh weights)."""
+        return specs.spec_of(self)
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
+        """A network with the architecture of `spec`.
+
+        Args:
+            spec: what `spec()` returned, straight or through JSON.
+            arguments: `device`, `random_seed`, and `encoder_cls` where the encoder is a class of your own.
+        """
+        network: Self = specs.made_of_spec(cls, spec, arguments)
+        return network
+
+    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
+        """As `from_spec`, with this network's own encoder class where the spec names that one, or with its lender."""
+        kind = type(self.encoder)
+        if self.lender is not None and spec.get("encoder_cls") == specs.BORROWED:
+            encoder = {**specs.stand_in(self.lender), "latent_dim": spec["latent_dim"]}
+            made = type(self).from_spec(spec, device=device, **encoder)
+            made.borrow_encoder(self.lender)
+            return made
+        own = spec.get("encoder_cls") == f"{kind.__module__}.{kind.__qualname__}"
+        return type(self).from_spec(spec, device=device, **({"encoder_cls": kind} if own else {}))
+
+    def describe(self) -> str:
+        """Short form for tables, e.g. "[64, 64] 64 [32]": encoder, latent width, head."""
+        head = [self.head_net.hidden_size] if "head_net" in self._modules else []
+        return " ".join(str(part) for part in (self.encoder.short(), self.latent_dim, *head))

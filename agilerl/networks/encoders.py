@@ -26,9 +26,9 @@ from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.modules.resnet import EvolvableResNet
 from agilerl.modules.simba import EvolvableSimBa
-from agilerl.networks.config import checked_config
 from agilerl.networks.observations import InputForm
-from agilerl.networks.spaces import channels_first, flat_size, is_image, parts_of
+from agilerl.networks.options import checked_config
+from agilerl.spaces import channels_first, flat_size, is_image, parts_of
 
 OURS: tuple[type[EvolvableModule], ...] = (
     EvolvableMLP,

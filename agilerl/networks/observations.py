@@ -13,8 +13,8 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional as F
 
-from agilerl.errors import ShapeError
-from agilerl.networks.spaces import check_supported, flat_size, is_byte_image, is_channels_last, parts_of
+from agilerl.errors import NotAvailableYetError, ShapeError
+from agilerl.spaces import check_supported, flat_size, is_byte_image, is_channels_last, parts_of
 
 FIX = "fix: pass them as the environment gives them, and build the agent from that environment's spaces."
 
@@ -209,3 +209,34 @@ def common_lead(rows: Mapping[str, Any], owner: str) -> tuple[int, ...]:
         if lead != least and not column:
             raise ShapeError(f"{owner} got parts with different leading axes: {leads}. {FIX}")
     return least
+
+
+def sample_batch(space: spaces.Space[Any], count: int, rng: np.random.Generator) -> Any:
+    """`count` made-up observations [count, ...] from `rng`: the bounded range, a standard normal where unbounded.
+
+    Bounds beyond ±10 count as unbounded: no task puts its observations uniformly over such a range. Images of bytes
+    are uniform over all values. A Dict or Tuple space gives a TensorDict (of TensorDicts) of `count` rows.
+    """
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        # Imported here because it costs a second and spaces without parts never need it.
+        from tensordict import TensorDict
+
+        return TensorDict({k: sample_batch(v, count, rng) for k, v in parts_of(space).items()}, batch_size=[count])
+    if is_byte_image(space):
+        return torch.as_tensor(rng.integers(0, 256, (count, *(space.shape or ()))).astype(space.dtype))
+    if isinstance(space, spaces.Box):
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        normal = rng.standard_normal((count, *space.shape))
+        bounded = (low >= -10) & (high <= 10)
+        with np.errstate(invalid="ignore"):
+            uniform = np.where(bounded, low, 0) + rng.random((count, *space.shape)) * np.where(bounded, high - low, 1)
+        values = np.where(bounded, uniform, np.clip(normal, low, high))
+        return torch.as_tensor(values.astype(space.dtype))
+    if isinstance(space, spaces.Discrete):
+        return torch.as_tensor(rng.integers(space.start, space.start + space.n, size=count))
+    if isinstance(space, spaces.MultiDiscrete):
+        draws = space.start + np.floor(rng.random((count, *space.shape)) * space.nvec)
+        return torch.as_tensor(draws.astype(np.int64))
+    if isinstance(space, spaces.MultiBinary):
+        return torch.as_tensor(rng.integers(0, 2, size=(count, *space.shape)))
+    raise NotAvailableYetError(f"observations of a {type(space).__name__} space cannot be drawn yet")

@@ -1,15 +1,27 @@
-"""Networks that estimate action values."""
+"""Networks that estimate action values: of every choice, as distributions of returns, and of (state, action) pairs."""
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium import spaces
+from torch import Tensor
+from torch.nn import functional as F
 
-from agilerl.modules.base import EvolvableModule
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError
+from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.morph import Index, prefixed
+from agilerl.modules.noisy import NoisyLinear
+from agilerl.modules.spec import DenseStack
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.joint_actions import JointActions
+from agilerl.networks.options import USUAL, NetworkOptions, takes_options
+from agilerl.networks.stacks import dense_stacks, overrides
 
 
 class QNetwork(EvolvableNetwork):
@@ -23,26 +35,298 @@ class QNetwork(EvolvableNetwork):
         ValueError: the action space is of another kind, or has too many combinations.
     """
 
+    @takes_options
     def __init__(
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
-        encoder_cls: type[EvolvableModule] | None = None,
-        encoder_config: Any = None,
-        head_config: Any = None,
-        min_latent_dim: int = 8,
-        max_latent_dim: int = 128,
-        latent_dim: int = 64,
-        simba: bool = False,
-        recurrent: bool = False,
-        device: str | torch.device = "cpu",
-        random_seed: int | None = None,
-        scale_observations: bool = False,
+        options: NetworkOptions = USUAL,
     ) -> None:
         choices = JointActions.of(action_space, "QNetwork")
-        super().__init__(
-            observation_space, action_space, encoder_cls, encoder_config, head_config,
-            min_latent_dim, max_latent_dim, latent_dim, simba, recurrent, device, random_seed, scale_observations,
-        )  # fmt: skip
+        super().__init__(observation_space, action_space, **vars(options))
         self.num_actions = choices.count
         self.build_head(self.num_actions)
+
+
+class RainbowQNetwork(EvolvableNetwork):
+    """Distributions of returns for every discrete action: observations [..., O] -> values [..., A].
+
+    `output` gives logits [..., A, K] over the K atoms of the support (values [..., A] without `distributional`);
+    `forward` gives the expected values. With `dueling` the head is two streams of equal shape, advantages (`head_net`)
+    and state value (`value_net`), joined by q = v + a − mean_a a per atom (Wang et al. 2016, arXiv:1511.06581, eq. 9;
+    Hessel et al. 2018, arXiv:1710.02298, section 3). Both mutate together, under the head's method names.
+
+    Args:
+        support: the atoms' returns [K], evenly spaced and rising; None: `num_atoms` of them from `v_min` to `v_max`.
+        num_atoms, v_min, v_max: the support where `support` is None.
+        dueling, distributional: see above.
+        noisy, noise_std: noisy linear layers in both streams, and their scale at the start (arXiv:1706.10295).
+
+    The other arguments are `EvolvableNetwork`'s.
+
+    Raises:
+        AlgorithmError: the action space is not Discrete. ConfigError: no valid support.
+    """
+
+    @takes_options
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        support: Any = None,
+        num_atoms: int = 51,
+        noise_std: float = 0.5,
+        options: NetworkOptions = USUAL,
+        v_min: float = 0.0,
+        v_max: float = 200.0,
+        dueling: bool = True,
+        distributional: bool = True,
+        noisy: bool = True,
+    ) -> None:
+        choices = JointActions.of(action_space, "RainbowQNetwork")
+        super().__init__(observation_space, action_space, **vars(options))
+        if support is not None:
+            num_atoms, v_min, v_max = _range_of(support)
+        self.num_atoms, self.v_min, self.v_max = check_support(num_atoms, v_min, v_max)
+        self.num_actions = choices.count
+        self.dueling, self.distributional = bool(dueling), bool(distributional)
+        self.noisy, self.noise_std = bool(noisy), float(noise_std)
+        self._head_config |= {"noisy": self.noisy, "noise_std": self.noise_std}
+        self.build_head(self.num_actions * self._width)
+        if self.dueling:
+            self.build_value_head(self._width)
+        self.reset_noise()
+
+    @property
+    def _width(self) -> int:
+        """Outputs per action."""
+        return self.num_atoms if self.distributional else 1
+
+    @property
+    def support(self) -> Tensor:
+        """The support [K], in the network's dtype."""
+        like = next(self.parameters())
+        return torch.linspace(self.v_min, self.v_max, self.num_atoms, dtype=like.dtype, device=like.device)
+
+    def get_init_dict(self) -> dict[str, Any]:
+        """Constructor arguments of this network as it is now; the support as its three numbers."""
+        return super().get_init_dict() | {"support": None}
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def _streams(self) -> dict[str, Any]:
+        names = ("encoder", "head_net", "value_net") if self.dueling else ("encoder", "head_net")
+        return {name: self._modules[name] for name in names}
+
+    def combine(  # type: ignore[override]
+        self, parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor
+    ) -> Tensor:
+        """Logits [..., A, K] (values [..., A]) from what runs the parts; obs preprocessed [..., in]."""
+        features = parts["encoder"](obs)
+        values = parts["head_net"](features)
+        values = values.view(*values.shape[:-1], self.num_actions, self._width)
+        if self.dueling:
+            values = parts["value_net"](features).unsqueeze(-2) + values - values.mean(-2, keepdim=True)
+        return values if self.distributional else values.squeeze(-1)
+
+    def output(self, obs: Any) -> Tensor:  # type: ignore[override]
+        """Logits [..., A, K] over the atoms, or values [..., A] without `distributional`."""
+        return self.combine(self._streams(), self.preprocess(obs))
+
+    def forward(self, obs: Any) -> Tensor:  # type: ignore[override]
+        """Expected values [..., A]."""
+        output = self.output(obs)
+        return (output.softmax(-1) * self.support).sum(-1) if self.distributional else output
+
+    def judged(self, obs: Any) -> Tensor:
+        """What mutations measure their effect on: the expected values [..., A], not the logits."""
+        return self.forward(obs)
+
+    def dense_parts(self) -> dict[str, DenseStack] | None:
+        """The stacks that `combine` joins; None where one is no plain stack."""
+        if overrides(self, RainbowQNetwork, "output", "combine"):
+            return None
+        return dense_stacks(self, self._streams())
+
+    def reset_noise(self) -> None:
+        """Draw the noise of all noisy layers anew."""
+        if self.noisy:
+            for name in ("head_net", "value_net"):
+                if name in self._modules:
+                    self._modules[name].reset_noise()  # type: ignore[union-attr, operator]
+
+    # -- hyperparameters that live in the network -----------------------------------------------------------------
+
+    @torch.no_grad()
+    def set_noise_std(self, noise_std: float) -> None:
+        """Scale all learned noise by new / old; growth draws its noise at the new scale."""
+        if not noise_std > 0:
+            raise ConfigError(f"noise_std must be above 0; got {noise_std!r}. fix: 0.5.")
+        factor, self.noise_std = float(noise_std) / self.noise_std, float(noise_std)
+        self._head_config["noise_std"] = self.noise_std
+        for mlp in self._mlps():
+            mlp.noise_std = self.noise_std
+            for _, layer in mlp.named_modules():
+                if isinstance(layer, NoisyLinear):
+                    layer.noise_std = self.noise_std
+                    layer.weight_sigma.mul_(factor)
+                    layer.bias_sigma.mul_(factor)
+
+    @torch.no_grad()
+    def set_num_atoms(self, num_atoms: int) -> None:
+        """Change the number of atoms of the same range.
+
+        The logits of a new atom are those of the two old atoms around it, interpolated linearly, so that the shape of
+        the distributions is kept; optimiser moments (`last_transfer`) come from the nearest old atom.
+        """
+        check_support(num_atoms, self.v_min, self.v_max)
+        old, self.num_atoms = self.num_atoms, int(num_atoms)
+        self.last_transfer, self.last_refit = {}, True
+        if not self.distributional or old == self.num_atoms:
+            return
+        place = np.linspace(0, old - 1, self.num_atoms)
+        below = np.minimum(place.astype(np.int64), old - 2)
+        share = torch.as_tensor(place - below)
+        for name, mlp in zip(("head_net", "value_net"), self._mlps(), strict=False):
+            blocks = mlp.num_outputs // old
+            start = np.repeat(np.arange(blocks, dtype=np.int64) * old, self.num_atoms)
+            lower, fraction = start + np.tile(below, blocks), share.repeat(blocks)
+            before = {n: p.detach().clone() for n, p in _output_layer(mlp).named_parameters()}
+            nearest: Index = start + np.tile(np.rint(place).astype(np.int64), blocks)
+            mlp.resize_outputs(nearest)
+            for key, parameter in _output_layer(mlp).named_parameters():
+                t = fraction.to(parameter).reshape(-1, *[1] * (parameter.dim() - 1))
+                parameter.copy_(torch.lerp(before[key][lower], before[key][lower + 1], t))
+            self.last_transfer |= prefixed(name, mlp.last_transfer)
+        self.reset_noise()
+
+    def _mlps(self) -> list[EvolvableMLP]:
+        return [self.head_net, self.value_net] if self.dueling else [self.head_net]
+
+
+def _output_layer(mlp: EvolvableMLP) -> Any:
+    return mlp.model.get_submodule("linear_output")
+
+
+def check_support(num_atoms: Any, v_min: Any, v_max: Any) -> tuple[int, float, float]:
+    """The three numbers of a support, where they make one.
+
+    Raises:
+        ConfigError: fewer than two atoms, or an empty range.
+    """
+    if isinstance(num_atoms, bool) or int(num_atoms) != num_atoms or num_atoms < 2:
+        raise ConfigError(f"num_atoms must be an integer of at least 2; got {num_atoms!r}. fix: 51.")
+    if not v_min < v_max or not np.isfinite([v_min, v_max]).all():
+        raise ConfigError(
+            f"v_min must lie below v_max, both finite; got {v_min!r} and {v_max!r}. "
+            "fix: the smallest and the largest discounted return; as mutable ranges, two that do not overlap."
+        )
+    return int(num_atoms), float(v_min), float(v_max)
+
+
+def _range_of(support: Any) -> tuple[int, float, float]:
+    atoms = np.asarray(support.detach().cpu() if isinstance(support, Tensor) else support, np.float64).ravel()
+    if len(atoms) < 2 or not np.allclose(np.diff(atoms), (atoms[-1] - atoms[0]) / (len(atoms) - 1), rtol=1e-3):
+        raise ConfigError("support must be evenly spaced. fix: torch.linspace(v_min, v_max, num_atoms).")
+    return len(atoms), float(atoms[0]), float(atoms[-1])
+
+
+class ContinuousQNetwork(EvolvableNetwork):
+    """Q(s, a): observations [..., O] and actions [..., A] -> values [..., 1].
+
+    The encoder sees the observation, the head its features and the action. Discrete actions are taken too, as
+    integers [...] (one-hot encoded) or as A weights [..., A].
+
+    LayerNorm in the encoder is turned off with a warning: normalised features beside raw actions are known to make
+    value estimates unstable. Arguments as `EvolvableNetwork`.
+
+    Raises:
+        AlgorithmError: actions that are neither Box nor Discrete.
+    """
+
+    @takes_options
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        options: NetworkOptions = USUAL,
+    ) -> None:
+        if not isinstance(action_space, spaces.Box | spaces.Discrete):
+            raise AlgorithmError(f"ContinuousQNetwork takes Box or Discrete actions; got {action_space}.")
+        changed = dataclasses.replace(options, encoder_config=_without_layer_norm(options.encoder_config))
+        super().__init__(observation_space, action_space, **vars(changed))
+        self.num_actions = self.num_beside = int(spaces.flatdim(action_space))
+        self.build_head(1)
+
+    def _head_inputs(self, features: Tensor) -> Tensor:
+        """Features beside uniform actions, which a refit can tell apart; a network with its own encoder is not probed.
+
+        Actions of the policy would do worse: they follow from the features, and a refit would mix their weights.
+        """
+        if self.lender is None:
+            return features
+        low, high = getattr(self.lender, "raw_bounds", (-1.0, 1.0))
+        generator = torch.Generator().manual_seed(self.random_seed % 2**63)
+        numbers = torch.rand(len(features), self.num_actions, generator=generator)
+        return torch.cat((features, (low + (high - low) * numbers).to(features)), -1)
+
+    def prepare_action(self, action: Any) -> Tensor:
+        """Actions (numpy or torch) as head input [..., A] in the network's dtype."""
+        like = next(self.parameters())
+        x = torch.as_tensor(np.asarray(action) if not isinstance(action, Tensor) else action, device=like.device)
+        if isinstance(self.action_space, spaces.Discrete) and not x.is_floating_point():
+            x = F.one_hot(x.long() - int(self.action_space.start), self.num_actions)
+        elif isinstance(self.action_space, spaces.Box) and len(self.action_space.shape) != 1:
+            lead = x.shape[: x.dim() - len(self.action_space.shape)]
+            x = x if x.shape[-1:] == (self.num_actions,) else x.reshape(*lead, self.num_actions)
+        if x.shape[-1:] != (self.num_actions,):
+            raise ShapeError(
+                f"ContinuousQNetwork got actions of shape {tuple(x.shape)}; its space is {self.action_space}. "
+                f"fix: [..., {self.num_actions}], one row per observation."
+            )
+        x = x.to(like.dtype)
+        return x.unsqueeze(0) if x.dim() == 1 else x
+
+    @staticmethod
+    def combine(parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor, action: Tensor) -> Tensor:
+        """Values [..., 1] from what runs the encoder and the head; obs preprocessed [..., in], action [..., A]."""
+        return parts["head_net"](torch.cat((parts["encoder"](obs), action), -1))
+
+    def output(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
+        """Values [..., 1]; the actions may be of any form that `prepare_action` takes."""
+        if self.lender is not None:
+            return self.from_features(self.extract_features(obs), action)
+        parts = {"encoder": self.encoder, "head_net": self.head_net}
+        return self.combine(parts, self.preprocess(obs), self.prepare_action(action))
+
+    def from_features(self, features: Tensor, action: Any) -> Tensor:  # type: ignore[override]
+        """As `output`, from the features [..., latent_dim] of its observations."""
+        value: Tensor = self.head_net(torch.cat((features, self.prepare_action(action)), -1))
+        return value
+
+    def forward(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
+        """As `output`."""
+        return self.output(obs, action)
+
+    def dense_parts(self) -> dict[str, DenseStack] | None:
+        """The stacks that `combine` joins; None where one is no plain stack."""
+        if self.lender is not None:
+            return self.head_alone()
+        if overrides(self, ContinuousQNetwork, "output"):
+            return None
+        return dense_stacks(self, {"encoder": self.encoder, "head_net": self.head_net})
+
+
+def _without_layer_norm(config: Any) -> Any:
+    """The encoder configuration with LayerNorm off."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        config = {k: v for k, v in dataclasses.asdict(config).items() if v is not None}
+    if not isinstance(config, Mapping) or not (config.get("layer_norm") or config.get("output_layernorm")):
+        return config
+    warnings.warn(
+        "Layer normalization is not supported for the encoder of DDPG networks and is turned off in the critic "
+        "(TD3 and SAC too). fix: layer_norm=False.",
+        AgileRLWarning,
+        stacklevel=5,
+    )
+    return {**config, "layer_norm": False, "output_layernorm": False}

@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
-from agilerl.modules.base import EvolvableModule
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.spec import DenseStack
 from agilerl.networks.actors import StochasticActor
-from agilerl.networks.parts import dense_stacks, overrides
-from agilerl.networks.recurrence import FEATURES, OUTPUT, module_parts, recurrent_parts
-from agilerl.networks.two_heads import TwoHeads
+from agilerl.networks.stacks import FEATURES, OUTPUT, Run, dense_stacks, module_parts, overrides, recurrent_parts
 
-Run = Callable[[Tensor], Tensor]
 HEADS = ("head_net", "value_net")
 
 
-class SharedActorCritic(TwoHeads, StochasticActor):
+class SharedActorCritic(StochasticActor):
     """π(·|s) and V(s): `output` is the policy's raw output with the value as a last column, [..., raw_size + 1].
 
     Gradients of both losses add up in the encoder; its mutations are those of policy and value alike. `forward`
     samples from the policy, as of `StochasticActor`, whose arguments it takes.
     """
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        encoder_cls: type[EvolvableModule] | None = None,
-        encoder_config: Any = None,
-        head_config: Any = None,
-        min_latent_dim: int = 8,
-        max_latent_dim: int = 128,
-        latent_dim: int = 64,
-        simba: bool = False,
-        recurrent: bool = False,
-        device: str | torch.device = "cpu",
-        random_seed: int | None = None,
-        scale_observations: bool = False,
-        squash_output: bool = False,
-        log_std_init: float = 0.0,
-    ) -> None:
-        super().__init__(
-            observation_space, action_space, encoder_cls, encoder_config, head_config, min_latent_dim, max_latent_dim,
-            latent_dim, simba, recurrent, device, random_seed, scale_observations, squash_output, log_std_init,
-        )  # fmt: skip
+    def build_head(self, num_outputs: int) -> None:
+        """Make both heads."""
+        super().build_head(num_outputs)
         self.build_value_head(1)
 
     def combine(self, parts: Mapping[str, Run], *inputs: Any) -> Any:

@@ -14,30 +14,19 @@ from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule, is_untouched
 from agilerl.modules.spec import DenseLayer, DenseStack
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.options import USUAL, NetworkOptions, takes_options
 
 
 class ValueNetwork(EvolvableNetwork):
     """V(s): observations [..., O] -> values [..., 1]. Arguments as `EvolvableNetwork`."""
 
+    @takes_options
     def __init__(
         self,
         observation_space: spaces.Space[Any],
-        encoder_cls: type[EvolvableModule] | None = None,
-        encoder_config: Any = None,
-        head_config: Any = None,
-        min_latent_dim: int = 8,
-        max_latent_dim: int = 128,
-        latent_dim: int = 64,
-        simba: bool = False,
-        recurrent: bool = False,
-        device: str | torch.device = "cpu",
-        random_seed: int | None = None,
-        scale_observations: bool = False,
+        options: NetworkOptions = USUAL,
     ) -> None:
-        super().__init__(
-            observation_space, None, encoder_cls, encoder_config, head_config,
-            min_latent_dim, max_latent_dim, latent_dim, simba, recurrent, device, random_seed, scale_observations,
-        )  # fmt: skip
+        super().__init__(observation_space, None, **vars(options))
         self.build_head(1)
 
 

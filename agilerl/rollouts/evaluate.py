@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from agilerl.envs import trees
+from agilerl import tree as trees
 from agilerl.envs.protocol import Lanes
-from agilerl.envs.spaces import mask_width
-from agilerl.envs.spaces import swap_channels as channels_first
 from agilerl.envs.step import VectorLanes, action_mask, as_lanes
 from agilerl.errors import ConfigError, ShapeError
+from agilerl.spaces import mask_width
+from agilerl.spaces import swap_channels as channels_first
 
 
 class Actor(Protocol):

@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from agilerl.envs.protocol import Lanes
-from agilerl.envs.spaces import mask_width
 from agilerl.envs.step import VectorLanes, action_mask, as_lanes
+from agilerl.spaces import mask_width
 
 Collected = tuple[list[float], Any, np.ndarray, np.ndarray, dict[str, Any]]
 

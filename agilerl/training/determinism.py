@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
-from agilerl.envs import trees
-from agilerl.envs.spaces import mask_width
+from agilerl import tree as trees
 from agilerl.envs.step import Lanes, action_mask
 from agilerl.rng import Purpose, seeds, stream
+from agilerl.spaces import mask_width
 
 VECTOR_STEPS = 100
 LARGEST_SHARE = 0.01  # of the run's environment steps, for both copies together

@@ -6,15 +6,15 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from agilerl.engine.learner import Learner, choose_learner
 from agilerl.envs.pool import EnvPoolLanes
 from agilerl.envs.step import Lanes, VectorLanes, as_lanes
 from agilerl.envs.swapped import ChannelsFirstLanes
 from agilerl.errors import ConfigError
-from agilerl.learners.fused import Learner, choose_learner
-from agilerl.training.episodes import CARRIED_NOTE
-from agilerl.training.options import LoopOptions
+from agilerl.sources.episodes import CARRIED_NOTE
+from agilerl.sources.options import LoopOptions
+from agilerl.sources.source import Source
 from agilerl.training.population import has_update
-from agilerl.training.source import Source
 
 
 class Equipment:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.engine.learner import Learner, SequentialLearner
 from agilerl.envs.step import Lanes, StepBatch, as_lanes
 from agilerl.envs.swapped import ChannelsFirstLanes
-from agilerl.learners.fused import Learner, SequentialLearner
 from agilerl.rng import Purpose, seeds
 from agilerl.rollouts.evaluate import evaluate
-from agilerl.training.options import LoopOptions
+from agilerl.sources.options import LoopOptions
 
 # Blocks of `Purpose.EVALUATION` seeds within one generation, so that no two uses share an episode.
 _FITNESS, _RESCORE = 0, 1

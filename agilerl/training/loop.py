@@ -11,22 +11,23 @@ import numpy as np
 
 from agilerl.errors import AgileRLWarning
 from agilerl.memory import naming_shortage, return_freed_memory
+from agilerl.runs.protocol import Store
+from agilerl.sources.episodes import Episodes
+from agilerl.sources.options import LoopOptions
+from agilerl.sources.source import MemberTally, Segment, Source
 from agilerl.telemetry.fanout import Sinks
 from agilerl.telemetry.record import Birth, Sink
 from agilerl.threads import fixed_threads
 from agilerl.training.best import BestAgent, ranked
 from agilerl.training.determinism import Probe, probe_determinism, warning_of
-from agilerl.training.episodes import Episodes
 from agilerl.training.equipment import Equipment
 from agilerl.training.evaluation import Evaluator
-from agilerl.training.options import LoopOptions
+from agilerl.training.evolution import Evolution, two_fittest
 from agilerl.training.population import evaluation_mode, save_population
 from agilerl.training.quarantine import FaultReport, Quarantine
 from agilerl.training.records import generation_record, member_records, run_plan
 from agilerl.training.result import EvolveResult
-from agilerl.training.selecting import Evolution, two_fittest
-from agilerl.training.source import MemberTally, Segment, Source
-from agilerl.training.store import Store
+from agilerl.training.state import SavableLoop
 
 
 class TrainingLoop:
@@ -84,7 +85,7 @@ class TrainingLoop:
 
     def run(self) -> EvolveResult:
         """Train until the target is reached or a member has used its budget."""
-        is_resumed = self.store is not None and self.store.restore(self)
+        is_resumed = self.store is not None and self.store.restore(SavableLoop(self))
         founders = [] if is_resumed else [Birth(a.index, None, 0, "founder") for a in self.population]
         if is_resumed:
             anew = ", with new episodes" if self.options.carry_envs else ""
@@ -297,4 +298,4 @@ class TrainingLoop:
             self.saved_steps = steps
         if self.store is not None:
             self._count_time()
-            self.store.save(self)
+            self.store.save(SavableLoop(self))

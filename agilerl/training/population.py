@@ -10,8 +10,8 @@ from typing import Any
 
 from agilerl.algorithms.core.single_agent import RLAlgorithm
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.engine.learner import unfusable
 from agilerl.errors import AgileRLWarning, AlgorithmError
-from agilerl.learners.fused import unfusable
 
 
 def check_population(population: Sequence[Any], algo: str | None, memory: Any) -> None:

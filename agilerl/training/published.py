@@ -12,17 +12,16 @@ from typing import Any
 import gymnasium as gym
 
 from agilerl.algorithms.core.base import EvolvableAlgorithm
-from agilerl.envs.spaces import observation_space_channels_to_first
 from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError, ShapeError, warn_once
-from agilerl.networks.spaces import differ
 from agilerl.rng import resolve_seed
+from agilerl.runs.store import store_in
+from agilerl.sources.options import LoopOptions
+from agilerl.sources.source import Source
+from agilerl.spaces import differ, observation_space_channels_to_first
 from agilerl.telemetry.progress import TqdmSink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
 from agilerl.training.loop import TrainingLoop
-from agilerl.training.options import LoopOptions
-from agilerl.training.run_store import store_in
-from agilerl.training.source import Source
 
 
 @dataclass(frozen=True)

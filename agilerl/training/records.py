@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from agilerl.sources.source import MemberTally
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
-from agilerl.training.source import MemberTally
 
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop

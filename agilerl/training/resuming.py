@@ -14,11 +14,11 @@ from typing import Any
 from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest, apply_overrides, dump_yaml, manifest_from
 from agilerl.errors import ConfigError, RunError
+from agilerl.runs.checkpoints import set_aside
+from agilerl.runs.directory import RunDirectory
+from agilerl.runs.store import RunStore
 from agilerl.telemetry import Sink
-from agilerl.telemetry.run_dir import RunDirectory
-from agilerl.training.checkpoint_files import set_aside
-from agilerl.training.run_store import RunStore
-from agilerl.training.runs import Run, Setup, carry_out, resolve_device
+from agilerl.training.launch import Run, Setup, carry_out, resolve_device
 
 
 def resume_training(

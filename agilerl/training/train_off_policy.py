@@ -8,9 +8,9 @@ from typing import Any
 
 from agilerl.components.replay_buffer import MultiStepReplayBuffer
 from agilerl.errors import ConfigError
+from agilerl.sources.off_policy import OffPolicySource
+from agilerl.sources.options import OffPolicyOptions
 from agilerl.telemetry.record import Sink
-from agilerl.training.off_policy import OffPolicySource
-from agilerl.training.options import OffPolicyOptions
 from agilerl.training.population import check_population, warn_of_discounts
 from agilerl.training.published import Request, outputs
 

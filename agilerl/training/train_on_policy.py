@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agilerl.errors import AlgorithmError
+from agilerl.sources.on_policy import OnPolicySource
+from agilerl.sources.options import LoopOptions
 from agilerl.telemetry.record import Sink
-from agilerl.training.on_policy import OnPolicySource
-from agilerl.training.options import LoopOptions
 from agilerl.training.population import set_lanes
 from agilerl.training.published import Request, outputs
 

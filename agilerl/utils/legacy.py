@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -9,68 +10,16 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from agilerl.algorithms import available, find_algorithm
 from agilerl.errors import AgileRLWarning, ConfigError, nearest, warn_once
 
-# INIT_HP key -> constructor argument of the algorithms. None: read elsewhere or meaningless here, and harmless.
-HYPERPARAMETERS: dict[str, str | None] = {
-    "BATCH_SIZE": "batch_size",
-    "LR": "lr",
-    "LEARNING_RATE": "lr",
-    "GAMMA": "gamma",
-    "LEARN_STEP": "learn_step",
-    "TAU": "tau",
-    "DOUBLE": "double",
-    "LR_ACTOR": "lr_actor",
-    "LR_CRITIC": "lr_critic",
-    "POLICY_FREQ": "policy_freq",
-    "O_U_NOISE": "O_U_noise",
-    "EXPL_NOISE": "expl_noise",
-    "MEAN_NOISE": "mean_noise",
-    "THETA": "theta",
-    "DT": "dt",
-    "SHARE_ENCODERS": "share_encoders",
-    "BETA": "beta",
-    "PRIOR_EPS": "prior_eps",
-    "NUM_ATOMS": "num_atoms",
-    "V_MIN": "v_min",
-    "V_MAX": "v_max",
-    "NOISE_STD": "noise_std",
-    "N_STEP": "n_step",
-    "GAE_LAMBDA": "gae_lambda",
-    "ACTION_STD_INIT": "action_std_init",
-    "CLIP_COEF": "clip_coef",
-    "ENT_COEF": "ent_coef",
-    "VF_COEF": "vf_coef",
-    "MAX_GRAD_NORM": "max_grad_norm",
-    "TARGET_KL": "target_kl",
-    "UPDATE_EPOCHS": "update_epochs",
-    "RECURRENT": "recurrent",
-    "USE_ROLLOUT_BUFFER": "use_rollout_buffer",
-    "BPTT_SEQUENCE_TYPE": "bptt_sequence_type",
-    "MAX_SEQ_LEN": "max_seq_len",
-    "PER": None,
-    "POP_SIZE": None,
-    "POPULATION_SIZE": None,
-    "CHANNELS_LAST": None,
-    "ALGO": None,
-    "ENV_NAME": None,
-    "NUM_ENVS": None,
-    "MEMORY_SIZE": None,
-    "MAX_STEPS": None,
-    "EVO_STEPS": None,
-    "EVAL_STEPS": None,
-    "EVAL_LOOP": None,
-    "LEARNING_DELAY": None,
-    "TARGET_SCORE": None,
-    "EPS_START": None,
-    "EPS_END": None,
-    "EPS_DECAY": None,
-    "TOURN_SIZE": None,
-    "ELITISM": None,
-    "MAX_ACTION": None,
-    "MIN_ACTION": None,
-    "WANDB": None,
-}
+# Keys of INIT_HP that are read elsewhere or mean nothing here, and harm nothing.
+OF_THE_RUN = frozenset({
+    "ALGO", "CHANNELS_LAST", "ELITISM", "ENV_NAME", "EPS_DECAY", "EPS_END", "EPS_START", "EVAL_LOOP", "EVAL_STEPS",
+    "EVO_STEPS", "LEARNING_DELAY", "MAX_ACTION", "MAX_STEPS", "MEMORY_SIZE", "MIN_ACTION", "NUM_ENVS", "PER",
+    "POPULATION_SIZE", "POP_SIZE", "TARGET_SCORE", "TOURN_SIZE", "WANDB",
+})  # fmt: skip
+OTHER_NAMES = {"LEARNING_RATE": "LR"}
 
 
 def _deprecated(what: str, instead: str) -> None:
@@ -85,21 +34,28 @@ def _deprecated(what: str, instead: str) -> None:
 
 def constructor_arguments(init_hp: Mapping[str, Any] | None, accepted: set[str]) -> dict[str, Any]:
     """INIT_HP (upper or lower case) as constructor arguments; an unknown key warns with the nearest known one."""
+    by_key = {name.upper(): name for name in accepted}
     arguments: dict[str, Any] = {}
     for key, value in (init_hp or {}).items():
-        upper = key.upper()
-        if upper in HYPERPARAMETERS:
-            name = HYPERPARAMETERS[upper]
-            if name in accepted:
-                arguments[name] = value
+        upper = OTHER_NAMES.get(key.upper(), key.upper())
+        if upper in OF_THE_RUN:
             continue
-        if key.lower() in accepted:
-            arguments[key.lower()] = value
+        if upper in by_key:
+            arguments[by_key[upper]] = value
             continue
-        close = nearest(upper, HYPERPARAMETERS, limit=1)
+        known = {*OF_THE_RUN, *OTHER_NAMES, *by_key, *_of_any_algorithm()}
+        if upper in known:
+            continue  # of another algorithm: one INIT_HP serves several
+        close = nearest(upper, known, limit=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         warnings.warn(f"INIT_HP key {key!r} is not known and changes nothing.{hint}", AgileRLWarning, stacklevel=3)
     return arguments
+
+
+def _of_any_algorithm() -> set[str]:
+    """The keys that some algorithm's constructor takes."""
+    each = (inspect.signature(find_algorithm(name).__init__).parameters for name in available())
+    return {argument.upper() for parameters in each for argument in parameters}
 
 
 def spaces_from_dimensions(

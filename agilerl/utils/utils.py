@@ -14,14 +14,13 @@ from torch import Tensor
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.core.base import check_device
 from agilerl.algorithms.core.registry import HyperparameterConfig
-from agilerl.config.algorithms import ACTIONS
-from agilerl.envs.spaces import observation_space_channels_to_first
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 from agilerl.hostile import malformed
 from agilerl.networks.limits import check_sizes
 from agilerl.rng import resolve_seed
 from agilerl.rollouts.off_policy import calculate_vectorized_scores
+from agilerl.spaces import observation_space_channels_to_first
 from agilerl.training.population import save_population
 from agilerl.utils.legacy import constructor_arguments, network_arguments, spaces_from_dimensions
 
@@ -105,7 +104,7 @@ def create_population(
                 "create_population needs observation_space and action_space. "
                 "fix: env.single_observation_space, env.single_action_space."
             )
-        is_discrete = "Discrete" in ACTIONS.get(cls.__name__, ("Discrete",))
+        is_discrete = not cls.action_spaces or "Discrete" in cls.action_spaces
         observation_space, action_space = spaces_from_dimensions(state_dim, action_dim, one_hot, is_discrete, INIT_HP)
     accepted = set(inspect.signature(cls.__init__).parameters)
     # Published defaults of this function that are not those of the classes.

@@ -11,7 +11,7 @@ HEAVY = ("torch", "wandb", "pandas", "scipy", "jax", "gymnasium", "tensordict", 
 CASES = {
     "import agilerl": HEAVY,
     "import agilerl.cli": HEAVY,
-    "import agilerl.config; agilerl.config.preset_for('CartPole-v1')": HEAVY,
+    "import agilerl.config, agilerl.algorithms": HEAVY,
     "import agilerl; agilerl.train": ("wandb", "pandas", "scipy", "jax", "tensorboard", "matplotlib"),
 }
 

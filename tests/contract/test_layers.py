@@ -13,37 +13,40 @@ PACKAGE = ROOT / "agilerl"
 # Lower number = further down. Packages of equal number must not import each other, except within themselves.
 LAYERS = {
     "errors": 0,
-    "memory": 1,
     "standalone": 0,
+    "memory": 1,
     "hostile": 1,
+    "ranges": 1,
     "redaction": 1,
     "rng": 1,
-    "tree": 1,
+    "spaces": 1,
     "threads": 1,
+    "tree": 1,
     "typing": 1,
     "checkpoint": 2,
+    "envs": 2,
     "losses": 2,
     "modules": 2,
-    "config": 2,
-    "envs": 2,
-    "protocols": 3,
-    "networks": 3,
-    "storage": 3,
     "components": 3,
+    "networks": 3,
+    "protocols": 3,
     "telemetry": 3,
+    "engine": 4,
     "hpo": 4,
     "rollouts": 4,
     "algorithms": 5,
-    "learners": 6,
-    "training": 7,
-    "distributed": 8,
-    "export": 8,
-    "report": 8,
-    "utils": 8,
-    "vector": 8,
-    "wrappers": 8,
-    "api": 9,
-    "cli": 10,
+    "config": 6,
+    "sources": 6,
+    "runs": 7,
+    "training": 8,
+    "distributed": 9,
+    "export": 9,
+    "report": 9,
+    "utils": 9,
+    "vector": 9,
+    "wrappers": 9,
+    "api": 10,
+    "cli": 11,
 }
 # `agilerl/__init__.py` is the lazy facade over all of them and is checked by tests/contract/test_import.py.
 EXEMPT = {"__init__", "__main__", "_version"}
@@ -67,10 +70,19 @@ def imported_layers(path: Path) -> list[tuple[int, str]]:
                 names = [f"agilerl.{alias.name}" for alias in node.names]
             else:
                 names = [node.module or ""]
+        elif _is_import_module(node):
+            names = [node.args[0].value]
         else:
             continue
         found += [(node.lineno, name.split(".")[1]) for name in names if name.startswith("agilerl.")]
     return found
+
+
+def _is_import_module(node: ast.AST) -> bool:
+    """`import_module("...")` of a name that is written out."""
+    if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Constant):
+        return False
+    return "import_module" in (getattr(node.func, "attr", ""), getattr(node.func, "id", ""))
 
 
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if layer_of(p) not in EXEMPT)

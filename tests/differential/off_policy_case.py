@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.algorithms.core.update import TransitionBatch
-from agilerl.learners.fused import FusedLearner, SequentialLearner
+from agilerl.engine.learner import FusedLearner, SequentialLearner
+from agilerl.engine.protocol import TransitionBatch
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float64)
 BOX = gym.spaces.Box(np.array([-1.0, 0.0]), np.array([2.0, 5.0]), dtype=np.float64)

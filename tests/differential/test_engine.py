@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms.core.update import TransitionBatch
 from agilerl.algorithms.dqn import DQN
-from agilerl.learners.fused import FusedLearner, SequentialLearner
+from agilerl.engine.learner import FusedLearner, SequentialLearner
+from agilerl.engine.protocol import TransitionBatch
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float64)
 ACTIONS = gym.spaces.Discrete(3)

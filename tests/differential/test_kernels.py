@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from agilerl.engine.rows.kernels import LayerViews, mlp_backward, mlp_forward
 from agilerl.modules.activations import ACTIVATIONS
-from agilerl.storage.kernels import LayerViews, mlp_backward, mlp_forward
 
 
 def torch_layers(sizes: list[int], activation: str | None, norm: bool, seed: int) -> nn.Sequential:

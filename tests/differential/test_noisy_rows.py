@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.engine.rows.cohort import MemberBinding, NetworkBinding, OptimizerBinding
+from agilerl.engine.rows.optim import rule_of
+from agilerl.engine.rows.rows_engine import RowsEngine
 from agilerl.modules.noisy import layer_noise, noise_size, noisy_layers
 from agilerl.networks.q_networks import QNetwork
-from agilerl.storage.cohort import MemberBinding, NetworkBinding, OptimizerBinding
-from agilerl.storage.optim import rule_of
-from agilerl.storage.rows_engine import RowsEngine
 
 OBS, ACTIONS = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2)
 

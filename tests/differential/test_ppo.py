@@ -12,10 +12,10 @@ from torch import nn
 from torch.distributions import Bernoulli, Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
 from agilerl.algorithms.ppo import PPO
-from agilerl.algorithms.ppo_learning import learn_rollout, make_rollout
-from agilerl.components.rollout_batch import plan_epoch
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.learners.fused import FusedLearner, SequentialLearner
+from agilerl.engine.learner import FusedLearner, SequentialLearner
+from agilerl.engine.rollout_batch import plan_epoch
+from agilerl.engine.rollout_learning import learn_rollout, make_rollout
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float64)
 SPACES = {

@@ -13,8 +13,8 @@ from off_policy_case import CHOICE, OBS, SIZES, assert_all_paths_agree, batches,
 from torch import Tensor, nn
 
 from agilerl.algorithms import RainbowDQN
-from agilerl.algorithms.core.update import TransitionBatch
-from agilerl.learners.fused import choose_learner
+from agilerl.engine.learner import choose_learner
+from agilerl.engine.protocol import TransitionBatch
 from agilerl.modules.noisy import layer_noise, noise_size, set_noise
 
 

@@ -12,9 +12,9 @@ from torch import nn
 from torch.distributions import Categorical
 
 from agilerl.algorithms.ppo import PPO
-from agilerl.algorithms.ppo_learning import SequenceRollout, learn_rollout, make_rollout
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.learners.fused import FusedLearner, Memory, SequentialLearner
+from agilerl.engine.learner import FusedLearner, Memory, SequentialLearner
+from agilerl.engine.rollout_learning import SequenceRollout, learn_rollout, make_rollout
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)
 MEMBERS, STEPS, LANES, ROLLOUTS = 3, 10, 4, 6

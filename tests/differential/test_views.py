@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
-from agilerl.algorithms.core.update import TransitionBatch
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.engine.learner import FusedLearner, SequentialLearner
+from agilerl.engine.protocol import TransitionBatch
 from agilerl.errors import RunError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.learners.fused import FusedLearner, SequentialLearner
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 

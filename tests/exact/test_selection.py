@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agilerl.hpo import TournamentSelection
-from agilerl.hpo.selection import rank, tournament
+from agilerl.hpo.tournament import rank, tournament
 
 NAN = float("nan")
 INF = float("inf")

@@ -11,7 +11,7 @@ from pathlib import Path
 from faulty_runs import run_in
 
 import agilerl
-from agilerl.training.checkpoint_files import generations
+from agilerl.runs.checkpoints import generations
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -19,9 +19,9 @@ import torch
 import agilerl
 from agilerl.checkpoint import decode_tree, digest_tree
 from agilerl.errors import AgileRLWarning
+from agilerl.runs.checkpoints import Saved, generations, read_checkpoint
+from agilerl.runs.replay_log import Chunk, ReplayLog
 from agilerl.telemetry.fanout import BaseSink
-from agilerl.training.checkpoint_files import Saved, generations, read_checkpoint
-from agilerl.training.replay_log import Chunk, ReplayLog
 
 SMALL: dict[str, Any] = {
     "env": "CartPole-v1", "population": 3, "steps": 960, "seed": 3, "evo_steps": 160, "learn_step": 4, "num_envs": 4,
@@ -162,7 +162,7 @@ sys.path.insert(0, {here!r})
 from pathlib import Path
 import agilerl, faulty_runs
 case, out, path = faulty_runs.{table}[{name!r}], Path({out!r}), {path!r}
-import agilerl.training.evolve
+import agilerl.training.build
 print("ready", flush=True)
 if path is None:
     agilerl.train(**faulty_runs.arguments(case), out=out)

@@ -18,18 +18,18 @@ from agilerl.algorithms import DQN, PPO
 from agilerl.cli import app
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.engine.learner import SequentialLearner
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLWarning, ConfigError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.learners.fused import SequentialLearner
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.rollouts.on_policy import collect_rollouts
-from agilerl.training.episodes import CARRIED_NOTE, Running, lanes_of
+from agilerl.sources.episodes import CARRIED_NOTE, Running, lanes_of
+from agilerl.sources.off_policy import OffPolicySource
+from agilerl.sources.on_policy import OnPolicySource
+from agilerl.sources.options import LoopOptions, OffPolicyOptions
 from agilerl.training.loop import TrainingLoop
-from agilerl.training.off_policy import OffPolicySource
-from agilerl.training.on_policy import OnPolicySource
-from agilerl.training.options import LoopOptions, OffPolicyOptions
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
 

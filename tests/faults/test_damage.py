@@ -11,7 +11,7 @@ import pytest
 from faulty_runs import CASES, digest, newest, resume, train, train_part
 
 from agilerl.errors import RunError
-from agilerl.training.checkpoint_files import generations
+from agilerl.runs.checkpoints import generations
 
 KINDS = ("flip", "truncate", "delete", "zero")
 # The one with most kinds of files is in the fast suite, all of them in the slow one.

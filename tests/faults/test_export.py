@@ -20,8 +20,8 @@ from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
 from agilerl.cli import app
 from agilerl.errors import NotAvailableYetError, RunError
 from agilerl.export import export_onnx, greedy_actions, plain_policy, sample_observations
+from agilerl.runs.directory import RunDirectory
 from agilerl.standalone.policy import PolicyError, load
-from agilerl.telemetry.run_dir import RunDirectory
 from agilerl.utils.utils import agent_from_policy
 from agilerl.wrappers.agent import RSNorm
 

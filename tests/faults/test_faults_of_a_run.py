@@ -20,10 +20,10 @@ from faulty_runs import CASES, child, digest, fork, newest, resume, run_in, trai
 
 import agilerl
 from agilerl.errors import AgileRLWarning, RunError
+from agilerl.runs.checkpoints import generations
+from agilerl.runs.lock import RunLock
+from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.telemetry.fanout import BaseSink
-from agilerl.training.checkpoint_files import generations
-from agilerl.training.run_lock import RunLock
-from agilerl.training.signals import Stopped, StopSignals
 
 QUICK = ("--population", "2", "--set", "evo_steps=200", "--set", "eval_episodes=4", "--set", "target_score=null")
 two_cases = pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_the_last_checkpoints_and_the_best_ones_stay_and_segments_that_none_need
 
 
 def test_the_store_is_not_for_agents_that_cannot_be_saved() -> None:
-    from agilerl.training.loop_state import check_savable
+    from agilerl.training.state import check_savable
 
     class Stranger:
         index = 7

@@ -29,8 +29,8 @@ from agilerl.cli import app
 from agilerl.config import load_manifest
 from agilerl.errors import AgileRLError, EnvError
 from agilerl.redaction import Secret, redact, without_secrets
+from agilerl.runs.directory import RunDirectory
 from agilerl.standalone.policy import PolicyError, load
-from agilerl.telemetry.run_dir import RunDirectory
 from agilerl.telemetry.trackers import WandbSink
 
 OBS, ACTIONS = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)

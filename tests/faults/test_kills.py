@@ -14,8 +14,8 @@ import pytest
 from faulty_runs import CASES, LUNAR_LANDER, OTHERS, child, digest, fork, kill_self, resume, run_in, train, train_part
 
 import agilerl.checkpoint
+from agilerl.runs.store import RunStore
 from agilerl.training import checkpoint_files, replay_log
-from agilerl.training.run_store import RunStore
 
 every_case = pytest.mark.parametrize("name", CASES)
 EVERY = {**CASES, **OTHERS}

@@ -13,24 +13,25 @@ import pytest
 import torch
 
 from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN
-from agilerl.algorithms.core.update import TransitionBatch
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
     PrioritizedMultiStepReplayBuffer,
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
+from agilerl.engine.learner import FusedLearner
+from agilerl.engine.protocol import TransitionBatch
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, ReplayError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.learners.fused import FusedLearner
+from agilerl.sources.off_policy import OffPolicySource
+from agilerl.sources.options import OffPolicyOptions
+from agilerl.sources.watch import is_sound, sound_rows
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.telemetry.record import GenerationRecord
 from agilerl.training.loop import TrainingLoop
-from agilerl.training.off_policy import OffPolicySource
-from agilerl.training.options import OffPolicyOptions
-from agilerl.training.quarantine import DivergedError, is_sound, sound_rows
+from agilerl.training.quarantine import DivergedError
 
 OBS = gymnasium.spaces.Box(-np.inf, np.inf, (5,), np.float32)
 BOX, CHOICE = gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(3)

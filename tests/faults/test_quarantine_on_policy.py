@@ -12,10 +12,10 @@ import torch
 
 from agilerl.algorithms import PPO
 from agilerl.envs.vector import make_vect_envs
+from agilerl.sources.on_policy import OnPolicySource
+from agilerl.sources.options import LoopOptions
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.training.loop import TrainingLoop
-from agilerl.training.on_policy import OnPolicySource
-from agilerl.training.options import LoopOptions
 
 OBS = gym.spaces.Box(-10, 10, (3,), np.float32)
 ACTIONS: dict[str, gym.Space[Any]] = {

@@ -23,7 +23,7 @@ from agilerl.modules.cnn import EvolvableCNN
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.networks.spaces import sample_batch
+from agilerl.networks.observations import sample_batch
 from agilerl.tree import leaves
 from agilerl.utils.utils import create_population
 

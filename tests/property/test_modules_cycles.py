@@ -20,7 +20,7 @@ from agilerl.modules import (
     EvolvableSimBa,
 )
 from agilerl.networks import QNetwork
-from agilerl.networks.spaces import sample_batch
+from agilerl.networks.observations import sample_batch
 
 FAST, SLOW, CHAIN = 300, 5_000, 25  # mutations in all; of one module, one after another
 PARTS = spaces.Dict(

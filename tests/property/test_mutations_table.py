@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from agilerl.hpo.architecture import ArchitectureOptions, attempt
-from agilerl.hpo.engine import Probe, output_of, relative_change
+from agilerl.hpo.effects import Probe, output_of, relative_change
 from agilerl.networks import QNetwork
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "mutations.md"

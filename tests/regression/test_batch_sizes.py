@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN
-from agilerl.algorithms.core.update import TransitionBatch
 from agilerl.components.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer
-from agilerl.learners.fused import FusedLearner
+from agilerl.engine.learner import FusedLearner
+from agilerl.engine.protocol import TransitionBatch
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn, optim
 
 from agilerl.algorithms import DQN
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
-from agilerl.learners.fused import FusedLearner
+from agilerl.engine.learner import FusedLearner
 from agilerl.modules.morph import Transfer
 
 NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}

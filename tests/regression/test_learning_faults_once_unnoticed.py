@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import agilerl
-from agilerl.algorithms import ALGORITHMS, DQN, PPO, SAC, RainbowDQN
+from agilerl.algorithms import DQN, PPO, SAC, RainbowDQN, dqn
 from agilerl.components.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
@@ -83,7 +83,7 @@ def test_replay_gets_rewards_as_they_are_to_be_learned_from_and_fitness_as_they_
         return write(self, obs, action, reward, *rest, **named)
 
     monkeypatch.setattr(ReplayBuffer, "write", spy)
-    monkeypatch.setitem(ALGORITHMS, "DQN", cls)
+    monkeypatch.setattr(dqn, "DQN", cls)
     run = agilerl.train(
         Wages, "DQN", population=2, steps=16, evo_steps=16, num_envs=2, eval_episodes=2, batch_size=4,
         learning_delay=8, device="cpu", out=None, verbose=False, **asked,

@@ -13,10 +13,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agilerl.algorithms.ppo import PPO
 from agilerl.algorithms.ppo_experiences import buffer_from_experiences
-from agilerl.algorithms.ppo_learning import make_rollout
 from agilerl.algorithms.ppo_solo import SoloLearner
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.components.sequences import cut_points
+from agilerl.engine.rollout_learning import make_rollout
+from agilerl.engine.sequences import cut_points
 from agilerl.rollouts.on_policy import collect_rollouts
 from agilerl.utils.utils import make_vect_envs
 

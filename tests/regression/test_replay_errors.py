@@ -11,8 +11,8 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agilerl.algorithms import DQN, RainbowDQN
-from agilerl.algorithms.core.update import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 from agilerl.wrappers.agent import RSNorm

@@ -10,16 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms import ALGORITHMS, DDPG, DQN, PPO, SAC, TD3, RainbowDQN, RLAlgorithm, find_algorithm
+from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN, RLAlgorithm, available, find_algorithm, register
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.config import Manifest, algorithms
-from agilerl.config.algorithms import DQN_KEYS, register_algorithm
+from agilerl.config import Manifest
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.export import greedy_actions
 from agilerl.modules.base import DummyEvolvable
 from agilerl.modules.evolvable import EvolvableModule
 from agilerl.rollouts.on_policy import collect_rollouts
-from agilerl.training.evolve import make_population
+from agilerl.training.build import make_population
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import make_vect_envs
@@ -224,13 +223,13 @@ def test_agents_with_modules_of_the_users_own_train_and_are_evaluated(kind: str)
 # --- seeds
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", [name for name in available() if name.isupper() or name == "RainbowDQN"])
 def test_agents_made_one_by_one_without_a_seed_differ(algo: str) -> None:
     space: gym.Space[Any] = gym.spaces.Discrete(3) if algo in ("DQN", "RainbowDQN") else NARROW
     more = {"v_min": -1.0, "v_max": 1.0} if algo == "RainbowDQN" else {}
 
     def made(index: int, **options: Any) -> RLAlgorithm:
-        return ALGORITHMS[algo](OBS, space, index=index, net_config=NET, **more, **options)
+        return find_algorithm(algo)(OBS, space, index=index, net_config=NET, **more, **options)
 
     def weights(agent: RLAlgorithm) -> Tensor:
         return torch.cat([p.detach().flatten() for p in agent.policy_module().parameters()])
@@ -255,14 +254,10 @@ class Mine(DQN):
     """A DQN under another name."""
 
 
-def test_a_registered_algorithm_is_found_by_its_name_and_makes_a_population(monkeypatch: pytest.MonkeyPatch) -> None:
-    for table in (algorithms.ALGORITHMS, algorithms.CLASSES):  # as they are, again, at the end
-        monkeypatch.setitem(table, "Mine", None)
-        del table["Mine"]
-    register_algorithm("Mine", DQN_KEYS)
-    with pytest.raises(AlgorithmError, match=r"'Mine' was registered without its class. fix: register_algorithm"):
+def test_a_registered_algorithm_is_found_by_its_name_and_makes_a_population() -> None:
+    with pytest.raises(AlgorithmError, match="unknown algorithm 'mine'"):
         find_algorithm("mine")
-    register_algorithm("Mine", DQN_KEYS, Mine)
+    assert register(Mine) is Mine
     assert find_algorithm("mine") is Mine
     manifest = Manifest.model_validate(
         {"algorithm": {"name": "mine", "lr": 0.5}, "environment": {"name": "CartPole-v1"}}
@@ -279,6 +274,9 @@ def test_a_subclass_on_wrong_actions_says_what_it_needs(cls: Any) -> None:
         cls(OBS, gym.spaces.MultiBinary(3), net_config=NET)
 
 
-def test_a_name_that_is_not_in_the_table_is_answered_by_what_it_needs() -> None:
-    error = algorithms.wrong_actions("Mine", NARROW, ("Discrete",))
-    assert str(error).startswith("Mine needs Discrete actions; got Box(")
+@pytest.mark.parametrize(
+    ("cls", "message"), [(type("TD3", (TD3,), {}), "a name of the package's own"), (int, "RLAlgorithm")]
+)
+def test_what_cannot_be_registered_is_refused(cls: Any, message: str) -> None:
+    with pytest.raises(AlgorithmError, match=message):
+        register(cls)

@@ -12,9 +12,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from agilerl.engine.rows.rows_engine import dense_parts
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, ShapeError
 from agilerl.hpo.architecture import ArchitectureOptions, attempt
-from agilerl.hpo.engine import Probe, follow, output_of
+from agilerl.hpo.effects import Probe, follow, output_of
 from agilerl.modules.configs import MlpNetConfig
 from agilerl.networks import (
     ContinuousQNetwork,
@@ -24,7 +25,6 @@ from agilerl.networks import (
     Temperature,
     ValueNetwork,
 )
-from agilerl.storage.rows_engine import dense_parts
 
 OBS = spaces.Box(-1, 1, (4,))
 BOX = spaces.Box(np.array([-1.0, 0.0, 3.0], np.float32), np.array([1.0, 10.0, 4.0], np.float32))

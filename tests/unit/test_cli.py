@@ -75,10 +75,10 @@ def fake_run_manifest(manifest: Any, env: Any = None, *, seed: int, device: str,
 
 @pytest.fixture(autouse=True)
 def loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    evolve, utils = ModuleType("agilerl.training.evolve"), ModuleType("agilerl.utils.utils")
+    evolve, utils = ModuleType("agilerl.training.build"), ModuleType("agilerl.utils.utils")
     evolve.run_manifest = fake_run_manifest  # type: ignore[attr-defined]
     utils.agent_from_policy = lambda spec, state, device: FakeAgent(state["weight"].item())  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "agilerl.training.evolve", evolve)
+    monkeypatch.setitem(sys.modules, "agilerl.training.build", evolve)
     monkeypatch.setitem(sys.modules, "agilerl.utils.utils", utils)
     monkeypatch.setattr(fake_run_manifest, "outcome", "max_steps", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -247,7 +247,7 @@ def test_evaluate_prints_a_table_or_json(cli: Cli) -> None:
 
 
 def test_lists(cli: Cli) -> None:
-    assert "DQN           lr, batch_size" in cli("list", "algos").stdout
+    assert "DQN           batch_size, lr" in cli("list", "algos").stdout
     assert "CartPole-v1   preset" in cli("list", "envs").stdout
     assert "4 members x 50k env steps   target 475" in cli("list", "presets").stdout
     assert cli("--version").stdout.strip() == f"agilerl {agilerl.__version__}"

@@ -13,10 +13,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agilerl.algorithms import canonical_name
 from agilerl.config import (
     apply_overrides,
     apply_sets,
-    canonical_algorithm,
     dump_yaml,
     load_manifest,
     manifest_from,
@@ -50,7 +50,7 @@ def test_an_older_version_takes_the_newest_preset_and_an_unknown_id_the_default(
 
 @pytest.mark.parametrize("name", ["dqn", "DQN", " D-q_n "])
 def test_algorithm_names_ignore_case_and_separators(name: str) -> None:
-    assert canonical_algorithm(name) == "DQN"
+    assert canonical_name(name) == "DQN"
     assert manifest_from({"algorithm": {"name": name}}).algorithm.name == "DQN"
 
 
@@ -199,7 +199,7 @@ def test_continuous_actions_choose_the_algorithm_where_nothing_else_does() -> No
 
 
 def test_a_manifest_describes_the_encoder_of_other_than_vectors() -> None:
-    from agilerl.training.evolve import net_config
+    from agilerl.training.build import net_config
 
     images, vectors = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), gym.spaces.Box(-1, 1, (3,))
     plain = manifest_from({"network": {}})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import agilerl.errors
-from agilerl.envs.cartpole import CartPoleLanes
+from agilerl.envs.classic import CartPoleLanes
 from agilerl.envs.step import SyncLanes, VectorLanes, action_mask, as_lanes
 from agilerl.envs.vector import make_vect_envs, resolve_id
 from agilerl.errors import EnvError, ShapeError

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from torch import nn
 
 from agilerl.hpo import HyperparameterConfig, Mutations, RLParameter
-from agilerl.hpo.engine import output_of, relative_change
+from agilerl.hpo.effects import output_of, relative_change
 from agilerl.hpo.mutation import MutationError
 from agilerl.hpo.parameter_noise import mutable_weights
 from agilerl.modules import DummyEvolvable

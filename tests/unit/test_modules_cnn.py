@@ -16,7 +16,7 @@ from agilerl.modules import CnnNetConfig, EvolvableCNN
 from agilerl.modules.convolution import ConvGeometry, centred
 from agilerl.modules.morph import RIDGES, best_ridge, refit
 from agilerl.networks import QNetwork
-from agilerl.networks.spaces import is_channels_last
+from agilerl.spaces import is_channels_last
 
 TWO = spaces.Discrete(2)
 SHAPES = {"Conv1d": (3, 30), "Conv2d": (3, 14, 11), "Conv3d": (2, 11, 12, 11)}

@@ -22,7 +22,8 @@ from agilerl.modules import (
     MultiInputNetConfig,
 )
 from agilerl.networks import QNetwork
-from agilerl.networks.spaces import sample_batch, space_from_json, space_to_json
+from agilerl.networks.observations import sample_batch
+from agilerl.spaces import space_from_json, space_to_json
 
 TWO = spaces.Discrete(2)
 IMAGE = spaces.Box(0, 255, (10, 9, 3), dtype=np.uint8)

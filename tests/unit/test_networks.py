@@ -12,7 +12,8 @@ from gymnasium import spaces
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.modules import EvolvableModule, MlpNetConfig
 from agilerl.networks import EvolvableNetwork, QNetwork
-from agilerl.networks.spaces import sample_batch, space_from_json, space_to_json
+from agilerl.networks.observations import sample_batch
+from agilerl.spaces import space_from_json, space_to_json
 
 BOX = spaces.Box(-np.inf, np.inf, (4,))
 TWO = spaces.Discrete(2)

@@ -16,12 +16,12 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.config import apply_sets, preset_for
 from agilerl.envs.step import StepBatch, SyncLanes, VectorLanes
 from agilerl.errors import AgileRLWarning, ConfigError
-from agilerl.training.collect import Generation
+from agilerl.sources.collect import Generation
+from agilerl.sources.off_policy import OffPolicySource
+from agilerl.sources.on_policy import OnPolicyGeneration
+from agilerl.sources.options import LoopOptions, OffPolicyOptions
+from agilerl.sources.rewards import RewardScale
 from agilerl.training.loop import TrainingLoop
-from agilerl.training.off_policy import OffPolicySource
-from agilerl.training.on_policy import OnPolicyGeneration
-from agilerl.training.options import LoopOptions, OffPolicyOptions
-from agilerl.training.rewards import RewardScale
 from agilerl.utils.utils import make_vect_envs
 
 SMALL: dict[str, Any] = {

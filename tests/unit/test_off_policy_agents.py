@@ -15,10 +15,10 @@ from torch import Tensor
 from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN, find_algorithm
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.engine.learner import choose_learner
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.learners.fused import choose_learner
 from agilerl.modules.noisy import noise_size
 from agilerl.networks import ContinuousQNetwork, DeterministicActor, RainbowQNetwork
 from agilerl.training.train_off_policy import train_off_policy

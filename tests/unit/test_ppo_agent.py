@@ -13,9 +13,9 @@ import torch
 
 import agilerl.errors
 from agilerl.algorithms import PPO
+from agilerl.engine.learner import FusedLearner, choose_learner
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError
 from agilerl.hpo.mutation import Mutations
-from agilerl.learners.fused import FusedLearner, choose_learner
 from agilerl.networks.shared import SharedActorCritic
 from agilerl.rollouts.on_policy import collect_rollouts, collect_rollouts_recurrent
 from agilerl.training.train_on_policy import train_on_policy
@@ -110,7 +110,7 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
 
 
 def test_actions_that_no_policy_can_take_are_refused() -> None:
-    with pytest.raises(AlgorithmError, match="PPO: actions must be Box, Discrete"):
+    with pytest.raises(AlgorithmError, match="PPO needs Box, Discrete, MultiBinary or MultiDiscrete actions; got Text"):
         agent(gym.spaces.Text(3))
 
 

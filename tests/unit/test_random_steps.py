@@ -11,9 +11,9 @@ import pytest
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import ConfigError
+from agilerl.sources.off_policy import OffPolicySource
+from agilerl.sources.options import OffPolicyOptions
 from agilerl.training.loop import TrainingLoop
-from agilerl.training.off_policy import OffPolicySource
-from agilerl.training.options import OffPolicyOptions
 from agilerl.utils.utils import make_vect_envs
 
 NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}

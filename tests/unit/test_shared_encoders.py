@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from agilerl.algorithms import DDPG, SAC, TD3
 from agilerl.checkpoint import load_tree, save_tree
+from agilerl.engine.learner import FusedLearner, SequentialLearner, choose_learner
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RegistryError
-from agilerl.hpo.engine import output_of, relative_change
+from agilerl.hpo.effects import output_of, relative_change
 from agilerl.hpo.mutation import Mutations
-from agilerl.learners.fused import FusedLearner, SequentialLearner, choose_learner
 from agilerl.modules.dummy import DummyEvolvable
 from agilerl.networks import ContinuousQNetwork, DeterministicActor, QNetwork
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.networks.spaces import sample_batch
+from agilerl.networks.observations import sample_batch
 from agilerl.utils.utils import create_population
 
 OBS = gym.spaces.Box(-1, 1, (3,), np.float32)

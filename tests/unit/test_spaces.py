@@ -15,9 +15,9 @@ from gymnasium import spaces
 
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedMultiStepReplayBuffer, ReplayBuffer
+from agilerl.engine.learner import SequentialLearner
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.learners.fused import SequentialLearner
 from agilerl.modules.configs import MlpNetConfig
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.telemetry.record import RunPlan

@@ -11,8 +11,8 @@ import torch
 
 from agilerl.config import preset_for
 from agilerl.errors import RunError
+from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry import Birth, RunPlan
-from agilerl.telemetry.run_dir import RunDirectory
 
 
 def _create(out: str) -> str:

@@ -16,12 +16,12 @@ from agilerl.algorithms import DQN, TD3
 from agilerl.errors import ConfigError
 from agilerl.hpo import architecture
 from agilerl.hpo.architecture import ArchitectureOptions, bounded
-from agilerl.hpo.engine import Probe
+from agilerl.hpo.effects import Probe
 from agilerl.hpo.mutation import Mutations
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.dummy import DummyEvolvable
+from agilerl.networks.observations import sample_batch
 from agilerl.networks.q_networks import QNetwork
-from agilerl.networks.spaces import sample_batch
 
 VECTOR, CHOICE, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), spaces.Box(-1, 1, (2,), np.float32)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch import nn
 
 from agilerl.algorithms.core.playing import Playing
-from agilerl.algorithms.core.solo import SoloRows
+from agilerl.engine.rows.cohort import MemberBinding, NetworkBinding, OptimizerBinding
+from agilerl.engine.rows.optim import rule_of
+from agilerl.engine.rows.rows_engine import column_name, dense_parts
+from agilerl.engine.solo import SoloRows
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.storage.cohort import MemberBinding, NetworkBinding, OptimizerBinding
-from agilerl.storage.optim import rule_of
-from agilerl.storage.rows_engine import column_name, dense_parts
 
 
 class InRows(Playing):
@@ -66,7 +66,7 @@ class InRows(Playing):
         """This agent's own row, bound anew where its networks have changed; None where it does not stack."""
         rows: SoloRows | None = self.__dict__.get("_cohort")
         self.follow_optimizers()
-        if rows is None or not rows.is_current(self):
-            rows = SoloRows(self) if self.binding() is not None else None
+        if rows is None or not rows.is_current(self):  # type: ignore[arg-type]
+            rows = SoloRows(self) if self.binding() is not None else None  # type: ignore[arg-type]
             object.__setattr__(self, "_cohort", rows)
         return rows

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
-from agilerl.networks.spaces import flat_size, is_channels_last, parts_of
+from agilerl.spaces import flat_size, is_channels_last, parts_of
 
 FIX = "fix: store what the environment gives, and build the agent from that environment's spaces."
 

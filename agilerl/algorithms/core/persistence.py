@@ -23,7 +23,7 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.modules.copying import copy_value
 from agilerl.networks.limits import check_sizes
 
-_PRIVATE = ("_constructor_arguments", "_cohort")  # never copied, compared or saved
+_PRIVATE = ("_cohort",)  # never copied, compared or saved
 
 
 class Persistent(Registered):
@@ -58,7 +58,6 @@ class Persistent(Registered):
             twin.__dict__[name] = (
                 _clone_optimizer(value, twin) if isinstance(value, OptimizerWrapper) else copy_value(value, memo)
             )
-        twin.__dict__["_constructor_arguments"] = dict(self._constructor_arguments)
         twin.link_encoders()
         if index is not None:
             twin.index = index

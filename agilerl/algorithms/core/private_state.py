@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.core.registration import Registered
 from agilerl.algorithms.core.registry import MutationRegistry
-from agilerl.hpo.engine import MutationRecord
+from agilerl.hpo.effects import MutationRecord
 from agilerl.modules.base import EvolvableModule
-from agilerl.modules.mutations import MutationType
+from agilerl.modules.evolvable import MutationType
 from agilerl.rng import restored_generator
 
-_ELSEWHERE = ("_constructor_arguments", "_cohort", "accelerator")  # rebuilt, or not the agent's
+_ELSEWHERE = ("_cohort", "accelerator")  # rebuilt, or not the agent's
 _FIXED = (nn.Module, OptimizerWrapper, MutationRegistry, gym.Space, torch.device, torch.dtype)  # made by the script
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import numbers
 from typing import Any, Self
 
@@ -17,6 +16,7 @@ from agilerl.algorithms.core.registry import (
     NetworkGroup,
     OptimizerConfig,
 )
+from agilerl.algorithms.declared import check_arguments
 from agilerl.errors import RegistryError
 from agilerl.modules.base import EvolvableModule
 
@@ -29,14 +29,11 @@ class Registered:
     an encoder must have one of the same architecture (KeyError), and gives it up.
     """
 
-    _constructor_arguments: dict[str, Any]
     registry: MutationRegistry
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
-        bound = inspect.signature(cls.__init__).bind_partial(self, *args, **kwargs)
-        arguments = dict(list(bound.arguments.items())[1:])
-        object.__setattr__(self, "_constructor_arguments", arguments)
+        check_arguments(cls, args, kwargs)
         object.__setattr__(self, "registry", MutationRegistry(HyperparameterConfig()))
         return self
 

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.algorithms import wrong_actions
 from agilerl.algorithms.core.experience_fields import experience_fields
 from agilerl.algorithms.core.observations import check_observation_space, module_inputs
 from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.core.transitions import LearnsFromTransitions
-from agilerl.algorithms.core.update import raw_output
+from agilerl.algorithms.declared import TRANSITIONS, Experience
+from agilerl.engine.protocol import raw_output
 from agilerl.errors import AlgorithmError, NotAvailableYetError, RunError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.joint_actions import JointActions
-from agilerl.networks.spaces import space_from_json, space_to_json
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
 from agilerl.rollouts.off_policy import uniform_actions
+from agilerl.spaces import space_from_json, space_to_json
 from agilerl.threads import one_thread
 
 __all__ = ["RLAlgorithm", "experience_fields"]
@@ -42,7 +44,10 @@ class RLAlgorithm(LearnsFromTransitions):
 
     policy_class: type[EvolvableNetwork]
     normalize_images: bool
-    is_on_policy = False  # learns from its own rollouts alone
+    action_spaces: tuple[str, ...] = ()
+    """Kinds of action space that it takes, by class name."""
+    experience: ClassVar[Experience] = TRANSITIONS
+    """What it learns from."""
 
     @property
     def is_recurrent(self) -> bool:
@@ -70,6 +75,9 @@ class RLAlgorithm(LearnsFromTransitions):
                     f"fix: pass env.single_{what} (or env.{what})."
                 )
         check_observation_space(self.algo, observation_space)
+        kinds = {kind.__name__ for kind in type(action_space).__mro__}
+        if self.action_spaces and not kinds & set(self.action_spaces):
+            raise wrong_actions(self.algo, self.action_spaces, action_space)
         self.observation_space = observation_space
         self.action_space = action_space
         self.seed = _own_seed(seed, index)

@@ -15,7 +15,7 @@ from agilerl import tree
 from agilerl.algorithms.core.experience_fields import experience_fields
 from agilerl.algorithms.core.in_rows import InRows
 from agilerl.algorithms.core.observations import as_tensor, check_discrete_actions, column, sampled_observations
-from agilerl.algorithms.core.update import ModuleEngine, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.protocol import ModuleEngine, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import ShapeError
 
 MASKS = ("next_mask", "obs_mask")
@@ -40,6 +40,8 @@ class LearnsFromTransitions(InRows):
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """One update of every member in `engine`; of this agent only the options above may be read."""
         raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch) or learn(experiences)")
+
+    update.is_missing = True  # type: ignore[attr-defined]  # how the engine tells an algorithm with `learn` alone
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Random numbers that updates need, name -> [updates, K, ...]; `shape` is (updates, B). None by default.
@@ -114,10 +116,10 @@ class LearnsFromTransitions(InRows):
         rows = None if plain else self.solo_rows()
         if rows is None:
             self.follow_optimizers()
-            return self.update(ModuleEngine(self), batch)
+            return self.update(ModuleEngine(self), batch)  # type: ignore[arg-type]
         prepare = self.policy_network().preprocess
         prepared = replace(batch, obs=prepare(batch.obs), next_obs=prepare(batch.next_obs))
-        result = self.update(rows.refresh(self), prepared.map(lambda x: x.unsqueeze(0)))
+        result = self.update(rows.refresh(self), prepared.map(lambda x: x.unsqueeze(0)))  # type: ignore[arg-type]
         rows.stepped()
         return result.map(lambda x: x[0])
 

@@ -1,0 +1,189 @@
+"""What an algorithm declares of its constructor's arguments: range, default of manifests, and why it differs.
+
+An argument is declared where it stands, in the constructor's signature:
+
+    lr: Annotated[Positive, hp(1e-3, "small networks of few steps want larger ones")] = 1e-4
+
+says its name, its range (a type of `agilerl.ranges`), the published default (1e-4), the default of manifests (1e-3)
+and the reason for the difference. Configuration, command line, `INIT_HP`, error messages and lists follow from it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+
+from agilerl.errors import AlgorithmError
+
+_PUBLISHED: Any = object()
+
+
+@dataclass(frozen=True)
+class Experience:
+    """What an algorithm learns from.
+
+    Attributes:
+        name: of the source that collects it (`agilerl.sources`). says: how messages describe it.
+        ignores: keys of manifests that mean nothing to it, dotted, or whole sections.
+    """
+
+    name: str
+    says: str
+    ignores: tuple[str, ...] = ()
+
+
+TRANSITIONS = Experience("transitions", "learns from replay")
+ROLLOUTS = Experience(
+    "rollouts",
+    "learns from its own rollouts",
+    (
+        "training.learning_delay",
+        "training.random_steps",
+        "training.eps_start",
+        "training.eps_end",
+        "training.eps_decay",
+        "training.explore_hold",
+        "training.explore_least",
+        "replay_buffer",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What `hp` says of an argument; `values` where the range is not the argument's own type."""
+
+    manifest: Any
+    because: str
+    values: Any
+
+
+def hp(manifest: Any = _PUBLISHED, because: str = "", *, values: Any = None) -> Declared:
+    """Mark an argument of an algorithm's constructor as a hyperparameter that manifests may name.
+
+    Args:
+        manifest: its default in manifests; the published one where it is left out.
+        because: why it differs from the published one; needed where it does.
+        values: its range in manifests, where the argument's own type says more (arrays, enums) than YAML can.
+    """
+    if (manifest is not _PUBLISHED) != bool(because):
+        raise TypeError("hp(manifest, because): a default of manifests and the reason for it go together.")
+    return Declared(manifest, because, values)
+
+
+@dataclass(frozen=True)
+class Hyperparameter:
+    """One declared argument.
+
+    Attributes:
+        values: annotated type with its range. published, manifest: the two defaults. because: why they differ.
+    """
+
+    name: str
+    values: Any
+    published: Any
+    manifest: Any
+    because: str
+
+
+@lru_cache(maxsize=64)
+def _arguments(cls: Any) -> tuple[inspect.Signature, dict[str, tuple[Any, Any, Declared | None]]]:
+    """The constructor's signature, and argument -> (type with its range, published default, mark), where it has a
+    range or a mark."""
+    constructor: Any = cls.__init__
+    hints, signature = get_type_hints(constructor, include_extras=True), inspect.signature(constructor)
+    found = {}
+    for name, parameter in signature.parameters.items():
+        hint = hints.get(name)
+        mark = next((m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Declared)), None)
+        values = hint if mark is None else _without_mark(hint) if mark.values is None else mark.values
+        if mark is not None or get_origin(_plain(values)[0]) is Annotated:
+            found[name] = values, parameter.default, mark
+    return signature, found
+
+
+def hyperparameters(cls: type) -> Mapping[str, Hyperparameter]:
+    """What an algorithm declares, by name, in the order of its constructor; of a subclass without one its parent's."""
+    found = {}
+    key: Any = cls
+    for name, (values, published, mark) in _arguments(key)[1].items():
+        if mark is not None:
+            manifest = published if mark.manifest is _PUBLISHED else mark.manifest
+            found[name] = Hyperparameter(name, values, published, manifest, mark.because)
+    return types.MappingProxyType(found)
+
+
+def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise for arguments of a constructor, as they were given, that lie outside of their ranges.
+
+    Raises:
+        AlgorithmError: says the range, the value and a fix.
+        TypeError: arguments that the constructor does not take.
+    """
+    key: Any = cls
+    signature, ranges = _arguments(key)
+    given = signature.bind_partial(None, *args, **kwargs).arguments
+    for name, (values, published, _) in ranges.items():
+        if name in given:
+            _check(cls.__name__, name, given[name], values, published)
+
+
+def _check(algo: str, name: str, value: Any, values: Any, usual: Any) -> None:
+    kind, optional = _plain(values)
+    if optional and value is None:
+        return
+    base, bounds = (get_args(kind)[0], _bounds(kind)) if get_origin(kind) is Annotated else (kind, [])
+    if base not in (int, float):
+        return
+    numbers = np.asarray(value)
+    sound = numbers.dtype.kind in "iuf" and not isinstance(value, bool)
+    whole = sound and (base is float or numbers.dtype.kind in "iu")
+    if whole and np.isfinite(numbers).all() and all(_holds(bound, numbers) for bound in bounds):
+        return
+    raise AlgorithmError(f"{algo}: {name} must be {_words(base, bounds)}; got {value!r}. fix: {name}={usual!r}.")
+
+
+def _bounds(kind: Any) -> list[Any]:
+    """The bounds of an annotated type; `Field(...)` carries its own list."""
+    parts = (part for item in kind.__metadata__ for part in getattr(item, "metadata", [item]))
+    return [part for part in parts if isinstance(part, Ge | Gt | Le)]
+
+
+def _holds(bound: Any, value: np.ndarray) -> bool:
+    if isinstance(bound, Ge):
+        return bool((value >= bound.ge).all())
+    return bool((value > bound.gt).all() if isinstance(bound, Gt) else (value <= bound.le).all())
+
+
+def _words(base: type, bounds: list[Any]) -> str:
+    low = next((b.ge if isinstance(b, Ge) else b.gt for b in bounds if not isinstance(b, Le)), None)
+    open_low = any(isinstance(b, Gt) for b in bounds)
+    high = next((b.le for b in bounds if isinstance(b, Le)), None)
+    noun = "an integer of " if base is int else ""
+    if low is None:
+        return "an integer" if base is int else "a finite number"
+    if high is not None:
+        return f"in {'(' if open_low else '['}{low}, {high}]"
+    return f"above {low}" if open_low else f"{noun}at least {low}"
+
+
+def _plain(values: Any) -> tuple[Any, bool]:
+    """(the type, whether None may stand in its place) of `T | None`."""
+    if get_origin(values) in (Union, types.UnionType):
+        rest = [part for part in get_args(values) if part is not type(None)]
+        return rest[0], len(rest) < len(get_args(values))
+    return values, False
+
+
+def _without_mark(hint: Any) -> Any:
+    """An annotated type without the mark; the plain type where nothing else annotates it."""
+    base, *rest = get_args(hint)
+    kept = tuple(item for item in rest if not isinstance(item, Declared))
+    return Annotated[(base, *kept)] if kept else base

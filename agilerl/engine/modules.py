@@ -1,0 +1,180 @@
+"""The reference engine: an update with one agent's own modules and optimisers, plain `torch.nn` and `torch.optim`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from agilerl.modules.noisy import set_noise
+from agilerl.networks.base import EvolvableNetwork
+from agilerl.tree import map_leaves
+
+if TYPE_CHECKING:
+    from agilerl.engine.protocol import Trainable
+
+Network = Callable[..., Tensor]
+
+
+class ModuleEngine:
+    """An `UpdateEngine` over one agent's own modules: plain `torch.nn` and `torch.optim`."""
+
+    def __init__(self, agent: Trainable) -> None:
+        self._agent = agent
+        first = next(iter(agent.policy_module().parameters()))
+        self._rates = agent.update_hyperparameters()
+        self.hp: Mapping[str, Tensor] = {
+            name: torch.tensor(value, dtype=first.dtype, device=first.device) for name, value in self._rates.items()
+        }
+        self._features: dict[tuple[int, int], tuple[Any, Tensor]] = {}
+        self._lenders = set(agent.registry.lenders.values())
+        self._targets = {
+            str(g.eval_network): str(g.shared_networks[0]) for g in agent.registry.groups if g.shared_networks
+        }
+
+    def _module(self, name: str) -> nn.Module:
+        module: nn.Module = getattr(self._agent, name)
+        return module
+
+    def _raw(self, name: str) -> Network:
+        """What runs: the raw output of a network, or a module of the user's own."""
+        return self._reading(self._module(name))
+
+    def _reading(self, module: nn.Module) -> Network:
+        """As `raw_output`; features that several networks read are computed once, until their encoder moves."""
+        if not (isinstance(module, EvolvableNetwork) and module.lender is not None and module.takes_features):
+            return raw_output(module)
+        reader: Any = module
+
+        def run(obs: Any, *rest: Any) -> Tensor:
+            key = (id(reader.lender), id(obs))
+            if key not in self._features:
+                self._features[key] = (obs, reader.lent_features(obs))  # holds `obs`, whose id stays its own
+            output: Tensor = reader.from_features(self._features[key][1], *rest)
+            return output
+
+        return run
+
+    def network(self, name: str) -> Network:
+        return self._raw(name)
+
+    def through(self, name: str) -> Network:
+        module, raw = self._module(name), self._raw(name)
+
+        def run(*inputs: Any) -> Tensor:
+            trained = [p for p in module.parameters() if p.requires_grad]
+            for parameter in trained:
+                parameter.requires_grad_(False)
+            try:
+                return raw(*inputs)
+            finally:
+                for parameter in trained:
+                    parameter.requires_grad_(True)
+
+        return run
+
+    def frozen(self, name: str) -> Network:
+        return torch.no_grad()(self._raw(name))
+
+    def target(self, name: str) -> Network:
+        return torch.no_grad()(self._raw(self._targets[name]))
+
+    def frozen_and_target(self, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
+        value, target = self.frozen(name), self.target(name)
+        return lambda *inputs: (value(*inputs), target(*inputs))
+
+    def networks(self, names: tuple[str, ...]) -> Network:
+        each = [self.network(name) for name in names]
+        return lambda *inputs: torch.stack([run(*inputs) for run in each])
+
+    def targets(self, names: tuple[str, ...]) -> Network:
+        each = [self.target(name) for name in names]
+        return lambda *inputs: torch.stack([run(*inputs) for run in each])
+
+    def forward(self, name: str, x: Any) -> tuple[Tensor, Tensor]:
+        output = self._raw(name)(x)  # its graph is the pass
+        return output.detach(), output
+
+    def descend(self, optimizer: str, ran: Tensor, grad: Tensor, max_norm: Tensor | None = None) -> None:
+        getattr(self._agent, optimizer).zero_grad()
+        ran.backward(grad)  # type: ignore[no-untyped-call]
+        self._move(optimizer, max_norm)
+
+    def descend_all(
+        self,
+        optimizer: str,
+        outputs: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        max_norm: Tensor | None = None,
+        live: Sequence[bool] | None = None,
+    ) -> None:
+        if live is not None and not live[0]:
+            return
+        getattr(self._agent, optimizer).zero_grad()
+        torch.autograd.backward(list(outputs), list(grads))
+        self._move(optimizer, max_norm)
+
+    def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:
+        names = (optimizer,) if isinstance(optimizer, str) else optimizer
+        for name in names:
+            getattr(self._agent, name).zero_grad()
+        loss.sum().backward()  # type: ignore[no-untyped-call]
+        for name in names:
+            self._move(name, max_norm)
+
+    def _move(self, optimizer: str, max_norm: Tensor | None) -> None:
+        wrapper: Any = getattr(self._agent, optimizer)
+        if self._lenders & set(wrapper.network_names or ()):
+            self._features.clear()
+        if max_norm is not None:
+            for module in wrapper.networks:
+                torch.nn.utils.clip_grad_norm_(module.parameters(), float(max_norm))
+        rate, usual = self._rates.get(wrapper.lr_name, wrapper.lr), wrapper.lr
+        if rate == usual:
+            wrapper.step()
+            return
+        wrapper.set_lr(rate)  # a schedule: this step only
+        try:
+            wrapper.step()
+        finally:
+            wrapper.set_lr(usual)
+
+    def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
+        for one in (name,) if isinstance(name, str) else name:
+            soft_update(self._module(one), self._module(self._targets[one]), tau)
+            if self._targets[one] in self._lenders:
+                self._features.clear()
+
+    def set_noise(self, name: str, values: Tensor, target_values: Tensor | None = None) -> None:
+        set_noise(self._module(name), values)
+        if target_values is not None:
+            set_noise(self._module(self._targets[name]), target_values)
+
+
+def raw_output(module: nn.Module) -> Network:
+    """What engines run of a network: its `output`; the module itself, with its hooks, where that is the same.
+
+    A module of the user's own is run on tensors, whatever the observations are.
+    """
+    run: Network = getattr(module, "output", module)
+    if isinstance(module, EvolvableNetwork):
+        return module if type(module).forward is EvolvableNetwork.forward else run
+    like = next(module.parameters(), None)
+    if like is None:
+        return run
+    return lambda obs, *rest: run(map_leaves(lambda x: as_input(x, like), obs), *rest)
+
+
+def as_input(x: Any, like: Tensor) -> Tensor:
+    """An array or tensor as a module of the user's own takes it: on its device, numbers with a point in its dtype."""
+    tensor = torch.as_tensor(x)
+    return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
+
+
+def soft_update(network: nn.Module, target: nn.Module, tau: Tensor | float) -> None:
+    """θ⁻ ← τ·θ + (1 − τ)·θ⁻ over all parameters, in place (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1)."""
+    with torch.no_grad():
+        for source, shadow in zip(network.parameters(), target.parameters(), strict=True):
+            shadow.lerp_(source, tau if isinstance(tau, Tensor) else torch.tensor(tau, dtype=shadow.dtype))

@@ -1,0 +1,289 @@
+"""The cohort: parameters, targets, gradients and moments of several members as rows of flat arrays.
+
+Views live only between `adopt` (the constructor) and `release`. In between a member's `nn.Parameter` objects and its
+torch optimiser's state tensors are views of its row; afterwards every tensor owns its storage again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch
+from torch import Tensor, nn
+
+from agilerl.engine.rows.bindings import MemberBinding, NetworkBinding, OptimizerBinding
+from agilerl.engine.rows.kernels import LayerViews, NoiseViews
+from agilerl.engine.rows.optim import RULES, Columns
+from agilerl.modules.activations import ACTIVATIONS
+from agilerl.modules.spec import DenseLayer
+
+__all__ = ["Cohort", "MemberBinding", "NetworkBinding", "OptimizerBinding", "Rows"]
+
+
+class Rows(Enum):
+    """Which rows a view is of."""
+
+    VALUE = "value"
+    TARGET = "target"
+    BOTH = "value and target"
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where one parameter lives: columns [start, start + numel) of a row, with its padded shape."""
+
+    start: int
+    shape: tuple[int, ...]
+
+    def of(self, rows: Tensor) -> Tensor:
+        return rows[:, self.start : self.start + torch.Size(self.shape).numel()].view(rows.shape[0], *self.shape)
+
+
+@dataclass
+class _NetworkLayout:
+    name: str
+    has_target: bool
+    layers: tuple[DenseLayer, ...]  # padded widths
+    slots: list[list[_Slot]] = field(default_factory=list)
+    noise: list[list[_Slot]] = field(default_factory=list)  # per layer, in `Cohort.noise`; empty where not noisy
+    widths: list[Tensor] = field(default_factory=list)  # per layer [N] real output widths
+    start: int = 0
+    end: int = 0
+
+
+class Cohort:
+    """Rows of N members that share one signature.
+
+    Attributes:
+        value, target, grad, first, second: [N, D]; `target` holds valid columns only where a network has a target.
+        value_and_target: [2N, D], of which `value` and `target` are the halves, so that both run as one pass of 2N
+            members; None for a cohort of one.
+        noise: [2N, M + 1] noise of the noisy layers, of the evaluation networks and below of the targets.
+        step: optimiser name -> [N, 1] float64 steps taken.
+    """
+
+    def __init__(self, members: Sequence[MemberBinding]) -> None:
+        """Adopt: read the members' live values into rows and bind their tensors to them.
+
+        Raises:
+            ValueError: the members' signatures differ.
+        """
+        if len({m.signature() for m in members}) != 1:
+            raise ValueError("members of one cohort need equal signatures (depth, activations, optimisers, dtype)")
+        self.members = list(members)
+        like = members[0].networks[0].stack.parameters[0][0]
+        self.dtype, self.device = like.dtype, like.device
+        self._layouts, width, noise = self._lay_out()
+        rows = torch.zeros(2 * len(members), width, dtype=self.dtype, device=self.device)
+        # A lone agent's views live on between its updates: whoever saves its network must not save the target too.
+        self.value_and_target = rows if len(members) > 1 else None
+        self.value, self.target = rows.chunk(2) if len(members) > 1 else (part.clone() for part in rows.chunk(2))
+        self.grad, self.first, self.second = self.value.new_zeros(3, len(members), width).unbind()
+        # One column more than the noise takes: `noise_positions` sends there what a narrower member does not have.
+        self.noise = self.value.new_zeros(2 * len(members), noise + 1)
+        self.step = {
+            o.name: torch.zeros(len(members), 1, dtype=torch.float64, device=self.device) for o in members[0].optimizers
+        }
+        for row in range(len(members)):
+            self._adopt(row)
+
+    def _lay_out(self) -> tuple[list[_NetworkLayout], int, int]:
+        column = noise = 0
+        layouts = []
+        for position, network in enumerate(self.members[0].networks):
+            stacks = [m.networks[position].stack for m in self.members]
+            padded = tuple(
+                DenseLayer(
+                    max(s.layers[i].in_features for s in stacks),
+                    max(s.layers[i].out_features for s in stacks),
+                    layer.activation,
+                    layer.layer_norm,
+                    layer.noisy,
+                )
+                for i, layer in enumerate(network.stack.layers)
+            )
+            layout = _NetworkLayout(network.name, network.target is not None, padded, start=column)
+            for i, layer in enumerate(padded):
+                shapes: list[tuple[int, ...]] = [(layer.out_features, layer.in_features), (layer.out_features,)]
+                shapes += [(layer.out_features,)] * (2 if layer.layer_norm else 0)
+                shapes += [(layer.out_features, layer.in_features), (layer.out_features,)] if layer.noisy else []
+                slots = []
+                for shape in shapes:
+                    slots.append(_Slot(column, shape))
+                    column += torch.Size(shape).numel()
+                layout.slots.append(slots)
+                sizes = (layer.in_features, layer.out_features) if layer.noisy else ()
+                layout.noise.append([_Slot(noise + sum(sizes[:k]), (size,)) for k, size in enumerate(sizes)])
+                noise += sum(sizes)
+                layout.widths.append(torch.tensor([s.layers[i].out_features for s in stacks]))
+            layout.end = column
+            layouts.append(layout)
+        return layouts, column, noise
+
+    def _pairs(self, row: int, rows: Tensor, target: bool = False) -> list[tuple[nn.Parameter, Tensor]]:
+        """(live parameter, its strided view of `rows`) of every parameter of one member."""
+        pairs = []
+        for layout, network in zip(self._layouts, self.members[row].networks, strict=True):
+            stack = network.target if target else network.stack
+            if stack is None:
+                continue
+            for slots, parameters in zip(layout.slots, stack.parameters, strict=True):
+                for slot, parameter in zip(slots, parameters, strict=True):
+                    view = slot.of(rows)[row]
+                    pairs.append((parameter, view[tuple(slice(0, n) for n in parameter.shape)]))
+        return pairs
+
+    def _noise_pairs(self, row: int) -> list[tuple[Tensor, Tensor]]:
+        """(live buffer, its view of `noise`) of every noisy layer of one member."""
+        pairs = []
+        for layout, network in zip(self._layouts, self.members[row].networks, strict=True):
+            for at, stack in ((row, network.stack), (len(self.members) + row, network.target)):
+                for slots, buffers in zip(layout.noise, () if stack is None else stack.buffers, strict=False):
+                    for slot, buffer in zip(slots, buffers, strict=True):
+                        pairs.append((buffer, slot.of(self.noise)[at][: len(buffer)]))
+        return pairs
+
+    def noise_positions(self, networks: Sequence[str]) -> Tensor:
+        """[N, S]: the columns of `noise` for each member's noise numbers, network by network, layer by layer, inputs
+        before outputs; a member with fewer than S numbers points at the spare column."""
+        each = []
+        for member in self.members:
+            own = {n.name: n.stack for n in member.networks}
+            layouts = [layout for name in networks for layout in self._layouts if layout.name == name]
+            slots = [
+                torch.arange(slot.start, slot.start + len(buffer))
+                for layout in layouts
+                for pair, buffers in zip(layout.noise, own[layout.name].buffers, strict=True)
+                for slot, buffer in zip(pair, buffers, strict=True)
+            ]
+            each.append(torch.cat(slots) if slots else torch.zeros(0, dtype=torch.long))
+        size = max(len(row) for row in each)
+        spare = self.noise.shape[1] - 1
+        padded = [nn.functional.pad(row, (0, size - len(row)), value=spare) for row in each]
+        return torch.stack(padded).to(self.device)
+
+    def _adopt(self, row: int) -> None:
+        with torch.no_grad():
+            for target, rows in ((False, self.value), (True, self.target)):
+                for parameter, view in self._pairs(row, rows, target):
+                    view.copy_(parameter)
+                    parameter.data = view
+            for buffer, view in self._noise_pairs(row):
+                view.copy_(buffer)
+                buffer.data = view
+        moments = list(zip(self._pairs(row, self.first), self._pairs(row, self.second), strict=True))
+        owner = self._optimizer_of_parameter(row)
+        for (parameter, first), (_, second) in moments:
+            binding = owner[parameter]
+            state = binding.optimizer.state[parameter]
+            for name, view in zip(RULES[binding.rule.kind].moments, (first, second), strict=True):
+                if name is None:
+                    continue
+                if state.get(name) is not None:
+                    view.copy_(state[name])
+                state[name] = view
+            if "step" in state:
+                self.step[binding.name][row] = float(state["step"])
+            else:
+                state["step"] = torch.zeros((), dtype=torch.float32)
+
+    def _optimizer_of_parameter(self, row: int) -> dict[nn.Parameter, OptimizerBinding]:
+        member = self.members[row]
+        networks = {n.name: n for n in member.networks}
+        return {
+            parameter: binding
+            for binding in member.optimizers
+            for name in binding.networks
+            for parameters in networks[name].stack.parameters
+            for parameter in parameters
+        }
+
+    def write_steps(self) -> None:
+        """Write the step counts into the torch optimisers' states (each parameter's own tensor)."""
+        for row in range(len(self.members)):
+            for parameter, binding in self._optimizer_of_parameter(row).items():
+                binding.optimizer.state[parameter]["step"] = torch.tensor(
+                    float(self.step[binding.name][row]), dtype=torch.float32
+                )
+
+    def release(self) -> None:
+        """Give every member tensors of its own again: parameters, targets, moments and step counts."""
+        for row in range(len(self.members)):
+            for target, rows in ((False, self.value), (True, self.target)):
+                for parameter, view in self._pairs(row, rows, target):
+                    parameter.data = view.clone(memory_format=torch.contiguous_format)
+            for buffer, view in self._noise_pairs(row):
+                buffer.data = view.clone()
+            owner = self._optimizer_of_parameter(row)
+            for position, rows in enumerate((self.first, self.second)):
+                for parameter, view in self._pairs(row, rows):
+                    binding = owner[parameter]
+                    name = RULES[binding.rule.kind].moments[position]
+                    if name is not None:
+                        binding.optimizer.state[parameter][name] = view.clone(memory_format=torch.contiguous_format)
+        self.write_steps()
+
+    def layers(self, network: str, members: slice, which: Rows = Rows.VALUE) -> list[LayerViews]:
+        """`network`'s layers as views of the rows of some members; `Rows.BOTH` takes all members."""
+        layout = next(item for item in self._layouts if item.name == network)
+        count = len(self.members)
+        if which is Rows.BOTH:
+            assert self.value_and_target is not None
+            rows, noise = self.value_and_target, self.noise
+        else:
+            rows = (self.target if which is Rows.TARGET else self.value)[members]
+            noise = (self.noise[count:] if which is Rows.TARGET else self.noise[:count])[members]
+        return [
+            _layer_views(
+                layer,
+                [slot.of(rows) for slot in slots],
+                [slot.of(noise) for slot in pair],
+                (widths.repeat(2) if which is Rows.BOTH else widths[members]).to(self.device),
+                self.dtype,
+            )
+            for layer, slots, pair, widths in zip(layout.layers, layout.slots, layout.noise, layout.widths, strict=True)
+        ]
+
+    def has_target(self, network: str) -> bool:
+        return next(item for item in self._layouts if item.name == network).has_target
+
+    def span(self, network: str) -> slice:
+        """The columns of one network."""
+        layout = next(item for item in self._layouts if item.name == network)
+        return slice(layout.start, layout.end)
+
+    def columns(self, optimizer: str, members: slice) -> Columns:
+        """The columns of one optimiser in the rows of some members, as views.
+
+        Raises:
+            ValueError: its networks do not lie side by side.
+        """
+        binding = next(o for o in self.members[0].optimizers if o.name == optimizer)
+        spans = sorted((self.span(name) for name in binding.networks), key=lambda span: span.start)
+        if any(left.stop != right.start for left, right in itertools.pairwise(spans)):
+            raise ValueError(f"the networks of {optimizer!r} do not lie side by side in the rows")
+        span = slice(spans[0].start, spans[-1].stop)
+        value, grad, first, second = (x[members, span] for x in (self.value, self.grad, self.first, self.second))
+        return Columns(value, grad, first, second, self.step[optimizer][members])
+
+
+def _layer_views(
+    layer: DenseLayer, views: list[Tensor], noise: list[Tensor], widths: Tensor, dtype: torch.dtype
+) -> LayerViews:
+    padded = bool((widths != layer.out_features).any())
+    real = (torch.arange(layer.out_features, device=widths.device) < widths[:, None]).to(dtype)
+    weight, bias, *rest = views
+    norm = [v.unsqueeze(2) for v in rest[:2]] if layer.layer_norm else [None, None]
+    return LayerViews(
+        weight,
+        bias.unsqueeze(2),
+        norm[0],
+        norm[1],
+        ACTIVATIONS[layer.activation] if layer.activation else None,
+        real.unsqueeze(2) if padded else None,
+        (real / widths[:, None].to(dtype)).unsqueeze(1) if layer.layer_norm else None,
+        NoiseViews(rest[-2], rest[-1].unsqueeze(2), noise[0].unsqueeze(1), noise[1].unsqueeze(2)) if noise else None,
+    )

@@ -1,0 +1,133 @@
+"""Networks of several dense stacks: which stacks they are, so that a population of them can run as rows.
+
+Of a recurrent network the products of all inputs of a sequence are one product; those of the hidden state are one for
+each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agilerl.modules.base import EvolvableModule, is_untouched
+from agilerl.modules.cells import gru_gates, lstm_gates, unroll
+from agilerl.modules.lstm import EvolvableLSTM, HiddenState
+from agilerl.modules.spec import DenseLayer, DenseStack
+
+Run = Callable[[Tensor], Tensor]
+OUTPUT = "output"  # the part after the recurrent layers: the encoder's own output layer, and the head
+FEATURES = "features"  # the encoder's own output layer alone, in a network with several heads
+
+
+def dense_stacks(network: EvolvableModule, parts: Mapping[str, Any]) -> dict[str, DenseStack] | None:
+    """The dense stack of each part of `network`, by name, in order; a part is a module or a stack already.
+
+    None where the parts are more than dense layers, something hooks into the network, or the parts together do not
+    hold its parameters exactly once, of one dtype and on one device.
+    """
+    if not is_untouched(network):
+        return None
+    stacks: dict[str, DenseStack] = {}
+    for name, part in parts.items():
+        stack = part if part is None or isinstance(part, DenseStack) else part.dense_stack()
+        if stack is None:
+            return None
+        stacks[name] = stack
+    held = [p for stack in stacks.values() for layer in stack.parameters for p in layer]
+    ids = {id(p) for p in held}
+    if len(ids) != len(held) or ids != {id(p) for p in network.parameters()}:
+        return None
+    return stacks if len({(p.dtype, p.device, p.requires_grad) for p in held}) == 1 else None
+
+
+def overrides(network: Any, base: type, *names: str) -> bool:
+    """Whether the network's class replaces one of the methods that `base` runs over rows."""
+    return any(getattr(type(network), name) is not getattr(base, name) for name in names)
+
+
+def joined(stacks: Mapping[str, DenseStack] | None) -> DenseStack | None:
+    """Stacks that run one after another, as one; None for None."""
+    if stacks is None:
+        return None
+    layers = tuple(layer for stack in stacks.values() for layer in stack.layers)
+    parameters = tuple(p for stack in stacks.values() for p in stack.parameters)
+    return DenseStack(layers, parameters, tuple(pair for stack in stacks.values() for pair in stack.buffers))
+
+
+def recurrent_parts(network: Any, *heads: str) -> dict[str, DenseStack] | None:
+    """The stacks of a recurrent network: `ih_k` and `hh_k` of each layer, then everything after them.
+
+    The widths of the cells are in the stacks' ends, so that only members of equal hidden width share rows.
+
+    Args:
+        heads: names of the heads of a network with several: they and the features below them are parts then.
+    """
+    encoder = network.encoder
+    if type(encoder).run is not EvolvableLSTM.run or not is_untouched(network):
+        return None
+    model, size = encoder.model, encoder.hidden_state_size
+    found: dict[str, Any] = {}
+    for k in range(encoder.num_layers):
+        layer = model.get_submodule(f"lstm_{k}")
+        rows, columns = layer.weight_ih.shape
+        found[f"ih_{k}"] = _single(DenseLayer(columns, rows), layer.weight_ih, layer.bias_ih)
+        found[f"hh_{k}"] = _single(DenseLayer(size, rows), layer.weight_hh, layer.bias_hh)
+    output = model.get_submodule("linear_output")
+    first = _single(DenseLayer(size, encoder.num_outputs, encoder.output_activation), output.weight, output.bias)
+    if heads:
+        found |= {FEATURES: first, **{name: network.get_submodule(name) for name in heads}}
+    else:
+        head = network.head_net.dense_stack()
+        found[OUTPUT] = head and joined({"first": first, "head": head})
+    return dense_stacks(network, found)
+
+
+def _single(layer: DenseLayer, weight: Any, bias: Any) -> DenseStack:
+    return DenseStack((layer,), ((weight, bias),))
+
+
+def module_parts(network: Any) -> dict[str, Run]:
+    """What runs each part with the network's own modules."""
+    encoder = network.encoder
+    found: dict[str, Run] = {OUTPUT: lambda x: network.head_net(encoder.finish(x)), FEATURES: encoder.finish}
+    for k in range(encoder.num_layers):
+        layer = encoder.model.get_submodule(f"lstm_{k}")
+        found[f"ih_{k}"] = lambda x, own=layer: torch.nn.functional.linear(x, own.weight_ih, own.bias_ih)  # type: ignore[misc]
+        found[f"hh_{k}"] = lambda x, own=layer: torch.nn.functional.linear(x, own.weight_hh, own.bias_hh)  # type: ignore[misc]
+    return found
+
+
+def run_recurrent(
+    encoder: EvolvableLSTM, parts: Mapping[str, Run], x: Tensor, hidden: Mapping[str, Tensor]
+) -> tuple[Tensor, HiddenState]:
+    """Outputs of S sequences of L steps, and the hidden states after their last steps.
+
+    Args:
+        parts: what runs each part.
+        x: [..., S·L, I], sequence by sequence.
+        hidden: "<name>_h" (and "<name>_c" of an LSTM) -> [..., layers, S, H] before the first steps.
+
+    Returns:
+        ([..., S·L, out], hidden states in the shapes of `hidden`).
+    """
+    is_lstm = encoder.cell == "LSTM"
+    state: dict[str, list[Tensor]] = {key: [] for key in encoder.hidden_state_architecture}
+    for k in range(encoder.num_layers):
+        of_hidden = parts[f"hh_{k}"]
+
+        def advance(gates: Tensor, h: Tensor, c: Any, of_hidden: Run = of_hidden) -> tuple[Tensor, Any]:
+            return lstm_gates(gates + of_hidden(h), c) if is_lstm else (gru_gates(gates, of_hidden(h), h), None)
+
+        start = [hidden[key].select(-3, k) for key in state]
+        sequences = start[0].shape[-2]
+        products = parts[f"ih_{k}"](x)
+        length = products.shape[-2] // sequences
+        steps = products.view(*products.shape[:-2], sequences, length, -1).unbind(-2)
+        outputs, *cells = unroll(steps, advance, *start)
+        for made, after in zip(state.values(), (outputs[-1], *cells), strict=False):
+            made.append(after)
+        x = outputs[0] if length == 1 else torch.stack(outputs, -2).flatten(-3, -2)
+    return parts[OUTPUT](x), {key: torch.stack(made, -3) for key, made in state.items()}

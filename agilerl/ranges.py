@@ -1,0 +1,74 @@
+"""Number types with their ranges, and the words that describe them in a message."""
+
+from __future__ import annotations
+
+import types
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BeforeValidator, Field
+
+
+def _no_bool(value: Any) -> Any:
+    # YAML turns yes/no/on/off into booleans, and pydantic would take True as 1
+    if isinstance(value, bool):
+        raise ValueError("a boolean is no number")
+    return value
+
+
+def _whole(value: Any) -> Any:
+    """Accept 2e5 and "2e5" (which YAML 1.1 reads as text) where they are whole numbers."""
+    value = _no_bool(value)
+    if isinstance(value, (str, float)):
+        try:
+            number = float(value)
+        except ValueError:
+            return value
+        return int(number) if number == number and abs(number) < 2**63 and number == int(number) else value
+    return value
+
+
+_WHOLE, _NUMBER = BeforeValidator(_whole), BeforeValidator(_no_bool)
+
+Whole = Annotated[int, _WHOLE]
+Count = Annotated[int, _WHOLE, Field(ge=1)]
+Atoms = Annotated[int, _WHOLE, Field(ge=2)]
+CountOrZero = Annotated[int, _WHOLE, Field(ge=0)]
+Number = Annotated[float, _NUMBER, Field(allow_inf_nan=False)]
+Positive = Annotated[float, _NUMBER, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, _NUMBER, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, _NUMBER, Field(ge=0, le=1)]
+PositiveFraction = Annotated[float, _NUMBER, Field(gt=0, le=1)]
+
+_NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", dict: "a mapping"}
+
+
+def describe(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> str:
+    """What a field accepts, in words: "a whole number >= 1", "a number > 0 and <= 1 or null"."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return describe(arguments[0], [*arguments[1:], *metadata])
+    if origin in (Union, types.UnionType):
+        return " or ".join("null" if a is type(None) else describe(a) for a in arguments)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(a) for a in arguments)
+    if origin in (list, tuple):
+        return f"a list, each {describe(arguments[0])}"
+    noun = "a mapping" if origin is dict else _NOUNS.get(annotation, "a mapping")
+    bounds = " and ".join(_bounds(metadata))
+    return f"{noun} {bounds}" if bounds else noun
+
+
+def _bounds(metadata: tuple[Any, ...] | list[Any]) -> list[str]:
+    found = []
+    for item in metadata:
+        for part in getattr(item, "metadata", [item]):  # `Field(...)` inside Annotated carries its own list
+            if isinstance(part, Gt):
+                found.append(f"> {part.gt}")
+            elif isinstance(part, Ge):
+                found.append(f">= {part.ge}")
+            elif isinstance(part, Lt):
+                found.append(f"< {part.lt}")
+            elif isinstance(part, Le):
+                found.append(f"<= {part.le}")
+    return found

@@ -1,0 +1,240 @@
+"""A run directory that a run can be continued from: what is saved after every generation, and how it comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from agilerl.checkpoint import decode_tree, encode_tree
+from agilerl.errors import AgileRLWarning, RunError
+from agilerl.hostile import malformed
+from agilerl.runs.directory import versions
+from agilerl.runs.checkpoints import Saved, newest_checkpoint, prune, whole_manifests, write_checkpoint
+from agilerl.runs.replay_log import Chunk, ReplayLog
+from agilerl.runs.files import RunFiles
+from agilerl.runs.lock import RunLock
+from agilerl.runs.protocol import Savable
+from agilerl.runs.salvage import rebuild_memories
+
+POPULATION, BEST, REST = "population.safetensors", "best.safetensors", "run.safetensors"
+KEEP = 3
+MAX_FAILURES = 5
+
+
+class RunStore:
+    """Saves a run after every generation, and restores it.
+
+    `checkpoints/gen-<number>/` holds the state after that many generations, `replay/<name>/` the experience, as
+    segments that all checkpoints share. The directory is locked as long as the store is open.
+
+    Args:
+        folder: the run directory; made if it is not there.
+        facts: JSON values for every manifest (configuration, how the run was started).
+        keep: how many checkpoints stay, besides the one in which the best agent was found.
+        strict_replay: refuse to continue with a damaged replay instead of doing without what is lost.
+        max_failures: that many saves in a row may fail before the run stops.
+
+    Attributes:
+        saved: the checkpoint that the run goes on from, None for a new one.
+        notes: what was found damaged and what was lost; said once, when the run is restored.
+
+    Raises:
+        RunError: another process trains in the directory.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        facts: Mapping[str, Any] | None = None,
+        keep: int = KEEP,
+        strict_replay: bool = False,
+        max_failures: int = MAX_FAILURES,
+    ) -> None:
+        self.folder, self.facts = Path(folder), dict(facts or {})
+        self.keep, self.strict_replay, self.max_failures = keep, strict_replay, max_failures
+        self.lock = RunLock(self.folder)
+        self.files = RunFiles(self.folder)
+        self._root = self.folder / "checkpoints"
+        self._logs: dict[str, ReplayLog] = {}
+        self._kept: dict[Path, dict[str, Any]] = {}  # manifests of the checkpoints that are there
+        self._failures = 0
+        self.failed_saves = 0
+        self.saved: Saved | None
+        try:
+            self.saved, self.notes = newest_checkpoint(self._root)
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def seed(self, otherwise: int) -> int:
+        """The run's seed, `otherwise` for a new run."""
+        return otherwise if self.saved is None else int(self.saved.body["run"]["seed"])
+
+    def close(self) -> None:
+        """Free the directory."""
+        self.lock.release()
+
+    # -- back --------------------------------------------------------------------------------------------------------
+
+    def restore(self, run: Savable) -> bool:
+        """Put the run where it was saved last; False for a new one.
+
+        Raises:
+            RunError: what the run was given does not fit, or (with `strict_replay`) replay is lost.
+        """
+        saved, is_damaged = self.saved, bool(self.notes)
+        self.notes += run.lost()
+        if saved is None:
+            self._root.mkdir(exist_ok=True)
+            self.files.begin()
+            if is_damaged:
+                self.notes.append("no checkpoint is whole: the run begins again.")
+            self._say(run)
+            return False
+        with malformed(saved.path):
+            population, best, rest = (
+                decode_tree(saved.files[name], str(saved.path / name)) for name in (POPULATION, BEST, REST)
+            )
+            self._check_settings(run, saved.body)
+            run.load((population, best, rest), saved.body["run"])
+            self._check_parts(run, saved.body)
+            self.notes += self._restore_replay(run, saved.body, rest["memories"])
+            self.notes += self.files.rewind(saved.body["files_of_run"], run.births)
+            older, damaged = whole_manifests(self._root)
+            prune(self._root, older)  # what a kill while deleting or writing left; a finished run saves no more
+            self.notes += damaged
+            self._kept = {path: body for path, body in older.items() if body["generation"] <= saved.number}
+            self.saved = Saved(saved.path, saved.number, saved.body, {})  # the files' bytes are no longer needed
+        self._say(run)
+        return True
+
+    def _say(self, run: Savable) -> None:
+        for note in self.notes:
+            warnings.warn(note, AgileRLWarning, stacklevel=4)
+
+    def _restore_replay(self, run: Savable, body: Mapping[str, Any], states: Mapping[str, Any]) -> list[str]:
+        memories = run.memories()
+        if memories.keys() != body["replay"].keys():
+            raise RunError(
+                f"the run has the replay buffers {sorted(body['replay'])}; got {sorted(memories)}. fix: the same ones."
+            )
+        chunks = {name: [Chunk.of(entry) for entry in entries] for name, entries in body["replay"].items()}
+        self._logs = {name: ReplayLog(self.folder / "replay" / name) for name in memories}
+        return rebuild_memories(memories, states, self._logs, chunks, strict=self.strict_replay)
+
+    def _check_settings(self, run: Savable, body: Mapping[str, Any]) -> None:
+        facts = run.facts()
+        if int(body["run"]["seed"]) != facts["seed"]:
+            raise RunError(
+                f"{self.folder} was trained with seed {body['run']['seed']}; got {facts['seed']}. "
+                f"fix: seed={body['run']['seed']}, or another folder."
+            )
+        # An option that came after the run was saved had its default.
+        before, now = {**run.usual_options(), **body["run"]["options"]}, facts["options"]
+        changed = sorted(name for name in now if before[name] != now[name])
+        if changed:
+            what = ", ".join(f"{name} {before[name]!r} -> {now[name]!r}" for name in changed)
+            self.notes.append(
+                f"the run goes on with other settings ({what}); it will not equal one that never stopped."
+            )
+        known = versions()
+        other = sorted(name for name, value in body["versions"].items() if known.get(name) != value)
+        if other:
+            what = ", ".join(f"{name} {body['versions'][name]} -> {known.get(name, 'none')}" for name in other)
+            self.notes.append(f"other versions than the run was saved with ({what}): the last bits may differ.")
+
+    def _check_parts(self, run: Savable, body: Mapping[str, Any]) -> None:
+        now = {name: run.facts()[name] for name in ("learner", "env_backend", "num_envs", "threads")}
+        for name, value in now.items():
+            recorded = body["run"][name]
+            if recorded != value:
+                fix = (
+                    f"threads={recorded}" if name == "threads" else f"install or choose what gives {name} {recorded!r}"
+                )
+                raise RunError(
+                    f"the run was made with {name} {recorded!r}, which is not what there is here ({value!r}). "
+                    f"fix: {fix}."
+                )
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def save(self, run: Savable) -> None:
+        """Save the run as it stands between two generations.
+
+        A save that fails for want of space (or any other `OSError`) is warned about and tried again after the next
+        generation; older checkpoints stay as they are.
+
+        Raises:
+            RunError: another process has taken the directory over, or `max_failures` saves in a row have failed.
+        """
+        self.lock.check()
+        try:
+            self._write(run)
+            self._failures = 0
+        except OSError as error:
+            self._failures += 1
+            self.failed_saves += 1
+            reason = f"generation {run.generations} could not be saved in {self.folder}: {error}"
+            if self._failures >= self.max_failures:
+                raise RunError(
+                    f"{reason}; {self._failures} saves in a row have failed. fix: make room, then resume."
+                ) from error
+            warnings.warn(
+                f"{reason}. Training goes on and saves again after the next generation "
+                f"({self._failures} of {self.max_failures} failures in a row end it).",
+                AgileRLWarning,
+                stacklevel=3,
+            )
+
+    def _write(self, run: Savable) -> None:
+        memories = run.memories()
+        for name, memory in memories.items():
+            self._append(name, memory)
+        files = dict(zip((POPULATION, BEST, REST), map(encode_tree, run.trees()), strict=True))
+        body = {
+            **self.facts,
+            "token": self.lock.token,
+            "versions": versions(),
+            "run": run.facts(),
+            "counters": run.counters(),
+            "replay": {name: self._logs[name].entries() for name in memories},
+            "files_of_run": self.files.lengths(),
+        }
+        path = write_checkpoint(self._root, run.generations, files, body)
+        self._kept[path] = {"generation": run.generations, "replay": body["replay"]}
+        self._prune(run)
+
+    def _append(self, name: str, memory: Any) -> None:
+        if name not in self._logs:
+            self._logs[name] = ReplayLog(self.folder / "replay" / name)
+        self._logs[name].append(memory)
+
+    def _prune(self, run: Savable) -> None:
+        """Delete what neither the newest checkpoints nor the best agent's needs."""
+        newest = sorted(self._kept)[-self.keep :]
+        best = self._root / f"gen-{run.best_generation + 1:010d}"
+        keep = set(newest) | ({best} & self._kept.keys())
+        self._kept = {path: body for path, body in self._kept.items() if path in keep}
+        prune(self._root, keep)
+        for name, log in self._logs.items():
+            log.prune({entry["file"] for body in self._kept.values() for entry in body["replay"].get(name, ())})
+
+
+@contextlib.contextmanager
+def store_in(folder: str | os.PathLike[str] | None, **facts: Any) -> Iterator[RunStore | None]:
+    """The store in `folder` as long as the block runs; None for None."""
+    if folder is None:
+        yield None
+        return
+    store = RunStore(folder, facts={"config": facts})
+    try:
+        if store.saved is not None and "start" in store.saved.body:
+            raise RunError(f"{folder} is a run of `agilerl train`. fix: agilerl resume {folder}, or another folder.")
+        yield store
+    finally:
+        store.close()

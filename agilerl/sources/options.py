@@ -1,0 +1,129 @@
+"""What one training run is asked to do, as data. Steps are environment steps of ONE member unless named otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from agilerl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """Options of the loop, whatever the experience comes from.
+
+    Attributes:
+        max_steps: environment steps per member. evo_steps: steps per member between evaluations (a generation).
+        eval_steps: cut evaluation episodes there; None runs to their end.
+        eval_episodes: evaluation episodes per member and generation.
+        target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
+        fitness_window: how many evaluations a stop averages.
+        confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none.
+        evolve_from: share of the budget before which nothing is selected or mutated.
+        evolve_last: whether the last generation is evolved too, as published; its children never train.
+        rescore_episodes: extra episodes for the two fittest before selection.
+        reward_floor: a lower reward is learned from as this; None: as it is.
+        reward_scale: factor on the rewards that are learned from; scores and fitness are never scaled.
+        clip_rewards: learn from the sign of a reward (Mnih et al. 2015, methods), times `reward_scale`.
+        normalize_rewards: divide rewards by a running scale, see `sources.rewards`; in place of the last two.
+        lockstep: whether members act at the same time on replicas of the environment.
+        carry_envs: episodes go on over the end of a generation, in the lanes of each slot, whoever acts there next. A
+            resumed run begins them anew, so it equals one that never stopped only statistically. Needs lockstep.
+        learner: "auto", "fused" or "sequential".
+        threads: intra-op threads of torch during the whole run: rounding depends on their number.
+        swap_channels: images are [H, W, C].
+        checkpoint: save the population each time a member has made so many more steps; None: never.
+    """
+
+    max_steps: int = 1_000_000
+    evo_steps: int = 10_000
+    eval_steps: int | None = None
+    eval_episodes: int = 16
+    target: float | None = None
+    fitness_window: int = 1
+    confirm_episodes: int = 0
+    stop_margin: float = 0.0
+    evolve_from: float = 0.0
+    evolve_last: bool = False
+    rescore_episodes: int = 0
+    reward_floor: float | None = None
+    reward_scale: float = 1.0
+    clip_rewards: bool = False
+    normalize_rewards: bool = False
+    lockstep: bool = True
+    carry_envs: bool = False
+    learner: str = "auto"
+    threads: int = 1
+    swap_channels: bool = False
+    checkpoint: int | None = None
+    checkpoint_path: str | None = None
+    overwrite_checkpoints: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "evo_steps", "eval_episodes", "fitness_window", "threads"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("confirm_episodes", "rescore_episodes"):
+            _at_least(name, getattr(self, name), 0)
+        for name in ("eval_steps", "checkpoint"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        _within("evolve_from", self.evolve_from, 0, 1)
+        if self.normalize_rewards and (self.clip_rewards or self.reward_scale != 1.0):
+            other = "clip_rewards" if self.clip_rewards else f"reward_scale={self.reward_scale:g}"
+            raise ConfigError(
+                f"normalize_rewards finds the scale of rewards by itself; got {other} too. "
+                "fix: reward_scale=1 and clip_rewards=false."
+            )
+
+    def learned_reward(self, reward: np.ndarray) -> np.ndarray:
+        """Rewards as they are learned from."""
+        reward = reward if self.reward_floor is None else np.maximum(reward, self.reward_floor)
+        reward = np.sign(reward) if self.clip_rewards else reward
+        return reward if self.reward_scale == 1.0 else reward * self.reward_scale
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able, for `run.json`."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True)
+class OffPolicyOptions(LoopOptions):
+    """Options of training from replay, beside those of the loop.
+
+    Attributes:
+        learning_delay: steps of the whole population stored before learning starts.
+        random_steps: steps of the whole population, from the first on, with uniformly random actions.
+        eps_start, eps_end, eps_decay: exploration, multiplied by `eps_decay` every vector step.
+        explore_hold: longest time, in vector steps, for which a random action is held; 1 draws anew each step.
+        explore_least: noise of a member's first lane as a share of its last one's, evenly spaced between; 1: all alike.
+    """
+
+    learning_delay: int = 0
+    random_steps: int = 0
+    eps_start: float = 1.0
+    eps_end: float = 0.1
+    eps_decay: float = 0.995
+    explore_hold: int = 1
+    explore_least: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least("explore_hold", self.explore_hold, 1)
+        for name in ("learning_delay", "random_steps"):
+            _at_least(name, getattr(self, name), 0)
+        for name in ("eps_start", "eps_end"):
+            _within(name, getattr(self, name), 0, 1)
+        if not 0 < self.eps_decay <= 1:
+            raise ConfigError(f"eps_decay must be in (0, 1]; got {self.eps_decay!r}. fix: 0.995 per vector step.")
+
+
+def _at_least(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} must be an integer of at least {least}; got {value!r}.")
+
+
+def _within(name: str, value: Any, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{name} must be in [{low}, {high}]; got {value!r}.")

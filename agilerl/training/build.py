@@ -1,0 +1,286 @@
+"""From a manifest to a run: environments, population, replay, selection, mutation, and the loop over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from agilerl.algorithms import find_algorithm
+from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
+from agilerl.components.replay_buffer import (
+    MultiStepReplayBuffer,
+    PrioritizedMultiStepReplayBuffer,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+)
+from agilerl.config import Manifest
+from agilerl.config.schema import Encoder
+from agilerl.envs.vector import make_vect_envs
+from agilerl.errors import AgileRLError, ConfigError, warn_once
+from agilerl.hpo.mutation import Mutations
+from agilerl.hpo.tournament import TournamentSelection
+from agilerl.runs.directory import RunDirectory
+from agilerl.runs.protocol import Store
+from agilerl.sources.off_policy import OffPolicySource
+from agilerl.sources.on_policy import OnPolicySource
+from agilerl.sources.options import OffPolicyOptions
+from agilerl.sources.source import Source
+from agilerl.spaces import is_image
+from agilerl.telemetry.record import Sink
+from agilerl.training.loop import TrainingLoop
+from agilerl.training.population import set_lanes
+from agilerl.training.result import EvolveResult
+
+
+def run_manifest(
+    manifest: Manifest,
+    env: Any = None,
+    *,
+    seed: int,
+    device: str,
+    sinks: Sequence[Sink],
+    run_directory: RunDirectory | None = None,
+    evolution: bool = True,
+    store: Store | None = None,
+    check: Callable[[], None] | None = None,
+) -> EvolveResult:
+    """Train as `manifest` says.
+
+    Args:
+        env: an environment or a function that makes one; None makes `manifest.environment.name`.
+        seed: of every random stream. device: where networks live.
+        sinks: where records go.
+        run_directory: the best policy is saved there as soon as there is a better one.
+        evolution: False trains the same population without selection and mutation.
+        store: saves the run after every generation, and restores it where it was saved before.
+        check: called between vector steps; a KeyboardInterrupt that it raises ends the run there.
+
+    Returns:
+        The result; `stopped` is "interrupted" after Ctrl-C.
+    """
+    train_env, eval_env = make_environments(manifest, env)
+    population = make_population(manifest, train_env, seed, device)
+    set_lanes(population, max(1, int(getattr(train_env, "num_envs", 1))))
+    for agent in population:
+        agent.environment = environment_facts(manifest, env)
+    if manifest.training.explore_least < 1 and not isinstance(population[0].action_space, gym.spaces.Box):
+        raise ConfigError(
+            f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
+            f"{population[0].action_space}. fix: explore_least=1, and eps_start, eps_end."
+        )
+    tournament, mutation = make_evolution(manifest, seed, device) if evolution else (None, None)
+    options = make_options(manifest)
+    loop = TrainingLoop(
+        population,
+        train_env,
+        make_source(manifest, options, device),
+        options,
+        seed=seed,
+        tournament=tournament,
+        mutation=mutation,
+        sinks=sinks,
+        eval_env=eval_env,
+        env_id=manifest.environment.name,
+        on_best=_saver(run_directory),
+        store=store,
+        check=check,
+    )
+    try:
+        return loop.run()
+    except KeyboardInterrupt:
+        if loop.result.best is None:
+            raise
+        loop.result.stopped = "interrupted"
+        return loop.result
+    finally:
+        for made in {id(e): e for e in (train_env, eval_env) if e is not env}.values():
+            made.close()
+
+
+def make_source(manifest: Manifest, options: OffPolicyOptions, device: str) -> Source:
+    """Where the algorithm's experience comes from: the members' own rollouts, or shared replay."""
+    if find_algorithm(manifest.algorithm.name).experience.name == "rollouts":
+        return OnPolicySource(options)
+    return OffPolicySource(make_replay(manifest, device), options)
+
+
+def _saver(run_directory: RunDirectory | None) -> Callable[[Any], None] | None:
+    if run_directory is None:
+        return None
+
+    def save(agent: Any) -> None:
+        try:
+            run_directory.save_best(agent.policy_spec(), agent.policy_state())
+        except OSError as error:  # a full disk must not end the training: the best agent is in the checkpoints too
+            warn_once("save-best", f"the best policy could not be written to {run_directory.path} ({error}).")
+
+    return save
+
+
+def make_environments(manifest: Manifest, env: Any) -> tuple[Any, Any]:
+    """(environment to train in, environment to evaluate in); they differ where training episodes are cut shorter."""
+    name, lanes = manifest.environment.name, manifest.environment.num_envs
+    kwargs, limit = dict(manifest.environment.kwargs), manifest.training.train_max_episode_steps
+    if isinstance(env, gym.Env | gym.vector.VectorEnv) or (env is not None and not callable(env)):
+        return env, env
+
+    names = ("healing", "num_workers", "deadline_s", "max_restarts")
+    healing = {name: getattr(manifest.environment, name) for name in names} if manifest.environment.healing else {}
+
+    def make(limited: bool) -> Any:
+        if env is None:
+            extra: dict[str, Any] = {"max_episode_steps": limit} if limited else {}
+            return make_vect_envs(name, num_envs=lanes, **kwargs, **extra, **healing)
+        if limited:
+            return make_vect_envs(num_envs=lanes, make_env=lambda: _limited(env(), limit or 0), **healing)
+        return make_vect_envs(num_envs=lanes, make_env=env, **healing)
+
+    evaluated = make(limited=False)
+    return (make(limited=True) if limit else evaluated), evaluated
+
+
+def _limited(env: gym.Env[Any, Any], limit: int) -> gym.Env[Any, Any]:
+    """`env` with training episodes cut at `limit` steps: its own limit, if any, is put aside first."""
+    inner = env
+    while isinstance(inner, gym.Wrapper):
+        if isinstance(inner, gym.wrappers.TimeLimit):
+            return gym.wrappers.TimeLimit(inner.env, limit)
+        inner = inner.env
+    return gym.wrappers.TimeLimit(env, limit)
+
+
+def environment_facts(manifest: Manifest, env: Any) -> dict[str, Any] | None:
+    """What `agent.evaluate()` needs to make the environment again; None for one that was handed over."""
+    if env is not None:
+        return None
+    return {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
+
+
+def make_population(manifest: Manifest, env: Any, seed: int, device: str) -> list[Any]:
+    """The founders: equal hyperparameters, weights of their own."""
+    cls = find_algorithm(manifest.algorithm.name)
+    space = getattr(env, "single_observation_space", None) or env.observation_space
+    actions = getattr(env, "single_action_space", None) or env.action_space
+    try:
+        return cls.population(
+            manifest.training.pop_size,
+            space,
+            actions,
+            seed=seed,
+            hp_config=hyperparameter_config(manifest),
+            net_config=net_config(manifest, space),
+            device=device,
+            **manifest.algorithm.hyperparameters,
+        )
+    except AgileRLError as error:
+        raise type(error)(f"{manifest.environment.name}: {error}") from None
+
+
+def net_config(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any]:
+    """The network section as the networks take it: the encoder's keys are those of the encoder that `space` gets.
+
+    Raises:
+        ConfigError: keys of dense layers for an encoder that has none.
+    """
+    config = manifest.network.model_dump()
+    encoder = config.pop("encoder")
+    other = manifest.network.simba or isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) or is_image(space)
+    if encoder is None and other and manifest.network.encoder_config != Encoder():
+        raise ConfigError(
+            f"network.encoder_config describes dense layers, but {space} is not read by them. "
+            "fix: network.encoder, with the keys of its encoder."
+        )
+    config["encoder_config"] = encoder if other or encoder is not None else config["encoder_config"]
+    return config
+
+
+def hyperparameter_config(manifest: Manifest) -> HyperparameterConfig:
+    """What evolution may change, with the type of the manifest's own value."""
+    values = manifest.algorithm.hyperparameters
+    return HyperparameterConfig(
+        **{
+            name: RLParameter(
+                min=limits.min,
+                max=limits.max,
+                shrink_factor=limits.shrink_factor,
+                grow_factor=limits.grow_factor,
+                dtype=int if isinstance(values[name], int) else float,
+            )
+            for name, limits in manifest.mutation.rl_hp_selection.items()
+        }
+    )
+
+
+def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
+    """The population's memory."""
+    asked = manifest.replay_buffer
+    size, n_step = asked.max_size, asked.n_step
+    gamma = float(manifest.algorithm.hyperparameters.get("gamma", 0.99))
+    if n_step > 1 and "gamma" in manifest.mutation.rl_hp_selection:
+        raise ConfigError(
+            "replay_buffer.n_step sums rewards by one gamma for the whole population, so gamma cannot be in "
+            "mutation.rl_hp_selection. fix: take gamma out of it, or n_step=1."
+        )
+    settings: dict[str, Any] = {"device": device, "seed": manifest.training.seed}
+    if asked.prioritized and n_step > 1:
+        return PrioritizedMultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, alpha=asked.alpha, **settings)
+    if asked.prioritized:
+        return PrioritizedReplayBuffer(size, alpha=asked.alpha, **settings)
+    if n_step > 1:
+        return MultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, **settings)
+    return ReplayBuffer(max_size=size, **settings)
+
+
+def make_evolution(manifest: Manifest, seed: int, device: str) -> tuple[TournamentSelection, Mutations]:
+    """Selection and mutation as the manifest says."""
+    chances, selection = manifest.mutation.probabilities, manifest.tournament_selection
+    tournament = TournamentSelection(
+        selection.tournament_size, selection.elitism, manifest.training.pop_size, selection.eval_loop, seed=seed
+    )
+    mutation = Mutations(
+        no_mutation=chances.no_mut,
+        architecture=chances.arch_mut,
+        new_layer_prob=chances.new_layer,
+        parameters=chances.params_mut,
+        activation=chances.act_mut,
+        rl_hp=chances.rl_hp_mut,
+        mutation_sd=manifest.mutation.mutation_sd,
+        mutate_elite=manifest.mutation.mutate_elite,
+        rand_seed=seed,
+        device=device,
+    )
+    return tournament, mutation
+
+
+def make_options(manifest: Manifest) -> OffPolicyOptions:
+    """The loop's options."""
+    t = manifest.training
+    return OffPolicyOptions(
+        max_steps=t.max_steps,
+        evo_steps=t.evo_steps,
+        eval_steps=t.eval_steps,
+        eval_episodes=t.eval_episodes,
+        learning_delay=t.learning_delay,
+        random_steps=t.random_steps,
+        eps_start=t.eps_start,
+        eps_end=t.eps_end,
+        eps_decay=t.eps_decay,
+        explore_hold=t.explore_hold,
+        explore_least=t.explore_least,
+        target=t.target_score,
+        fitness_window=manifest.tournament_selection.eval_loop,
+        confirm_episodes=t.confirm_episodes,
+        stop_margin=t.stop_margin,
+        evolve_from=t.evolve_from,
+        rescore_episodes=t.elite_rescore_episodes,
+        reward_floor=t.reward_floor,
+        reward_scale=t.reward_scale,
+        clip_rewards=t.clip_rewards,
+        normalize_rewards=t.normalize_rewards,
+        lockstep=t.lockstep,
+        carry_envs=t.carry_envs,
+        learner=t.learner,
+        threads=t.threads,
+    )

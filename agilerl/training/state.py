@@ -1,0 +1,161 @@
+"""A training loop between two generations as plain data, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from agilerl.errors import AlgorithmError, RunError
+from agilerl.runs.protocol import Trees
+from agilerl.telemetry.files import jsonable
+from agilerl.telemetry.record import Birth
+from agilerl.training.determinism import Probe
+
+if TYPE_CHECKING:
+    from agilerl.training.loop import TrainingLoop
+
+_COUNTERS = (
+    "generations", "env_steps_member", "env_steps_population", "evaluation_env_steps", "updates", "seconds",
+    "cpu_seconds", "confirmed", "stopped", "restarts", "quarantined",
+)  # fmt: skip
+
+
+class SavableLoop:
+    """A `TrainingLoop` as `runs.protocol.Savable`."""
+
+    def __init__(self, loop: TrainingLoop) -> None:
+        self.loop = loop
+
+    @property
+    def generations(self) -> int:
+        """As the protocol says."""
+        return self.loop.result.generations
+
+    @property
+    def best_generation(self) -> int:
+        """As the protocol says."""
+        return self.loop.best.generation
+
+    @property
+    def births(self) -> list[Birth]:
+        """As the protocol says."""
+        return self.loop.result.births
+
+    def facts(self) -> dict[str, Any]:
+        """What the run was made with; what decides its result must be the same when it goes on."""
+        loop = self.loop
+        return {
+            "seed": loop.seed,
+            "learner": loop.equipment.learner_kind,
+            "env_backend": loop.equipment.lanes.backend,
+            "num_envs": loop.equipment.num_envs,
+            "threads": loop.options.threads,
+            "env_id": loop.env_id,
+            "deterministic": loop.probe.is_deterministic,
+            "options": _deciding(loop.options),
+        }
+
+    def usual_options(self) -> dict[str, Any]:
+        """As the protocol says."""
+        return _deciding(type(self.loop.options)())
+
+    def counters(self) -> dict[str, Any]:
+        """As the protocol says."""
+        return {name: jsonable(getattr(self.loop.result, name)) for name in _COUNTERS}
+
+    def lost(self) -> list[str]:
+        """As the protocol says."""
+        lost: dict[str, None] = {}
+        for agent in self.loop.population:
+            if not all(callable(getattr(agent, name, None)) for name in ("run_state", "load_run_state", "clone")):
+                raise AlgorithmError(
+                    f"agent {getattr(agent, 'index', agent)} is a {type(agent).__name__} without run_state() and "
+                    "load_run_state(state), so a run with it cannot be saved. fix: derive it from EvolvableAlgorithm, "
+                    "or train without saving."
+                )
+            for name in getattr(agent, "unsaved_attributes", list)():
+                lost[f"{type(agent).__name__}.{name} is not saved: a resumed run has what the script makes. fix: "
+                     "plain data, or state() and load_state(state)."] = None  # fmt: skip
+        return list(lost)
+
+    def memories(self) -> dict[str, Any]:
+        """As the protocol says."""
+        memories = dict(self.loop.source.memories())
+        for name, memory in memories.items():
+            if not callable(getattr(memory, "changes", None)):
+                raise RunError(
+                    f"{name} is a {type(memory).__name__}, whose contents cannot be saved. fix: ReplayBuffer, or train "
+                    "without saving."
+                )
+        return memories
+
+    def trees(self) -> Trees:
+        """As the protocol says."""
+        loop, best = self.loop, self.loop.best
+        leader = {
+            "agent": None if best.agent is None else best.agent.run_state(),
+            "fitness": float(best.fitness),
+            "confirmed": best.confirmed,
+            "generation": best.generation,
+        }
+        rest = {
+            "result": {name: getattr(loop.result, name) for name in _COUNTERS},
+            "history": [[float(value) for value in row] for row in loop.result.history],
+            "births": [birth_fields(birth) for birth in loop.result.births],
+            "evolution": loop.evolution.state(),
+            "evaluation_env_steps": loop.evaluator.env_steps,
+            "saved_steps": loop.saved_steps,
+            "source": loop.source.state(),
+            "memories": {name: memory.state(rows=False) for name, memory in self.memories().items()},
+        }
+        return {"members": [agent.run_state() for agent in loop.population]}, leader, rest
+
+    def load(self, trees: Trees, facts: Mapping[str, Any]) -> None:
+        """As the protocol says."""
+        loop, (members, best, rest) = self.loop, trees
+        templates = {type(agent).__name__: agent for agent in loop.population}
+        saved = members["members"]
+        if len(saved) != len(loop.population):
+            raise RunError(
+                f"the run has {len(saved)} members, the population given has {len(loop.population)}. fix: make as many."
+            )
+        given = loop.population
+        loop.population = [_filled(given[slot], templates, state) for slot, state in enumerate(saved)]
+        if best["agent"] is not None:
+            lead = _filled(None, templates, best["agent"])
+            loop.best.agent, loop.best.fitness, loop.best.confirmed = lead, best["fitness"], best["confirmed"]
+            loop.best.generation = best["generation"]
+        for name, value in rest["result"].items():
+            setattr(loop.result, name, value)
+        loop.result.best, loop.result.population = loop.best.agent, loop.population
+        loop.result.history = [list(row) for row in rest["history"]]
+        loop.result.births = [Birth(**birth) for birth in rest["births"]]
+        loop.evolution.load_state(rest["evolution"])
+        loop.evaluator.env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]
+        loop.source.load_state(rest["source"])
+        loop.fit_to_population()
+        loop.probe = Probe(facts.get("deterministic"))
+
+
+def _filled(agent: Any, templates: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
+    """An agent with that state: `agent` itself if it is of the same class, else a copy of one that is."""
+    kind = str(state["class"])
+    if type(agent).__name__ != kind:
+        if kind not in templates:
+            raise RunError(f"the run has a {kind}; the population given has {sorted(templates)}. fix: the same script.")
+        agent = templates[kind].clone()
+    agent.load_run_state(state)
+    return agent
+
+
+def birth_fields(birth: Birth) -> dict[str, Any]:
+    """A birth as JSON values, as its line in the lineage has them."""
+    fields: dict[str, Any] = jsonable(asdict(birth))
+    return fields
+
+
+def _deciding(options: Any) -> dict[str, Any]:
+    """The options that decide the result."""
+    skip = ("checkpoint", "checkpoint_path", "overwrite_checkpoints", "learner", "threads")
+    return {name: value for name, value in jsonable(options.as_dict()).items() if name not in skip}
