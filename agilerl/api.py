@@ -11,7 +11,7 @@ from typing import Any
 
 from agilerl.algorithms import USUAL_FOR_BOX
 from agilerl.config import Manifest, apply_overrides, has_preset, load_manifest, on_preset, preset_for
-from agilerl.config.env_ids import takes_box_actions
+from agilerl.env_ids import takes_box_actions
 from agilerl.errors import ConfigError
 from agilerl.hostile import malformed
 from agilerl.runs.directory import RunDirectory

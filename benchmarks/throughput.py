@@ -1,13 +1,14 @@
 """Claim: environment steps per CPU second, training, evaluation and evolution together, against two other ways.
 
-    python benchmarks/throughput.py [--original /path/to/python] [--rounds 5] [--setups dqn ppo ...]
+    python benchmarks/throughput.py [--original /path/to/python] [--before CHECKOUT] [--rounds 5] [--setups dqn ppo ...]
 
 The set-ups are those of `throughput_setups.py`. Off-policy: population 4, 16 environments, one update per environment
 step, batch 128, observation -> 32 -> 32 -> latent 64 -> head 32 -> outputs. PPO: population 6, rollouts of 128 steps, 4
 epochs. All: one generation, 16 evaluation episodes per member, tournament and mutation. Compared within one run:
 
 * plain (DQN, PPO): one agent after another with torch.nn, torch.optim.Adam (fused=True), gymnasium's SyncVectorEnv;
-* original: `agilerl==2.58.0` in an interpreter of its own, if its path is given.
+* original: `agilerl==2.58.0` in an interpreter of its own, if its path is given;
+* before: this package as another checkout has it, if its folder is given.
 
 DQN has two rows: each library's own defaults (ours without LayerNorm), and LayerNorm on in both. CPU seconds count
 worker processes. Every round runs all sides in turn; ratios are taken round by round.
@@ -176,17 +177,22 @@ def plain(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
     return {"env_steps": total, "cpu_seconds": cpu_seconds() - before}
 
 
-def run(side: str, name: str, layer_norm: bool, seed: int, original: str | None) -> dict[str, Any]:
+def run(
+    side: str, name: str, layer_norm: bool, seed: int, original: str | None, before: str | None = None
+) -> dict[str, Any]:
     """One side in a process of its own; {"env_steps", "cpu_seconds", "steps_per_cpu_second"}."""
     if side == "original":
         assert original is not None
         option = "on" if layer_norm else "default"
         command = [original, str(HERE / "opponent_original.py"), "--layer-norm", option]
     else:
-        command = [sys.executable, __file__, "--side", side, *(["--layer-norm"] if layer_norm else [])]
+        ours_or_plain = "ours" if side == "before" else side
+        command = [sys.executable, __file__, "--side", ours_or_plain, *(["--layer-norm"] if layer_norm else [])]
     command += ["--setup", name, "--seed", str(seed)]
     # A PYTHONPATH that leads to this package would make the other interpreter import it in place of its own.
     environment = {k: v for k, v in os.environ.items() if side != "original" or k != "PYTHONPATH"}
+    if side in ("ours", "before"):
+        environment["PYTHONPATH"] = str(HERE.parent if side == "ours" else Path(before or "").resolve())
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
@@ -194,14 +200,17 @@ def run(side: str, name: str, layer_norm: bool, seed: int, original: str | None)
     return {**result, "steps_per_cpu_second": result["env_steps"] / result["cpu_seconds"]}
 
 
-def compare(name: str, row: str, layer_norm: bool, rounds: int, original: str | None) -> dict[str, Any]:
+def compare(
+    name: str, row: str, layer_norm: bool, rounds: int, original: str | None, before: str | None = None
+) -> dict[str, Any]:
     """All sides of one row, round by round."""
     sides = [
         "ours",
         *(["plain"] if name in ("dqn", "ppo", "ppo_recurrent") else []),
         *(["original"] if original else []),
+        *(["before"] if before else []),
     ]
-    raw = [{s: run(s, name, layer_norm, seed, original) for s in sides} for seed in range(rounds)]
+    raw = [{s: run(s, name, layer_norm, seed, original, before) for s in sides} for seed in range(rounds)]
     ratios = {
         f"ours/{other}": sorted(
             round(r["ours"]["steps_per_cpu_second"] / r[other]["steps_per_cpu_second"], 2) for r in raw
@@ -224,6 +233,7 @@ def compare(name: str, row: str, layer_norm: bool, rounds: int, original: str | 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--original", help="a Python interpreter that has agilerl==2.58.0")
+    parser.add_argument("--before", help="a checkout of this package at another commit")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--setups", nargs="+", choices=list(SETUPS), default=list(SETUPS))
     parser.add_argument("--side", choices=["ours", "plain"])
@@ -239,7 +249,7 @@ def main() -> None:
         return
     for name in args.setups:
         for row, layer_norm in SETUPS[name]["rows"]:
-            print(json.dumps(compare(name, row, layer_norm, args.rounds, args.original)), flush=True)
+            print(json.dumps(compare(name, row, layer_norm, args.rounds, args.original, args.before)), flush=True)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def train(
         import_code(imports)
         from agilerl.api import base_manifest
         from agilerl.config import apply_sets
-        from agilerl.config.env_ids import import_environment
+        from agilerl.env_ids import import_environment
 
         if allow_code and env_id is not None:
             env_id = import_environment(env_id)

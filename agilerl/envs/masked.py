@@ -1,7 +1,4 @@
-"""Classic tasks whose velocities are hidden: the next action needs what was seen before. Ids of this package.
-
-They are made known to Gymnasium when one of them is asked for, not by an import.
-"""
+"""Classic tasks whose velocities are hidden: the next action needs what was seen before. See `env_ids.SHIPPED`."""
 
 from __future__ import annotations
 
@@ -43,17 +40,3 @@ def masked_cartpole(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:
 def masked_pendulum(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:
     """Pendulum-v1 without its angular velocity."""
     return KeptFeatures(gymnasium.make("Pendulum-v1", **kwargs).unwrapped, PENDULUM_KEPT)
-
-
-# id -> (entry point, time limit)
-SHIPPED = {
-    "MaskedCartPole-v1": ("agilerl.envs.masked:masked_cartpole", 500),
-    "MaskedPendulum-v1": ("agilerl.envs.masked:masked_pendulum", 200),
-}
-
-
-def register_shipped(env_id: str) -> None:
-    """Make an id of this package known to Gymnasium; nothing happens for another one, or the second time."""
-    if env_id in SHIPPED and env_id not in gymnasium.registry:
-        entry_point, limit = SHIPPED[env_id]
-        gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=limit)

@@ -6,6 +6,7 @@ which start state an episode gets, from the environment's own generator (`reset(
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import gymnasium
@@ -21,10 +22,12 @@ class ProbeEnv(gymnasium.Env[np.ndarray, int]):
     Attributes:
         observations: [S, O] float32, one row per state (without the state after the end).
         num_actions: A.
+        expected_q: gamma -> [S, A] the optimal Q values; NaN where the action is illegal.
     """
 
     observations: np.ndarray
     num_actions: ClassVar[int] = 2
+    expected_q: Callable[..., np.ndarray]
 
     def __init__(self) -> None:
         width = self.observations.shape[1]
@@ -32,10 +35,6 @@ class ProbeEnv(gymnasium.Env[np.ndarray, int]):
         self.action_space: spaces.Discrete = spaces.Discrete(self.num_actions)  # type: ignore[assignment]
         self.state = 0
         self.time = 0
-
-    def expected_q(self, gamma: float) -> np.ndarray:
-        """[S, A] the optimal Q values; NaN where the action is illegal."""
-        raise NotImplementedError
 
     def _start(self) -> int:
         """The state in which an episode begins."""

@@ -18,6 +18,7 @@ class ContinuousProbe(ProbeEnv):
 
     Attributes:
         observations: [S, 1] float32. best: [S, 1] the best action in each state, NaN where none is better.
+        expected_q: (gamma, actions [M] in units of the environment) -> [S, M] their optimal values.
     """
 
     best: ClassVar[np.ndarray]
@@ -26,10 +27,6 @@ class ContinuousProbe(ProbeEnv):
     def __init__(self) -> None:
         super().__init__()
         self.action_space = spaces.Box(self.low, self.high, (1,), np.float32)  # type: ignore[assignment]
-
-    def expected_q(self, gamma: float, action: np.ndarray) -> np.ndarray:  # type: ignore[override]
-        """[S, M] the optimal values of the actions [M], given in units of the environment."""
-        raise NotImplementedError
 
     def _taken(self, action: Any) -> float:
         return float(np.asarray(action).reshape(-1)[0])
@@ -97,7 +94,7 @@ class TwoStepActionEnv(ContinuousProbe):
             return 0, 0.0, False, False
         return 0, 1 - ((self.first - 4) / 4) ** 2, True, False
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """As in Gymnasium; the second observation is the first action, from [-2, 6] to [0, 2]."""
         obs, reward, terminated, truncated, info = super().step(action)
         if self.time == 1:

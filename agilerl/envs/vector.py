@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from agilerl import tree as trees
+from agilerl.env_ids import registered_id
 from agilerl.envs.adapters import VectorLanes
 from agilerl.envs.classic import FAST
 from agilerl.envs.healing import HealingLanes, check_options
 from agilerl.envs.lanes import EnvFactory, SyncLanes
-from agilerl.envs.masked import register_shipped
 from agilerl.envs.pool import EnvPoolLanes
 from agilerl.envs.preprocessing import preprocessing as find_preprocessing
 from agilerl.envs.protocol import Lanes
-from agilerl.errors import EnvError, warn_once
+from agilerl.errors import EnvError
 from agilerl.rng import Purpose
 from agilerl.rng import seeds as derive_seeds
 
@@ -232,44 +230,8 @@ def make_vect_envs(
 
 
 def resolve_id(env_name: str) -> str:
-    """The registered id to use for `env_name`: itself, or the newest version where this one has been withdrawn.
-
-    Raises:
-        EnvError: with Gymnasium's own message, which names the nearest ids and versions.
-    """
-    if ":" in env_name:
-        raise EnvError(
-            f"{env_name!r} would import {env_name.partition(':')[0]!r}, and importing runs code. "
-            "fix: import the module yourself (that registers its environments) and leave its name out."
-        )
-    if env_name.startswith("ALE/"):
-        _register_atari()
-    register_shipped(env_name)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "out of date": said once below, in one line, where it matters
-            gymnasium.spec(env_name)
-    except gymnasium.error.DeprecatedEnv as exc:
-        namespace, name, version = parse_env_id(env_name)
-        newest = find_highest_version(namespace, name)
-        if newest is None or version is None or version > newest:
-            raise EnvError(str(exc)) from exc
-        new_id = get_env_id(namespace, name, newest)
-        warn_once(
-            f"env:{env_name}", f"{env_name} has been withdrawn from Gymnasium; using {new_id} instead.", stacklevel=4
-        )
-        return new_id
-    except gymnasium.error.Error as exc:
-        raise EnvError(f"{exc} fix: `agilerl list envs` prints the known ids.") from exc
-    return env_name
-
-
-def _register_atari() -> None:
-    try:
-        ale_py = importlib.import_module("ale_py")
-    except ImportError as exc:
-        raise EnvError('Atari environments (ALE/...) need ale-py. fix: pip install "agilerl[atari]"') from exc
-    gymnasium.register_envs(ale_py)
+    """The registered id to use for `env_name`: itself, or the newest version where this one has been withdrawn."""
+    return registered_id(env_name, "{} has been withdrawn from Gymnasium; using {} instead.")
 
 
 def _factory(

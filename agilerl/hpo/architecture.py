@@ -159,7 +159,7 @@ def readers_of(
     options: ArchitectureOptions,
     probe: Probe | None,
 ) -> dict[str, Any]:
-    """Copies of the networks that read the policy's features, reading those of the mutated policy; see `borrowed`."""
+    """Copies of the networks that read the policy's features, for those of the mutated policy; see `borrow_encoder`."""
     found = {}
     for attribute, network in networks.items():
         if getattr(network, "lender", None) is not policy:

@@ -55,7 +55,7 @@ class Mutations:
         removal_bound: the same for architecture mutations that do not keep the function.
         removal: whether methods that remove units or layers are offered.
         algo, arch, agent_ids: accepted from old scripts; not needed.
-        rl_hp_selection, min_*, max_*: old dialect, see `hpo.legacy_keywords`.
+        rl_hp_selection, min_*, max_*: old dialect, see `hpo.operators.Selection`.
 
     Attributes:
         rng: assign anything with numpy's `choice` to replace the stream of operator and method draws; None undoes.

@@ -152,9 +152,9 @@ class EvolvableCNN(LayeredModule):
         return self.feature_maps(self.as_input(x)).flatten(1)
 
     def forward(self, x: Any) -> Tensor:
-        """Images [..., C, H, W] (as many axes as `input_shape`) -> [..., O]."""
+        """Images [..., C, H, W] (as many axes as `input_shape`) -> [..., O]; one image gives [1, O]."""
         x = self.as_input(x)
-        lead = x.shape[: x.dim() - len(self.input_shape)]
+        lead = x.shape[: x.dim() - len(self.input_shape)] or (1,)
         features = self.output_features(x.reshape(-1, *self.input_shape))
         return self.finish(features).reshape(*lead, self.num_outputs)
 

@@ -152,14 +152,25 @@ class SimBaNetConfig:
         activation(self.output_activation)
 
 
+_KEYS = {
+    frozenset(field.name for field in dataclasses.fields(kind))
+    for kind in (MlpNetConfig, CnnNetConfig, ResNetNetConfig, LstmNetConfig, MultiInputNetConfig, SimBaNetConfig)
+}
+
+
 def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """`config` (a mapping, a dataclass or None) over `defaults`; unknown keys raise ConfigError."""
+    """`config` (a mapping, a net config or None) over `defaults`; unknown keys raise ConfigError.
+
+    A mapping with all the keys of a net config is one that became a dictionary (`dataclasses.asdict`): there None
+    stands for the default, as in the net config.
+    """
     if config is None:
         given: dict[str, Any] = {}
     elif dataclasses.is_dataclass(config) and not isinstance(config, type):
         given = _given(config)
     elif isinstance(config, Mapping):
-        given = dict(config)
+        was_typed = frozenset(config) in _KEYS
+        given = {key: value for key, value in config.items() if value is not None or not was_typed}
     else:
         raise ConfigError(f"{label} must be a mapping or a net config; got {type(config).__name__}")
     known = set(inspect.signature(owner).parameters) - SURROUNDINGS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -55,6 +55,20 @@ class Change:
     target: Tensor | None = None
     fitted: str = OUTPUT
     inserted: str | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Change:
+        return replace(self, groups=dict(self.groups), initial=dict(self.initial))
+
+
+@dataclass(frozen=True)
+class Built:
+    """What the present layers were made of: name -> axes of their parameters, and keys. Copies share it."""
+
+    axes: Mapping[str, Mapping[str, tuple[Axis, ...]]] = field(default_factory=dict)
+    keys: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Built:
+        return self  # nothing in it changes
 
 
 def drawn_amount(rng: Any, steps: Sequence[int], given: int | None, fits: Callable[[int], bool]) -> int:
@@ -107,8 +121,7 @@ class LayeredModule(EvolvableModule):
     def build(self) -> None:
         """Make the layers for the first time."""
         self.model: Any = self.container()
-        self._axes: dict[str, dict[str, tuple[Axis, ...]]] = {}
-        self._keys: dict[str, tuple[Any, ...]] = {}
+        self._built = Built()
         self._change = Change()
         self.recreate_network()
         self.last_transfer = {}
@@ -134,15 +147,16 @@ class LayeredModule(EvolvableModule):
         layers = self.layers()
         modules = {name: self._carry(name, layer, change) for name, layer in layers.items()}
         self.model = self.container(OrderedDict(modules)).train(self.training)
-        self._axes = {name: dict(layer.axes) for name, layer in layers.items()}
-        self._keys = {name: layer.key for name, layer in layers.items()}
+        self._built = Built(
+            {n: layer.axes for n, layer in layers.items()}, {n: layer.key for n, layer in layers.items()}
+        )
         if change.target is not None:
             self.settle(change)
 
     def _carry(self, name: str, layer: Layer, change: Change) -> nn.Module:
         before = self.model._modules.get(name)
-        old_axes = self._axes.get(name, {})
-        same_key = self._keys.get(name) == layer.key
+        old_axes = self._built.axes.get(name, {})
+        same_key = self._built.keys.get(name) == layer.key
         touched = {
             parameter: old_axes.get(parameter) != axes
             or f"{name}.{parameter}" in change.initial

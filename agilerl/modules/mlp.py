@@ -113,7 +113,7 @@ class EvolvableMLP(LayeredModule):
             return drawn
 
         def bias(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-            return (torch.rand(tuple(shape), generator=generator) * 2 - 1) / inputs**0.5
+            return (torch.rand(tuple(shape), generator=generator) * 2 - 1) / float(inputs**0.5)
 
         def sigma(shape: Sequence[int], generator: torch.Generator) -> Tensor:
             return torch.full(tuple(shape), self.noise_std / math.sqrt(inputs))
@@ -130,20 +130,20 @@ class EvolvableMLP(LayeredModule):
         """As everywhere for weights; a new unit adds no noise to an old one, and its bias is 0 unless all are drawn."""
         if parameter == "weight" and len(transfer.index) == 2:
             return super().first_values(name, layer, parameter, transfer)
-        if parameter == "bias" and name.startswith("linear") and name not in self._axes and not self.init_layers:
+        if parameter == "bias" and name.startswith("linear") and name not in self._built.axes and not self.init_layers:
             return layer.initial["bias"](transfer.shape, self.generator())
         if parameter == "bias":
             return torch.zeros(transfer.shape)
         values = layer.initial[parameter](transfer.shape, torch.Generator())  # these draw nothing
-        if parameter == "weight_sigma" and self.fresh == "preserve" and self._axes:
+        if parameter == "weight_sigma" and self.fresh == "preserve" and self._built.axes:
             values[:, torch.as_tensor(transfer.index[1] < 0)] = 0
         return values
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., I] -> [..., O]; a numpy array is converted."""
+        """x [..., I] -> [..., O], one input [I] -> [1, O]; a numpy array is converted."""
         if not isinstance(x, Tensor):
             x = torch.as_tensor(x, dtype=self._like().dtype, device=self._like().device)
-        return cast(Tensor, self.model(x))
+        return cast(Tensor, self.model(x if x.dim() > 1 else x.unsqueeze(0)))
 
     # -- mutations -----------------------------------------------------------------------------------------------
 

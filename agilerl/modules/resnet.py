@@ -106,9 +106,9 @@ class EvolvableResNet(LayeredModule):
         return cast(Tensor, self.model[f"block_{block}_act_1"](y))
 
     def forward(self, x: Any) -> Tensor:
-        """Images [..., C, H, W] -> [..., O]."""
+        """Images [..., C, H, W] -> [..., O]; one image gives [1, O]."""
         x = self.as_input(x)
-        lead = x.shape[:-3]
+        lead = x.shape[:-3] or (1,)
         features = self.output_features(x.reshape(-1, *self.input_shape))
         return self.finish(features).reshape(*lead, self.num_outputs)
 

@@ -95,8 +95,9 @@ class EvolvableSimBa(LayeredModule):
         return cast(Tensor, self.model["norm_output"](z))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., I] -> [..., O]."""
-        return self.finish(self.output_features(x))
+        """x [..., I] -> [..., O], one input [I] -> [1, O]."""
+        x = self.as_input(x)
+        return self.finish(self.output_features(x if x.dim() > 1 else x.unsqueeze(0)))
 
     def _inner(self, block: int, z: Tensor) -> Tensor:
         normed = self.model[f"block_{block}_norm"](z)

@@ -204,9 +204,12 @@ class EvolvableNetwork(EvolvableModule):
     def forward(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """Output of the head [..., O] for observations with any leading axes; one observation gives a batch of one.
 
-        A recurrent network that is given the `hidden_state` [layers, S, H] of S sequences takes their observations
-        [S·L, ...], sequence by sequence, and returns (output [S·L, O], next hidden state).
+        Discrete observations may come as a column [B, 1], as replay keeps them. A recurrent network that is given the
+        `hidden_state` [layers, S, H] of S sequences takes their observations [S·L, ...], sequence by sequence, and
+        returns (output [S·L, O], next hidden state).
         """
+        if isinstance(self.observation_space, spaces.Discrete) and tuple(getattr(obs, "shape", ()))[1:] == (1,):
+            obs = obs[:, 0]
         return self.output(obs, hidden_state)
 
     def output(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:

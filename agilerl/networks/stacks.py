@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from agilerl.modules.base import EvolvableModule, is_untouched
-from agilerl.modules.cells import gru_gates, lstm_gates, unroll
-from agilerl.modules.lstm import EvolvableLSTM, HiddenState
+from agilerl.modules.lstm import EvolvableLSTM, HiddenState, gru_gates, lstm_gates, unroll
 from agilerl.modules.spec import DenseLayer, DenseStack
 
 Run = Callable[[Tensor], Tensor]

@@ -16,7 +16,7 @@ from typing import Any
 
 from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest, apply_overrides
-from agilerl.config.env_ids import resolve_env_id
+from agilerl.env_ids import resolve_env_id
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.redaction import redact
 from agilerl.runs.directory import RunDirectory

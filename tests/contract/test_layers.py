@@ -15,6 +15,7 @@ LAYERS = {
     "errors": 0,
     "standalone": 0,
     "memory": 1,
+    "env_ids": 1,
     "hostile": 1,
     "ranges": 1,
     "redaction": 1,

@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 
+from agilerl.env_ids import SHIPPED
 from agilerl.envs.classic import FAST
-from agilerl.envs.masked import SHIPPED
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.step import SyncLanes
 from agilerl.errors import EnvError

@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from agilerl.config.env_ids import resolve_env_id
+from agilerl.env_ids import SHIPPED, resolve_env_id
 from agilerl.envs.classic import FAST
-from agilerl.envs.masked import CARTPOLE_KEPT, PENDULUM_KEPT, SHIPPED
+from agilerl.envs.masked import CARTPOLE_KEPT, PENDULUM_KEPT
 from agilerl.envs.step import SyncLanes
 from agilerl.envs.vector import make_vect_envs
 

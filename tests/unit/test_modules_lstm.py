@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.modules import EvolvableLSTM, LstmNetConfig
-from agilerl.modules.cells import CellWeights, gru_cell, lstm_cell
+from agilerl.modules.lstm import CellWeights, gru_cell, lstm_cell
 from agilerl.networks import QNetwork
 
 BOX, TWO = spaces.Box(-np.inf, np.inf, (4,)), spaces.Discrete(2)

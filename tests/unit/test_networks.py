@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -10,7 +11,15 @@ import torch
 from gymnasium import spaces
 
 from agilerl.errors import ConfigError, ShapeError
-from agilerl.modules import EvolvableModule, MlpNetConfig
+from agilerl.modules import (
+    CnnNetConfig,
+    EvolvableCNN,
+    EvolvableMLP,
+    EvolvableModule,
+    EvolvableResNet,
+    EvolvableSimBa,
+    MlpNetConfig,
+)
 from agilerl.networks import EvolvableNetwork, QNetwork
 from agilerl.networks.observations import sample_batch
 from agilerl.spaces import space_from_json, space_to_json
@@ -156,3 +165,45 @@ def test_an_encoder_of_your_own_has_no_latent_mutations() -> None:
     with pytest.raises(ConfigError, match="pass encoder_cls"):
         QNetwork.from_spec(net.spec())
     assert QNetwork.from_spec(net.spec(), encoder_cls=Plain).latent_dim == 64
+
+
+def test_a_net_config_as_a_dictionary_leaves_unset_options_at_their_defaults() -> None:
+    head = dataclasses.asdict(MlpNetConfig((40,)))
+    typed = QNetwork(BOX, TWO, encoder_config=MlpNetConfig((48,)), head_config=MlpNetConfig((40,)), random_seed=0)
+    net = QNetwork(BOX, TWO, encoder_config=dataclasses.asdict(MlpNetConfig((48,))), head_config=head, random_seed=0)
+    assert net.spec() == typed.spec()
+    assert net.head_net.activation == "ReLU"
+    image, config = spaces.Box(0, 255, (3, 16, 16), np.uint8), CnnNetConfig((16,), kernel_size=3)
+    typed, net = (QNetwork(image, TWO, encoder_config=c, random_seed=0) for c in (config, dataclasses.asdict(config)))
+    assert net.spec() == typed.spec()
+    assert net.encoder.block_type == "Conv2d"
+    # A dictionary of one's own says None where it means it: no activation between the layers.
+    assert QNetwork(BOX, TWO, head_config={"hidden_size": [40], "activation": None}).head_net.activation is None
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (EvolvableMLP(4, 3, [32], random_seed=0), (4,)),
+        (EvolvableSimBa(4, 3, 32, random_seed=0), (4,)),
+        (EvolvableCNN((3, 8, 8), 3, [16], random_seed=0), (3, 8, 8)),
+        (EvolvableResNet((3, 8, 8), 3, 16, random_seed=0), (3, 8, 8)),
+    ],
+    ids=["mlp", "simba", "cnn", "resnet"],
+)
+def test_one_input_without_a_batch_axis_gives_a_batch_of_one(module: EvolvableModule, shape: tuple[int, ...]) -> None:
+    x = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+    one = module(x[0])
+    assert one.shape == (1, 3)
+    torch.testing.assert_close(one, module(x[:1]), rtol=0, atol=0)
+    assert module(x[None]).shape == (1, 2, 3)
+
+
+def test_a_column_of_discrete_observations_is_a_batch_of_them() -> None:
+    net = QNetwork(spaces.Discrete(5, start=1), TWO, random_seed=0)
+    numbers = torch.tensor([1, 4, 5])
+    column = net(numbers[:, None])
+    assert column.shape == (3, 2)
+    torch.testing.assert_close(column, net(numbers), rtol=0, atol=0)
+    assert net(numbers[:, None].numpy()).shape == (3, 2)
+    assert net(numbers.reshape(1, 3)).shape == (1, 3, 2)

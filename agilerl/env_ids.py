@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import warnings
 from typing import Any
 
 from agilerl.errors import EnvError, warn_once
@@ -12,31 +13,56 @@ _LIST = "fix: `agilerl list envs` prints the known ids."
 _EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 
 
+# Ids of this package -> (entry point, time limit); made known to Gymnasium when one of them is asked for.
+SHIPPED = {
+    "MaskedCartPole-v1": ("agilerl.envs.masked:masked_cartpole", 500),
+    "MaskedPendulum-v1": ("agilerl.envs.masked:masked_pendulum", 200),
+}
+
+
 def resolve_env_id(env_id: str) -> str:
-    """The id that Gymnasium can make; a version that it has retired becomes the newest one, with a warning.
+    """As `registered_id`, where what its environment needs is installed.
 
     Raises:
         EnvError: unknown, or a package is missing. Gymnasium's own explanation is kept.
     """
+    import gymnasium  # kept out of imports that must stay fast
+
+    found = registered_id(env_id, "{} is retired in Gymnasium; {} is used.", quote="'")
+    _check_packages(found, gymnasium.spec(found).entry_point, gymnasium.error.Error)
+    return found
+
+
+def registered_id(env_id: str, message: str, quote: str = "`") -> str:
+    """The id that Gymnasium can make; a version that it has retired becomes the newest one, with `message` once.
+
+    `quote` stands around names in what Gymnasium says: a terminal shows its backticks badly.
+
+    Raises:
+        EnvError: with Gymnasium's own message, which names the nearest ids and versions.
+    """
     refuse_code(env_id)
-    import gymnasium  # kept out of the import of `agilerl.config`, which must stay fast
+    import gymnasium
 
     try:
         if env_id.startswith("ALE/"):
             gymnasium.register_envs(importlib.import_module("ale_py"))
-        importlib.import_module("agilerl.envs.masked").register_shipped(env_id)
-        spec = gymnasium.spec(env_id)
+        if env_id in SHIPPED and env_id not in gymnasium.registry:
+            entry_point, limit = SHIPPED[env_id]
+            gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=limit)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "out of date": said once below, in one line, where it matters
+            gymnasium.spec(env_id)
     except gymnasium.error.DeprecatedEnv as error:
         newest = _newest(env_id, list(gymnasium.registry))
         if newest is None:
-            raise EnvError(f"{env_id}: {_plain(error)} {_LIST}") from None
-        warn_once(f"env:{env_id}", f"{env_id} is retired in Gymnasium; {newest} is used.", stacklevel=4)
-        return resolve_env_id(newest)
+            raise EnvError(f"{env_id}: {_plain(error, quote)} {_LIST}") from error
+        warn_once(f"env:{env_id}", message.format(env_id, newest), stacklevel=5)
+        return newest
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         if env_id.startswith("ALE/"):
-            raise EnvError(f'{env_id}: Atari is not installed. fix: pip install "agilerl[atari]"') from None
-        raise EnvError(f"{env_id}: {_plain(error)} {_LIST}") from None
-    _check_packages(env_id, spec.entry_point, gymnasium.error.Error)
+            raise EnvError(f'{env_id}: Atari is not installed. fix: pip install "agilerl[atari]"') from error
+        raise EnvError(f"{env_id}: {_plain(error, quote)} {_LIST}") from error
     return env_id
 
 
@@ -100,5 +126,5 @@ def _newest(env_id: str, known: list[str]) -> str | None:
     return f"{base}-v{max(versions)}" if versions else None
 
 
-def _plain(error: Exception) -> str:
-    return " ".join(str(error).replace("`", "'").split())
+def _plain(error: Exception, quote: str = "'") -> str:
+    return " ".join(str(error).replace("`", quote).split())
