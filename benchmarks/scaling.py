@@ -32,8 +32,9 @@ from torch import nn
 
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.engine.learner import FusedLearner
-from agilerl.engine.protocol import TransitionBatch
+from agilerl.engine.batches import TransitionBatch
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.training.train_off_policy import train_off_policy
@@ -75,7 +76,8 @@ def pool(count: int) -> list[TransitionBatch]:
 
 
 def stacked(count: int, mixed: bool) -> Callable[[int], None]:
-    learner, batches = FusedLearner(members(count, mixed)), pool(count)
+    agents, batches = members(count, mixed), pool(count)
+    learner = Learner(agents, choose(agents, "fused"))
     assert len(learner.groups) == 1
     return lambda k: void(learner.learn(0, batches[k % POOL]))
 

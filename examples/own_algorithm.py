@@ -15,7 +15,8 @@ import torch
 
 from agilerl.algorithms import DQN, register
 from agilerl.algorithms.declared import hp
-from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.batches import TransitionBatch, UpdateResult
+from agilerl.engine.protocol import UpdateEngine
 from agilerl.losses.td import squared_td_error, take
 from agilerl.ranges import Count, Fraction, Positive, PositiveFraction
 

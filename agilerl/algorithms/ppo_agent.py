@@ -8,10 +8,11 @@ from typing import Any, Self
 import numpy as np
 
 from agilerl.algorithms.ppo_experiences import buffer_from_experiences, named_experiences
-from agilerl.algorithms.ppo_solo import Recorder, SoloLearner
+from agilerl.algorithms.ppo_solo import Recorder, remember
 from agilerl.algorithms.ppo_update import PPOUpdate
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.engine.protocol import ModuleEngine, UpdateResult
+from agilerl.engine.learner import learner_of
+from agilerl.engine.protocol import UpdateResult
 from agilerl.engine.rollout_learning import learn_rollout, make_rollout
 from agilerl.errors import ShapeError
 from agilerl.rng import Purpose, seeds
@@ -25,8 +26,9 @@ class PPOAgent(PPOUpdate):
 
     def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
         """One minibatch with plain torch modules; see `learn` for whole rollouts."""
-        self.learn_counter += 1
-        return self.update(ModuleEngine(self), batch)
+        learner = learner_of(self, plain=True)
+        result = learner.learn(0, batch.map(lambda x: x.unsqueeze(0)))
+        return result.map(lambda x: x[0])
 
     def learn(self, experiences: Any = None, *args: Any, **kwargs: Any) -> float:
         """Learn from one rollout, in `update_epochs` passes of minibatches.
@@ -71,10 +73,11 @@ class PPOAgent(PPOUpdate):
     def learn_buffer(self, buffer: RolloutBuffer) -> float:
         """As `learn`, from a rollout buffer with the lanes of this agent alone; it is left as it is."""
         like = next(iter(self.policy_module().parameters()))
-        learner = SoloLearner(self)
+        learner = learner_of(self)
         rollout = make_rollout(learner, 0, [self], buffer, like)
         (report,) = learn_rollout(learner, 0, [self], rollout, [self._minibatches])
-        learner.finish(buffer)
+        learner.settle()
+        remember(self, buffer, slice(None))
         if self.normalize_observations:
             statistics = self.running_statistics()
             statistics.update(self.encoder_inputs(buffer.stored("obs")))

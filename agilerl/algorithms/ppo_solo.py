@@ -1,4 +1,4 @@
-"""One agent as the group of members that learning from a rollout expects."""
+"""How one agent with rollouts acts and stores what happens."""
 
 from __future__ import annotations
 
@@ -10,45 +10,11 @@ from torch import Tensor
 
 from agilerl.algorithms.core.calls import takes
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.engine.protocol import ModuleEngine, UpdateResult
 from agilerl.envs.protocol import StepBatch
 from agilerl.tree import map_leaves
 
 if TYPE_CHECKING:
     from agilerl.algorithms.ppo_agent import PPOAgent
-
-
-class SoloLearner:
-    """Carries out the updates of one agent: in its own row where it stacks, with its modules where it does not."""
-
-    def __init__(self, agent: PPOAgent) -> None:
-        self.agent = agent
-        self._rows = agent.solo_rows()
-        self._engine = None if self._rows is None else self._rows.refresh(agent)
-
-    def prepare(self, group: int, obs: Any) -> Any:
-        """Observations [1, B, ...] as rows take them; modules preprocess by themselves."""
-        return obs if self._engine is None else self.agent.policy_network().preprocess(obs)
-
-    def values(self, group: int, obs: Any) -> Tensor:
-        """State values [1, B]."""
-        if self._engine is not None:
-            return self.agent.state_values(self._engine, obs)
-        return self.agent.state_values(ModuleEngine(self.agent), map_leaves(lambda x: x[0], obs)).unsqueeze(0)
-
-    def learn(self, group: int, batch: Any) -> UpdateResult:
-        """One update; batch [1, B, ...], results [1]."""
-        self.agent.learn_counter += 1
-        if self._engine is not None:
-            return self.agent.update(self._engine, batch)
-        result = self.agent.update(ModuleEngine(self.agent), batch.of_member(0))
-        return result.map(lambda x: x.detach().unsqueeze(0))
-
-    def finish(self, buffer: RolloutBuffer) -> None:
-        """Bring the torch optimisers' counters up to date, and keep observations for mutations to look at."""
-        if self._rows is not None:
-            self._rows.stepped()
-        remember(self.agent, buffer, slice(None))
 
 
 class Recorder:

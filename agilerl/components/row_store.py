@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,12 @@ class Field:
     dtype: torch.dtype
     is_scalar: bool
     columns: tuple[int, int] | None
+    largest: float = dataclasses.field(init=False, compare=False)
+    """Largest magnitude that is taken: what a float of its kind can hold, a float32 where it is kept as an integer."""
+
+    def __post_init__(self) -> None:
+        kept = self.dtype if self.dtype.is_floating_point else torch.float32
+        object.__setattr__(self, "largest", float(torch.finfo(kept).max))
 
     @property
     def name(self) -> str:
@@ -86,7 +93,10 @@ def check_rows(fields: Mapping[Path, Field], rows: Rows, dtype: torch.dtype) -> 
             raise ShapeError(f"every field needs the same number of rows; {field.name!r} has {len(values)}.")
         count = len(values)
         if values.dtype.kind == "f":
-            _check_finite(field, values)
+            flat = values.reshape(-1)
+            # One product in place of two passes; where it overflows, the passes say whether that was its own doing.
+            if not math.sqrt(np.vdot(flat, flat)) <= field.largest:
+                _check_finite(field, values)
         if field.columns and not field.dtype.is_floating_point and values.dtype.kind in "iu":
             largest = int(np.abs(values).max(initial=0))
             if largest > 2 / torch.finfo(dtype).eps:  # integers up to here are exact in this dtype
@@ -96,12 +106,7 @@ def check_rows(fields: Mapping[Path, Field], rows: Rows, dtype: torch.dtype) -> 
 
 def _check_finite(field: Field, values: np.ndarray) -> None:
     kept = field.dtype if field.dtype.is_floating_point else torch.float32
-    limit, flat = torch.finfo(kept).max, values.reshape(-1)
-    if (
-        math.sqrt(np.vdot(flat, flat)) <= limit
-    ):  # one product in place of two passes; an overflow of it goes on to the passes
-        return
-    fits = np.abs(values) <= limit  # False for NaN too
+    fits = np.abs(values) <= field.largest  # False for NaN too
     if fits.all():
         return
     bad = ~fits.reshape(len(values), -1).all(axis=1)

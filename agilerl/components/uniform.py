@@ -121,7 +121,10 @@ class ReplayBuffer(OlderDialect, RowRing):
         """The checked fields [L, ...] of one vector step."""
         rows: Rows = {}
         for name, value in zip(Transition.FIELDS, (obs, action, reward, next_obs, done), strict=True):
-            flatten((name,), value, rows)
+            if type(value) is np.ndarray and value.ndim:
+                rows[name,] = value
+            else:
+                flatten((name,), value, rows)
         for name, legal in (("next_mask", next_mask), ("obs_mask", obs_mask)):
             kept = None if self._fields is None else self._fields.get((name,))
             if legal is None and kept is not None:
@@ -169,7 +172,11 @@ class ReplayBuffer(OlderDialect, RowRing):
                 values = values.to(self.dtype)
             is_number = role in ("reward", "done") or (role == "action" and not field.dtype.is_floating_point)
             is_single = field.shape == (1,) and (field.is_scalar or is_number)
-            put(out, field.path, values.squeeze(-1) if is_single else values)
+            values = values.squeeze(-1) if is_single else values
+            if len(field.path) == 1:
+                out[role] = values
+            else:
+                put(out, field.path, values)
         return out
 
     # -- published: add and sample -----------------------------------------------------------------------------------

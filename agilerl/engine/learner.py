@@ -1,84 +1,229 @@
-"""The population as one tensor program: members grouped into cohorts that act and learn in one pass each."""
+"""A population as few tensor programs: members in groups, each of which acts and learns in one pass."""
 
 from __future__ import annotations
 
+import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.engine.hidden import Group, Memory, masks_of
-from agilerl.engine.protocol import Trainable, UpdateResult
-from agilerl.engine.rows.cohort import MemberBinding
+from agilerl.engine.batches import TransitionBatch, UpdateResult
+from agilerl.engine.choose import Choice, Reason, bind, can_stack, choose
+from agilerl.engine.hidden import HiddenStates
+from agilerl.engine.modules import ModuleEngine
+from agilerl.engine.protocol import Trainable
+from agilerl.engine.rows.bindings import MemberBinding
+from agilerl.engine.rows.kernels import TORCH, Kernels
+from agilerl.engine.rows.ownership import Ownership
 from agilerl.engine.rows.rows_engine import RowsEngine
-from agilerl.engine.sequential import SequentialLearner
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.modules.noisy import set_noise
 from agilerl.tree import map_leaves
 
-__all__ = [
-    "FusedLearner",
-    "Group",
-    "Learner",
-    "Memory",
-    "RowsGroup",
-    "SequentialLearner",
-    "choose_learner",
-    "unfusable",
-]
+
+class Group(ABC):
+    """Members that learn in one call, with an engine. What goes in and comes out has a member axis, [N_g, ...].
+
+    Attributes:
+        members: positions in the population, in row order. agents: the members themselves.
+        lead: the member whose `update` and options stand for all of them. engine: what runs their updates.
+        prepare: stored observations (nested for Dict and Tuple spaces) as `values` and `learn` take them.
+    """
+
+    engine: Any
+
+    def __init__(self, members: list[int], agents: list[Trainable], prepare: Callable[[Any], Any]) -> None:
+        self.members, self.agents, self.prepare = members, agents, prepare
+        self.lead: Any = agents[0]
+
+    @abstractmethod
+    def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
+        """One update of the members that are `live` (None: of all) on their rows of `batch`."""
+
+    @abstractmethod
+    def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
+        """Policy outputs [N_g, E, out] for observations as the environment gives them, as constants."""
+
+    def values(self, obs: Any) -> Tensor:
+        """State values [N_g, B] of prepared observations."""
+        values: Tensor = self._outer(self.lead.state_values(self.engine, self._inner(obs)))
+        return values
+
+    def recur(self, obs: Any, hidden: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """One step of a recurrent group; see `Learner.recur`."""
+        found = self.lead.recur(self.engine, self._inner(self.prepare(obs)), self._inner(hidden))
+        joined: tuple[Tensor, Tensor, dict[str, Tensor]] = self._outer(found)
+        return joined
+
+    def _inner(self, tree: Any) -> Any:
+        """Tensors as the engine takes them."""
+        return tree
+
+    def _outer(self, tree: Any) -> Any:
+        """What the engine gives, with its member axis."""
+        return tree
+
+    @abstractmethod
+    def set_policy_noise(self, noise: np.ndarray) -> None:
+        """Give the policies' noisy layers [N_g, S] numbers."""
+
+    @abstractmethod
+    def sound(self) -> np.ndarray:
+        """[N_g] bool: which members' weights are finite."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Read the members' hyperparameters anew."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give every member tensors of its own again."""
 
 
-@dataclass
 class RowsGroup(Group):
     """Members that share rows."""
 
     engine: RowsEngine
 
+    def __init__(
+        self, members: list[int], agents: list[Trainable], bindings: list[MemberBinding], kernels: Kernels
+    ) -> None:
+        super().__init__(members, agents, agents[0].policy_network().preprocess)
+        rates = {o.name: o.lr for o in self.lead.registry.optimizers}
+        self.engine = RowsEngine(bindings, rates, self.lead.evaluation_networks(), kernels)
+        self._hyperparameters: list[dict[str, float]] = []
+        self.refresh()
+        self._policy = str(self.lead.registry.policy())
+        self._noisy, self._quiet = self.engine.frozen(self._policy), self.engine.frozen(self._policy, noisy=False)
 
-class FusedLearner:
+    def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
+        if live is None:
+            result: UpdateResult = self.lead.update(self.engine, batch)
+        else:
+            with self.engine.only(live):
+                result = self.lead.update(self.engine, batch)
+        return result
+
+    def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
+        with torch.no_grad():
+            return (self._noisy if noisy else self._quiet)(self.prepare(obs))
+
+    def set_policy_noise(self, noise: np.ndarray) -> None:
+        self.engine.set_noise(self._policy, torch.from_numpy(noise).to(self.engine.device, self.engine.dtype))
+
+    def sound(self) -> np.ndarray:
+        return self.engine.sound()
+
+    def refresh(self) -> None:
+        values = [agent.update_hyperparameters() for agent in self.agents]
+        if values != self._hyperparameters:
+            self.engine.set_hyperparameters({name: [own[name] for own in values] for name in values[0]})
+            self._hyperparameters = values
+
+    def release(self) -> None:
+        self.engine.release()
+
+
+class ModuleGroup(Group):
+    """One member by itself, with its own modules, which preprocess observations, and its torch optimisers."""
+
+    def __init__(self, member: int, agent: Trainable) -> None:
+        super().__init__([member], [agent], _as_it_is)
+        self._engine: ModuleEngine | None = None
+
+    @property
+    def engine(self) -> ModuleEngine:  # type: ignore[override]
+        """With the agent's live hyperparameters.
+
+        Made when it is first asked for: an agent with a learn() of its own need not have what it asks for.
+        """
+        if self._engine is None:
+            self._engine = ModuleEngine(self.lead)
+        else:
+            self._engine.refresh()
+        return self._engine
+
+    def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
+        self.lead.follow_optimizers()
+        result: UpdateResult = self.lead.update(self.engine, batch.of_member(0))
+        return result.map(lambda x: x.detach().unsqueeze(0))
+
+    def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
+        with torch.no_grad():
+            output: Tensor = self.lead.policy_output(self._inner(obs), noisy)
+        return output.unsqueeze(0)
+
+    def _inner(self, tree: Any) -> Any:
+        return map_leaves(lambda x: x[0], tree)
+
+    def _outer(self, tree: Any) -> Any:
+        return map_leaves(lambda x: x.unsqueeze(0), tree)
+
+    def set_policy_noise(self, noise: np.ndarray) -> None:
+        set_noise(self.lead.policy_module(), torch.from_numpy(noise[0]))
+
+    def sound(self) -> np.ndarray:
+        networks = self.lead.evaluation_networks().values()
+        with torch.no_grad():
+            sums = [p.sum() for network in networks for p in network.parameters() if p.is_floating_point()]
+            return np.array([not sums or bool(torch.stack(sums).isfinite().all())])
+
+    def refresh(self) -> None:
+        """Hyperparameters are read with every update."""
+
+    def release(self) -> None:
+        """Nothing was adopted."""
+
+
+def _as_it_is(obs: Any) -> Any:
+    return obs
+
+
+class Learner:
     """Adopts a population for one generation; `release` gives every agent its own tensors back.
 
-    Members fall into groups by architecture signature, update options, hyperparameter names and update frequency; a
-    group runs as one batched pass. Groups depend on the genomes alone, in population order.
+    Over rows, members fall into groups by architecture signature, update options, hyperparameter names and update
+    frequency. Groups depend on the genomes alone, in population order. Otherwise each member is a group by itself.
+
+    Args:
+        agents: the members. choice: made for these agents as they are now; by default that of `choose`.
+        kernels: what runs and moves rows.
+
+    Attributes:
+        name: of the choice. groups: see `Group`.
+
+    Raises:
+        ValueError: the choice is of other agents, or of these before their optimisers were made anew.
     """
 
-    name = "fused"
+    def __init__(self, agents: Sequence[Trainable], choice: Choice | None = None, kernels: Kernels = TORCH) -> None:
+        self.agents, self.kernels = list(agents), kernels
+        choice = choose(self.agents) if choice is None else choice
+        self.name: str = choice.name
+        self.groups: list[Group] = self._in_rows(choice.bindings) if choice.name == "fused" else self._by_themselves()
+        self._hidden = HiddenStates(self)
 
-    def __init__(self, agents: Sequence[Trainable]) -> None:
-        """Adopt `agents`.
-
-        Raises:
-            ValueError: an agent does not stack; ask `can_fuse` first.
-        """
-        self.agents = list(agents)
+    def _in_rows(self, bindings: Sequence[MemberBinding]) -> list[Group]:
+        if len(bindings) != len(self.agents):
+            raise ValueError(f"a choice for {len(bindings)} agents cannot hold {len(self.agents)}: choose for these")
         by_key: dict[Any, list[int]] = {}
-        bindings: list[MemberBinding] = []
-        for position, agent in enumerate(self.agents):
-            binding = agent.binding()
-            if binding is None:
-                raise ValueError(f"agent {agent.index} does not stack")
-            bindings.append(binding)
-            names = tuple(agent.update_hyperparameters())
-            policy = agent.policy_network()
-            options = (policy.reading(), names, agent.update_interval(), *agent.update_options())
-            key = (type(agent), binding.signature(), options)
-            by_key.setdefault(key, []).append(position)
-        self.groups = [self._make_group(members, bindings) for members in by_key.values()]
-        self._memory = Memory(self)
-        policies = [self.agents[g.members[0]].registry.policy() for g in self.groups]
-        pairs = [(g.engine, str(name)) for g, name in zip(self.groups, policies, strict=True)]
-        self._policies = [engine.frozen(name) for engine, name in pairs]
-        self._quiet_policies = [engine.frozen(name, noisy=False) for engine, name in pairs]
+        for position, (agent, binding) in enumerate(zip(self.agents, bindings, strict=True)):
+            if any(getattr(agent, o.name).optimizer is not o.optimizer for o in binding.optimizers):
+                raise ValueError(f"agent {agent.index} has other optimisers than the choice was made for: choose anew")
+            names, reading = tuple(agent.update_hyperparameters()), agent.policy_network().reading()
+            options = (reading, names, agent.update_interval(), *agent.update_options())
+            by_key.setdefault((type(agent), binding.signature(), options), []).append(position)
+        each = by_key.values()
+        return [RowsGroup(m, [self.agents[i] for i in m], [bindings[i] for i in m], self.kernels) for m in each]
 
-    def _make_group(self, members: list[int], bindings: list[MemberBinding]) -> RowsGroup:
-        lead = self.agents[members[0]]
-        rates = {o.name: o.lr for o in lead.registry.optimizers}
-        engine = RowsEngine([bindings[i] for i in members], rates, lead.evaluation_networks())
-        values = [self.agents[i].update_hyperparameters() for i in members]
-        engine.set_hyperparameters({name: [v[name] for v in values] for name in values[0]})
-        return RowsGroup(members, lead, engine)
+    def _by_themselves(self) -> list[Group]:
+        return [ModuleGroup(position, agent) for position, agent in enumerate(self.agents)]
+
+    # --- learning ---------------------------------------------------------------------------------------------------
 
     def learn(self, group: int, batch: Any, live: Sequence[bool] | None = None) -> UpdateResult:
         """One update of every member of a group on its own row of `batch` [N_g, B, ...]; results [N_g, ...].
@@ -86,17 +231,36 @@ class FusedLearner:
         Members that are not `live` [N_g] do not move at all; their rows of `batch` must be finite, with weight 0.
         """
         chosen = self.groups[group]
-        for row, member in enumerate(chosen.members):
-            self.agents[member].learn_counter += 1 if live is None or live[row] else 0
-        with chosen.engine.only(live):
-            return chosen.lead.update(chosen.engine, batch)
+        for row, agent in enumerate(chosen.agents):
+            if live is None or live[row]:
+                agent.__dict__["learn_counter"] += 1  # an assignment would look for something to register
+        return chosen.learn(batch, live)
+
+    def prepare(self, group: int, obs: Any) -> Any:
+        """Stored observations (nested for Dict and Tuple spaces) as the engine of a group takes them."""
+        return self.groups[group].prepare(obs)
 
     def values(self, group: int, obs: Any) -> Tensor:
         """State values [N_g, B] of prepared observations, for algorithms that have `state_values`."""
-        chosen = self.groups[group]
-        lead: Any = chosen.lead
-        values: Tensor = lead.state_values(chosen.engine, obs)
-        return values
+        return self.groups[group].values(obs)
+
+    def refresh(self) -> None:
+        """Read the members' hyperparameters anew."""
+        for group in self.groups:
+            group.refresh()
+
+    # --- acting -----------------------------------------------------------------------------------------------------
+
+    def outputs(self, obs: Any, noisy: bool = False) -> list[tuple[list[int], Tensor]]:
+        """Policy outputs for observations [N, E, ...], as (member positions, [N_g, E, out]) per group.
+
+        The observations are nested as the space is. `noisy` keeps the noise of noisy layers, as exploration wants it.
+        """
+        return [(group.members, group.outputs(self._own(group, obs), noisy)) for group in self.groups]
+
+    def outputs_of(self, group: int, obs: Any) -> Tensor:
+        """Policy outputs [N_g, E, out] of one group for its own observations [N_g, E, ...], with noise."""
+        return self.groups[group].outputs(obs, True)
 
     def recur(self, group: int, obs: Any, hidden: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """One step of a recurrent group, for algorithms that have `recur`.
@@ -107,117 +271,164 @@ class FusedLearner:
         Returns:
             (raw output [N_g, E, out], values [N_g, E], next hidden states).
         """
-        chosen = self.groups[group]
-        lead: Any = chosen.lead
-        found: tuple[Tensor, Tensor, dict[str, Tensor]] = lead.recur(chosen.engine, self.prepare(group, obs), hidden)
-        return found
-
-    def refresh(self) -> None:
-        """Read the members' hyperparameters anew."""
-        for group in self.groups:
-            values = [self.agents[i].update_hyperparameters() for i in group.members]
-            group.engine.set_hyperparameters({name: [v[name] for v in values] for name in values[0]})
-
-    def prepare(self, group: int, obs: Any) -> Any:
-        """Stored observations (nested for Dict and Tuple spaces) as the rows of a group take them: [..., in]."""
-        return self.groups[group].lead.policy_network().preprocess(obs)
-
-    def outputs(self, obs: Any, noisy: bool = False) -> list[tuple[list[int], Tensor]]:
-        """Policy outputs for observations [N, E, ...], as (member positions, [N_g, E, out]) per group.
-
-        The observations are nested as the space is. `noisy` keeps the noise of noisy layers, as exploration wants it.
-        """
-        policies = self._policies if noisy else self._quiet_policies
-        with torch.no_grad():
-            return [
-                (g.members, policy(g.lead.policy_network().preprocess(self._of_group(g, obs))))
-                for g, policy in zip(self.groups, policies, strict=True)
-            ]
-
-    def outputs_of(self, group: int, obs: Any) -> Tensor:
-        """Policy outputs [N_g, E, out] of one group for its own observations [N_g, E, ...]."""
-        with torch.no_grad():
-            return self._policies[group](self.prepare(group, obs))
-
-    def _of_group(self, group: Group, obs: Any) -> Any:
-        """The rows of a group's members."""
-        return obs if len(self.groups) == 1 else map_leaves(lambda x: x[group.members], obs)
+        return self.groups[group].recur(obs, hidden)
 
     def begin_episodes(self) -> None:
         """Every lane that `act_greedy` plays in begins an episode: recurrent policies start anew."""
-        self._memory = Memory(self)
+        self._hidden = HiddenStates(self)
 
     def act_greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         """Greedy actions of all members for the environment, [N, E, ...]; obs [N, E, ...], mask [N, E, A]."""
-        outputs = self._memory.outputs(obs) if self.agents[0].is_recurrent else self.outputs(obs)
-        return self._join(
-            outputs, lambda lead, x, rows: lead.environment_action(lead.greedy(x, masks_of(lead, mask, rows)))
-        )
-
-    def set_policy_noise(self, noise: np.ndarray) -> None:
-        """Give the policies' noisy layers [N, S] numbers; a member with fewer than S has them first."""
-        for group in self.groups:
-            values = torch.from_numpy(noise[group.members]).to(group.engine.device, group.engine.dtype)
-            group.engine.set_noise(str(group.lead.registry.policy()), values)
+        parts, is_recurrent = [], self.agents[0].is_recurrent
+        for number, group in enumerate(self.groups):
+            own, lead = self._own(group, obs), group.lead
+            raw = self._hidden.step(number, own)[0] if is_recurrent else group.outputs(own)
+            legal = None if mask is None else lead.legal_choices(mask[group.members])
+            parts.append(lead.environment_action(lead.greedy(raw, legal)))
+        return self._joined(parts)
 
     def explore(
         self, obs: Any, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
     ) -> np.ndarray:
         """Exploring actions to store, [N, E, ...]; draws [N, E, ...] each."""
-        return self._join(
-            self.outputs(obs, noisy=True),
-            lambda lead, x, rows: lead.explore(x, tuple(d[rows] for d in draws), epsilon, masks_of(lead, mask, rows)),
-        )
+        if len(self.groups) == 1:
+            group = self.groups[0]
+            legal = None if mask is None else group.lead.legal_choices(mask)
+            actions: np.ndarray = group.lead.explore(group.outputs(obs, True), draws, epsilon, legal)
+            return actions
+        parts = []
+        for group in self.groups:
+            legal = None if mask is None else group.lead.legal_choices(mask[group.members])
+            own = tuple(draw[group.members] for draw in draws)
+            parts.append(group.lead.explore(group.outputs(self._own(group, obs), True), own, epsilon, legal))
+        return self._joined(parts)
 
-    def _join(
-        self, outputs: list[tuple[list[int], Tensor]], decide: Callable[[Trainable, Tensor, Any], np.ndarray]
-    ) -> np.ndarray:
-        """Actions that `decide` takes from the first member and the outputs of each group, in population order."""
-        if len(outputs) == 1:
-            return decide(self.agents[0], outputs[0][1], slice(None))
-        parts = [(members, decide(self.agents[members[0]], values, members)) for members, values in outputs]
-        chosen = np.empty((len(self.agents), *parts[0][1].shape[1:]), parts[0][1].dtype)
-        for members, part in parts:
-            chosen[members] = part
+    def set_policy_noise(self, noise: np.ndarray) -> None:
+        """Give the policies' noisy layers [N, S] numbers; a member with fewer than S has them first."""
+        for group in self.groups:
+            group.set_policy_noise(noise[group.members])
+
+    def _own(self, group: Group, obs: Any) -> Any:
+        """The rows of a group's members."""
+        return obs if len(self.groups) == 1 else map_leaves(lambda x: x[group.members], obs)
+
+    def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
+        """The actions of each group, in population order."""
+        if len(parts) == 1:
+            return parts[0]
+        chosen = np.empty((len(self.agents), *parts[0].shape[1:]), parts[0].dtype)
+        for group, part in zip(self.groups, parts, strict=True):
+            chosen[group.members] = part
         return chosen
+
+    # --- the members' own tensors -----------------------------------------------------------------------------------
+
+    def sound(self) -> np.ndarray:
+        """[N] bool: which members' weights are finite, targets left out (they follow, and show in the loss)."""
+        if len(self.groups) == 1:
+            return self.groups[0].sound()
+        sound = np.ones(len(self.agents), dtype=bool)
+        for group in self.groups:
+            sound[group.members] = group.sound()
+        return sound
+
+    def settle(self) -> None:
+        """After the updates of one call: nothing to do while agents are adopted, `release` does all of it."""
 
     def release(self) -> None:
         """Copy every row back into its member's own tensors."""
         for group in self.groups:
-            group.engine.release()
+            group.release()
 
 
-Learner = FusedLearner | SequentialLearner
+class Alone(Learner):
+    """The learner of one agent, which lives as long as what it was made for.
+
+    It knows the agent by a weak reference only: the agent keeps it, and a circle would keep both in memory.
+    """
+
+    def __init__(self, agent: Trainable, plain: bool) -> None:
+        self.plain = plain
+        self._networks = [(name, getattr(agent, name)) for name in agent.registry.all_registered()]
+        found = None if plain else bind(agent)
+        binding = found if isinstance(found, MemberBinding) else None
+        choice = Choice("fused", "it is alone", (binding,)) if binding else Choice("sequential", "it does not stack")
+        super().__init__([weakref.proxy(agent)], choice)
+        self._ownership = Ownership(agent, binding, self.groups[0].engine) if binding else None
+
+    def is_current(self, agent: Trainable) -> bool:
+        """Whether networks, and of a row the parameters, moments and step counts, are the ones that it was made for."""
+        if any(getattr(agent, name) is not network for name, network in self._networks):
+            return False
+        return self._ownership is None or self._ownership.holds(agent)
+
+    def settle(self) -> None:
+        """Bring the torch optimisers' step counters up to date."""
+        if self._ownership is not None:
+            self._ownership.settle()
+
+    def release(self) -> None:
+        """The row stays the agent's."""
+        self.settle()
 
 
-def choose_learner(agents: Sequence[Trainable], wanted: str = "auto") -> tuple[type[Learner], str]:
-    """The learner by a fixed rule over (algorithm, genomes, device), and the reason.
+def learner_of(agent: Trainable, plain: bool = False) -> Alone:
+    """The learner of one agent that learns by itself, with its live hyperparameters; made anew where it is not current.
+
+    It is kept on the agent, and never copied, pickled or saved with it. Call `settle()` after its updates.
 
     Args:
-        wanted: "auto", "fused" or "sequential".
-
-    Raises:
-        ValueError: "fused" is asked for and a member does not stack.
+        plain: the reference path, with the agent's own modules and torch optimisers.
     """
-    if wanted not in ("auto", "fused", "sequential"):
-        raise ConfigError(unknown_name("learner", str(wanted), ("auto", "fused", "sequential")))
-    reason = next((f"agent {a.index} does not stack: {why}" for a in agents if (why := unfusable(a))), "")
-    if wanted == "fused" and reason:
-        raise ConfigError(f"learner='fused' is not possible: {reason}. fix: learner='auto'")
-    if wanted == "sequential":
-        return SequentialLearner, "asked for"
-    if reason:
-        return SequentialLearner, reason
-    return FusedLearner, "every network is a stack of dense layers"
+    agent.follow_optimizers()
+    kept: dict[bool, Alone] = agent.__dict__.setdefault("_learner", {})
+    learner = kept.get(plain)
+    if learner is None or not learner.is_current(agent):
+        learner = kept[plain] = Alone(agent, plain)
+    learner.refresh()
+    return learner
+
+
+def learn_alone(agent: Trainable, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
+    """One update of one agent on a batch [B, ...] of stored observations; the results have no member axis."""
+    learner = learner_of(agent, plain)
+    prepare = learner.groups[0].prepare
+    prepared = replace(batch, obs=prepare(batch.obs), next_obs=prepare(batch.next_obs))
+    result = learner.learn(0, prepared.map(lambda x: x.unsqueeze(0)))
+    learner.settle()
+    return result.map(lambda x: x[0])
+
+
+# --- names by which others still know this room -----------------------------------------------------------------------
+
+Memory = HiddenStates
+
+
+class FusedLearner(Learner):
+    """The learner over rows."""
+
+    name = "fused"
+
+    def __init__(self, agents: Sequence[Trainable]) -> None:
+        super().__init__(agents, choose(agents, "fused"))
+
+
+class SequentialLearner(Learner):
+    """The reference path."""
+
+    name = "sequential"
+
+    def __init__(self, agents: Sequence[Trainable]) -> None:
+        super().__init__(agents, Choice("sequential", "asked for"))
+
+
+def choose_learner(agents: Sequence[Trainable], wanted: str = "auto") -> tuple[type[Any], str]:
+    """The class of the learner, and the reason."""
+    choice = choose(agents, wanted)
+    return (FusedLearner if choice.name == "fused" else SequentialLearner), choice.reason
 
 
 def unfusable(agent: Any) -> str:
     """Why an agent must train by itself; empty where it need not."""
-    update: Any = getattr(type(agent), "update", None)
-    if update is None or getattr(update, "is_missing", False):
-        return "it defines learn() only"
-    if type(agent).learn is not type(agent).published_learn:
-        return "it has a learn() of its own"
-    if agent.binding() is None:
-        return "a network is no plain stack of dense layers, or its optimiser has no flat rule"
-    return ""
+    found = can_stack(agent)
+    return found.value if isinstance(found, Reason) else ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from agilerl.engine.parts import Network
 from agilerl.modules.noisy import set_noise
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.tree import map_leaves
@@ -15,20 +16,30 @@ from agilerl.tree import map_leaves
 if TYPE_CHECKING:
     from agilerl.engine.protocol import Trainable
 
-Network = Callable[..., Tensor]
-
 
 class ModuleEngine:
-    """An `UpdateEngine` over one agent's own modules: plain `torch.nn` and `torch.optim`."""
+    """An `UpdateEngine` over one agent's own modules: plain `torch.nn` and `torch.optim`.
+
+    Networks and optimisers are read from the agent whenever they run; `refresh` reads everything else.
+    """
+
+    hp: Mapping[str, Tensor]
 
     def __init__(self, agent: Trainable) -> None:
         self._agent = agent
-        first = next(iter(agent.policy_module().parameters()))
-        self._rates = agent.update_hyperparameters()
-        self.hp: Mapping[str, Tensor] = {
-            name: torch.tensor(value, dtype=first.dtype, device=first.device) for name, value in self._rates.items()
-        }
+        self._like: tuple[torch.dtype, torch.device] | None = None
+        self._rates: dict[str, float] = {}
         self._features: dict[tuple[int, int], tuple[Any, Tensor]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the agent's hyperparameters and the names of its networks anew; forget features that were computed."""
+        agent, first = self._agent, next(iter(self._agent.policy_module().parameters()))
+        rates, like = agent.update_hyperparameters(), (first.dtype, first.device)
+        if rates != self._rates or like != self._like:
+            self.hp = {name: torch.tensor(x, dtype=like[0], device=like[1]) for name, x in rates.items()}
+            self._rates, self._like = rates, like
+        self._features.clear()
         self._lenders = set(agent.registry.lenders.values())
         self._targets = {
             str(g.eval_network): str(g.shared_networks[0]) for g in agent.registry.groups if g.shared_networks

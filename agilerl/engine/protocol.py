@@ -1,24 +1,26 @@
-"""How an update runs: the protocol that an algorithm's `update` is written against, and what goes in and comes out.
+"""The protocols between the engines, the algorithms and whoever collects experience.
 
-`engine.rows.rows_engine.RowsEngine` runs the same update over the rows of a whole cohort; `ModuleEngine` runs it with
-one
-agent's own modules and optimisers. The second is the reference, and the path for what does not stack.
+`rows.rows_engine.RowsEngine` runs an update over the rows of a whole group of members; `modules.ModuleEngine` runs the
+same update with one agent's own modules and optimisers. The second is the reference, and the path for what does not
+stack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor, nn
 
-from agilerl.engine.modules import ModuleEngine, Network, raw_output, soft_update
-from agilerl.tree import map_leaves
+from agilerl.engine.batches import RolloutBatch, TransitionBatch, UpdateResult
+from agilerl.engine.modules import ModuleEngine, raw_output, soft_update  # known under this name too
+from agilerl.engine.parts import Network
 
 __all__ = [
+    "GroupLearner",
     "ModuleEngine",
+    "RolloutMember",
     "Trainable",
     "TransitionBatch",
     "UpdateEngine",
@@ -101,78 +103,6 @@ class UpdateEngine(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class TransitionBatch:
-    """Sampled transitions; every tensor may carry a leading member axis.
-
-    Attributes:
-        obs, next_obs: [..., B, ...] as the engine's networks take them: preprocessed [..., B, in] over rows, plain
-            observations with modules (a module preprocesses by itself): nested dicts of tensors for Dict and Tuple
-            spaces.
-        action: [..., B] int64 (or [..., B, A] float).
-        reward, done: [..., B]; `done` means terminated.
-        weight: [..., B] in the first B_i rows of a member 1/B_i (times the importance weight under prioritised
-            replay), 0 beyond.
-        next_mask: [..., B, A] bool, the actions that are legal in `next_obs`; None where all are.
-        obs_mask: [..., B, A] bool, those that were in `obs`, for algorithms with `learns_from_obs_mask`.
-        discount: [..., B] what the value of `next_obs` counts: γ^k · (1 − terminated) after k steps; None where every
-            transition is one step (see `discounts`).
-        noise: name -> [..., K, ...] numbers that `draw_noise` of the algorithm drew for this update; K is B, or what
-            the algorithm asked for, and then a member with fewer than the others has zeros at the end.
-        number: of this update in its generation (of the agent's updates, when it learns alone).
-    """
-
-    obs: Any
-    action: Tensor
-    reward: Tensor
-    next_obs: Any
-    done: Tensor
-    weight: Tensor
-    next_mask: Tensor | None = None
-    discount: Tensor | None = None
-    noise: Mapping[str, Tensor] = field(default_factory=dict)
-    number: int = 0
-    obs_mask: Tensor | None = None
-
-    def discounts(self, gamma: Tensor) -> Tensor:
-        """`discount` [..., B]; where it was not stored, γ · (1 − terminated) for `gamma` [N, 1] or a scalar."""
-        return gamma * (1 - self.done) if self.discount is None else self.discount
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> TransitionBatch:
-        """The batch with `change` applied to every tensor that is there."""
-        changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
-        for name in ("obs", "next_obs"):
-            if name not in changed:
-                changed[name] = map_leaves(change, getattr(self, name))
-        return replace(self, **changed, noise={k: change(v) for k, v in self.noise.items()})
-
-    def of_member(self, member: int) -> TransitionBatch:
-        """The rows of one member, without the member axis."""
-        return self.map(lambda x: x[member])
-
-
-@dataclass(frozen=True)
-class UpdateResult:
-    """What one update reports; [N] over rows, scalars with plain modules.
-
-    Attributes:
-        loss: of the value function (the only one where there is only one).
-        actor_loss: None where the policy was not updated.
-        priorities: [..., B] new priorities of the sampled rows, for prioritised replay; None where none are known.
-        kl: divergence from the policy that acted, of on-policy algorithms.
-    """
-
-    loss: Tensor
-    actor_loss: Tensor | None = None
-    priorities: Tensor | None = None
-    kl: Tensor | None = None
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> UpdateResult:
-        """The result with `change` applied to every tensor that is there."""
-        changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if v is not None}
-        return replace(self, **changed)
-
-
 class Trainable(Protocol):
     """What engines and learners ask of an agent; they know no algorithm.
 
@@ -189,8 +119,7 @@ class Trainable(Protocol):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether acting needs a hidden state beside the observation; then there are `recur` and
-        `get_initial_hidden_state`."""
+        """Whether acting needs a hidden state; then there are `recur` and `get_initial_hidden_state`."""
 
     def update(self, engine: UpdateEngine, batch: Any) -> UpdateResult:
         """One update of every member in `engine`."""
@@ -203,12 +132,6 @@ class Trainable(Protocol):
 
     def update_interval(self) -> int:
         """How often it learns, in environment steps (of rollouts: their length in vector steps)."""
-
-    def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
-        """One update of this agent alone from a prepared batch [B, ...]."""
-
-    def binding(self) -> Any:
-        """What of it can live in rows (`engine.rows.bindings.MemberBinding`); None where it does not stack."""
 
     def evaluation_networks(self) -> dict[str, nn.Module]:
         """The evaluation network of every group, by attribute name."""
@@ -238,3 +161,33 @@ class Trainable(Protocol):
 
     def legal_choices(self, mask: np.ndarray) -> np.ndarray:
         """The environment's masks as masks of what the policy chooses among."""
+
+
+class GroupLearner(Protocol):
+    """Members that learn in one call, by the number of their group: what learning from a rollout needs."""
+
+    def prepare(self, group: int, obs: Any) -> Any:
+        """Stored observations [N, B, ...] as `values` and `learn` take them."""
+
+    def values(self, group: int, obs: Any) -> Tensor:
+        """State values [N, B] of prepared observations, as constants."""
+
+    def learn(self, group: int, batch: RolloutBatch) -> UpdateResult:
+        """One update of every live member on its own row of `batch` [N, B, ...]."""
+
+
+class RolloutMember(Protocol):
+    """What learning from a rollout reads of an agent."""
+
+    gamma: float
+    gae_lambda: float
+    batch_size: int
+    update_epochs: int
+    target_kl: float | None
+    bptt_sequence_type: str
+
+    def sequence_limit(self, steps: int) -> int:
+        """Most steps of a sequence in a rollout of so many."""
+
+    def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:
+        """What one epoch over so many rows needs of random numbers, [rows, A]; None for nothing."""

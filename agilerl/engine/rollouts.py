@@ -1,51 +1,25 @@
-"""From a stored rollout to what minibatches are gathered from: values, advantages and returns of a group of members."""
+"""From a stored rollout to what minibatches are gathered from: values, advantages, returns and sequences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.engine.protocol import UpdateResult
-from agilerl.engine.rollout_batch import EpochPlan, RolloutBatch
-from agilerl.engine.sequences import sequences_of
+from agilerl.engine.batches import RolloutBatch
+from agilerl.engine.epochs import EpochPlan, learn_rollout
+from agilerl.engine.protocol import GroupLearner, RolloutMember
 from agilerl.losses.returns import following_values, gae, standardised
 from agilerl.tree import map_leaves
 
+__all__ = ["KINDS", "Rollout", "SequenceRollout", "learn_rollout", "make_rollout"]
 
-class GroupLearner(Protocol):
-    """Members that learn in one call, by the number of their group."""
-
-    def prepare(self, group: int, obs: Any) -> Any:
-        """Stored observations [N, B, ...] as `values` and `learn` take them."""
-
-    def values(self, group: int, obs: Any) -> Tensor:
-        """State values [N, B] of prepared observations, as constants."""
-
-    def learn(self, group: int, batch: Any) -> UpdateResult:
-        """One update of every live member on its own row of `batch` [N, B, ...]."""
-
-
-class Member(Protocol):
-    """What learning from a rollout reads of an agent."""
-
-    gamma: float
-    gae_lambda: float
-    batch_size: int
-    update_epochs: int
-    target_kl: float | None
-    bptt_sequence_type: str
-
-    def sequence_limit(self, steps: int) -> int:
-        """Most steps of a sequence in a rollout of so many."""
-
-    def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:
-        """What one epoch over so many rows needs of random numbers, [rows, A]; None for nothing."""
+KINDS = ("chunked", "maximum", "fifty_percent_overlap")
 
 
 @dataclass(frozen=True)
@@ -181,7 +155,7 @@ def by_member(x: np.ndarray, members: int) -> Tensor:
 
 
 def make_rollout(
-    learner: GroupLearner, group: int, members: Sequence[Member], buffer: RolloutBuffer, like: Tensor
+    learner: GroupLearner, group: int, members: Sequence[RolloutMember], buffer: RolloutBuffer, like: Tensor
 ) -> Rollout:
     """What a full buffer of N·E lanes (member by member) teaches.
 
@@ -270,3 +244,48 @@ def _stack(rows: Sequence[Any]) -> Any:
     if isinstance(first, tuple):
         return tuple(_stack([row[i] for row in rows]) for i in range(len(first)))
     return np.stack([np.asarray(row) for row in rows])
+
+
+# --- sequences for truncated back-propagation through time ----------------------------------------------------------
+
+
+def cut_points(length: int, longest: int, kind: str) -> list[tuple[int, int]]:
+    """(start, length) of the sequences of one episode of `length` steps; together they cover every step.
+
+    * "chunked": one after the other, `longest` steps each; the last one is what is left.
+    * "maximum": as "chunked". `longest` alone bounds it: with none the episode is one sequence.
+    * "fifty_percent_overlap": a start every `longest // 2` steps (at least one), up to the sequence that reaches the
+      end; steps in two sequences count twice.
+    """
+    stride = max(1, longest // 2) if kind == "fifty_percent_overlap" else longest
+    points = []
+    for start in range(0, length, stride):
+        points.append((start, min(longest, length - start)))
+        if start + longest >= length:
+            break
+    return points
+
+
+def sequences_of(cut: np.ndarray, valid: np.ndarray, longest: int, kind: str) -> np.ndarray:
+    """All sequences of a rollout of some lanes: no sequence crosses the end of an episode.
+
+    Args:
+        cut: [T, E] bool, the episode ended with this step. valid: [T, E] bool, False where a row is no transition.
+        longest: most steps of a sequence.
+
+    Returns:
+        [S, 3] int64: lane, first step, length; lane by lane, in the order of time.
+    """
+    found = []
+    steps = len(cut)
+    for lane in range(cut.shape[1]):
+        # An episode goes from the row after an end, or after a row that is no transition, to the next of either.
+        ends = np.flatnonzero(cut[:, lane] | ~valid[:, lane]) + 1
+        start = 0
+        for end in (*ends.tolist(), steps):
+            stop = end if end == steps or valid[end - 1, lane] else end - 1
+            if end == steps and steps and not valid[steps - 1, lane]:
+                stop = steps - 1
+            found += [(lane, start + first, count) for first, count in cut_points(stop - start, longest, kind)]
+            start = end
+    return np.array(found, np.int64).reshape(-1, 3)

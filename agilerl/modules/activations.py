@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +64,7 @@ def _of_input(
 
 
 ACTIVATIONS: dict[str, Activation] = {
-    "ReLU": Activation(F.relu, nn.ReLU, True, torch.relu_, lambda g, y: aten.threshold_backward(g, y, 0)),
+    "ReLU": Activation(F.relu, nn.ReLU, True, torch.relu_, partial(aten.threshold_backward, threshold=0)),
     "ELU": Activation(F.elu, nn.ELU, True, F.elu_, lambda g, y: aten.elu_backward(g, 1.0, 1.0, 1.0, True, y)),
     "GELU": _of_input(F.gelu, nn.GELU, True, aten.gelu_backward),
     "SiLU": _of_input(F.silu, nn.SiLU, True, aten.silu_backward),

@@ -34,11 +34,13 @@ class DenseStack:
         parameters: per layer (weight [out, in], bias [out]), under LayerNorm followed by (norm weight [out], norm bias
             [out]), for a noisy layer by (weight sigma [out, in], bias sigma [out]): the live `nn.Parameter` objects.
         noise: per layer the live buffers (noise_in [in], noise_out [out]) of a noisy layer, else ().
+        is_cell: the recurrence of a cell: one plain layer, which runs once for every step of a sequence.
     """
 
     layers: tuple[DenseLayer, ...]
     parameters: tuple[tuple[nn.Parameter, ...], ...]
     noise: tuple[tuple[Tensor, ...], ...] = ()
+    is_cell: bool = False
 
     @property
     def buffers(self) -> tuple[tuple[Tensor, ...], ...]:

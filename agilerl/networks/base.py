@@ -144,7 +144,7 @@ class EvolvableNetwork(EvolvableModule):
             bounded by 0 and 255). One observation gives a batch of one. For a Dict or Tuple space a nested dict of
             such tensors, whatever the annotation says.
         """
-        x = self.encoder_input(obs)
+        x: Tensor = self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images)
         mean = self._buffers.get("obs_mean")
         if mean is None:
             return x

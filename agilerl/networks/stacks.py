@@ -73,7 +73,7 @@ def recurrent_parts(network: Any, *heads: str) -> dict[str, DenseStack] | None:
         layer = model.get_submodule(f"lstm_{k}")
         rows, columns = layer.weight_ih.shape
         found[f"ih_{k}"] = _single(DenseLayer(columns, rows), layer.weight_ih, layer.bias_ih)
-        found[f"hh_{k}"] = _single(DenseLayer(size, rows), layer.weight_hh, layer.bias_hh)
+        found[f"hh_{k}"] = _single(DenseLayer(size, rows), layer.weight_hh, layer.bias_hh, is_cell=True)
     output = model.get_submodule("linear_output")
     first = _single(DenseLayer(size, encoder.num_outputs, encoder.output_activation), output.weight, output.bias)
     if heads:
@@ -84,8 +84,8 @@ def recurrent_parts(network: Any, *heads: str) -> dict[str, DenseStack] | None:
     return dense_stacks(network, found)
 
 
-def _single(layer: DenseLayer, weight: Any, bias: Any) -> DenseStack:
-    return DenseStack((layer,), ((weight, bias),))
+def _single(layer: DenseLayer, weight: Any, bias: Any, is_cell: bool = False) -> DenseStack:
+    return DenseStack((layer,), ((weight, bias),), is_cell=is_cell)
 
 
 def module_parts(network: Any) -> dict[str, Run]:

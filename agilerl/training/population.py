@@ -10,7 +10,7 @@ from typing import Any
 
 from agilerl.algorithms.core.single_agent import RLAlgorithm
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.engine.learner import unfusable
+from agilerl.engine.choose import own_learn
 from agilerl.errors import AgileRLWarning, AlgorithmError
 
 
@@ -81,10 +81,7 @@ def warn_of_discounts(population: Sequence[Any], memory: Any, is_mutated: bool) 
 
 def has_update(agent: Any) -> bool:
     """Whether the engine can run this agent's update, on rows or on its modules."""
-    return isinstance(agent, RLAlgorithm) and unfusable(agent) not in (
-        "it defines learn() only",
-        "it has a learn() of its own",
-    )
+    return isinstance(agent, RLAlgorithm) and own_learn(agent) is None
 
 
 def set_training_mode(agent: Any, training: bool) -> None:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.engine.learner import FusedLearner, SequentialLearner
-from agilerl.engine.protocol import TransitionBatch
+from agilerl.engine.batches import TransitionBatch
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner, learner_of
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float64)
 BOX = gym.spaces.Box(np.array([-1.0, 0.0]), np.array([2.0, 5.0]), dtype=np.float64)
@@ -125,7 +126,7 @@ def no_tensors_in_cycles() -> Iterator[None]:
 
 def train_fused(agents: list[Any], made: list[TransitionBatch]) -> tuple[int, list[dict[int, Any]]]:
     """Train over rows; (number of groups, per update: member -> (loss, actor loss, priorities))."""
-    learner = FusedLearner(agents)
+    learner = Learner(agents, choose(agents, "fused"))
     losses = []
     with no_tensors_in_cycles():
         for batch in made:
@@ -140,7 +141,7 @@ def train_fused(agents: list[Any], made: list[TransitionBatch]) -> tuple[int, li
 
 
 def train_sequential(agents: list[Any], made: list[TransitionBatch]) -> None:
-    learner = SequentialLearner(agents)
+    learner = Learner(agents, choose(agents, "sequential"))
     with no_tensors_in_cycles():
         for batch in made:
             for member in range(len(agents)):
@@ -151,7 +152,7 @@ def train_sequential(agents: list[Any], made: list[TransitionBatch]) -> None:
 def train_alone(agents: list[Any], made: list[TransitionBatch]) -> None:
     with no_tensors_in_cycles():
         for member, agent in enumerate(agents):
-            assert agent.solo_rows() is not None, "an agent alone runs in its own row"
+            assert learner_of(agent).name == "fused", "an agent alone runs in its own row"
             for batch in made:
                 agent.learn_batch(of_member(batch, member))
 

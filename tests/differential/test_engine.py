@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.algorithms.dqn import DQN
-from agilerl.engine.learner import FusedLearner, SequentialLearner
-from agilerl.engine.protocol import TransitionBatch
+from agilerl.engine.batches import TransitionBatch
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float64)
 ACTIONS = gym.spaces.Discrete(3)
@@ -102,8 +103,8 @@ def plain_torch(agent: DQN, made: list[TransitionBatch], member: int) -> list[Te
     return [torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (net, target)]
 
 
-def fused(agents: list[DQN], made: list[TransitionBatch]) -> FusedLearner:
-    learner = FusedLearner(agents)
+def fused(agents: list[DQN], made: list[TransitionBatch]) -> Learner:
+    learner = Learner(agents, choose(agents, "fused"))
     for batch in made:
         for g, group in enumerate(learner.groups):
             learner.learn(g, rows_of(batch, group.members))
@@ -142,7 +143,7 @@ def test_stacked_equals_alone_equals_plain_torch(activation: str, layer_norm: bo
     assert cohort.step["optimizer"].flatten().tolist() == [120] * 4
 
 
-def assert_padding_is_zero(learner: FusedLearner) -> None:
+def assert_padding_is_zero(learner: Learner) -> None:
     for group in learner.groups:
         (cohort,) = group.engine.cohorts
         for rows in (cohort.value, cohort.target, cohort.first, cohort.second):
@@ -159,7 +160,7 @@ def test_fused_and_sequential_paths_agree_after_500_updates(double: bool, device
     one, other = population(double=double, device=device), population(double=double, device=device)
     made = batches(500, [a.batch_size for a in one], device)
     fused(one, made).release()
-    sequential = SequentialLearner(other)
+    sequential = Learner(other, choose(other, "sequential"))
     for batch in made:
         for g, group in enumerate(sequential.groups):
             sequential.learn(g, rows_of(batch, group.members))
@@ -173,12 +174,12 @@ def test_fused_and_sequential_paths_agree_after_500_updates(double: bool, device
                 torch.testing.assert_close(value, second[key][name], rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("path", [FusedLearner, SequentialLearner])
+@pytest.mark.parametrize("path", ["fused", "sequential"])
 def test_each_path_run_twice_gives_equal_bytes(path: Any) -> None:
     results = []
     for _ in range(2):
         agents = population()
-        learner = path(agents)
+        learner = Learner(agents, choose(agents, path))
         for batch in batches(50, [a.batch_size for a in agents]):
             for g, group in enumerate(learner.groups):
                 learner.learn(g, rows_of(batch, group.members))
@@ -194,14 +195,14 @@ def test_different_depths_and_options_train_in_groups_of_their_own() -> None:
     agents[2].actor_target = agents[2].actor.clone().requires_grad_(False)
     agents[2].optimizer.rebuild({"actor": agents[2].actor})
     agents[3].learn_step = 9
-    learner = FusedLearner(agents)
+    learner = Learner(agents, choose(agents, "fused"))
     assert sorted(g.members for g in learner.groups) == [[0], [1], [2], [3]]
     learner.release()
 
 
 def test_autograd_over_the_rows_gives_the_gradient_of_the_closed_form() -> None:
     agents = population()
-    learner = FusedLearner(agents)
+    learner = Learner(agents, choose(agents, "fused"))
     engine = learner.groups[0].engine
     (batch,) = batches(1, [a.batch_size for a in agents])
     values, ran = engine.forward("actor", batch.obs)

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.engine.rows.cohort import MemberBinding, NetworkBinding, OptimizerBinding
+from agilerl.engine.parts import Part, PartName
+from agilerl.engine.rows.bindings import MemberBinding, OptimizerBinding, PartBinding
 from agilerl.engine.rows.optim import rule_of
 from agilerl.engine.rows.rows_engine import RowsEngine
 from agilerl.modules.noisy import layer_noise, noise_size, noisy_layers
@@ -33,11 +34,12 @@ def bindings(pairs: list[tuple[QNetwork, QNetwork]]) -> list[MemberBinding]:
     for net, target in pairs:
         stack, shadow = net.dense_stack(), target.dense_stack()
         assert stack is not None
+        assert shadow is not None
         adam = torch.optim.Adam(net.parameters())
         rule = rule_of(adam)
         assert rule is not None
-        optimizer = OptimizerBinding("optimizer", ("actor",), rule, adam)
-        members.append(MemberBinding((NetworkBinding("actor", stack, shadow),), (optimizer,)))
+        optimizer = OptimizerBinding("optimizer", (PartName("actor"),), rule, adam)
+        members.append(MemberBinding((PartBinding(PartName("actor"), Part.of(stack), Part.of(shadow)),), (optimizer,)))
     return members
 
 

@@ -13,9 +13,10 @@ from torch.distributions import Bernoulli, Categorical, Independent, Normal, Tan
 
 from agilerl.algorithms.ppo import PPO
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.engine.learner import FusedLearner, SequentialLearner
-from agilerl.engine.rollout_batch import plan_epoch
-from agilerl.engine.rollout_learning import learn_rollout, make_rollout
+from agilerl.engine.choose import choose
+from agilerl.engine.epochs import plan_epoch
+from agilerl.engine.learner import Learner
+from agilerl.engine.rollouts import learn_rollout, make_rollout
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float64)
 SPACES = {
@@ -232,10 +233,10 @@ def test_ppo_is_the_same_on_every_path(kind: str, share: bool) -> None:
     buffers = [collect(agents, rng) for _ in range(ROLLOUTS if kind == "discrete" and not share else 3)]
     sequential, alone, textbook = ([a.clone() for a in agents] for _ in range(3))
     before = parameters(agents)
-    fused = FusedLearner(agents)
+    fused = Learner(agents, choose(agents, "fused"))
     assert len(fused.groups) == 1, "one pass for all members, whatever their hyperparameters"
     updates = train(fused, agents, buffers)
-    assert train(SequentialLearner(sequential), sequential, buffers) == updates
+    assert train(Learner(sequential, choose(sequential, "sequential")), sequential, buffers) == updates
     for i, agent in enumerate(alone):
         for number, buffer in enumerate(buffers):
             agent._minibatches = streams(number)[i]
@@ -256,7 +257,7 @@ def test_ppo_is_the_same_on_every_path(kind: str, share: bool) -> None:
 def test_adam_keeps_the_step_counts_of_members_that_stopped() -> None:
     agents = [make(i, SPACES["discrete"]) for i in range(MEMBERS)]
     buffer = collect(agents, np.random.default_rng(1))
-    updates = train(FusedLearner(agents), agents, [buffer])
+    updates = train(Learner(agents, choose(agents, "fused")), agents, [buffer])
     for agent, count in zip(agents, updates, strict=True):
         state = agent.optimizer.state_dict()["state"]
         assert {float(entry["step"]) for entry in state.values()} == {count}

@@ -13,8 +13,8 @@ from off_policy_case import CHOICE, OBS, SIZES, assert_all_paths_agree, batches,
 from torch import Tensor, nn
 
 from agilerl.algorithms import RainbowDQN
-from agilerl.engine.learner import choose_learner
-from agilerl.engine.protocol import TransitionBatch
+from agilerl.engine.batches import TransitionBatch
+from agilerl.engine.choose import choose
 from agilerl.modules.noisy import layer_noise, noise_size, set_noise
 
 
@@ -69,7 +69,7 @@ def plain(agent: RainbowDQN, made: list[TransitionBatch], adam: torch.optim.Opti
 )
 def test_rainbow_without_noise_is_the_same_on_every_path(double: bool, dueling: bool, distributional: bool) -> None:
     agents = population(lambda i: make(i, double=double, dueling=dueling, distributional=distributional))
-    assert choose_learner(agents)[0].name == "fused"
+    assert choose(agents).name == "fused"
     results = assert_all_paths_agree(agents, batches(CHOICE), plain, groups=1)
     for member, result in results[-1].items():
         priorities = result.priorities[: SIZES[member]] - agents[member].prior_eps
@@ -107,5 +107,5 @@ def test_noisy_layers_are_the_same_on_every_path(dueling: bool) -> None:
                 part[row, : noise_size(agent.actor)] = layer_noise(agent.actor, rng, 1)[0]
         layers, target_layers = torch.from_numpy(drawn)
         noisy.append(replace(batch, noise={"layers": layers, "target_layers": target_layers}))
-    assert choose_learner(agents)[0].name == "fused"
+    assert choose(agents).name == "fused"
     assert_all_paths_agree(agents, noisy, plain_noisy, groups=1)

@@ -13,8 +13,10 @@ from torch.distributions import Categorical
 
 from agilerl.algorithms.ppo import PPO
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.engine.learner import FusedLearner, Memory, SequentialLearner
-from agilerl.engine.rollout_learning import SequenceRollout, learn_rollout, make_rollout
+from agilerl.engine.choose import choose
+from agilerl.engine.hidden import HiddenStates
+from agilerl.engine.learner import Learner, learner_of
+from agilerl.engine.rollouts import SequenceRollout, learn_rollout, make_rollout
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)
 MEMBERS, STEPS, LANES, ROLLOUTS = 3, 10, 4, 6
@@ -41,7 +43,7 @@ def make(member: int, cell: str, **more: Any) -> PPO:
 def collect(learner: Any, agents: list[PPO], rng: np.random.Generator) -> RolloutBuffer:
     """A rollout acted by the members' own networks, with episodes that end and lanes that begin at zero."""
     buffer = agents[0].make_buffer(STEPS, MEMBERS * LANES)
-    memory = Memory(learner)
+    memory = HiddenStates(learner)
     obs = rng.standard_normal((MEMBERS, LANES, 3))
     for _ in range(STEPS):
         raws, values, hidden = [], [], []
@@ -108,7 +110,7 @@ def plain(agent: PPO, buffers: list[RolloutBuffer], member: int) -> None:
     adam = torch.optim.Adam([p for net in nets.values() for p in net.parameters()], lr=agent.lr, eps=1e-5)
     like = next(agent.actor.parameters())
     for number, buffer in enumerate(buffers):
-        rollout = make_rollout(SequentialLearner([agent]), 0, [agent], buffer, like)
+        rollout = make_rollout(Learner([agent], choose([agent], "sequential")), 0, [agent], buffer, like)
         assert isinstance(rollout, SequenceRollout)
         rng, cuts = streams(number)[member], rollout.sequences[0]
         for _ in range(agent.update_epochs):
@@ -166,23 +168,23 @@ def parameters(agents: list[PPO]) -> list[torch.Tensor]:
 def test_recurrent_ppo_is_the_same_on_every_path(cell: str, share: bool) -> None:
     agents = [make(i, cell, share_encoders=share) for i in range(MEMBERS)]
     rng = np.random.default_rng(3)
-    buffers = [collect(SequentialLearner(agents), agents, rng) for _ in range(ROLLOUTS)]
+    buffers = [collect(Learner(agents, choose(agents, "sequential")), agents, rng) for _ in range(ROLLOUTS)]
     sequential, alone, textbook = ([a.clone() for a in agents] for _ in range(3))
     before = parameters(agents)
-    fused = FusedLearner(agents)
+    fused = Learner(agents, choose(agents, "fused"))
     assert len(fused.groups) == 1, "heads of different widths, batch sizes and epochs share rows"
     like = next(agents[0].actor.parameters())
     for number, buffer in enumerate(buffers):
         rollout = make_rollout(fused, 0, agents, buffer, like)
         learn_rollout(fused, 0, agents, rollout, streams(number))
     fused.release()
-    learner = SequentialLearner(sequential)
+    learner = Learner(sequential, choose(sequential, "sequential"))
     for i, agent in enumerate(sequential):
         for number, buffer in enumerate(buffers):
             rollout = make_rollout(learner, i, [agent], of_member(buffer, i), like)
             learn_rollout(learner, i, [agent], rollout, [streams(number)[i]])
     for i, agent in enumerate(alone):
-        assert agent.solo_rows() is not None
+        assert learner_of(agent).name == "fused"
         for number, buffer in enumerate(buffers):
             agent._minibatches = streams(number)[i]
             agent.learn_buffer(of_member(buffer, i))
@@ -206,8 +208,8 @@ def test_rows_act_step_by_step_as_the_modules_do(cell: str) -> None:
         for obs in sequence[:, i]:
             hidden = agent.get_action(obs, hidden_state=hidden)[4]
         expected.append(hidden)
-    fused = FusedLearner(agents)
-    memory = Memory(fused)
+    fused = Learner(agents, choose(agents, "fused"))
+    memory = HiddenStates(fused)
     for obs in sequence:
         memory.step(0, obs)
     found = memory.hidden[0]
@@ -222,6 +224,6 @@ def test_members_of_another_hidden_width_have_rows_of_their_own() -> None:
     agents = [make(i, "LSTM") for i in range(MEMBERS)]
     agents[1].actor.apply_mutation("encoder.add_node", numb_new_nodes=4)
     agents[1].reinit_optimizers()
-    fused = FusedLearner(agents)
+    fused = Learner(agents, choose(agents, "fused"))
     assert [group.members for group in fused.groups] == [[0, 2], [1]]
     fused.release()

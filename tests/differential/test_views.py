@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.engine.learner import FusedLearner, SequentialLearner
-from agilerl.engine.protocol import TransitionBatch
+from agilerl.engine.batches import TransitionBatch
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
 from agilerl.errors import RunError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
@@ -486,5 +487,5 @@ def test_an_error_inside_a_generation_gives_the_members_their_tensors_back() -> 
         assert any(not torch.equal(v, held[k]) for k, v in tensors(agent).items() if k in held), "it had learned"
         for tensor in tensors(agent).values():
             assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-    assert FusedLearner(agents).groups
-    assert SequentialLearner(agents).groups
+    assert Learner(agents, choose(agents, "fused")).groups
+    assert Learner(agents, choose(agents, "sequential")).groups

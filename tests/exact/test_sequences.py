@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agilerl.engine.sequences import KINDS, cut_points, sequences_of
+from agilerl.engine.rollouts import KINDS, cut_points, sequences_of
 
 
 def test_ten_steps_in_sequences_of_four() -> None:

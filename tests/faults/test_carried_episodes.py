@@ -18,7 +18,8 @@ from agilerl.algorithms import DQN, PPO
 from agilerl.cli import app
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.engine.learner import SequentialLearner
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLWarning, ConfigError
 from agilerl.hpo.mutation import Mutations
@@ -160,7 +161,7 @@ def test_hidden_states_go_on_with_the_episodes_of_the_same_member(carry: bool, m
     loop = on_policy_loop(carry, recurrent=True)
     loop.run()
     (agent,) = loop.population
-    learner = SequentialLearner([agent])
+    learner = Learner([agent], choose([agent], "sequential"))
     for boundary in (20, 40):
         before = {
             key: torch.from_numpy(part)[:, None].transpose(0, 1) for key, part in seen.hidden[boundary - 1].items()

@@ -19,8 +19,9 @@ from agilerl.components.replay_buffer import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
-from agilerl.engine.learner import FusedLearner
-from agilerl.engine.protocol import TransitionBatch
+from agilerl.engine.batches import TransitionBatch
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, ReplayError
 from agilerl.hpo.mutation import Mutations
@@ -92,7 +93,7 @@ def test_a_poisoned_row_changes_no_bit_of_the_others(kind: str, value: float) ->
         if poisoned:  # its batch may be anything, too
             batch = replace(batch, reward=batch.reward.clone())
             batch.reward[1, 0] = math.nan
-        learner = FusedLearner(agents)
+        learner = Learner(agents, choose(agents, "fused"))
         assert len(learner.groups) == 1, "all four in one pass"
         for number in (1, 2, 3):
             learner.learn(0, replace(batch, number=number))

@@ -11,8 +11,9 @@ import torch
 
 from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN
 from agilerl.components.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer
-from agilerl.engine.learner import FusedLearner
-from agilerl.engine.protocol import TransitionBatch
+from agilerl.engine.batches import TransitionBatch
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 
@@ -85,7 +86,7 @@ def test_priorities_are_the_same_where_a_member_begins_before_the_other() -> Non
 @pytest.mark.parametrize("algo", CASES)
 def test_a_member_that_takes_no_part_in_an_update_stays_as_it_is_to_the_bit(algo: str) -> None:
     agents = population(algo)
-    learner = FusedLearner(agents)
+    learner = Learner(agents, choose(agents, "fused"))
     (group,) = learner.groups
     draw = torch.Generator().manual_seed(0)
     width = int(np.prod(agents[0].observation_space.shape))

@@ -12,7 +12,8 @@ from torch import Tensor, nn, optim
 
 from agilerl.algorithms import DQN
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
-from agilerl.engine.learner import FusedLearner
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
 from agilerl.modules.morph import Transfer
 
 NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
@@ -66,7 +67,7 @@ def mutated(method: str) -> tuple[DQN, dict[str, Tensor]]:
 @pytest.mark.parametrize("method", MUTATIONS)
 def test_new_entries_step_no_further_than_a_learning_rate(method: str, path: str) -> None:
     agent, new = mutated(method)
-    learner = FusedLearner([agent]) if path == "rows" else None
+    learner = Learner([agent], choose([agent], "fused")) if path == "rows" else None
     found = []
     for number in range(20):
         before = {name: p.detach().clone() for name, p in agent.actor.named_parameters()}

@@ -13,10 +13,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agilerl.algorithms.ppo import PPO
 from agilerl.algorithms.ppo_experiences import buffer_from_experiences
-from agilerl.algorithms.ppo_solo import SoloLearner
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.engine.rollout_learning import make_rollout
-from agilerl.engine.sequences import cut_points
+from agilerl.engine.learner import learner_of
+from agilerl.engine.rollouts import cut_points, make_rollout
 from agilerl.rollouts.on_policy import collect_rollouts
 from agilerl.utils.utils import make_vect_envs
 
@@ -39,7 +38,7 @@ def silent(ppo: PPO, value: float = 0.0) -> PPO:
 
 def returns_of(ppo: PPO, buffer: RolloutBuffer) -> np.ndarray:
     """Returns [T, E] as learning sees them."""
-    rollout = make_rollout(SoloLearner(ppo), 0, [ppo], buffer, next(ppo.actor.parameters()))
+    rollout = make_rollout(learner_of(ppo), 0, [ppo], buffer, next(ppo.actor.parameters()))
     return rollout.numbers[0, :, 3].view(len(buffer), -1).numpy()
 
 

@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from agilerl.engine.rows.rows_engine import dense_parts
+from agilerl.engine.parts import parts_of
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, ShapeError
 from agilerl.hpo.architecture import ArchitectureOptions, attempt
 from agilerl.hpo.effects import Probe, follow, output_of
@@ -242,12 +242,12 @@ def test_specs_and_clones_are_the_network(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in NETWORKS if n != "noisy"])
 def test_parts_hold_every_parameter_once_and_hooks_undo_them(name: str) -> None:
     net = NETWORKS[name][0]()
-    parts = dense_parts(net)
+    parts = parts_of(net)
     assert parts is not None
-    held = [p for stack in parts.values() for layer in stack.parameters for p in layer]
+    held = [p for part in parts.values() for layer in part.stack.parameters for p in layer]
     assert sorted(map(id, held)) == sorted(map(id, net.parameters()))
     net.encoder.register_forward_hook(lambda *_: None)
-    assert dense_parts(net) is None
+    assert parts_of(net) is None
 
 
 def test_a_subclass_that_changes_the_output_is_left_to_itself() -> None:
@@ -259,8 +259,8 @@ def test_a_subclass_that_changes_the_output_is_left_to_itself() -> None:
         def output(self, obs: Any) -> Tensor:
             return super().output(obs) + 1
 
-    assert dense_parts(Doubled(OBS, BOX)) is None
-    assert dense_parts(Shifted(OBS, BOX)) is None
+    assert parts_of(Doubled(OBS, BOX)) is None
+    assert parts_of(Shifted(OBS, BOX)) is None
 
 
 def test_the_temperature_is_one_number_without_inputs() -> None:

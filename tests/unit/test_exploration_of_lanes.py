@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import agilerl
+from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.config import apply_sets, preset_for
-from agilerl.envs.step import StepBatch
 from agilerl.errors import ConfigError
 from agilerl.rollouts.off_policy import graded
-from agilerl.sources.collect import Generation
 from agilerl.sources.options import OffPolicyOptions
 
 
@@ -25,13 +26,13 @@ def test_noise_grows_from_the_first_lane_to_the_last() -> None:
 def test_quiet_lanes_act_as_the_policy_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two lanes the first one is greedy, the second one is not: seen in the actions that are stored."""
     stored: list[np.ndarray] = []
-    store = Generation._store
+    write = ReplayBuffer.write
 
-    def record(self: Generation, obs: object, action: np.ndarray, batch: StepBatch) -> None:
+    def record(self: ReplayBuffer, obs: object, action: np.ndarray, *rest: Any, **named: Any) -> int:
         stored.append(np.array(action))
-        store(self, obs, action, batch)
+        return write(self, obs, action, *rest, **named)
 
-    monkeypatch.setattr(Generation, "_store", record)
+    monkeypatch.setattr(ReplayBuffer, "write", record)
     settings = {"population": 1, "steps": 80, "num_envs": 2, "evo_steps": 80, "random_steps": 0, "learning_delay": 1000}
     agilerl.train(
         "Pendulum-v1", "TD3", **settings, expl_noise=0.9, explore_least=0.0, out=None, verbose=False, seed=1,

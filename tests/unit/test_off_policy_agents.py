@@ -15,7 +15,7 @@ from torch import Tensor
 from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN, find_algorithm
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.engine.learner import choose_learner
+from agilerl.engine.choose import choose
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
@@ -451,7 +451,7 @@ def test_a_population_trains_evolves_and_saves(algo: str, name: str, options: di
         algo, NET, {"BATCH_SIZE": 16, "LEARN_STEP": 2}, env.single_observation_space, env.single_action_space, config,
         population_size=2, num_envs=2, seed=1, algo_kwargs=options,
     )  # fmt: skip
-    assert choose_learner(pop)[0].name == "fused"
+    assert choose(pop).name == "fused"
     mutations = Mutations(0, 0.5, 0.3, 0.2, 0.2, 0.3, rand_seed=3)
     seen = []
 

@@ -13,7 +13,8 @@ import torch
 
 import agilerl.errors
 from agilerl.algorithms import PPO
-from agilerl.engine.learner import FusedLearner, choose_learner
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError
 from agilerl.hpo.mutation import Mutations
 from agilerl.networks.shared import SharedActorCritic
@@ -337,7 +338,7 @@ def test_shared_encoders_hold_their_weights_once() -> None:
         for parameter in ppo.actor.encoder.parameters():
             parameter.zero_()
     assert not np.allclose(twin.critic(seen()).detach(), ppo.critic(seen()).detach())
-    assert choose_learner([ppo, twin])[0] is FusedLearner
+    assert choose([ppo, twin]).name == "fused"
     for name in ("head_net.add_layer", "head_net.add_node", "add_latent_node", "encoder.add_node"):
         before = ppo.critic(seen()).detach().clone()
         ppo.actor.apply_mutation(name)
@@ -373,7 +374,7 @@ def test_members_of_different_observation_statistics_do_not_share_a_pass() -> No
     statistics = pop[0].running_statistics()
     statistics.update(seen(50))
     pop[1].take_statistics(statistics)
-    learner = FusedLearner(pop)
+    learner = Learner(pop, choose(pop, "fused"))
     assert [group.members for group in learner.groups] == [[0, 2], [1]]
     learner.release()
     raw = pop[1].actor.encoder_input(seen(50)).numpy()

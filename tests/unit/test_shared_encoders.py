@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from agilerl.algorithms import DDPG, SAC, TD3
 from agilerl.checkpoint import load_tree, save_tree
-from agilerl.engine.learner import FusedLearner, SequentialLearner, choose_learner
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RegistryError
 from agilerl.hpo.effects import output_of, relative_change
 from agilerl.hpo.mutation import Mutations
@@ -120,7 +121,7 @@ def test_the_encoder_exists_once_and_belongs_to_the_policy(cls: Any, space: Any)
     assert a.policy_spec()["network"] == apart.policy_spec()["network"]
     assert all(torch.equal(x, apart.policy_state()[k]) for k, x in a.policy_state().items())
     assert a.genome.to_json() != apart.genome.to_json()
-    assert choose_learner([a])[0] is FusedLearner
+    assert choose([a]).name == "fused"
 
 
 @EVERY
@@ -153,13 +154,13 @@ def test_the_policys_loss_trains_the_encoder_and_the_critics_does_not() -> None:
 
 
 @pytest.mark.parametrize("obs", [IMAGE, NESTED], ids=["image", "dict"])
-@pytest.mark.parametrize("learner", [None, SequentialLearner], ids=["alone", "sequential"])
+@pytest.mark.parametrize("learner", [None, "sequential"], ids=["alone", "sequential"])
 def test_images_and_dicts_learn_as_written_out(obs: Any, learner: Any) -> None:
     a = agent(DDPG, BOX, obs, policy_freq=1)
     for name in ("actor", "actor_target", "critic", "critic_target"):
         getattr(a, name).double()
     twin = a.clone()
-    assert choose_learner([a])[0] is SequentialLearner
+    assert choose([a]).name == "sequential"
     actor_adam = torch.optim.Adam(twin.actor.parameters(), lr=a.lr_actor)
     critic_adam = torch.optim.Adam(twin.critic.head_net.parameters(), lr=a.lr_critic)
 
@@ -171,7 +172,7 @@ def test_images_and_dicts_learn_as_written_out(obs: Any, learner: Any) -> None:
         if learner is None:
             a.learn_batch(batch)
         else:
-            learner([a]).learn(0, batch.map(lambda x: x[None]))
+            Learner([a], choose([a], learner)).learn(0, batch.map(lambda x: x[None]))
         with torch.no_grad():
             value = q(twin.critic_target, twin.actor_target, batch.next_obs, twin.actor_target(batch.next_obs))
             target = batch.reward + a.gamma * (1 - batch.done) * value

@@ -15,7 +15,8 @@ from gymnasium import spaces
 
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedMultiStepReplayBuffer, ReplayBuffer
-from agilerl.engine.learner import SequentialLearner
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.modules.configs import MlpNetConfig
@@ -149,7 +150,7 @@ def test_a_population_trains_evolves_and_survives_files(algo: str, name: str, ac
     assert note == (
         "learner: fused (every network is a stack of dense layers)"
         if fuses
-        else "learner: sequential (agent 0 does not stack: a network is no plain stack of dense layers, or its "
+        else "learner: sequential (agent 0 does not stack: a network is not a plain stack of dense layers, or its "
         "optimiser has no flat rule)"
     )
     # Every kind of mutation; each leaves an agent that learns. Some draws of an architecture are beyond the bound.
@@ -363,7 +364,7 @@ def test_acting_for_all_members_is_acting_for_each() -> None:
         np.stack([o["rest"][0] for o in sample]),
         {k: np.stack([o["rest"][1][k] for o in sample]) for k in ("place", "picture", "height")},
     )}  # fmt: skip
-    actions = SequentialLearner(pop).act_greedy(joined)
+    actions = Learner(pop, choose(pop, "sequential")).act_greedy(joined)
     for i, agent in enumerate(pop):
         np.testing.assert_allclose(actions[i], agent._greedy(sample[i]), rtol=1e-6)
     assert pop[0].evaluate(episodes=3, env=env).mean == STEPS

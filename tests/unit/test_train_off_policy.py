@@ -20,7 +20,8 @@ from gymnasium.vector import SyncVectorEnv
 from agilerl import errors
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.engine.learner import SequentialLearner
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
 from agilerl.errors import AgileRLWarning, NotAvailableYetError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
@@ -435,6 +436,6 @@ def test_any_number_of_members_is_evaluated_on_lanes_of_any_number(members: int)
         population_size=members, seed=0,
     )  # fmt: skip
     evaluator = Evaluator(env, LoopOptions(eval_episodes=3, eval_steps=20), seed=0)
-    together = evaluator.population(SequentialLearner(population), 0)
-    alone = [evaluator.population(SequentialLearner([agent]), 0)[0] for agent in population]
+    together = evaluator.population(Learner(population, choose(population, "sequential")), 0)
+    alone = [evaluator.population(Learner([agent], choose([agent], "sequential")), 0)[0] for agent in population]
     assert together == alone

@@ -23,7 +23,7 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.modules.copying import copy_value
 from agilerl.networks.limits import check_sizes
 
-_PRIVATE = ("_cohort",)  # never copied, compared or saved
+_PRIVATE = ("_learner",)  # never copied, compared or saved
 
 
 class Persistent(Registered):
@@ -66,7 +66,7 @@ class Persistent(Registered):
     def __getstate__(self) -> dict[str, Any]:
         self._own_tensors()
         state = self.__dict__.copy()
-        state.pop("_cohort", None)
+        state.pop("_learner", None)
         return state
 
     def _own_tensors(self) -> None:

@@ -19,7 +19,7 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.modules.evolvable import MutationType
 from agilerl.rng import restored_generator
 
-_ELSEWHERE = ("_cohort", "accelerator")  # rebuilt, or not the agent's
+_ELSEWHERE = ("_learner", "accelerator")  # rebuilt, or not the agent's
 _FIXED = (nn.Module, OptimizerWrapper, MutationRegistry, gym.Space, torch.device, torch.dtype)  # made by the script
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -15,7 +14,9 @@ from agilerl import tree
 from agilerl.algorithms.core.experience_fields import experience_fields
 from agilerl.algorithms.core.in_rows import InRows
 from agilerl.algorithms.core.observations import as_tensor, check_discrete_actions, column, sampled_observations
-from agilerl.engine.protocol import ModuleEngine, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.batches import TransitionBatch, UpdateResult
+from agilerl.engine.learner import learn_alone
+from agilerl.engine.protocol import UpdateEngine
 from agilerl.errors import ShapeError
 
 MASKS = ("next_mask", "obs_mask")
@@ -112,16 +113,7 @@ class LearnsFromTransitions(InRows):
     def learn_batch(self, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
         """One update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis results."""
         self.remember_observations(batch.obs)
-        self.learn_counter += 1
-        rows = None if plain else self.solo_rows()
-        if rows is None:
-            self.follow_optimizers()
-            return self.update(ModuleEngine(self), batch)  # type: ignore[arg-type]
-        prepare = self.policy_network().preprocess
-        prepared = replace(batch, obs=prepare(batch.obs), next_obs=prepare(batch.next_obs))
-        result = self.update(rows.refresh(self), prepared.map(lambda x: x.unsqueeze(0)))  # type: ignore[arg-type]
-        rows.stepped()
-        return result.map(lambda x: x[0])
+        return learn_alone(self, batch, plain)  # type: ignore[arg-type]
 
     def make_batch(self, experiences: Any) -> TransitionBatch:
         """Sampled transitions as tensors on this agent's device.

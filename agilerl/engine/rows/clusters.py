@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agilerl.engine.rows.cohort import MemberBinding
+from agilerl.engine.rows.bindings import MemberBinding
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def clusters_of(members: Sequence[MemberBinding]) -> list[Cluster]:
 
 def _cluster(members: Sequence[MemberBinding], positions: list[int]) -> Cluster:
     optimizers = [members[0].optimizers[p] for p in positions]
-    networks = tuple(tuple(dict.fromkeys(name.split("/")[0] for name in o.networks)) for o in optimizers)
+    networks = tuple(tuple(dict.fromkeys(name.network for name in o.parts)) for o in optimizers)
     bindings = tuple(_of_optimizer(member, p, positions[0]) for p in positions for member in members)
     return Cluster(tuple(o.name for o in optimizers), networks, bindings)
 
@@ -44,7 +44,6 @@ def _cluster(members: Sequence[MemberBinding], positions: list[int]) -> Cluster:
 def _of_optimizer(member: MemberBinding, position: int, lead: int) -> MemberBinding:
     """What one optimiser moves, under the names of the optimiser at `lead`."""
     optimizer, first = member.optimizers[position], member.optimizers[lead]
-    own = {n.name: n for n in member.networks if n.name in optimizer.networks}
-    ordered = [own[name] for name in optimizer.networks]
-    networks = tuple(replace(n, name=name) for n, name in zip(ordered, first.networks, strict=True))
-    return MemberBinding(networks, (replace(optimizer, name=first.name, networks=first.networks),))
+    own = {part.name: part for part in member.parts}
+    parts = tuple(replace(own[name], name=known) for name, known in zip(optimizer.parts, first.parts, strict=True))
+    return MemberBinding(parts, (replace(optimizer, name=first.name, parts=first.parts),))

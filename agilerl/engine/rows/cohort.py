@@ -14,13 +14,12 @@ from enum import Enum
 import torch
 from torch import Tensor, nn
 
-from agilerl.engine.rows.bindings import MemberBinding, NetworkBinding, OptimizerBinding
+from agilerl.engine.parts import PartName
+from agilerl.engine.rows.bindings import MemberBinding, OptimizerBinding
 from agilerl.engine.rows.kernels import LayerViews, NoiseViews
 from agilerl.engine.rows.optim import RULES, Columns
 from agilerl.modules.activations import ACTIVATIONS
 from agilerl.modules.spec import DenseLayer
-
-__all__ = ["Cohort", "MemberBinding", "NetworkBinding", "OptimizerBinding", "Rows"]
 
 
 class Rows(Enum):
@@ -43,8 +42,8 @@ class _Slot:
 
 
 @dataclass
-class _NetworkLayout:
-    name: str
+class _PartLayout:
+    name: PartName
     has_target: bool
     layers: tuple[DenseLayer, ...]  # padded widths
     slots: list[list[_Slot]] = field(default_factory=list)
@@ -74,7 +73,7 @@ class Cohort:
         if len({m.signature() for m in members}) != 1:
             raise ValueError("members of one cohort need equal signatures (depth, activations, optimisers, dtype)")
         self.members = list(members)
-        like = members[0].networks[0].stack.parameters[0][0]
+        like = members[0].parts[0].part.stack.parameters[0][0]
         self.dtype, self.device = like.dtype, like.device
         self._layouts, width, noise = self._lay_out()
         rows = torch.zeros(2 * len(members), width, dtype=self.dtype, device=self.device)
@@ -90,11 +89,11 @@ class Cohort:
         for row in range(len(members)):
             self._adopt(row)
 
-    def _lay_out(self) -> tuple[list[_NetworkLayout], int, int]:
+    def _lay_out(self) -> tuple[list[_PartLayout], int, int]:
         column = noise = 0
         layouts = []
-        for position, network in enumerate(self.members[0].networks):
-            stacks = [m.networks[position].stack for m in self.members]
+        for position, binding in enumerate(self.members[0].parts):
+            stacks = [m.parts[position].part.stack for m in self.members]
             padded = tuple(
                 DenseLayer(
                     max(s.layers[i].in_features for s in stacks),
@@ -103,9 +102,9 @@ class Cohort:
                     layer.layer_norm,
                     layer.noisy,
                 )
-                for i, layer in enumerate(network.stack.layers)
+                for i, layer in enumerate(binding.part.stack.layers)
             )
-            layout = _NetworkLayout(network.name, network.target is not None, padded, start=column)
+            layout = _PartLayout(binding.name, binding.target is not None, padded, start=column)
             for i, layer in enumerate(padded):
                 shapes: list[tuple[int, ...]] = [(layer.out_features, layer.in_features), (layer.out_features,)]
                 shapes += [(layer.out_features,)] * (2 if layer.layer_norm else 0)
@@ -126,11 +125,11 @@ class Cohort:
     def _pairs(self, row: int, rows: Tensor, target: bool = False) -> list[tuple[nn.Parameter, Tensor]]:
         """(live parameter, its strided view of `rows`) of every parameter of one member."""
         pairs = []
-        for layout, network in zip(self._layouts, self.members[row].networks, strict=True):
-            stack = network.target if target else network.stack
-            if stack is None:
+        for layout, binding in zip(self._layouts, self.members[row].parts, strict=True):
+            part = binding.target if target else binding.part
+            if part is None:
                 continue
-            for slots, parameters in zip(layout.slots, stack.parameters, strict=True):
+            for slots, parameters in zip(layout.slots, part.stack.parameters, strict=True):
                 for slot, parameter in zip(slots, parameters, strict=True):
                     view = slot.of(rows)[row]
                     pairs.append((parameter, view[tuple(slice(0, n) for n in parameter.shape)]))
@@ -139,20 +138,20 @@ class Cohort:
     def _noise_pairs(self, row: int) -> list[tuple[Tensor, Tensor]]:
         """(live buffer, its view of `noise`) of every noisy layer of one member."""
         pairs = []
-        for layout, network in zip(self._layouts, self.members[row].networks, strict=True):
-            for at, stack in ((row, network.stack), (len(self.members) + row, network.target)):
-                for slots, buffers in zip(layout.noise, () if stack is None else stack.buffers, strict=False):
+        for layout, binding in zip(self._layouts, self.members[row].parts, strict=True):
+            for at, part in ((row, binding.part), (len(self.members) + row, binding.target)):
+                for slots, buffers in zip(layout.noise, () if part is None else part.stack.buffers, strict=False):
                     for slot, buffer in zip(slots, buffers, strict=True):
                         pairs.append((buffer, slot.of(self.noise)[at][: len(buffer)]))
         return pairs
 
-    def noise_positions(self, networks: Sequence[str]) -> Tensor:
-        """[N, S]: the columns of `noise` for each member's noise numbers, network by network, layer by layer, inputs
+    def noise_positions(self, parts: Sequence[PartName]) -> Tensor:
+        """[N, S]: the columns of `noise` for each member's noise numbers, part by part, layer by layer, inputs
         before outputs; a member with fewer than S numbers points at the spare column."""
         each = []
         for member in self.members:
-            own = {n.name: n.stack for n in member.networks}
-            layouts = [layout for name in networks for layout in self._layouts if layout.name == name]
+            own = {p.name: p.part.stack for p in member.parts}
+            layouts = [self._layout(name) for name in parts]
             slots = [
                 torch.arange(slot.start, slot.start + len(buffer))
                 for layout in layouts
@@ -192,12 +191,12 @@ class Cohort:
 
     def _optimizer_of_parameter(self, row: int) -> dict[nn.Parameter, OptimizerBinding]:
         member = self.members[row]
-        networks = {n.name: n for n in member.networks}
+        stacks = {p.name: p.part.stack for p in member.parts}
         return {
             parameter: binding
             for binding in member.optimizers
-            for name in binding.networks
-            for parameters in networks[name].stack.parameters
+            for name in binding.parts
+            for parameters in stacks[name].parameters
             for parameter in parameters
         }
 
@@ -226,9 +225,12 @@ class Cohort:
                         binding.optimizer.state[parameter][name] = view.clone(memory_format=torch.contiguous_format)
         self.write_steps()
 
-    def layers(self, network: str, members: slice, which: Rows = Rows.VALUE) -> list[LayerViews]:
-        """`network`'s layers as views of the rows of some members; `Rows.BOTH` takes all members."""
-        layout = next(item for item in self._layouts if item.name == network)
+    def _layout(self, name: PartName) -> _PartLayout:
+        return next(layout for layout in self._layouts if layout.name == name)
+
+    def layers(self, name: PartName, members: slice, which: Rows = Rows.VALUE) -> list[LayerViews]:
+        """A part's layers as views of the rows of some members; `Rows.BOTH` takes all members."""
+        layout = self._layout(name)
         count = len(self.members)
         if which is Rows.BOTH:
             assert self.value_and_target is not None
@@ -247,12 +249,13 @@ class Cohort:
             for layer, slots, pair, widths in zip(layout.layers, layout.slots, layout.noise, layout.widths, strict=True)
         ]
 
-    def has_target(self, network: str) -> bool:
-        return next(item for item in self._layouts if item.name == network).has_target
+    def has_target(self, name: PartName) -> bool:
+        """Whether a target network shadows the part."""
+        return self._layout(name).has_target
 
-    def span(self, network: str) -> slice:
-        """The columns of one network."""
-        layout = next(item for item in self._layouts if item.name == network)
+    def span(self, name: PartName) -> slice:
+        """The columns of one part."""
+        layout = self._layout(name)
         return slice(layout.start, layout.end)
 
     def columns(self, optimizer: str, members: slice) -> Columns:
@@ -262,7 +265,7 @@ class Cohort:
             ValueError: its networks do not lie side by side.
         """
         binding = next(o for o in self.members[0].optimizers if o.name == optimizer)
-        spans = sorted((self.span(name) for name in binding.networks), key=lambda span: span.start)
+        spans = sorted((self.span(name) for name in binding.parts), key=lambda span: span.start)
         if any(left.stop != right.start for left, right in itertools.pairwise(spans)):
             raise ValueError(f"the networks of {optimizer!r} do not lie side by side in the rows")
         span = slice(spans[0].start, spans[-1].stop)

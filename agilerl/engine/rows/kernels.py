@@ -1,8 +1,9 @@
 """The seam for native speed: forward and backward of a stack of dense layers over flat rows.
 
-A population's parameters are one array `[N, D]`. Three functions touch it in a hot path: `mlp_forward` and
-`mlp_backward` here, and the optimiser step of `engine.rows.optim`. Another back end replaces these three and no more.
-Products and closed-form derivatives run outside of autograd; `engine.rows.rows_engine` joins them to it.
+A population's parameters are one array `[N, D]`. Four functions touch it in a hot path: `mlp_forward` and
+`mlp_backward` here, the optimiser step and the move of targets of `engine.rows.optim`. They are handed to the engine as
+`Kernels`; another back end replaces these four and no more. Products and closed-form derivatives run outside of
+autograd; `engine.rows.units` joins them to it.
 
 Inside, a batch lies as `[N, features, B]`: with the batch as the fast axis every product of a small layer is about a
 fifth cheaper than with `[N, B, features]`, and so are sums over features. Callers see `[N, B, features]`, as views.
@@ -13,11 +14,13 @@ fifth cheaper than with `[N, B, features]`, and so are sums over features. Calle
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from agilerl.engine.rows.optim import Columns, OptimizerRule, step_live, track_rows
 from agilerl.modules.activations import Activation
 
 LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's default
@@ -113,7 +116,7 @@ def mlp_forward(layers: list[LayerViews], x: Tensor, save: bool, noisy: bool = T
 
 
 def mlp_backward(
-    layers: list[LayerViews], saved: list[Saved], grad: Tensor, *, parameters: bool = True, inputs: bool = False
+    layers: list[LayerViews], saved: list[Saved], grad: Tensor, parameters: bool = True, inputs: bool = False
 ) -> tuple[list[Tensor], Tensor | None]:
     """Gradients of the parameters and of the input.
 
@@ -145,19 +148,18 @@ def mlp_backward(
             grad = _normalise_backward(grad * layer.norm_weight, keep.normalised, keep.inverse_std, layer)
         if parameters:
             of_weight, of_bias = torch.bmm(grad, keep.inputs.mT), grad.sum(2)
-            blocks.append([of_weight.flatten(1), of_bias, *norm, *_sigma_gradients(of_weight, of_bias, keep, layer)])
+            sigma = _sigma_gradients(of_weight, of_bias, keep, layer.noise) if layer.noise is not None else ()
+            blocks.append([of_weight.flatten(1), of_bias, *norm, *sigma])
         if index > 0 or inputs:
             grad = torch.bmm(keep.weight.mT, grad)
     return [part for block in reversed(blocks) for part in block], grad.mT if inputs else None
 
 
-def _sigma_gradients(of_weight: Tensor, of_bias: Tensor, keep: Saved, layer: LayerViews) -> list[Tensor]:
+def _sigma_gradients(of_weight: Tensor, of_bias: Tensor, keep: Saved, noise: NoiseViews) -> list[Tensor]:
     """∂L/∂σ of a noisy layer: the gradients of weight and bias times the noise that multiplied σ."""
-    if layer.noise is None:
-        return []
     if keep.noise is None:  # it ran without noise
         return [torch.zeros_like(of_weight).flatten(1), torch.zeros_like(of_bias)]
-    return [(of_weight * keep.noise).flatten(1), of_bias * layer.noise.noise_out.squeeze(2)]
+    return [(of_weight * keep.noise).flatten(1), of_bias * noise.noise_out.squeeze(2)]
 
 
 def _normalise(x: Tensor, layer: LayerViews) -> tuple[Tensor, Tensor]:
@@ -183,3 +185,23 @@ def _normalise_backward(grad: Tensor, normalised: Tensor, inverse_std: Tensor, l
     slope = torch.bmm(layer.averaging, grad * normalised)
     grad.sub_(torch.bmm(layer.averaging, grad)).sub_(normalised * slope).mul_(inverse_std)
     return grad if layer.mask is None else grad.mul_(layer.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """One back end: what runs and moves rows.
+
+    Attributes:
+        name: as records of a run show it.
+        forward: as `mlp_forward`. backward: as `mlp_backward`.
+        step: as `optim.step_live`. track: as `optim.track_rows`.
+    """
+
+    name: str
+    forward: Callable[[list[LayerViews], Tensor, bool, bool], tuple[Tensor, list[Saved]]]
+    backward: Callable[[list[LayerViews], list[Saved], Tensor, bool, bool], tuple[list[Tensor], Tensor | None]]
+    step: Callable[[Columns, Tensor, OptimizerRule, Sequence[bool] | None], None]
+    track: Callable[[Sequence[tuple[Tensor, Tensor]], Tensor], None]
+
+
+TORCH = Kernels("torch", mlp_forward, mlp_backward, step_live, track_rows)

@@ -26,8 +26,8 @@ class OptimizerRule:
     kind: str
     options: tuple[tuple[str, Any], ...]
 
-    def get(self, name: str) -> Any:
-        return dict(self.options)[name]
+
+Batch = tuple[float, tuple[tuple[Tensor, ...], ...]]
 
 
 @dataclass(slots=True)
@@ -39,6 +39,7 @@ class Columns:
         first, second: [N, C] first and second moments (momentum buffer and square average for SGD and RMSprop).
         step: [N, 1] float64, optimiser steps taken by each member.
         rows: per member its [C] row of each of the first four and its [1] step count.
+        batches: (the rates they are for, (rate, the rows of its members) per learning rate); see `_adam_cpu`.
     """
 
     value: Tensor
@@ -47,6 +48,7 @@ class Columns:
     second: Tensor
     step: Tensor
     rows: list[tuple[Tensor, ...]] = field(init=False)
+    batches: tuple[Tensor, list[Batch]] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         each = (self.value, self.grad, self.first, self.second, self.step)
@@ -78,12 +80,12 @@ def step_live(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[
 
 def adam(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1); `lr` [N, 1]. AdamW (arXiv:1711.05101) decays first."""
-    beta1, beta2 = rule.get("betas")
-    decay, eps = rule.get("weight_decay"), rule.get("eps")
     columns.step.add_(1)
     if columns.value.device.type == "cpu":
         _adam_cpu(columns, lr, rule)
         return
+    options = dict(rule.options)
+    (beta1, beta2), decay, eps = options["betas"], options["weight_decay"], options["eps"]
     grad = columns.grad
     if decay:
         if rule.kind == "AdamW":
@@ -99,47 +101,49 @@ def adam(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:
 
 
 def _adam_cpu(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[bool] | None = None) -> None:
-    """The same with torch's own kernel, one call for all members of one learning rate: a third of the time."""
-    beta1, beta2 = rule.get("betas")
-    fused = torch._fused_adamw_ if rule.kind == "AdamW" else torch._fused_adam_
-    rates = lr.flatten().tolist()
+    """The same with torch's own kernel, one call for all members of one learning rate: a third of the time.
+
+    Who has which rate is kept until another tensor of rates comes: their numbers are not looked at again.
+    """
+    fused, options = torch._fused_adamw_ if rule.kind == "AdamW" else torch._fused_adam_, dict(rule.options)
     if live is not None:
-        rates = [rate if goes else None for rate, goes in zip(rates, live, strict=True)]
-    for rate in dict.fromkeys(rate for rate in rates if rate is not None):
-        rows = [row for row, own in zip(columns.rows, rates, strict=True) if own == rate]
-        value, grad, first, second, step = zip(*rows, strict=True)
-        fused(
-            value,
-            grad,
-            first,
-            second,
-            [],
-            step,
-            lr=rate,
-            beta1=beta1,
-            beta2=beta2,
-            weight_decay=rule.get("weight_decay"),
-            eps=rule.get("eps"),
-            amsgrad=False,
-            maximize=False,
-        )
+        batches = _by_rate(columns, lr, live)
+    elif columns.batches is None or columns.batches[0] is not lr:
+        batches = _by_rate(columns, lr, [True] * len(columns.rows))
+        columns.batches = lr, batches
+    else:
+        batches = columns.batches[1]
+    (beta1, beta2), decay, eps = options["betas"], options["weight_decay"], options["eps"]
+    for rate, (value, grad, first, second, step) in batches:
+        numbers = {"lr": rate, "beta1": beta1, "beta2": beta2, "weight_decay": decay, "eps": eps}
+        fused(value, grad, first, second, [], step, **numbers, amsgrad=False, maximize=False)
+
+
+def _by_rate(columns: Columns, lr: Tensor, live: Sequence[bool]) -> list[Batch]:
+    """(learning rate, rows of the live members that have it: their values, gradients, moments, step counts)."""
+    found: dict[float, list[tuple[Tensor, ...]]] = {}
+    for row, rate, goes in zip(columns.rows, lr.flatten().tolist(), live, strict=True):
+        if goes:
+            found.setdefault(rate, []).append(row)
+    return [(rate, tuple(zip(*rows, strict=True))) for rate, rows in found.items()]
 
 
 def sgd(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:
     """Gradient descent with momentum as in `torch.optim.SGD` (dampening 0): buf = mu·buf + g; p -= lr·buf."""
-    momentum, decay = rule.get("momentum"), rule.get("weight_decay")
+    options = dict(rule.options)
+    momentum, decay = options["momentum"], options["weight_decay"]
     grad = columns.grad.add(columns.value, alpha=decay) if decay else columns.grad
     columns.step.add_(1)
     if momentum:
         columns.first.mul_(momentum).add_(grad)
-        grad = grad.add(columns.first, alpha=momentum) if rule.get("nesterov") else columns.first
+        grad = grad.add(columns.first, alpha=momentum) if options["nesterov"] else columns.first
     columns.value.sub_(grad * lr)
 
 
 def rmsprop(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:
     """RMSprop (Hinton 2012, lecture 6e) as in `torch.optim.RMSprop` without centring; momentum is allowed."""
-    alpha, eps = rule.get("alpha"), rule.get("eps")
-    momentum, decay = rule.get("momentum"), rule.get("weight_decay")
+    options = dict(rule.options)
+    alpha, eps, momentum, decay = (options[name] for name in ("alpha", "eps", "momentum", "weight_decay"))
     grad = columns.grad.add(columns.value, alpha=decay) if decay else columns.grad
     columns.step.add_(1)
     columns.second.mul_(alpha).addcmul_(grad, grad, value=1 - alpha)
@@ -154,7 +158,7 @@ class _Kind:
     step: Callable[[Columns, Tensor, OptimizerRule], None]
     options: tuple[str, ...]
     moments: tuple[str | None, str | None]  # names of (first, second) in the torch optimiser's state
-    refused: Mapping[str, Any]  # option values that the flat rule does not carry out
+    refused: Mapping[str, Any]  # option values that the flat rule has no arithmetic for
 
 
 RULES: dict[str, _Kind] = {
@@ -195,3 +199,13 @@ def clip_rows(grad: Tensor, max_norm: Tensor) -> None:
     """
     norm = torch.linalg.vector_norm(grad, dim=1, keepdim=True)
     grad.mul_((max_norm / (norm + 1e-6)).clamp_(max=1))
+
+
+def track_rows(pairs: Sequence[tuple[Tensor, Tensor]], share: Tensor) -> None:
+    """θ⁻ ← τ·θ + (1 − τ)·θ⁻ in place (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1).
+
+    Args:
+        pairs: (targets, values), views [N, C] of rows. share: τ, [N, 1] or a scalar.
+    """
+    for target, value in pairs:
+        target.lerp_(value, share)

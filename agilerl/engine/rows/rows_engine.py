@@ -1,36 +1,54 @@
-"""Runs an algorithm's update over the rows of a cohort: one pass trains every member."""
+"""Runs an algorithm's update over the rows of cohorts: one pass trains every member."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.engine.parts import WHOLE, Network, parts_of
+from agilerl.engine.rows.bindings import MemberBinding
 from agilerl.engine.rows.clusters import Cluster, clusters_of
-from agilerl.engine.rows.cohort import Cohort, MemberBinding
-from agilerl.engine.rows.kernels import mlp_backward, mlp_forward
-from agilerl.engine.rows.optim import Columns, OptimizerRule, clip_rows, step_live
-from agilerl.engine.rows.units import WHOLE, DenseFunction, Network, RowsPass, Unit, column_name, dense_parts
+from agilerl.engine.rows.cohort import Cohort
+from agilerl.engine.rows.kernels import TORCH, Kernels, LayerViews
+from agilerl.engine.rows.optim import Columns, OptimizerRule, clip_rows
+from agilerl.engine.rows.units import Gradients, RowsPass, Unit, differentiable
 
-__all__ = ["RowsEngine", "column_name", "dense_parts"]
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one step of K alike optimisers moves, and by which rule."""
+
+    columns: Columns
+    rule: OptimizerRule
+    units: list[Unit]
 
 
 class RowsEngine:
     """An `UpdateEngine` over rows: networks, targets, optimisers and hyperparameters of several members.
 
     Networks that are alike in every member, each with an optimiser of its own of the same kind (twin critics), are rows
-    of one cohort: `networks`, `targets` and `minimise` run all of them in one pass.
+    of one cohort: `networks`, `targets` and `minimise` run all of them in one pass. What networks are as functions is
+    made once, here.
 
     Attributes:
         cohorts: the rows; K·N of them where K networks share a cohort, network by network.
         hp: name -> [N, 1] tensor, refreshed by `set_hyperparameters`.
+        kernels: what runs and moves the rows.
     """
 
     def __init__(
-        self, members: Sequence[MemberBinding], learning_rates: dict[str, str], networks: Mapping[str, Any]
+        self,
+        members: Sequence[MemberBinding],
+        learning_rates: dict[str, str],
+        networks: Mapping[str, Any],
+        kernels: Kernels = TORCH,
     ) -> None:
         """Adopt the members.
 
@@ -39,26 +57,30 @@ class RowsEngine:
             learning_rates: optimiser name -> name of the hyperparameter that is its learning rate.
             networks: evaluation networks of one member, which says how parts combine.
         """
-        self.count = len(members)
+        self.count, self.kernels = len(members), kernels
         self.hp: Mapping[str, Tensor] = {}
         self._learning_rates = learning_rates
+        self._rates: dict[tuple[str, ...], Tensor] = {}
         self.cohorts: list[Cohort] = []
         self._units: dict[tuple[str, ...], Unit] = {}
-        self._steps: dict[tuple[str, ...], tuple[Columns, OptimizerRule, list[Unit]]] = {}
+        self._steps: dict[tuple[str, ...], _Step] = {}
         for cluster in clusters_of(members):
             cohort = Cohort(cluster.bindings)
             self.cohorts.append(cohort)
             self._bind(cohort, cluster, networks)
         self._live: tuple[bool, ...] | None = None
         self._noise_positions: dict[str, Tensor] = {}
-        self._pending: dict[tuple[tuple[str, ...], str], list[tuple[Tensor, Tensor]]] = {}
-        self._written: set[tuple[str, str]] = (
-            set()
-        )  # (network, part) whose gradient holds something since the last step
+        self._gradients = Gradients(kernels)
         first = self.cohorts[0]
         self.dtype, self.device = first.dtype, first.device
-        # Joins the graph, so that autograd calls our backward although no parameter is an autograd leaf.
         self._anchor = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
+        self._network: dict[str | tuple[str, ...], Network] = {}
+        self._target: dict[str | tuple[str, ...], Network] = {}
+        self._through: dict[str, Network] = {}
+        self._frozen: dict[tuple[str, bool], Network] = {}
+        self._both: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {}
+        for unit in self._units.values():
+            self._make_programs(unit)
 
     def _bind(self, cohort: Cohort, cluster: Cluster, networks: Mapping[str, Any]) -> None:
         lead = cohort.members[0].optimizers[0].name
@@ -67,166 +89,128 @@ class RowsEngine:
             rows = slice(0, count * len(rungs)) if k is None else slice(k * count, (k + 1) * count)
             chosen = tuple(cluster.networks[i] for i in (rungs if k is None else (k,)))
             units = []
-            for position, first in enumerate(cluster.networks[0]):
+            for position, holder in enumerate(cluster.networks[0]):
                 names = tuple(own[position] for own in chosen)
-                columns = {part: column_name(first, part) for part in dense_parts(networks[first]) or ()}
                 if names not in self._units:
-                    self._units[names] = Unit(cohort, rows, names, columns, networks[names[0]])
+                    parts = parts_of(networks[holder]) or {}
+                    self._units[names] = Unit(cohort, rows, names, holder, parts, networks[names[0]], count)
                 units.append(self._units[names])
             optimizers = tuple(cluster.optimizers[i] for i in (rungs if k is None else (k,)))
             if optimizers not in self._steps:
                 binding = next(o for o in cohort.members[rows.start].optimizers if o.name == lead)
-                self._steps[optimizers] = (cohort.columns(lead, rows), binding.rule, units)
+                self._steps[optimizers] = _Step(cohort.columns(lead, rows), binding.rule, units)
 
     def set_hyperparameters(self, values: dict[str, list[float]]) -> None:
         """`values`: name -> one number per member."""
         self.hp = {
             name: torch.tensor(v, dtype=self.dtype, device=self.device).unsqueeze(1) for name, v in values.items()
         }
+        self._rates.clear()
 
     @contextmanager
-    def only(self, live: Sequence[bool] | None) -> Iterator[None]:
-        """Inside, optimisers, targets and noise move for the members that are `live` [N] alone; None: for all."""
-        self._live = None if live is None else tuple(live)
+    def only(self, live: Sequence[bool]) -> Iterator[None]:
+        """Inside, optimisers, targets and noise move for the members that are `live` [N] alone."""
+        self._live = tuple(live)
         try:
             yield
         finally:
             self._live = None
 
-    def network(self, name: str) -> Network:
-        """The evaluation network, differentiable in its parameters and inputs."""
-        unit = self._units[(name,)]
-        return self._reading(unit, self._differentiable(unit, True))
+    # --- what networks are as functions -----------------------------------------------------------------------------
 
-    def through(self, name: str) -> Network:
-        """The evaluation network with its parameters as constants: differentiable in its inputs alone."""
-        unit = self._units[(name,)]
-        return self._reading(unit, self._differentiable(unit, False))
+    def _make_programs(self, unit: Unit) -> None:
+        """Everything that a unit can be run as. It refers to units and gradients, not to the engine: no circle."""
+        kernels, name = self.kernels, unit.names[0]
+        key = name if len(unit.names) == 1 else unit.names
+        self._network[key] = self._reading(unit, differentiable(unit, self._anchor, self._gradients, True))
+        if unit.target:
+            self._target[key] = self._reading(unit, unit.constant(unit.target, kernels), target=True)
+        if len(unit.names) > 1:
+            return
+        self._through[name] = self._reading(unit, differentiable(unit, self._anchor, self._gradients, False))
+        self._frozen[name, True] = self._reading(unit, unit.constant(unit.value, kernels))
+        quiet = self._reading(unit, unit.constant(unit.value, kernels, noisy=False)) if unit.is_noisy else None
+        self._frozen[name, False] = quiet or self._frozen[name, True]
+        if unit.target:
+            self._both[name] = self._value_and_target(unit)
 
     def _reading(self, unit: Unit, run: Network, target: bool = False) -> Network:
-        """`run` as a function of observations, where the unit reads features of another network.
+        """`run` as a function of observations, where the unit reads features of another network; K times over for K
+        networks.
 
         With `target` those of that network's target, where it has one.
         """
-        if unit.reads is None:
-            return run
-        name, depth = unit.reads
-        lender = self._units[(name,)]
-        layers = (lender.target if target and lender.target else lender.value)[WHOLE][:depth]
-        return lambda obs, *rest: run(mlp_forward(layers, obs, save=False)[0], *rest)
+        times, count = len(unit.names), self.count
+        lender, forward = None if unit.reads is None else self._units[(unit.reads[0],)], self.kernels.forward
+        layers: list[LayerViews] = []
+        if lender is not None and unit.reads is not None:
+            layers = (lender.target if target and lender.target else lender.value)[WHOLE][: unit.reads[1]]
+        if times == 1:
+            return run if not layers else lambda obs, *rest: run(forward(layers, obs, False, True)[0], *rest)
 
-    def _differentiable(self, unit: Unit, parameters: bool) -> Network:
-        def of_part(part: str) -> Network:
-            def run(x: Tensor) -> Tensor:
-                output: Tensor = DenseFunction.apply(  # type: ignore[no-untyped-call]
-                    self._anchor, x, self, unit, part, parameters
-                )
-                return output
+        def repeated(obs: Tensor, *rest: Tensor) -> Tensor:
+            obs = forward(layers, obs, False, True)[0] if layers else obs
+            output = run(*[torch.cat([x] * times) for x in (obs, *rest)])
+            return output.view(times, count, *output.shape[1:])
 
-            return run
+        return repeated
 
-        return unit.program(of_part)
-
-    def frozen(self, name: str, noisy: bool = True) -> Network:
-        """The evaluation network as a constant; without the noise of noisy layers if not `noisy`."""
-        unit = self._units[(name,)]
-        return self._reading(
-            unit, unit.program(lambda part: lambda x: mlp_forward(unit.value[part], x, False, noisy)[0])
-        )
-
-    def target(self, name: str) -> Network:
-        """The target network of `name`, as a constant."""
-        unit = self._units[(name,)]
-        return self._reading(unit, self._target(unit), target=True)
-
-    def _target(self, unit: Unit) -> Network:
-        return unit.program(lambda part: lambda x: mlp_forward(unit.target[part], x, save=False)[0])
-
-    def frozen_and_target(self, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
-        """Both, as one pass of twice as many members where their rows lie together."""
-        unit = self._units[(name,)]
+    def _value_and_target(self, unit: Unit) -> Callable[..., tuple[Tensor, Tensor]]:
         if not unit.both or unit.reads is not None:
-            value, target = self.frozen(name), self.target(name)
+            value, target = self._frozen[unit.names[0], True], self._target[unit.names[0]]
             return lambda *inputs: (value(*inputs), target(*inputs))
-        program = unit.program(lambda part: lambda x: mlp_forward(unit.both[part], x, save=False)[0])
-        count = self.count
+        program, count = unit.constant(unit.both, self.kernels), self.count
 
         def run(*inputs: Tensor) -> tuple[Tensor, Tensor]:
-            output = program(*(torch.cat((x, x)) for x in inputs))
+            output = program(*[torch.cat((x, x)) for x in inputs])
             return output[:count], output[count:]
 
         return run
 
+    def network(self, name: str) -> Network:
+        """The evaluation network, differentiable in its parameters and inputs."""
+        return self._network[name]
+
+    def through(self, name: str) -> Network:
+        """The evaluation network with its parameters as constants: differentiable in its inputs alone."""
+        return self._through[name]
+
+    def frozen(self, name: str, noisy: bool = True) -> Network:
+        """The evaluation network as a constant; without the noise of noisy layers if not `noisy`."""
+        return self._frozen[name, noisy]
+
+    def target(self, name: str) -> Network:
+        """The target network of `name`, as a constant."""
+        return self._target[name]
+
+    def frozen_and_target(self, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
+        """Both, as one pass of twice as many members where their rows lie together."""
+        return self._both[name]
+
     def networks(self, names: tuple[str, ...]) -> Network:
         """Several evaluation networks of the same inputs, differentiable: [K, N, B, out], in one pass if alike."""
-        return self._ensemble(names, self.network, lambda unit: self._differentiable(unit, True))
+        return self._network.get(names) or _each(self._network, names)
 
     def targets(self, names: tuple[str, ...]) -> Network:
         """Their target networks, as constants: [K, N, B, out]."""
-        return self._ensemble(names, self.target, self._target, target=True)
+        return self._target.get(names) or _each(self._target, names)
 
-    def _ensemble(
-        self,
-        names: tuple[str, ...],
-        single: Callable[[str], Network],
-        joint: Callable[[Unit], Network],
-        target: bool = False,
-    ) -> Network:
-        unit = self._units.get(names)
-        if unit is None:
-            each = [single(name) for name in names]
-            return lambda *inputs: torch.stack([run(*inputs) for run in each])
-        program = joint(unit)
-
-        def run(*inputs: Tensor) -> Tensor:
-            output = program(*(torch.cat([x] * len(names)) for x in inputs))
-            return output.view(len(names), self.count, *output.shape[1:])
-
-        return self._reading(unit, run, target)
+    # --- updates ------------------------------------------------------------------------------------------------------
 
     def forward(self, name: str, x: Tensor) -> tuple[Tensor, RowsPass]:
         """Outputs [N, B, out] of the evaluation network for a loss that knows its own gradient; see `descend`."""
-        return self._units[(name,)].run(WHOLE, x)
+        unit = self._units[(name,)]
+        output, saved = self.kernels.forward(unit.value[WHOLE], x, True, True)
+        return output, RowsPass(unit, WHOLE, saved)
 
-    def backward(self, ran: RowsPass, grad: Tensor, *, parameters: bool = True, inputs: bool = False) -> Tensor | None:
-        """Add the gradients of a pass's parameters, given [N, B, out] at its outputs; that of its input if wanted."""
-        unit, part = ran.unit, ran.part
-        if parameters and unit.is_stepped(part):
-            layer, keep = unit.value[part][0], ran.saved[0]
-            self._pending.setdefault((unit.names, part), []).append((keep.inputs, grad.mT))
-            return torch.bmm(layer.weight.mT, grad.mT).mT if inputs else None
-        blocks, of_input = mlp_backward(unit.value[part], ran.saved, grad, parameters=parameters, inputs=inputs)
-        if not parameters:
-            return of_input
-        into, keys = unit.grad[part], {(name, part) for name in unit.names}
-        if keys & self._written:
-            self._clear(unit, part)
-            into.add_(torch.cat(blocks, 1))
-        else:
-            torch.cat(blocks, 1, out=into)
-        self._written |= keys
-        return of_input
-
-    @torch.no_grad()
-    def _finish(self) -> None:
-        """Parameter gradients of the parts that ran many times in one pass: one product over all of their steps."""
-        for (names, part), steps in self._pending.items():
-            unit = self._units[names]
-            inputs, grads = (torch.cat(x, 2) for x in zip(*steps, strict=True))
-            torch.cat((torch.bmm(grads, inputs.mT).flatten(1), grads.sum(2)), 1, out=unit.grad[part])
-            self._written |= {(name, part) for name in names}
-        self._pending.clear()
-
-    def _clear(self, unit: Unit, part: str) -> None:
-        """Zero the gradients of those networks of a unit that nothing has reached since the last step."""
-        for k, name in enumerate(unit.names):
-            if (name, part) not in self._written:
-                unit.grad[part][k * self.count : (k + 1) * self.count].zero_()
+    def backward(self, ran: RowsPass, grad: Tensor) -> None:
+        """Add the gradients of a pass's parameters to the gradient rows, given [N, B, out] at its outputs."""
+        self._gradients.backward(ran, grad)
 
     def descend(self, optimizer: str, ran: RowsPass, grad: Tensor, max_norm: Tensor | None = None) -> None:
         """One optimiser step of every member, given the gradient [N, B, out] at the outputs of one pass."""
-        self._written.clear()
-        self.backward(ran, grad)
+        self._gradients.written.clear()
+        self._gradients.backward(ran, grad)
         self._move((optimizer,), max_norm)
 
     def descend_all(
@@ -238,35 +222,38 @@ class RowsEngine:
         live: Sequence[bool] | None = None,
     ) -> None:
         """One optimiser step of the members that are live, given the gradients at outputs of `network`s."""
-        self._written.clear()
+        self._gradients.begin()
         torch.autograd.backward(list(outputs), list(grads))
-        self._finish()
+        self._gradients.finish()
         self._move((optimizer,), max_norm, live)
 
     def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:
         """One optimiser step of every member on its own entry of `loss` [N]; of several optimisers on [K, N]."""
-        self._written.clear()
+        self._gradients.begin()
         loss.sum().backward()  # type: ignore[no-untyped-call]
-        self._finish()
+        self._gradients.finish()
         names = (optimizer,) if isinstance(optimizer, str) else optimizer
         for step in (names,) if names in self._steps else tuple((name,) for name in names):
             self._move(step, max_norm)
 
     def _move(self, optimizers: tuple[str, ...], max_norm: Tensor | None, live: Sequence[bool] | None = None) -> None:
-        columns, rule, units = self._steps[optimizers]
-        for unit in units:
-            for part in unit.columns:
-                self._clear(unit, part)
-        times = len(optimizers)
-        rates = [self.hp[self._learning_rates[name]] for name in optimizers]
+        step, times = self._steps[optimizers], len(optimizers)
+        for unit in step.units:
+            for part, keys in unit.keys.items():
+                if not keys <= self._gradients.written:
+                    self._gradients.clear(unit, part)
+        rate = self._rates.get(optimizers)
+        if rate is None:
+            rates = [self.hp[self._learning_rates[name]] for name in optimizers]
+            rate = self._rates[optimizers] = rates[0] if times == 1 else torch.cat(rates)
         with torch.no_grad():
             if max_norm is not None:
                 limit = max_norm if max_norm.dim() == 0 or times == 1 else max_norm.repeat(times, 1)
-                for unit in units:  # each network by itself
+                for unit in step.units:  # each network by itself
                     clip_rows(unit.all_grad, limit)
             if live is None and self._live is not None:
                 live = self._live * times
-            step_live(columns, rates[0] if times == 1 else torch.cat(rates), rule, live)
+            self.kernels.step(step.columns, rate, step.rule, live)
 
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
         """Move target networks: θ⁻ ← τ·θ + (1 − τ)·θ⁻ (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1)."""
@@ -275,9 +262,7 @@ class RowsEngine:
             tau = tau * self._column(self._live)  # a share of 0 leaves a target as it is, to the bit
         with torch.no_grad():
             for chosen in (names,) if names in self._units else tuple((one,) for one in names):
-                share = tau if len(chosen) == 1 else tau.repeat(len(chosen), 1)
-                for target, value in self._units[chosen].pairs:
-                    target.lerp_(value, share)
+                self.kernels.track(self._units[chosen].pairs, tau if len(chosen) == 1 else tau.repeat(len(chosen), 1))
 
     def set_noise(self, name: str, values: Tensor, target_values: Tensor | None = None) -> None:
         """The noise of noisy layers: [N, S] for the evaluation network and for its target, S of the widest member.
@@ -285,9 +270,11 @@ class RowsEngine:
         A member with fewer numbers than the widest has them first.
         """
         unit = self._units[(name,)]
-        if name not in self._noise_positions:
-            self._noise_positions[name] = unit.cohort.noise_positions(tuple(unit.columns.values()))[unit.rows]
-        positions, below = self._noise_positions[name], len(unit.cohort.members)
+        positions = self._noise_positions.get(name)
+        if positions is None:
+            found = unit.cohort.noise_positions(tuple(unit.columns.values()))
+            positions = self._noise_positions[name] = found[unit.rows]
+        below = len(unit.cohort.members)
         self._set_noise(unit.cohort.noise[unit.rows], positions, values)
         if target_values is not None:
             at = slice(below + unit.rows.start, below + unit.rows.stop)
@@ -302,9 +289,22 @@ class RowsEngine:
         """[N, 1]: 1 for members that are live."""
         return torch.tensor(live, dtype=self.dtype, device=self.device).unsqueeze(1)
 
+    # --- the members' own tensors -------------------------------------------------------------------------------------
+
+    def sound(self) -> np.ndarray:
+        """[N] bool: which members' weights are finite, targets left out (they follow, and show in the loss).
+
+        Sums are looked at, not numbers: a NaN or an infinity anywhere makes its row's sum one.
+        """
+        sound = np.ones(self.count, dtype=bool)
+        for cohort in self.cohorts:
+            if not math.isfinite(cohort.value.sum()):  # one number tells that all is well, which it nearly always is
+                sound &= cohort.value.sum(1).isfinite().view(-1, self.count).all(0).cpu().numpy()
+        return sound
+
     def steps_taken(self) -> dict[str, float]:
         """Steps of each optimiser of the first member."""
-        return {names[0]: float(step[0].step[0]) for names, step in self._steps.items() if len(names) == 1}
+        return {names[0]: float(step.columns.step[0]) for names, step in self._steps.items() if len(names) == 1}
 
     def write_steps(self) -> None:
         """Write the step counts into the torch optimisers' states."""
@@ -315,3 +315,9 @@ class RowsEngine:
         """Give every member tensors of its own again."""
         for cohort in self.cohorts:
             cohort.release()
+
+
+def _each(programs: Mapping[str | tuple[str, ...], Network], names: tuple[str, ...]) -> Network:
+    """Networks that are not alike, one after another."""
+    each = [programs[name] for name in names]
+    return lambda *inputs: torch.stack([run(*inputs) for run in each])

@@ -1,0 +1,115 @@
+"""How a population learns: which members can share rows, and why others cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
+
+from agilerl.engine.parts import PartName, parts_of
+from agilerl.engine.rows.bindings import MemberBinding, OptimizerBinding, PartBinding
+from agilerl.engine.rows.optim import rule_of
+from agilerl.errors import ConfigError, unknown_name
+from agilerl.networks.base import EvolvableNetwork
+
+WANTED = ("auto", "fused", "sequential")
+
+
+class Reason(Enum):
+    """Why an agent cannot live in rows."""
+
+    LEARN_ONLY = "it defines learn() only"
+    OWN_LEARN = "it has a learn() of its own"
+    NOT_DENSE = "a network is not a plain stack of dense layers, or its optimiser has no flat rule"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How agents learn, as they are now: choose anew once their networks or optimisers have changed.
+
+    Attributes:
+        name: "fused" over rows, "sequential" member by member with their modules, or "agents" where one of them brings
+            its own `learn`, which no engine runs.
+        reason: in words.
+        bindings: of "fused", one for each agent, in their order.
+    """
+
+    name: Literal["fused", "sequential", "agents"]
+    reason: str
+    bindings: tuple[MemberBinding, ...] = ()
+
+
+def own_learn(agent: Any) -> Reason | None:
+    """Why no engine can run the agent's update, on rows or on its modules; None where one can."""
+    update: Any = getattr(type(agent), "update", None)
+    if update is None or getattr(update, "is_missing", False):
+        return Reason.LEARN_ONLY
+    if type(agent).learn is not getattr(type(agent), "published_learn", None):
+        return Reason.OWN_LEARN
+    return None
+
+
+def can_stack(agent: Any) -> MemberBinding | Reason:
+    """What of an agent can live in rows, or why it cannot."""
+    return own_learn(agent) or bind(agent)
+
+
+def bind(agent: Any) -> MemberBinding | Reason:
+    """As `can_stack`, whatever calls `update`: an agent's own `learn` may do so too."""
+    agent.follow_optimizers()
+    registry = agent.registry
+    parts: list[PartBinding] = []
+    if not isinstance(agent.policy_module(), EvolvableNetwork):
+        return Reason.NOT_DENSE
+    for group in registry.groups:
+        name = str(group.eval_network)
+        own = parts_of(getattr(agent, name))
+        shared = [parts_of(getattr(agent, other)) for other in group.shared_networks or []]
+        if own is None or len(shared) > 1 or any(other is None or other.keys() != own.keys() for other in shared):
+            return Reason.NOT_DENSE
+        target, reads = (shared[0] if shared else None) or {}, _reads(agent, name)
+        parts += [PartBinding(PartName(name, key), part, target.get(key), reads) for key, part in own.items()]
+    optimizers = []
+    for config in registry.optimizers:
+        optimizer = getattr(agent, config.name).optimizer
+        rule = rule_of(optimizer)
+        if rule is None:
+            return Reason.NOT_DENSE
+        moved = tuple(p.name for name in config.networks for p in parts if p.name.network == name)
+        optimizers.append(OptimizerBinding(config.name, moved, rule, optimizer))
+    return MemberBinding(tuple(parts), tuple(optimizers))
+
+
+def _reads(agent: Any, name: str) -> tuple[str, int] | None:
+    """The network whose features `name` reads, and how many of its layers give them."""
+    lender = agent.registry.lenders.get(name)
+    depth = None if lender is None else getattr(agent, name).lent_depth()
+    return None if lender is None or depth is None else (lender, depth)
+
+
+def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:
+    """How these agents learn, by a fixed rule over (algorithm, genomes, device).
+
+    Args:
+        wanted: "auto", "fused" or "sequential".
+
+    Raises:
+        ConfigError: "fused" is asked for and a member does not stack; another word.
+    """
+    if wanted not in WANTED:
+        raise ConfigError(unknown_name("learner", str(wanted), WANTED))
+    own = next((agent for agent in agents if own_learn(agent)), None)
+    if own is not None:
+        return Choice("agents", f"agent {own.index} brings its own learn()")
+    if wanted == "sequential":
+        return Choice("sequential", "asked for")
+    found = [bind(agent) for agent in agents]
+    bindings = tuple(binding for binding in found if isinstance(binding, MemberBinding))
+    if len(bindings) == len(found):
+        return Choice("fused", "every network is a stack of dense layers", bindings)
+    agent, why = next((a, b) for a, b in zip(agents, found, strict=True) if isinstance(b, Reason))
+    reason = f"agent {agent.index} does not stack: {why.value}"
+    if wanted == "fused":
+        raise ConfigError(f"learner='fused' is not possible: {reason}. fix: learner='auto'")
+    return Choice("sequential", reason)

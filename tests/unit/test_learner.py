@@ -1,0 +1,140 @@
+"""How a population is divided among engines, and the learner that an agent alone keeps."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from agilerl.algorithms.dqn import DQN
+from agilerl.engine.choose import Reason, can_stack, choose
+from agilerl.engine.learner import Learner, learner_of
+from agilerl.engine.parts import PartKind, PartName, parts_of
+from agilerl.engine.rows.bindings import MemberBinding
+from agilerl.engine.rows.kernels import TORCH
+from agilerl.errors import ConfigError
+from agilerl.networks.q_networks import QNetwork
+
+OBS, ACTIONS = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2)
+NET: dict[str, Any] = {"latent_dim": 8, "encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}}
+
+
+def agent(cls: type[DQN] = DQN, index: int = 0) -> DQN:
+    return cls(OBS, ACTIONS, index, net_config=NET, seed=index)
+
+
+def transitions(seed: int = 0, rows: int = 6) -> tuple[Any, ...]:
+    rng = np.random.default_rng(seed)
+    obs, next_obs = (rng.uniform(-1, 1, (rows, 3)).astype(np.float32) for _ in range(2))
+    return obs, rng.integers(2, size=rows), rng.normal(size=rows), next_obs, np.zeros(rows)
+
+
+class OwnLearn(DQN):
+    def learn(self, experiences: Any) -> float:
+        return float(self.learn_batch(self.make_batch(experiences)).loss)
+
+
+def test_a_population_is_fused_only_if_every_member_stacks() -> None:
+    one, other, own = agent(), agent(index=1), agent(OwnLearn, 2)
+    hooked = agent(index=3)
+    hooked.actor.register_forward_hook(lambda *_: None)
+    assert isinstance(can_stack(one), MemberBinding)
+    assert can_stack(hooked) is Reason.NOT_DENSE
+    assert can_stack(own) is Reason.OWN_LEARN
+    assert [choose(pop).name for pop in ([one, other], [one, hooked], [one, own])] == ["fused", "sequential", "agents"]
+    assert choose([one, hooked]).reason == (
+        "agent 3 does not stack: a network is not a plain stack of dense layers, or its optimiser has no flat rule"
+    )
+    assert choose([one], "sequential").reason == "asked for"
+    with pytest.raises(ConfigError, match="agent 3 does not stack"):
+        choose([one, hooked], "fused")
+    with pytest.raises(ConfigError, match="sequential"):
+        choose([one], "sequentially")
+
+
+def test_a_choice_holds_the_agents_that_it_was_made_for() -> None:
+    pop = [agent(), agent(index=1)]
+    with pytest.raises(ValueError, match="choice for 2 agents cannot hold 1"):
+        Learner(pop[:1], choose(pop))
+    with pytest.raises(ValueError, match="agent 1 has other optimisers"):
+        Learner(pop[::-1], choose(pop))
+    made = choose(pop)
+    pop[0].reinit_optimizers()
+    with pytest.raises(ValueError, match="agent 0 has other optimisers"):
+        Learner(pop, made)
+
+
+def test_parts_say_their_kind() -> None:
+    noisy = QNetwork(OBS, ACTIONS, head_config={"hidden_size": [8], "noisy": True})
+    recurrent = QNetwork(OBS, ACTIONS, recurrent=True, encoder_config={"hidden_state_size": 8, "num_layers": 2})
+    parts = parts_of(recurrent)
+    assert parts is not None
+    assert {name for name, part in parts.items() if part.kind is PartKind.CELL} == {"hh_0", "hh_1"}
+    assert [part.kind for part in (parts_of(noisy) or {}).values()] == [PartKind.NOISY]
+    assert {p.name for p in can_stack(agent()).parts} == {PartName("actor")}  # type: ignore[union-attr]
+
+
+def test_an_agent_alone_keeps_its_learner_until_something_else_moves_it() -> None:
+    dqn = agent()
+    dqn.learn(transitions())
+    kept = learner_of(dqn)
+    dqn.learn(transitions(1))
+    assert learner_of(dqn) is kept
+    assert kept.name == "fused"
+    steps = {float(state["step"]) for state in dqn.optimizer.optimizer.state.values()}
+    assert steps == {2.0}, "torch's own counters follow"
+    dqn.learn_batch(dqn.make_batch(transitions(2)), plain=True)
+    assert learner_of(dqn) is not kept, "torch's optimiser made a step of its own"
+    assert learner_of(dqn, plain=True).name == "sequential"
+
+
+def test_what_an_agent_keeps_does_not_keep_the_agent() -> None:
+    dqn = agent()
+    dqn.learn(transitions())
+    dqn.learn_batch(dqn.make_batch(transitions()), plain=True)
+    for twin in (dqn.clone(), copy.deepcopy(dqn), pickle.loads(pickle.dumps(dqn))):
+        assert "_learner" not in vars(twin)
+    gone = [weakref.ref(dqn), weakref.ref(learner_of(dqn).groups[0].engine)]
+    gc.disable()
+    try:
+        del dqn, twin
+        assert [reference() for reference in gone] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_kernels_are_those_that_were_handed_in() -> None:
+    calls: list[str] = []
+
+    def counted(name: str) -> Any:
+        def run(*args: Any) -> Any:
+            calls.append(name)
+            return getattr(TORCH, name)(*args)
+
+        return run
+
+    own = replace(TORCH, name="counted", **{name: counted(name) for name in ("forward", "backward", "step", "track")})
+    pop = [agent(), agent(index=1)]
+    learner = Learner(pop, choose(pop), kernels=own)
+    batches = [a.make_batch(transitions(i)) for i, a in enumerate(pop)]
+    one, other = (b.map(lambda x: x) for b in batches)
+    joined = replace(
+        one, **{k: torch.stack((getattr(one, k), getattr(other, k)))
+                for k in ("obs", "action", "reward", "next_obs", "done", "weight")},
+    )  # fmt: skip
+    learner.learn(0, joined)
+    learner.release()
+    assert learner.kernels.name == "counted"
+    assert calls == ["forward", "forward", "backward", "step", "track"]
+    alone = agent(index=1)
+    alone.learn_batch(batches[1])
+    for p, q in zip(pop[1].actor.parameters(), alone.actor.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
