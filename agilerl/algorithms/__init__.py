@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agilerl.errors import AlgorithmError, NotAvailableYetError, nearest
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.core.base import EvolvableAlgorithm
-    from agilerl.algorithms.core.single_agent import RLAlgorithm
+    from agilerl.algorithms.agent import EvolvableAlgorithm
     from agilerl.algorithms.ddpg import DDPG
     from agilerl.algorithms.dqn import DQN
-    from agilerl.algorithms.dqn_rainbow import RainbowDQN
     from agilerl.algorithms.ppo import PPO
+    from agilerl.algorithms.rainbow import RainbowDQN
     from agilerl.algorithms.sac import SAC
+    from agilerl.algorithms.single_agent import RLAlgorithm
     from agilerl.algorithms.td3 import TD3
 
 __all__ = [
@@ -37,13 +37,13 @@ _SHIPPED = {
     "DDPG": "agilerl.algorithms.ddpg",
     "DQN": "agilerl.algorithms.dqn",
     "PPO": "agilerl.algorithms.ppo",
-    "RainbowDQN": "agilerl.algorithms.dqn_rainbow",
+    "RainbowDQN": "agilerl.algorithms.rainbow",
     "SAC": "agilerl.algorithms.sac",
     "TD3": "agilerl.algorithms.td3",
 }
 _BASES = {
-    "EvolvableAlgorithm": "agilerl.algorithms.core.base",
-    "RLAlgorithm": "agilerl.algorithms.core.single_agent",
+    "EvolvableAlgorithm": "agilerl.algorithms.agent",
+    "RLAlgorithm": "agilerl.algorithms.single_agent",
 }
 _registered: dict[str, type[RLAlgorithm]] = {}
 NOT_YET = (

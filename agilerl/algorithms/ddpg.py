@@ -8,9 +8,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agilerl.algorithms.actor_critic import DeterministicActorCritic
-from agilerl.algorithms.core.registry import HyperparameterConfig
+from agilerl.algorithms import exploration
+from agilerl.algorithms.actions import RawActions, raw_bounds
+from agilerl.algorithms.building import build, lend_encoder, register_network
 from agilerl.algorithms.declared import hp
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.transitions import actor_and_critic_loss, critics_criterion, track
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap, deterministic_policy_loss, weighted_squared_error
 from agilerl.modules.base import EvolvableModule
@@ -19,7 +23,7 @@ from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
 
 
-class DDPG(DeterministicActorCritic):
+class DDPG(RLAlgorithm):
     """Deep deterministic policy gradient.
 
     Departs from the paper in its default `policy_freq` of 2, the published one; 1 is the paper's.
@@ -48,6 +52,11 @@ class DDPG(DeterministicActorCritic):
         device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
         seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
     """
+
+    policy_class = DeterministicActor
+    action_spaces = ("Box",)
+    action_form = RawActions()
+    shares_in_populations = True
 
     def __init__(
         self,
@@ -91,11 +100,11 @@ class DDPG(DeterministicActorCritic):
         self.O_U_noise, self.expl_noise, self.vect_noise_dim = O_U_noise, expl_noise, vect_noise_dim
         self.mean_noise, self.theta, self.dt = mean_noise, theta, dt
         self.noise_state = np.zeros((vect_noise_dim, self.action_size))
-        self.actor = self._network(DeterministicActor, actor_network, "actor_network", 0)
-        self.critic = self._network(ContinuousQNetwork, critic_network, "critic_network", 1, ("output_activation",))
-        self._share_encoders("critic")
-        self._register("actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
-        self._register("critic", "critic_target", "critic_optimizer", "lr_critic")
+        self.actor = build(self, DeterministicActor, actor_network, "actor_network", 0)
+        self.critic = build(self, ContinuousQNetwork, critic_network, "critic_network", 1, ("output_activation",))
+        lend_encoder(self, "critic")
+        register_network(self, "actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
+        register_network(self, "critic", "critic_target", "critic_optimizer", "lr_critic")
 
     def update_hyperparameters(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in ("lr_actor", "lr_critic", "gamma", "tau")}
@@ -120,3 +129,18 @@ class DDPG(DeterministicActorCritic):
             engine.track("actor", hp["tau"])
         engine.track("critic", hp["tau"])
         return UpdateResult(loss.detach(), None if actor_loss is None else actor_loss.detach(), error.detach().abs())
+
+    criterion = property(critics_criterion)
+    soft_update = track
+    report = actor_and_critic_loss
+
+    # --- acting: by noise on raw actions, see `exploration` -----------------------------------------------------------
+
+    raw_bounds = property(raw_bounds)
+    get_action = exploration.get_action
+    greedy = exploration.greedy
+    draw_exploration = exploration.draw_exploration
+    explore = exploration.explore
+    action_noise = exploration.action_noise
+    reset_action_noise = exploration.reset_action_noise
+    _greedy = exploration.greedy_actions

@@ -32,11 +32,14 @@ class Experience:
     Attributes:
         name: of the source that collects it (`agilerl.sources`). says: how messages describe it.
         ignores: keys of manifests that mean nothing to it, dotted, or whole sections.
+        on_policy: whether all of it is what the policy, as it is, has just done: then nothing that it acts by may
+            change before it has learned.
     """
 
     name: str
     says: str
     ignores: tuple[str, ...] = ()
+    on_policy: bool = False
 
 
 TRANSITIONS = Experience("transitions", "learns from replay")
@@ -53,6 +56,7 @@ ROLLOUTS = Experience(
         "training.explore_least",
         "replay_buffer",
     ),
+    on_policy=True,
 )
 
 

@@ -7,23 +7,25 @@ from typing import Annotated, Any
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 
-from agilerl.algorithms.choices import ChoiceAlgorithm
-from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
-from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
+from agilerl.algorithms.actions import NumberedChoices, choices_of, highest, legal_joint_actions
+from agilerl.algorithms.building import build, register_network
 from agilerl.algorithms.declared import hp
+from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult, raw_output, soft_update
 from agilerl.errors import ShapeError
 from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
-from agilerl.networks.base import EvolvableNetwork, checked_arguments
+from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import QNetwork
 from agilerl.ranges import Count, Fraction, Positive, PositiveFraction
 from agilerl.rollouts.off_policy import uniform_actions
 
 
-class DQN(ChoiceAlgorithm):
+class DQN(RLAlgorithm):
     """Deep Q-network.
 
     Args:
@@ -49,6 +51,11 @@ class DQN(ChoiceAlgorithm):
     """
 
     policy_class = QNetwork
+    action_spaces = ("Discrete", "MultiDiscrete")
+    action_form = NumberedChoices()
+
+    actor_target: EvolvableModule
+    optimizer: OptimizerWrapper
 
     def __init__(
         self,
@@ -78,29 +85,11 @@ class DQN(ChoiceAlgorithm):
         seed: int | None = None,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
-        self._check_actions()
-        self.batch_size = batch_size
-        self.lr = lr
-        self.learn_step = learn_step
-        self.gamma = gamma
-        self.tau = tau
-        self.mut = mut
-        self.double = double
-        self.normalize_images = normalize_images
-        self.net_config = net_config
-        if actor_network is None:
-            arguments = checked_arguments(net_config, QNetwork)
-            actor_network = QNetwork(observation_space, action_space, device=device, random_seed=self.seed, **arguments)
-        elif not isinstance(actor_network, EvolvableModule):
-            raise TypeError(
-                f"'actor_network' must be an EvolvableModule; got {type(actor_network).__name__}. "
-                "fix: subclass agilerl.modules.base.EvolvableModule."
-            )
-        self.actor = actor_network
-        self.actor_target = actor_network.clone()
-        self.actor_target.requires_grad_(False)
-        self.optimizer = OptimizerWrapper(optim.Adam, self.actor, self.lr, lr_name="lr")
-        self.register_network_group(NetworkGroup(self.actor, self.actor_target, policy=True))
+        choices_of(self)
+        self.batch_size, self.lr, self.learn_step, self.gamma, self.tau = batch_size, lr, learn_step, gamma, tau
+        self.mut, self.double, self.normalize_images, self.net_config = mut, double, normalize_images, net_config
+        self.actor = build(self, QNetwork, actor_network, "actor_network", 0)
+        register_network(self, "actor", "actor_target", "optimizer", "lr", policy=True)
 
     @property
     def criterion(self) -> nn.Module:
@@ -136,25 +125,14 @@ class DQN(ChoiceAlgorithm):
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def greedy(outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:
-        """The legal action of highest value; outputs [..., A], mask [..., A] 1 = legal; returns [...] int64."""
-        if mask is not None:
-            outputs = outputs.masked_fill(~torch.as_tensor(mask, device=outputs.device).bool(), float("-inf"))
-        action: np.ndarray = outputs.max(-1).indices.cpu().numpy()  # faster than argmax on a transposed view
-        return action
+    greedy = staticmethod(highest)
 
-    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
         """Uniform numbers in [0, 1): the first decides whether a row explores, the second which action it takes."""
         return rng.random(shape), rng.random(shape)
 
-    @classmethod
     def explore(
-        cls,
-        outputs: Tensor,
-        draws: tuple[np.ndarray, ...],
-        epsilon: float,
-        mask: np.ndarray | None = None,
+        self, outputs: Tensor, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
     ) -> np.ndarray:
         """Per row: with probability ε a uniformly random legal action, else the greedy one.
 
@@ -165,7 +143,7 @@ class DQN(ChoiceAlgorithm):
         """
         explores, which = draws
         random = uniform_actions(which, outputs.shape[-1], mask)
-        return np.where(explores < epsilon, random, cls.greedy(outputs, mask))
+        return np.where(explores < epsilon, random, self.greedy(outputs, mask))
 
     def get_action(
         self, obs: Any, epsilon: float = 0.0, action_mask: np.ndarray | None = None, **kwargs: Any
@@ -192,7 +170,7 @@ class DQN(ChoiceAlgorithm):
                 "fix: one observation, or one leading axis: [E, ...]."
             )
         count = len(values)
-        mask = self._legal(action_mask, count)
+        mask = legal_joint_actions(self, action_mask, count)
         if epsilon <= 0:
             return self.environment_action(self.greedy(values, mask))
         draws = self.draw_exploration(self._exploration, (count,))

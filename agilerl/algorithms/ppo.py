@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self
 
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import optim
+from torch import Tensor, optim
 
-from agilerl.algorithms.checks import check_network
-from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
-from agilerl.algorithms.core.registry import HyperparameterConfig, NetworkGroup
+from agilerl.algorithms import rollouts
+from agilerl.algorithms.building import check_network
 from agilerl.algorithms.declared import ROLLOUTS, hp
-from agilerl.algorithms.ppo_agent import PPOAgent
-from agilerl.algorithms.ppo_policy import HiddenStates
+from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
+from agilerl.algorithms.rollouts import HiddenStates, hidden_of
+from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.engine.sequences import KINDS
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, unknown_name
+from agilerl.components.running import RunningMeanStd
+from agilerl.engine.batches import RolloutBatch, UpdateResult
+from agilerl.engine.learner import learner_of
+from agilerl.engine.modules import raw_output
+from agilerl.engine.protocol import UpdateEngine
+from agilerl.engine.rollouts import KINDS
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, ShapeError, unknown_name
+from agilerl.losses.policy import approximate_kl, categorical_gradient, clipped_surrogate, clipped_value_loss
 from agilerl.modules.base import EvolvableModule
-from agilerl.networks.actors import StochasticActor
+from agilerl.networks.actors import StochasticActor, rescale_action
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
-from agilerl.networks.distributions import distribution_of
-from agilerl.networks.shared import SharedActorCritic
+from agilerl.networks.distributions import ActionDistribution, distribution_of, masked_logits, squashed_normal_sample
+from agilerl.networks.shared import SharedActorCritic, ValueView
 from agilerl.networks.value_networks import ValueNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.rng import Purpose, seeds
@@ -34,7 +41,7 @@ SCHEDULES = ("constant", "linear")
 ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
 
 
-class PPO(PPOAgent):
+class PPO(RLAlgorithm):
     """Clipped policy gradient from rollouts, for Discrete, MultiDiscrete, MultiBinary and Box actions.
 
     Box actions are drawn from a normal distribution and clipped to the bounds for the environment alone; with
@@ -60,7 +67,7 @@ class PPO(PPOAgent):
         num_envs: lanes of the vector environment; training sets it to those of its environment.
         use_rollout_buffer: accepted for compatibility; `learn()` reads the buffer that `collect_rollouts` filled either
             way.
-        rollout_buffer_config: not carried out yet.
+        rollout_buffer_config: not available yet.
         recurrent: recurrent encoders; see `max_seq_len`.
         device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
         bptt_sequence_type: "chunked", "maximum" or "fifty_percent_overlap": how episodes are cut into sequences.
@@ -132,18 +139,14 @@ class PPO(PPOAgent):
                 raise ConfigError(unknown_name("schedule", str(schedule), SCHEDULES))
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut = gamma, gae_lambda, mut
-        self.action_std_init, self.clip_coef, self.ent_coef, self.vf_coef = (
-            action_std_init,
-            clip_coef,
-            ent_coef,
-            vf_coef,
-        )
+        self.action_std_init, self.clip_coef = action_std_init, clip_coef
+        self.ent_coef, self.vf_coef = ent_coef, vf_coef
         self.max_grad_norm, self.target_kl, self.update_epochs = max_grad_norm, target_kl, int(update_epochs)
         self.normalize_images, self.net_config, self.share_encoders = normalize_images, net_config, bool(share_encoders)
         self.num_envs, self.use_rollout_buffer = int(num_envs), bool(use_rollout_buffer)
         if rollout_buffer_config:
             raise NotAvailableYetError(
-                "PPO(rollout_buffer_config=) is not carried out by this version: the buffer follows from the agent's "
+                "PPO(rollout_buffer_config=) is not available in this version: the buffer follows from the agent's "
                 "own arguments. fix: leave it out."
             )
         self.rollout_buffer_config, self.recurrent = rollout_buffer_config, bool(recurrent)
@@ -219,6 +222,403 @@ class PPO(PPOAgent):
             arguments["recurrent"] = True
         own = int(seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[-1])
         return ValueNetwork(self.observation_space, device=self.device, random_seed=own, **arguments)
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """Names of the networks: the policy's, and the critic's where it has an encoder of its own."""
+        return ("actor",) if self.share_encoders else ("actor", "critic")
+
+    def _networks(self) -> dict[str, EvolvableModule]:
+        """The networks by name."""
+        return {name: getattr(self, name) for name in self.networks}
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "critic" and self.__dict__.get("share_encoders"):
+            return ValueView(self.__dict__["actor"])  # no network of its own: nothing to register, clone or save
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def _reading(self) -> list[EvolvableNetwork]:
+        """The networks that read observations."""
+        return [n for n in map(self.__dict__.get, self.networks) if isinstance(n, EvolvableNetwork)]
+
+    def running_statistics(self) -> RunningMeanStd:
+        """Those of the observations learned from so far."""
+        return rollouts.statistics_from(self.observation_statistics)
+
+    def take_statistics(self, statistics: RunningMeanStd) -> None:
+        """Normalise observations by these from now on."""
+        state = statistics.state()
+        self.observation_statistics = {name: state[name] for name in ("mean", "var", "count")}
+        for network in self._reading():
+            network.set_observation_statistics(state["mean"], state["var"])
+
+    def encoder_inputs(self, obs: Any) -> np.ndarray:
+        """Observations [..., ...] as rows [B, I] of what the statistics are of."""
+        with torch.no_grad():
+            inputs = self.policy_network().encoder_input(obs)
+        rows: np.ndarray = inputs.flatten(0, -2).double().cpu().numpy()
+        return rows
+
+    @property
+    def distribution(self) -> ActionDistribution:
+        """What the policy's raw output means."""
+        actor = self.policy_module()
+        return actor.distribution if isinstance(actor, StochasticActor) else distribution_of(self.action_space)
+
+    def _raw(self, outputs: Tensor) -> Tensor:
+        """The policy's raw output, of the first network's output [..., out]."""
+        return outputs[..., :-1] if self.share_encoders else outputs
+
+    # --- the update ---------------------------------------------------------------------------------------------------
+
+    def _scheduled(self, value: float, schedule: str) -> float:
+        return value * max(0.0, 1 - self.progress) if schedule == "linear" else value
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        return {
+            "lr": self._scheduled(self.lr, self.lr_schedule),
+            "clip_coef": self._scheduled(self.clip_coef, self.clip_schedule),
+            "ent_coef": self.ent_coef,
+            "vf_coef": self.vf_coef,
+            "max_grad_norm": math.inf if self.max_grad_norm is None else self.max_grad_norm,
+        }
+
+    def hyperparameters(self) -> dict[str, float]:
+        """What the records show: the live attributes, before any schedule."""
+        names = ("lr", "clip_coef", "ent_coef", "vf_coef", "batch_size", "learn_step", "update_epochs", "gamma")
+        return {name: getattr(self, name) for name in dict.fromkeys([*names, *self.hp_config.names()])}
+
+    def update_options(self) -> tuple[Any, ...]:
+        sequences = self.bptt_sequence_type, self.max_seq_len
+        return self.share_encoders, self.distribution.kind, self.clip_value_loss, *sequences
+
+    def update_interval(self) -> int:
+        """Vector steps of a rollout."""
+        return -(-self.learn_step // self.num_envs)
+
+    def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:
+        """Standard normal numbers [rows, A] for a squashed policy, whose entropy is estimated by new actions."""
+        kind = self.distribution
+        return rng.standard_normal((rows, *kind.numbers_shape)) if kind.kind == "squashed" else None
+
+    def state_values(self, engine: UpdateEngine, obs: Any) -> Tensor:
+        """V(s) [..., B] of prepared observations, as constants."""
+        with torch.no_grad():
+            values: Tensor = engine.frozen(self.networks[-1])(obs)[..., -1]
+        return values
+
+    def update(self, engine: UpdateEngine, batch: RolloutBatch) -> UpdateResult:
+        """One minibatch: L = L_clip + c_v L_v − c_e H (arXiv:1707.06347, eq. 9, as a loss)."""
+        hp, weight = engine.hp, batch.weight
+        outputs = [_output(engine.network(name)(batch.obs, *hidden_of(name, batch.hidden))) for name in self.networks]
+        with torch.no_grad():
+            clip = hp["clip_coef"] if self.clip_value_loss else None
+            value = outputs[-1][..., -1]
+            value_loss, of_value = clipped_value_loss(value, batch.value, batch.returns, clip, weight)
+            of_value = (hp["vf_coef"] * of_value).unsqueeze(-1)
+        actor_loss, entropy, kl, of_raw = self._policy_gradient(self._raw(outputs[0].detach()), batch, hp)
+        grads = [torch.cat((of_raw, of_value), -1)] if self.share_encoders else [of_raw, of_value]
+        engine.descend_all("optimizer", outputs, grads, hp["max_grad_norm"], batch.live)
+        flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
+        loss = actor_loss + flat["vf_coef"] * value_loss - flat["ent_coef"] * entropy
+        return UpdateResult(loss, actor_loss, kl=kl)
+
+    def _policy_gradient(
+        self, raw: Tensor, batch: RolloutBatch, hp: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(surrogate loss, mean entropy, divergence, each [...]; gradient of surrogate − c_e H at `raw`)."""
+        kind, weight = self.distribution, batch.weight
+        of_entropy = -hp["ent_coef"] * weight
+        if kind.kind == "categorical":
+            logits = masked_logits(raw, batch.legal)
+            log_probabilities = logits.log_softmax(-1)
+            log_prob = log_probabilities.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
+            entropy = -(log_probabilities.exp() * log_probabilities).sum(-1)
+            loss, slope = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, hp["clip_coef"], weight)
+            gradient = categorical_gradient(logits, batch.action, slope, of_entropy)
+            if batch.legal is not None:
+                gradient = gradient.masked_fill(~batch.legal, 0)
+        else:
+            leaf = raw.requires_grad_()
+            with torch.enable_grad():
+                log_prob = kind.log_prob(leaf, batch.action, batch.legal)
+                entropy = _sampled_entropy(leaf, batch) if kind.kind == "squashed" else kind.entropy(leaf, batch.legal)
+            with torch.no_grad():
+                loss, slope = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, hp["clip_coef"], weight)
+            (gradient,) = torch.autograd.grad((log_prob, entropy), leaf, (slope, of_entropy))
+            log_prob, entropy = log_prob.detach(), entropy.detach()
+        divergence = approximate_kl(log_prob, batch.log_prob, weight)
+        return loss, (weight * entropy).sum(-1), divergence, gradient
+
+    # --- learning from a rollout --------------------------------------------------------------------------------------
+
+    def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
+        """One minibatch with plain torch modules; see `learn` for whole rollouts."""
+        result = learner_of(self, plain=True).learn(0, batch.map(lambda x: x.unsqueeze(0)))
+        return result.map(lambda x: x[0])
+
+    def learn(self, experiences: Any = None, *args: Any, **kwargs: Any) -> float:
+        """Learn from one rollout, in `update_epochs` passes of minibatches.
+
+        Args:
+            experiences: None reads the rollout buffer that `collect_rollouts` filled. Else the tuple (observations,
+                actions, log_probs, rewards, dones, values, next_obs, next_done): six lists over time of [E, ...]
+                arrays, then two arrays. `dones[t]` is the flag BEFORE step t, as `next_done` is that after the last.
+                A flag counts as termination; see `rollouts` for what tells truncation apart, and for how
+                masks of legal actions and hidden states are given.
+
+        Returns:
+            Mean loss of the minibatches.
+
+        Raises:
+            ShapeError: an empty buffer, or lists that do not fit together.
+        """
+        if experiences is None:
+            buffer = self._rollout_buffer
+            if buffer is None or not buffer.position:
+                raise ShapeError(
+                    f"{self.algo}.learn() found an empty rollout buffer. "
+                    "fix: collect_rollouts(agent, env) before it, or learn(experiences)."
+                )
+        else:
+            buffer = rollouts.buffer_from_experiences(self, experiences)
+        loss = self.learn_buffer(buffer)
+        if experiences is None:
+            buffer.reset()
+        return loss
+
+    published_learn = learn
+
+    def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
+        """The published tuple, by name, with `change` applied to all observations."""
+        fields = rollouts.named_experiences(experiences)
+        for name in ("observations", "final_observations"):
+            if fields.get(name) is not None:
+                fields[name] = [change(obs) for obs in fields[name]]
+        return {**fields, "next_obs": change(fields["next_obs"])}
+
+    def learn_buffer(self, buffer: RolloutBuffer) -> float:
+        """As `learn`, from a rollout buffer with the lanes of this agent alone; it is left as it is."""
+        return rollouts.learn_buffer(self, buffer)
+
+    @property
+    def rollout_buffer(self) -> RolloutBuffer:
+        """The agent's own buffer for `update_interval()` vector steps of `num_envs` lanes, made anew where these
+        have changed since."""
+        buffer, steps = self._rollout_buffer, self.update_interval()
+        if buffer is None or (not buffer.position and (buffer.capacity, buffer.num_envs) != (steps, self.num_envs)):
+            buffer = self._rollout_buffer = self.make_buffer(steps, self.num_envs)
+        return buffer
+
+    @rollout_buffer.setter
+    def rollout_buffer(self, buffer: RolloutBuffer | None) -> None:
+        self._rollout_buffer = buffer
+
+    def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutBuffer:
+        """An empty buffer for rollouts of this policy."""
+        shapes = self.hidden_state_architecture
+        return RolloutBuffer(steps, lanes, self.observation_space, self.action_space, shapes, num_legal)
+
+    def recorder(self, steps: int | None = None) -> rollouts.Recorder:
+        """What acts and fills this agent's rollout buffer, for one rollout of `steps` vector steps."""
+        wanted = self.update_interval() if steps is None else int(steps)
+        buffer = self.rollout_buffer
+        if buffer.capacity != wanted or buffer.position:
+            self._rollout_buffer = buffer = self.make_buffer(wanted, self.num_envs)
+        return rollouts.Recorder(self, buffer)
+
+    def clone(self, index: int | None = None, wrap: bool = True) -> Self:
+        kept, self._rollout_buffer = self._rollout_buffer, None  # what it holds is this agent's own experience
+        try:
+            twin = super().clone(index, wrap)
+        finally:
+            self._rollout_buffer = kept
+        if index is not None and index != self.index:
+            twin._minibatches = np.random.default_rng(
+                seeds(self.seed, Purpose.REPLAY, 1, generation=len(self.fitness), member=index)
+            )
+        return twin
+
+    # --- hidden states ---------------------------------------------------------------------------------------------
+
+    @property
+    def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
+        """Key of each part of the hidden state -> (layers, units); empty for a feed-forward policy."""
+        return rollouts.hidden_shapes(self._networks()) if self.recurrent else {}
+
+    def get_initial_hidden_state(self, num_envs: int = 1) -> HiddenStates:
+        """Zeros [layers, E, units] under every key of `hidden_state_architecture`: the start of an episode."""
+        like = next(iter(self.policy_module().parameters())).detach()
+        shapes = self.hidden_state_architecture.items()
+        return {key: like.new_zeros(layers, num_envs, units) for key, (layers, units) in shapes}
+
+    def carry_hidden_state(self, hidden_state: HiddenStates) -> HiddenStates:
+        """Hidden states of running episodes, for the networks as the last architecture mutation left them."""
+        return rollouts.carry_hidden(self._networks(), hidden_state)
+
+    def follow_mutation(self) -> None:
+        """Runs after every mutation: hidden states of running episodes follow networks that have changed."""
+        if self._hidden is None:
+            return
+        shapes = {key: (part.shape[0], part.shape[2]) for key, part in self._hidden.items()}
+        if shapes != self.hidden_state_architecture:
+            self._hidden = self.carry_hidden_state(self._hidden)
+
+    def sequence_limit(self, steps: int) -> int:
+        """Most steps of a training sequence, in a rollout of `steps`."""
+        encoder = getattr(self.actor, "encoder", None)
+        limit = self.max_seq_len or getattr(encoder, "max_seq_len", None) or steps
+        return min(int(limit), steps) if self.bptt_sequence_type != "maximum" else steps
+
+    def recur(self, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
+        """One step of both networks: (raw output [..., E, out], values [..., E], next hidden states), as constants."""
+        return rollouts.recur(self.networks, engine, obs, hidden)
+
+    def begin_episodes(self) -> None:
+        """All environments that this agent is evaluated in begin an episode."""
+        self._playing = None
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of one action as it is stored."""
+        space = self.action_space
+        if isinstance(space, gym.spaces.Discrete):
+            return ()
+        return tuple(space.shape or (1,))
+
+    def greedy(self, outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:
+        """The most probable actions [..., *action_shape]; of Box the mean (its tanh where squashed)."""
+        return self._shaped(self.distribution.mode(self._raw(outputs), _legal(mask, outputs)))
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+        """Standard normal numbers for Box, uniform ones for the discrete spaces, [*shape, ...]."""
+        kind = self.distribution
+        draw = rng.standard_normal if kind.is_continuous else rng.random
+        return (draw((*shape, *kind.numbers_shape)),)
+
+    def explore(
+        self, outputs: Tensor, draws: tuple[np.ndarray, ...], epsilon: float = 0.0, mask: np.ndarray | None = None
+    ) -> np.ndarray:
+        """A sample of the policy [..., *action_shape]; `epsilon` has no meaning."""
+        return self.sample(outputs, draws, mask)[0]
+
+    def sample(
+        self, outputs: Tensor, draws: tuple[np.ndarray, ...], mask: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(actions [..., *action_shape] to store, their log probabilities [...])."""
+        kind, legal, outputs = self.distribution, _legal(mask, outputs), self._raw(outputs)
+        action = kind.sample(outputs, torch.from_numpy(draws[0]).to(outputs), legal)
+        log_prob: np.ndarray = kind.log_prob(outputs, action, legal).cpu().numpy()
+        return self._shaped(action), log_prob
+
+    def _shaped(self, action: Tensor) -> np.ndarray:
+        array: np.ndarray = action.cpu().numpy()
+        if isinstance(self.action_space, gym.spaces.Discrete):
+            return array
+        return array.reshape(*array.shape[:-1], *self.action_shape)
+
+    def environment_action(self, action: np.ndarray) -> np.ndarray:
+        """Stored actions [..., *action_shape] as the environment takes them: clipped, or scaled where squashed."""
+        space = self.action_space
+        if isinstance(space, gym.spaces.Box):
+            if self.distribution.kind == "squashed":
+                action = rescale_action(action, space.low, space.high)
+            clipped: np.ndarray = np.clip(action, space.low, space.high).astype(space.dtype, copy=False)
+            return clipped
+        if isinstance(space, gym.spaces.MultiBinary):
+            return action.astype(np.int8)
+        if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+            numbered: np.ndarray = action + space.start
+            return numbered
+        return action
+
+    def get_action(
+        self, obs: Any, action_mask: Any = None, hidden_state: Any = None, *, training: bool | None = None
+    ) -> tuple[Any, ...]:
+        """(action, log probability, entropy, value) for observations; sampled while `training`, else greedy.
+
+        A recurrent agent returns the next hidden state as a fifth.
+
+        Args:
+            obs: one observation or a batch [E, ...], numpy or torch.
+            action_mask: [E, ΣA] or [ΣA], 1 = legal, for the discrete spaces.
+            hidden_state: of a recurrent agent, key -> [layers, E, units]; None starts an episode.
+            training: the agent's own mode where it is not given.
+
+        Returns:
+            numpy arrays [E, *action_shape], [E], [E], [E]. While training, Box actions are neither clipped nor scaled:
+            see `environment_action`, which a training loop of your own calls. Otherwise they are clipped to the space,
+            and scaled to it where squashed; their log probability is that of the action before.
+        """
+        outputs, value, state = self._run(obs, hidden_state)
+        mask = None
+        if action_mask is not None:
+            mask = np.array(np.broadcast_to(np.asarray(action_mask, bool), self._raw(outputs).shape))
+            if not mask.any(axis=-1).all():
+                raise ShapeError(f"{self.algo}.get_action got an action_mask that allows no action in some row")
+        kind, legal = self.distribution, _legal(mask, outputs)
+        explores = self.training if training is None else training
+        if explores:
+            draws = self.draw_exploration(self._exploration, tuple(outputs.shape[:-1]))
+            action, log_prob = self.sample(outputs, draws, mask)
+        else:
+            chosen = kind.mode(self._raw(outputs), legal)
+            action, log_prob = self._shaped(chosen), kind.log_prob(self._raw(outputs), chosen, legal).cpu().numpy()
+        entropy = -log_prob if kind.kind == "squashed" else kind.entropy(self._raw(outputs), legal).cpu().numpy()
+        if not explores and isinstance(self.action_space, gym.spaces.Box):
+            action = self.environment_action(action)
+        found = (action, log_prob, entropy, value.cpu().numpy())
+        return (*found, state) if self.recurrent else found
+
+    def _run(self, obs: Any, hidden_state: Any = None) -> tuple[Tensor, Tensor, HiddenStates]:
+        """Raw output [E, out], values [E] and next hidden states by the agent's own modules, as constants."""
+        if not self.recurrent:
+            with torch.no_grad():
+                outputs = self.policy_output(obs)
+                if self.share_encoders:
+                    return outputs, outputs[..., -1], {}
+                seen = self.network_inputs(self.critic, obs)
+                return outputs, raw_output(self.critic)(seen)[..., -1], {}
+        lanes = self.policy_network().preprocess(obs).shape[0]
+        hidden = self.get_initial_hidden_state(lanes) if hidden_state is None else dict(hidden_state)
+        return self.recur(learner_of(self, plain=True).groups[0].engine, obs, hidden)
+
+    def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+        outputs, _, self._playing = self._run(obs, self._playing)
+        return self.environment_action(self.greedy(outputs, mask))
+
+    # --- files -----------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "minibatches": self._minibatches.bit_generator.state}
+
+    def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
+        super().load_state(state, source)
+        if "minibatches" in state:
+            self._minibatches.bit_generator.state = state["minibatches"]
+
+
+def _sampled_entropy(raw: Tensor, batch: RolloutBatch) -> Tensor:
+    """−log π(a) [..., B] of actions that the present policy draws, a = tanh(μ + σ ε): differentiable through a as well.
+
+    A squashed normal has no entropy in closed form. −log π of the stored actions would not do: the expectation of its
+    gradient is 0 whatever the entropy is (the score function has mean 0).
+    """
+    if batch.noise is None:
+        raise ShapeError("a minibatch for a squashed policy needs noise. fix: RolloutBatch(..., noise=[..., B, A]).")
+    return -squashed_normal_sample(raw, batch.noise)[1]
+
+
+def _output(found: Any) -> Tensor:
+    """The output of a network that may return its hidden state too."""
+    output: Tensor = found[0] if isinstance(found, tuple) else found
+    return output
+
+
+def _legal(mask: np.ndarray | None, like: Tensor) -> Tensor | None:
+    return None if mask is None else torch.as_tensor(np.array(mask), device=like.device).bool()
 
 
 def _sequence_type(given: Any) -> str:

@@ -11,10 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.actor_critic import ActorCritic
-from agilerl.algorithms.core.registry import HyperparameterConfig
+from agilerl.algorithms import exploration
+from agilerl.algorithms.actions import RawActions, highest
+from agilerl.algorithms.building import build, lend_encoder, register_network, twin_critics
 from agilerl.algorithms.declared import hp
-from agilerl.algorithms.dqn import DQN
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.transitions import actor_and_critic_loss, critics_criterion, track
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.losses.actor_critic import (
@@ -38,7 +41,7 @@ CRITIC_OPTIMIZERS = ("critic_1_optimizer", "critic_2_optimizer")
 POLICY_KEYS = ("output_activation", "squash_output", "log_std_init")  # of `net_config`, not for critics
 
 
-class SAC(ActorCritic):
+class SAC(RLAlgorithm):
     """Soft actor-critic: a squashed normal policy for Box actions, a categorical one for Discrete actions.
 
     The discrete form (Christodoulou 2019, arXiv:1910.07207) takes expectations over the actions instead of samples.
@@ -68,6 +71,7 @@ class SAC(ActorCritic):
 
     policy_class = StochasticActor
     action_spaces = ("Box", "Discrete")
+    action_form = RawActions()
 
     def __init__(
         self,
@@ -105,15 +109,15 @@ class SAC(ActorCritic):
         self.share_encoders, self.learn_temperature = share_encoders, learn_temperature
         self.init_temperature = init_temperature
         self.target_entropy = self._usual_entropy() if target_entropy is None else float(target_entropy)
-        self.actor = self._network(StochasticActor, actor_network, "actor_network", 0, squash_output=not self.discrete)
+        self.actor = build(self, StochasticActor, actor_network, "actor_network", 0, squash_output=not self.discrete)
         critic = QNetwork if self.discrete else ContinuousQNetwork
-        self.critic_1, self.critic_2 = self._twin_critics(critic, critic_networks, POLICY_KEYS)
+        self.critic_1, self.critic_2 = twin_critics(self, critic, critic_networks, POLICY_KEYS)
         self.temperature = Temperature(init_temperature, device=device, random_seed=self.seed)
-        self._share_encoders(*CRITICS)
-        self._register("actor", None, "actor_optimizer", "lr_actor", policy=True)
-        self._register("critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
-        self._register("critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
-        self._register("temperature", None, "alpha_optimizer", "lr_alpha")
+        lend_encoder(self, *CRITICS)
+        register_network(self, "actor", None, "actor_optimizer", "lr_actor", policy=True)
+        register_network(self, "critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
+        register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
+        register_network(self, "temperature", None, "alpha_optimizer", "lr_alpha")
 
     @staticmethod
     def _check_actions(space: gym.Space[Any]) -> None:
@@ -141,7 +145,7 @@ class SAC(ActorCritic):
         return -float(self.action_size)
 
     @property
-    def learns_from_obs_mask(self) -> bool:  # type: ignore[override]
+    def learns_from_obs_mask(self) -> bool:
         """Policy and temperature of discrete actions look at all of them: illegal ones must have no part in it."""
         return self.discrete
 
@@ -219,12 +223,16 @@ class SAC(ActorCritic):
         first, second = (engine.through(name)(batch.obs, action).squeeze(-1) for name in CRITICS)
         return soft_policy_loss(first, second, log_prob, alpha, batch.weight), -log_prob.detach()
 
+    criterion = property(critics_criterion)
+    soft_update = track
+    report = actor_and_critic_loss
+
     # --- acting ----------------------------------------------------------------------------------------------------
 
-    def greedy(self, outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:  # type: ignore[override]
+    def greedy(self, outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:
         """tanh of the mean [..., A], or the most probable legal action [...]."""
         if self.discrete:
-            return DQN.greedy(outputs, mask)
+            return highest(outputs, mask)
         action: np.ndarray = split_normal(outputs)[0].tanh().cpu().numpy()
         return action
 
@@ -244,3 +252,6 @@ class SAC(ActorCritic):
             chosen = squashed_normal_sample(outputs, numbers)[0]
         action: np.ndarray = chosen.cpu().numpy()
         return action
+
+    get_action = exploration.get_action
+    _greedy = exploration.greedy_actions

@@ -9,9 +9,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agilerl.algorithms.actor_critic import DeterministicActorCritic
-from agilerl.algorithms.core.registry import HyperparameterConfig
+from agilerl.algorithms import exploration
+from agilerl.algorithms.actions import RawActions, raw_bounds
+from agilerl.algorithms.building import build, lend_encoder, register_network, twin_critics
 from agilerl.algorithms.declared import hp
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.transitions import actor_and_critic_loss, critics_criterion, track
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import (
     deterministic_policy_loss,
@@ -28,7 +32,7 @@ CRITICS = ("critic_1", "critic_2")
 CRITIC_OPTIMIZERS = ("critic_1_optimizer", "critic_2_optimizer")
 
 
-class TD3(DeterministicActorCritic):
+class TD3(RLAlgorithm):
     """DDPG with twin critics, delayed policy updates and smoothed target actions.
 
     Args:
@@ -56,6 +60,11 @@ class TD3(DeterministicActorCritic):
         policy_noise, noise_clip: σ and c of the target policy's smoothing, in units of raw actions.
         seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
     """
+
+    policy_class = DeterministicActor
+    action_spaces = ("Box",)
+    action_form = RawActions()
+    shares_in_populations = True
 
     def __init__(
         self,
@@ -100,13 +109,13 @@ class TD3(DeterministicActorCritic):
         self.mean_noise, self.theta, self.dt = mean_noise, theta, dt
         self.policy_noise, self.noise_clip = policy_noise, noise_clip
         self.noise_state = np.zeros((vect_noise_dim, self.action_size))
-        self.actor = self._network(DeterministicActor, actor_network, "actor_network", 0)
-        first, second = self._twin_critics(ContinuousQNetwork, critic_networks, ("output_activation",))
+        self.actor = build(self, DeterministicActor, actor_network, "actor_network", 0)
+        first, second = twin_critics(self, ContinuousQNetwork, critic_networks, ("output_activation",))
         self.critic_1, self.critic_2 = first, second
-        self._share_encoders(*CRITICS)
-        self._register("actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
-        self._register("critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
-        self._register("critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
+        lend_encoder(self, *CRITICS)
+        register_network(self, "actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
+        register_network(self, "critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
+        register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
 
     def update_hyperparameters(self) -> dict[str, float]:
         names = ("lr_actor", "lr_critic", "gamma", "tau", "policy_noise", "noise_clip")
@@ -144,3 +153,18 @@ class TD3(DeterministicActorCritic):
             engine.track("actor", hp["tau"])
             engine.track(CRITICS, hp["tau"])
         return UpdateResult(losses.detach().sum(0), actor_loss, errors.detach().abs().amax(0))
+
+    criterion = property(critics_criterion)
+    soft_update = track
+    report = actor_and_critic_loss
+
+    # --- acting: by noise on raw actions, see `exploration` -----------------------------------------------------------
+
+    raw_bounds = property(raw_bounds)
+    get_action = exploration.get_action
+    greedy = exploration.greedy
+    draw_exploration = exploration.draw_exploration
+    explore = exploration.explore
+    action_noise = exploration.action_noise
+    reset_action_noise = exploration.reset_action_noise
+    _greedy = exploration.greedy_actions

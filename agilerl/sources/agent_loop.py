@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.core.calls import takes, unwrapped
+from agilerl.algorithms.wrapped import takes, unwrapped
 from agilerl.components.prioritized import beta_schedule
 from agilerl.envs.step import StepBatch, action_mask
 from agilerl.errors import ConfigError

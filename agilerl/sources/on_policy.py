@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from agilerl import tree as trees
-from agilerl.algorithms.ppo_solo import remember
+from agilerl.algorithms.rollouts import remember
 from agilerl.components.running import RunningMeanStd
 from agilerl.engine.learner import Learner, Memory
 from agilerl.engine.rollout_learning import learn_rollout, make_rollout

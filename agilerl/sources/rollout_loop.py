@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from agilerl.algorithms.core.calls import brings_learn, takes, unwrapped
+from agilerl.algorithms.wrapped import brings_learn, takes, unwrapped
 from agilerl.envs.step import StepBatch, VectorLanes, action_mask, as_lanes
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.sources.options import LoopOptions

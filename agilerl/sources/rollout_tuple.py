@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from agilerl import tree as trees
-from agilerl.algorithms.ppo_experiences import RolloutExperiences
+from agilerl.algorithms.rollouts import RolloutExperiences
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.envs.step import StepBatch
 

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
+from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
     PrioritizedMultiStepReplayBuffer,

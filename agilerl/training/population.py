@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agilerl.algorithms.core.single_agent import RLAlgorithm
+from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.engine.choose import own_learn
 from agilerl.errors import AgileRLWarning, AlgorithmError

@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from agilerl.algorithms.core.base import EvolvableAlgorithm
+from agilerl.algorithms.agent import EvolvableAlgorithm
 from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError, ShapeError, warn_once
 from agilerl.rng import resolve_seed
 from agilerl.runs.store import store_in

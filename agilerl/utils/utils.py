@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.core.base import check_device
-from agilerl.algorithms.core.registry import HyperparameterConfig
+from agilerl.algorithms.agent import check_device
+from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 from agilerl.hostile import malformed

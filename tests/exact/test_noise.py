@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from agilerl.algorithms.noise import gaussian, ornstein_uhlenbeck
+from agilerl.algorithms.exploration import gaussian, ornstein_uhlenbeck
 
 
 def test_a_path_by_hand() -> None:

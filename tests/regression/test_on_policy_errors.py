@@ -12,7 +12,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agilerl.algorithms.ppo import PPO
-from agilerl.algorithms.ppo_experiences import buffer_from_experiences
+from agilerl.algorithms.rollouts import buffer_from_experiences
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.engine.learner import learner_of
 from agilerl.engine.rollouts import cut_points, make_rollout

@@ -373,3 +373,19 @@ def test_every_activation_learns_on_the_rows_or_on_its_modules_as_plain_torch_do
         other.learn_batch(other.make_batch(batch), plain=True)
     for mine, plain in zip(one.actor.parameters(), other.actor.parameters(), strict=True):
         torch.testing.assert_close(mine, plain, rtol=1e-10, atol=1e-10)
+
+
+def test_a_greedy_choice_of_ones_own_is_the_one_that_exploration_falls_back_to() -> None:
+    class Least(DQN):
+        """It takes the action of least value."""
+
+        def greedy(self, outputs: torch.Tensor, mask: np.ndarray | None = None) -> np.ndarray:
+            return super().greedy(-outputs, mask)
+
+    agent, values = (
+        Least(gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2), seed=1),
+        torch.tensor([[1.0, 2.0], [5.0, 3.0]]),
+    )
+    draws = (np.array([0.5, 0.5]), np.array([0.0, 0.0]))
+    np.testing.assert_array_equal(agent.explore(values, draws, 0.0), [0, 1])
+    np.testing.assert_array_equal(agent.greedy(values, np.array([[0, 1], [1, 1]])), [1, 1])

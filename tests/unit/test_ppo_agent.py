@@ -407,3 +407,25 @@ def test_a_wrapper_normalises_what_ppo_acts_on_and_learns_from() -> None:
     # Raw speeds reach 1 and more only late; normalised observations have a deviation of about 1 from the start.
     assert float(np.std(learned[1].fields["obs"])) > 0.5
     env.close()
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_experiences_of_one_stacked_tensor_each_teach_what_lists_of_steps_do(lanes: int) -> None:
+    steps, rng = 46, np.random.default_rng(5)
+    row = () if lanes == 1 else (lanes,)  # one environment needs no axis
+    observations = rng.normal(size=(steps + 1, *row, 3)).astype(np.float32)
+    actions, dones = rng.integers(0, 2, (steps, *row)), rng.random((steps + 1, *row)) < 0.1
+    log_probs, rewards, values = rng.normal(-0.7, 0.1, (3, steps, *row)).astype(np.float32)
+    parts = (observations[:-1], actions, log_probs, rewards, dones[:-1], values)
+    ends = (observations[-1:] if lanes == 1 else observations[-1], np.atleast_1d(dones[-1]))
+    space = (gym.spaces.Box(-9, 9, (3,), np.float32), gym.spaces.Discrete(2))
+
+    def learned(*experiences: Any) -> tuple[float, Any]:
+        ppo = PPO(*space, seed=1, batch_size=45, net_config=NET)
+        return ppo.learn(tuple(experiences)), ppo.actor.state_dict()
+
+    loss, weights = learned(*(list(part) for part in parts), *ends)
+    for last in (ends, tuple([part] for part in ends)):
+        again, other = learned(*([torch.from_numpy(part)] for part in parts), *last)
+        assert again == loss
+        assert all(torch.equal(value, other[name]) for name, value in weights.items())

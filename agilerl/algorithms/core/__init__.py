@@ -1,19 +1,23 @@
-"""What algorithms are made of."""
+"""Published import paths of what algorithms are made of; it lives in `agilerl.algorithms` itself."""
 
-from agilerl.algorithms.core.base import EvolvableAlgorithm
-from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
-from agilerl.algorithms.core.registry import (
+from agilerl.algorithms.agent import EvolvableAlgorithm
+from agilerl.algorithms.language import LLMAlgorithm
+from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
+from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.algorithms.registry import (
     HyperparameterConfig,
     MutationRegistry,
     NetworkGroup,
     OptimizerConfig,
     RLParameter,
 )
-from agilerl.algorithms.core.single_agent import RLAlgorithm
+from agilerl.algorithms.single_agent import RLAlgorithm
 
 __all__ = [
     "EvolvableAlgorithm",
     "HyperparameterConfig",
+    "LLMAlgorithm",
+    "MultiAgentRLAlgorithm",
     "MutationRegistry",
     "NetworkGroup",
     "OptimizerConfig",

@@ -1,0 +1,286 @@
+"""The base of every algorithm: live attributes that evolution mutates, and thin methods; the work is done beside it.
+
+Registration is in `registry`, copies and files are in `copies`, evaluation is in `playing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agilerl.algorithms import copies
+from agilerl.algorithms import registry as registering
+from agilerl.algorithms.declared import check_arguments
+from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.algorithms.registry import HyperparameterConfig, MutationRegistry, assigned, resolve
+from agilerl.checkpoint import load_tree, save_tree
+from agilerl.errors import ConfigError
+from agilerl.hpo.genome import Genome
+from agilerl.modules.base import EvolvableModule
+from agilerl.tree import map_leaves
+
+_PLAIN = frozenset(
+    {int, float, bool, str, NoneType, list, tuple, dict, np.ndarray, Tensor}
+)  # nothing of these registers
+
+
+def check_device(device: str | torch.device) -> str | torch.device:
+    """The device as given.
+
+    Raises:
+        ConfigError: it is a CUDA device and there is none.
+    """
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device={str(device)!r} needs CUDA, and this PyTorch finds no CUDA device. fix: device='cpu'."
+        )
+    return device
+
+
+class EvolvableAlgorithm:
+    """An agent that can be cloned, mutated, saved and trained alone or in a population.
+
+    A subclass sets its hyperparameters, `EvolvableModule` networks and `OptimizerWrapper`s as attributes in
+    `__init__` and registers its networks with `register_network_group`; one group has `policy=True`.
+
+    Args:
+        index: unique id within the population.
+        hp_config: mutable hyperparameters; the agent keeps its own copy. Each name must be a numeric attribute.
+        device: where networks and batches live.
+        accelerator: one process works; `NotAvailableYetError` otherwise, at training.
+        torch_compiler: kept as an attribute; compilation is not used.
+        name: algorithm name, the class name by default.
+
+    Attributes:
+        steps: environment steps so far, one entry a generation (the last one grows).
+        scores: returns of finished training episodes. fitness: one entry per `test`.
+        mut: what the last evolution did to this agent, None before the first.
+        registry: what it has registered. Assigning does the registering, see `registry.assigned`.
+    """
+
+    registry: MutationRegistry
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        check_arguments(cls, args, kwargs)
+        object.__setattr__(self, "registry", MutationRegistry())
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if type(value) in _PLAIN and name not in self.registry.watched:
+            object.__setattr__(self, name, value)
+        else:
+            assigned(self, name, value)
+
+    def __init__(
+        self,
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        torch_compiler: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.registry.hp_config = hp_config.copy() if hp_config is not None else HyperparameterConfig()
+        self.index = index
+        self.algo = name or type(self).__name__
+        self.device = check_device(device)
+        self.accelerator = accelerator
+        self.torch_compiler = torch_compiler
+        self.mut: str | None = None
+        self.steps: list[int] = [0]
+        self.scores: list[float] = []
+        self.fitness: list[float] = []
+        self.training = True
+        self._observations: Any = None
+
+    # --- registration ----------------------------------------------------------------------------------------------
+
+    register_network_group = registering.register_group
+    check_registry = registering.check_registry
+    link_encoders = registering.link_encoders
+    numeric_attributes = registering.numeric_attributes
+
+    def register_mutation_hook(self, hook: str) -> None:
+        """Name a method that runs after each mutation of this agent."""
+        self.registry.hooks.append(hook)
+
+    def mutation_hook(self) -> None:
+        """Run the registered hooks; called after every mutation."""
+        for hook in self.registry.hooks:
+            getattr(self, hook)()
+
+    def follow_optimizers(self) -> None:
+        """Take over what was done to the networks or the torch optimisers themselves: parameters, a learning rate."""
+        for config in self.registry.optimizers:
+            wrapper = getattr(self, config.name)
+            wrapper.follow()
+            given = {float(group["lr"]) for group in wrapper.optimizer.param_groups}
+            if len(given) == 1 and given != {float(wrapper.lr)}:
+                setattr(self, config.lr, given.pop())
+
+    def reinit_optimizers(self) -> None:
+        """Fresh optimisers around the present networks: moments start at zero."""
+        for config in self.registry.optimizers:
+            old = getattr(self, config.name)
+            networks, lr = [resolve(self, name) for name in config.networks], getattr(self, config.lr)
+            fresh = OptimizerWrapper(old.optimizer_cls, networks, lr, old.optimizer_kwargs, config.networks, config.lr)
+            setattr(self, config.name, fresh)
+
+    @property
+    def hp_config(self) -> HyperparameterConfig:
+        """The agent's own mutable hyperparameters."""
+        return self.registry.hp_config
+
+    def policy_module(self) -> EvolvableModule:
+        """The (first) policy network. AttributeError without a policy group."""
+        name = self.registry.policy()
+        if name is None:
+            raise AttributeError("No policy network has been registered")
+        module: EvolvableModule = self.__dict__[name] if name in self.__dict__ else resolve(self, name)
+        return module
+
+    get_policy = policy_module
+
+    def evaluation_networks(self) -> dict[str, nn.Module]:
+        """The evaluation network of every group, by name."""
+        return {str(group.eval_network): resolve(self, str(group.eval_network)) for group in self.registry.groups}
+
+    def evolvable_attributes(self, networks_only: bool = False) -> dict[str, Any]:
+        """Registered networks by name, and the optimisers too unless `networks_only`."""
+        kinds: tuple[type, ...] = (EvolvableModule,) if networks_only else (EvolvableModule, OptimizerWrapper)
+        return {k: v for k, v in self.__dict__.items() if isinstance(v, kinds)}
+
+    @staticmethod
+    def inspect_attributes(agent: EvolvableAlgorithm) -> dict[str, Any]:
+        """Public attributes that are neither networks nor optimisers nor callables."""
+        skip = (nn.Module, OptimizerWrapper, MutationRegistry)
+        return {
+            k: v
+            for k, v in agent.__dict__.items()
+            if not k.startswith("_") and not isinstance(v, skip) and not callable(v)
+        }
+
+    # --- what evolution and training read --------------------------------------------------------------------------
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        """The numbers that an update reads as tensors; overridden by algorithms with an `update`."""
+        return {config.lr: float(getattr(self, config.lr)) for config in self.registry.optimizers}
+
+    def hyperparameters(self) -> dict[str, float]:
+        """What the records show: learning rates, update hyperparameters and everything in `hp_config`."""
+        names = [*self.update_hyperparameters(), *self.registry.hp_config.names()]
+        return {name: getattr(self, name) for name in dict.fromkeys(names)}
+
+    @property
+    def genome(self) -> Genome:
+        """Architectures and hyperparameters, read from the live attributes."""
+        specs = {str(g.eval_network): resolve(self, g.eval_network).spec() for g in self.registry.groups}
+        return Genome.of(specs, self.hyperparameters())
+
+    def probe_observations(self, count: int = 256) -> Any:
+        """Up to `count` observations that were seen lately, or None: what mutations measure their effect on.
+
+        Returns:
+            A tensor [B, ...]; nested dicts of them for Dict and Tuple spaces.
+        """
+        return None if self._observations is None else map_leaves(lambda x: x[:count], self._observations)
+
+    def remember_observations(self, observations: Any) -> None:
+        """Keep observations [B, ...] (nested for Dict and Tuple spaces) for `probe_observations`."""
+        self._observations = map_leaves(lambda x: x.detach(), observations)
+
+    def set_training_mode(self, training: bool) -> None:
+        """Switch exploration and the networks' train/eval mode."""
+        self.training = training
+        for network in self.evolvable_attributes(networks_only=True).values():
+            network.train(training)
+
+    def get_action(self, obs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Actions for observations; a subclass implements it."""
+        raise NotImplementedError(f"{type(self).__name__} must implement get_action(obs, ...) -> actions")
+
+    def learn(self, experiences: Any) -> Any:
+        """One update; a subclass implements it."""
+        raise NotImplementedError(f"{type(self).__name__} must implement learn(experiences) -> loss")
+
+    def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
+        """Mean return of evaluation episodes; a subclass implements it."""
+        raise NotImplementedError(f"{type(self).__name__} must implement test(env, max_steps=, loop=) -> float")
+
+    def clean_up(self) -> None:
+        """Release what the agent holds outside of its attributes: nothing here."""
+
+    def wrap_models(self) -> None:
+        """Nothing to wrap in one process."""
+
+    def unwrap_models(self) -> None:
+        """AttributeError without an accelerator."""
+        if self.accelerator is None:
+            raise AttributeError("No accelerator has been set")
+
+    # --- copies and files ------------------------------------------------------------------------------------------
+
+    def clone(self, index: int | None = None, wrap: bool = True) -> Self:
+        """An independent copy: networks, optimiser moments, counters and every other attribute; nothing is shared.
+
+        Args:
+            index: id of the copy; the same as here by default.
+            wrap: accepted for compatibility; there is nothing to wrap in one process.
+        """
+        return copies.clone(self, index)
+
+    state = copies.state
+    load_state = copies.load_state
+    run_state = copies.run_state
+    load_run_state = copies.load_run_state
+    unsaved_attributes = copies.unsaved_attributes
+    __getstate__ = copies.pickled
+
+    def save_checkpoint(self, path: str | Path) -> None:
+        """Write the agent to one file: safetensors with a JSON manifest in its header, atomically, no pickle."""
+        save_tree(path, self.state())
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Read a file of `save_checkpoint` in place. The live device wins.
+
+        Raises:
+            ValueError: the file belongs to an algorithm with another registry.
+        """
+        self.load_state(load_tree(path), str(path))
+
+    @classmethod
+    def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
+        """The agent in a file of `save_checkpoint`: architecture, hyperparameters and spaces are read from the file.
+
+        A file of a wrapped agent gives the wrapped agent back, in its wrapper.
+
+        Raises:
+            RunError: no such file, a pickle, or the file of another class.
+        """
+        found: Self = copies.load(cls, path, device, accelerator)
+        return found
+
+    @classmethod
+    def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Self:
+        """An agent that `load_state(state)` fills; overridden where the file does not hold what a constructor needs."""
+        return cls(**copies.blank_arguments(cls, state, device, accelerator))
+
+    def policy_spec(self) -> dict[str, Any]:
+        """JSON-able description of the policy: algorithm, network with its spaces, hyperparameters."""
+        return {
+            "algo": self.algo,
+            "network": self.policy_module().spec(),
+            "hyperparameters": self.hyperparameters(),
+        }
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """The policy's weights, contiguous copies."""
+        weights = self.policy_module().state_dict()
+        return {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in weights.items()}

@@ -1,0 +1,150 @@
+"""How algorithms are put together: their networks, twin critics, shared encoders, targets and optimisers."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import optim
+
+from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.algorithms.registry import NetworkGroup, lend, link_encoders
+from agilerl.errors import AgileRLWarning, AlgorithmError
+from agilerl.modules.base import EvolvableModule
+from agilerl.networks.base import EvolvableNetwork, checked_arguments
+from agilerl.networks.specs import stand_in
+from agilerl.rng import Purpose, seeds
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.single_agent import RLAlgorithm
+
+
+def check_network(name: str, network: Any) -> EvolvableModule:
+    """The network, where it is one that evolution can carry.
+
+    Raises:
+        TypeError: anything but an `EvolvableModule`.
+    """
+    if not isinstance(network, EvolvableModule):
+        raise TypeError(
+            f"{name!r} must be an EvolvableModule; got {type(network).__name__}. "
+            "fix: subclass agilerl.modules.base.EvolvableModule."
+        )
+    return network
+
+
+def build(
+    agent: RLAlgorithm,
+    cls: type[EvolvableNetwork],
+    given: Any,
+    name: str,
+    number: int,
+    drop: tuple[str, ...] = (),
+    **more: Any,
+) -> EvolvableModule:
+    """The network that is given, or one of `cls` after the agent's `net_config`, with weights of its own.
+
+    What comes after `agent.actor` reads observations as that does, and where encoders are shared it reads its features.
+
+    Args:
+        name: of the argument, for messages. number: 0 for the policy; others give other weights.
+        drop: keys of the head that are not for `cls`. more: arguments of `cls` beside those of `net_config`.
+    """
+    policy = agent.__dict__.get("actor")
+    scaled = policy.scale_observations if isinstance(policy, EvolvableNetwork) else None
+    if given is not None:
+        if isinstance(given, EvolvableNetwork) and scaled not in (None, given.scale_observations):
+            raise AlgorithmError(
+                f"{agent.algo}: {name} has scale_observations={given.scale_observations}, the actor {scaled}; over "
+                "rows both get the same inputs. fix: build them with the same value."
+            )
+        if isinstance(given, EvolvableNetwork) and given.lender is not None and not agent.share_encoders:
+            raise AlgorithmError(
+                f"{agent.algo}: {name} reads the features of another network. fix: share_encoders=True."
+            )
+        return check_network(name, given)
+    own = agent.seed if number == 0 else int(seeds(agent.seed, Purpose.INITIAL_WEIGHTS, number, generation=2)[-1])
+    config = _without_head_keys(agent.net_config, drop)
+    arguments = checked_arguments(config, cls) | ({} if scaled is None else {"scale_observations": scaled})
+    if isinstance(policy, EvolvableNetwork) and agent.share_encoders:
+        more |= {**stand_in(policy), "simba": False, "recurrent": False}
+    made = cls(
+        agent.observation_space,
+        action_space=agent.action_space,
+        device=agent.device,
+        random_seed=own,
+        **{**arguments, **more},
+    )
+    if isinstance(policy, EvolvableNetwork) and agent.share_encoders:
+        made.borrow_encoder(policy)
+    return made
+
+
+def twin_critics(
+    agent: RLAlgorithm, cls: type[EvolvableNetwork], given: Any, drop: tuple[str, ...]
+) -> tuple[EvolvableModule, EvolvableModule]:
+    """Two critics with weights of their own: those given, or of `cls`."""
+    pair = [None, None] if given is None else list(given)
+    if len(pair) != 2:
+        raise AlgorithmError(
+            f"{agent.algo}: critic_networks must hold two critics; got {len(pair)}. fix: [critic, critic.clone()]."
+        )
+    first, second = (build(agent, cls, network, "critic_networks", i + 1, drop) for i, network in enumerate(pair))
+    return first, second
+
+
+def lend_encoder(agent: RLAlgorithm, *critics: str) -> None:
+    """Let the critics, where it is asked for, read the policy's features instead of having encoders of their own.
+
+    Raises:
+        KeyError: a critic that was given has an encoder of another architecture than the policy.
+    """
+    others = [name for name in ("actor", *critics) if not isinstance(getattr(agent, name), EvolvableNetwork)]
+    if agent.share_encoders and others:
+        warnings.warn(
+            f"Encoder sharing is disabled: {', '.join(others)} of {agent.algo} is no EvolvableNetwork. "
+            "fix: share_encoders=False, or networks with an encoder.",
+            AgileRLWarning,
+            stacklevel=4,
+        )
+        agent.share_encoders = False
+    for name in critics if agent.share_encoders else ():
+        critic = getattr(agent, name)
+        if critic.lender is not agent.actor:
+            critic.check_same_encoder(agent.actor)
+        critic.borrow_encoder(agent.actor)
+        lend(agent, name, "actor")
+
+
+def register_network(
+    agent: RLAlgorithm, name: str, target: str | None, optimizer: str, lr: str, policy: bool = False
+) -> None:
+    """Give the network `name` a frozen target and an Adam optimiser, and register all of them."""
+    network = getattr(agent, name)
+    shadow = None
+    if target is not None:
+        shadow = network.clone()
+        shadow.requires_grad_(False)
+        setattr(agent, target, shadow)
+        if name in agent.registry.lenders:
+            lender = agent.registry.lenders[name]
+            shared = next(g.shared_networks for g in agent.registry.groups if g.eval_network == lender)
+            lend(agent, target, shared[0] if shared else lender)
+            link_encoders(agent)
+    setattr(agent, optimizer, OptimizerWrapper(optim.Adam, network, getattr(agent, lr), lr_name=lr))
+    agent.register_network_group(NetworkGroup(network, shadow, policy=policy))
+
+
+def _without_head_keys(config: Any, drop: tuple[str, ...]) -> Any:
+    """`net_config` without some keys of its head: a critic has no output activation, and no squashed output."""
+    if not isinstance(config, Mapping):
+        return config
+    kept = {k: v for k, v in config.items() if k not in drop}
+    head = kept.get("head_config")
+    if dataclasses.is_dataclass(head) and not isinstance(head, type):
+        head = {k: v for k, v in dataclasses.asdict(head).items() if v is not None}
+    if isinstance(head, Mapping):
+        kept["head_config"] = {k: v for k, v in head.items() if k not in drop}
+    return kept

@@ -1,0 +1,388 @@
+"""Copies and files of an agent: nothing is shared, nothing is pickled, nothing is lost.
+
+What is OWNED by an agent: its networks and their weights, the moments of its optimisers, every plain attribute, its
+generators and modes. A row that it lives in (`_learner`), the accelerator and what the script around it made (spaces,
+devices) are not: they are shared, or made again.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.algorithms.registry import (
+    HyperparameterConfig,
+    MutationRegistry,
+    RLParameter,
+    check_registry,
+    link_encoders,
+    resolve,
+)
+from agilerl.algorithms.wrapped import wrapped_from
+from agilerl.checkpoint import load_tree
+from agilerl.errors import NotAvailableYetError, RunError
+from agilerl.hostile import malformed
+from agilerl.hpo.effects import MutationRecord
+from agilerl.modules.base import EvolvableModule
+from agilerl.modules.copying import copy_value
+from agilerl.modules.evolvable import MutationType
+from agilerl.networks.limits import check_sizes
+from agilerl.rng import restored_generator
+from agilerl.spaces import space_from_json, space_to_json
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.agent import EvolvableAlgorithm
+
+Agent = TypeVar("Agent", bound="EvolvableAlgorithm")
+
+_CACHES = ("_learner",)  # rows and engines: never copied, compared or saved
+_ELSEWHERE = (*_CACHES, "accelerator")  # rebuilt, or not the agent's
+_FIXED = (nn.Module, OptimizerWrapper, MutationRegistry, gym.Space, torch.device, torch.dtype)  # made by the script
+_DTYPES: dict[str, type] = {"int": int, "float": float, "ndarray": np.ndarray}
+SPACE = "gymnasium space"  # the only key of what stands for a space in the specification of a network
+
+# --- copies -------------------------------------------------------------------------------------------------------
+
+
+def clone(agent: Agent, index: int | None = None) -> Agent:
+    """An independent copy: networks, optimiser moments, counters and every other attribute; nothing is shared."""
+    check_registry(agent)
+    twin = object.__new__(type(agent))
+    accelerator = getattr(agent, "accelerator", None)
+    memo: dict[int, Any] = {id(accelerator): accelerator}
+    for name, value in agent.__dict__.items():
+        if name not in _CACHES and isinstance(value, EvolvableModule):
+            memo[id(value)] = twin.__dict__[name] = value.clone()
+    for name, value in agent.__dict__.items():
+        if name in twin.__dict__ or name in _CACHES:
+            continue
+        twin.__dict__[name] = (
+            _clone_optimizer(value, twin) if isinstance(value, OptimizerWrapper) else copy_value(value, memo)
+        )
+    link_encoders(twin)
+    if index is not None:
+        twin.index = index
+    return twin
+
+
+def pickled(agent: EvolvableAlgorithm) -> dict[str, Any]:
+    """What is pickled of an agent; its tensors own their storage from here on."""
+    _own_tensors(agent)
+    return {name: value for name, value in agent.__dict__.items() if name not in _CACHES}
+
+
+def _own_tensors(agent: EvolvableAlgorithm) -> None:
+    """Give parameters and moments that are views of a row storage of their own: pickle writes whole storages."""
+    for network in agent.evolvable_attributes(networks_only=True).values():
+        for tensor in (*network.parameters(), *network.buffers()):
+            if _is_part(tensor):
+                tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
+    for config in agent.registry.optimizers:
+        for state in getattr(agent, config.name).optimizer.state.values():
+            state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and _is_part(v)})
+
+
+def _is_part(tensor: Tensor) -> bool:
+    """Whether the tensor is a view of a larger storage."""
+    return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
+
+
+def _clone_optimizer(wrapper: OptimizerWrapper, twin: EvolvableAlgorithm) -> OptimizerWrapper:
+    names = wrapper.network_names or []
+    copied = OptimizerWrapper(
+        wrapper.optimizer_cls,
+        [resolve(twin, name) for name in names],
+        wrapper.lr,
+        wrapper.optimizer_kwargs,
+        names,
+        wrapper.lr_name,
+    )
+    for mine, theirs in zip(wrapper.optimizer.param_groups, copied.optimizer.param_groups, strict=True):
+        theirs.update({k: v for k, v in mine.items() if k != "params"})
+        for old, new in zip(mine["params"], theirs["params"], strict=True):
+            if old in wrapper.optimizer.state:
+                copied.optimizer.state[new] = {
+                    k: v.clone(memory_format=torch.contiguous_format) if isinstance(v, Tensor) else copy.deepcopy(v)
+                    for k, v in wrapper.optimizer.state[old].items()
+                }
+    return copied
+
+
+# --- what a published file holds ----------------------------------------------------------------------------------
+
+
+def state(agent: EvolvableAlgorithm) -> dict[str, Any]:
+    """Plain nested state: networks (spec and weights), optimisers, and every JSON-able or tensor attribute."""
+    check_registry(agent)
+    networks = agent.evolvable_attributes(networks_only=True)
+    return {
+        "algo": agent.algo,
+        "class": type(agent).__name__,
+        "registry": repr(agent.registry.signature()),
+        "networks": {
+            k: {"spec": _plain_spec(v.spec()), "weights": {n: t.detach() for n, t in v.state_dict().items()}}
+            for k, v in networks.items()
+        },
+        "optimizers": {o.name: _string_keys(getattr(agent, o.name).state_dict()) for o in agent.registry.optimizers},
+        "hp_config": {name: _limits(parameter) for name, parameter in agent.hp_config.items()},
+        "attributes": {k: v for k, v in agent.inspect_attributes(agent).items() if is_plain(v)},
+    }
+
+
+def load(cls: type[Agent], path: str | Path, device: str | torch.device, accelerator: Any) -> Any:
+    """The agent in a file of `save_checkpoint`; in its wrapper, where the file is that of a wrapped agent.
+
+    Raises:
+        RunError: no such file, a pickle, or the file of another class.
+    """
+    tree = load_tree(path)
+    with malformed(path):
+        if "wrapper" in tree:
+            return wrapped_from(tree, cls, path, device, accelerator)
+        if tree["class"] != cls.__name__:
+            raise RunError(
+                f"Loaded registry does not match the algorithm's registry: {path} holds a {tree['class']}, "
+                f"this is {cls.__name__}.load. fix: {tree['class']}.load(path)"
+            )
+        check_sizes(tree["networks"], str(path))
+        agent = cls._blank(tree, device, accelerator)
+        agent.load_state(tree, str(path))
+    return agent
+
+
+def blank_arguments(
+    cls: type[EvolvableAlgorithm], saved: Mapping[str, Any], device: str | torch.device, accelerator: Any
+) -> dict[str, Any]:
+    """Arguments of the constructor of `cls` for an agent that `load_state(saved)` fills.
+
+    Spaces and required arguments that the agent has as attributes are those of the file; of the others only
+    `share_encoders`, which decides which networks there are.
+
+    Raises:
+        RunError: the file does not hold a required argument.
+    """
+    parameters = inspect.signature(cls).parameters
+    rest = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    spaces, attributes = saved.get("spaces", {}), saved["attributes"]
+    found = {k: v for k, v in {"device": device, "accelerator": accelerator}.items() if rest or k in parameters}
+    needed = [
+        k for k, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+    for name in dict.fromkeys((*needed, *(spaces if rest else [k for k in spaces if k in parameters]))):
+        if name in spaces and spaces[name] is not None:
+            found[name] = space_from_json(spaces[name])
+        elif name in attributes:
+            found[name] = attributes[name]
+        elif name not in found:
+            raise RunError(f"the file does not hold the {name}. fix: make the agent, then load_checkpoint(path).")
+    if "share_encoders" in parameters:
+        found["share_encoders"] = bool(attributes.get("share_encoders", False))
+    return found
+
+
+def load_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: str = "state") -> None:
+    """Put back what `state` returned; `source` is named in errors.
+
+    Raises:
+        RunError: the state of an agent with another registry, or of one with attributes that are methods here.
+    """
+    with malformed(source):
+        check_sizes(state["networks"], source)
+        if state["registry"] != repr(agent.registry.signature()):
+            raise RunError(
+                f"Loaded registry does not match the algorithm's registry: {source} holds a {state['class']}, "
+                f"this is a {type(agent).__name__}. fix: {state['class']}.load(path)"
+            )
+        device = agent.device
+        for name, value in state["attributes"].items():
+            if name.startswith("__") or callable(getattr(type(agent), name, None)):
+                raise RunError(f"{source} would replace {type(agent).__name__}.{name}. fix: do not use this file.")
+            if name != "device":
+                object.__setattr__(agent, name, value)
+        for name, network in state["networks"].items():
+            object.__setattr__(agent, name, _loaded(getattr(agent, name), network, device))
+        link_encoders(agent)
+        if not agent.hp_config:
+            agent.registry.hp_config = _hp_config(state.get("hp_config", {}))
+        agent.reinit_optimizers()
+        for name, optimizer in state["optimizers"].items():
+            getattr(agent, name).load_state_dict(_integer_keys(optimizer))
+
+
+def _loaded(before: Any, saved: Mapping[str, Any], device: str | torch.device) -> Any:
+    """A network as a file holds it, in the modes of the one in whose place it comes."""
+    network = before.rebuilt(_read_spec(saved["spec"]), device)
+    network.to(next(w.dtype for w in saved["weights"].values() if w.is_floating_point()))
+    network.load_state_dict(saved["weights"])
+    return network.requires_grad_(any(p.requires_grad for p in before.parameters())).train(before.training)
+
+
+def space_or_none(space: gym.Space[Any]) -> dict[str, Any] | None:
+    """The space as JSON, None for a kind that cannot be described yet."""
+    try:
+        return space_to_json(space)
+    except NotAvailableYetError:
+        return None
+
+
+def _plain_spec(spec: Any) -> Any:
+    """A specification with its spaces as JSON: a module of its own says them as they are, a network does not."""
+    if isinstance(spec, gym.Space):
+        return {SPACE: space_to_json(spec)}
+    if isinstance(spec, dict):
+        return {key: _plain_spec(value) for key, value in spec.items()}
+    return type(spec)(map(_plain_spec, spec)) if type(spec) in (list, tuple) else spec
+
+
+def _read_spec(spec: Any) -> Any:
+    """What `_plain_spec` returned, as it was."""
+    if isinstance(spec, dict):
+        if set(spec) == {SPACE}:
+            return space_from_json(spec[SPACE])
+        return {key: _read_spec(value) for key, value in spec.items()}
+    return type(spec)(map(_read_spec, spec)) if type(spec) in (list, tuple) else spec
+
+
+def is_plain(value: Any) -> bool:
+    """Numbers, strings, tensors and arrays, nested in lists, tuples and dicts with string keys."""
+    if isinstance(value, list | tuple):
+        return all(is_plain(v) for v in value)
+    if isinstance(value, dict):
+        return all(isinstance(k, str) and is_plain(v) for k, v in value.items())
+    return isinstance(value, int | float | str | bool | type(None) | Tensor | np.ndarray | np.generic)
+
+
+def _hp_config(saved: Mapping[str, Any]) -> HyperparameterConfig:
+    found = {}
+    for name, limits in saved.items():
+        found[name] = RLParameter(**{**limits, "dtype": _DTYPES.get(limits["dtype"], float)})
+    return HyperparameterConfig(**found)
+
+
+def _limits(parameter: RLParameter) -> dict[str, Any]:
+    names = ("min", "max", "shrink_factor", "grow_factor")
+    return {**{name: getattr(parameter, name) for name in names}, "dtype": parameter.dtype.__name__}
+
+
+def _string_keys(state: dict[str, Any]) -> dict[str, Any]:
+    return {**state, "state": {str(k): v for k, v in state["state"].items()}}
+
+
+def _integer_keys(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {**state, "state": {int(k): v for k, v in state["state"].items()}}
+
+
+# --- what a run keeps beside it: private attributes, generators, modes ---------------------------------------------
+
+
+def run_state(agent: EvolvableAlgorithm) -> dict[str, Any]:
+    """As `state`, with everything else on which the rest of a run depends: private attributes, generators,
+    modes, the networks' own draws, objects that have `state` and `load_state`."""
+    return {**agent.state(), "private": private_state(agent)}
+
+
+def load_run_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: str = "state") -> None:
+    """Become the agent that `run_state` was taken from, to the bit."""
+    if state.get("hp_config"):
+        agent.registry.hp_config = _hp_config(state["hp_config"])
+    agent.load_state(state, source)
+    load_private_state(agent, state["private"])
+
+
+def private_state(agent: EvolvableAlgorithm) -> dict[str, Any]:
+    """Plain data, by kind; see `unsaved_attributes` for what is in none of them."""
+    others = {name: value for name, value in agent.__dict__.items() if name not in _ELSEWHERE}
+    networks = agent.evolvable_attributes(networks_only=True)
+    record = others.get("mutation_record")
+    return {
+        "attributes": {k: v for k, v in others.items() if k.startswith("_") and is_plain(v)},
+        "generators": {k: v.bit_generator.state for k, v in others.items() if isinstance(v, np.random.Generator)},
+        "torch_generators": {k: v.get_state() for k, v in others.items() if isinstance(v, torch.Generator)},
+        "parts": {k: v.state() for k, v in others.items() if _is_stateful(v)},
+        "mutation_record": _plain_record(record) if isinstance(record, MutationRecord) else None,
+        "modules": {name: _module_state(network) for name, network in networks.items()},
+    }
+
+
+def load_private_state(agent: EvolvableAlgorithm, state: Mapping[str, Any]) -> None:
+    """Put back what `private_state` returned, into an agent whose networks are there already."""
+    for name, value in state["attributes"].items():
+        object.__setattr__(agent, name, _on_device(value, getattr(agent, "device", "cpu")))
+    for name, value in state["generators"].items():
+        object.__setattr__(agent, name, restored_generator(value))
+    for name, value in state["torch_generators"].items():
+        getattr(agent, name).set_state(value)
+    for name, value in state["parts"].items():
+        getattr(agent, name).load_state(value)
+    agent.__dict__.pop("mutation_record", None)  # of the agent that this one was made from
+    if state["mutation_record"] is not None:
+        object.__setattr__(agent, "mutation_record", MutationRecord(**state["mutation_record"]))
+    for name, value in state["modules"].items():
+        _load_module_state(getattr(agent, name), value)
+
+
+def unsaved_attributes(agent: EvolvableAlgorithm) -> list[str]:
+    """Attributes that neither a file nor a run keeps, because their kind has no plain form."""
+    networks, known = agent.evolvable_attributes(networks_only=True), (*_FIXED, np.random.Generator, torch.Generator)
+    return [
+        f"{name} ({type(value).__name__})"
+        for name, value in agent.__dict__.items()
+        if name not in (*_ELSEWHERE, "mutation_record", *networks)
+        and not (is_plain(value) or isinstance(value, known) or _is_stateful(value) or callable(value))
+    ]
+
+
+def _is_stateful(value: Any) -> bool:
+    if isinstance(value, (nn.Module, OptimizerWrapper, type)):
+        return False
+    return all(callable(getattr(value, name, None)) for name in ("state", "load_state"))
+
+
+def _plain_record(record: MutationRecord) -> dict[str, Any]:
+    values = asdict(record)
+    return values if is_plain(values) else {**values, "before": str(record.before), "after": str(record.after)}
+
+
+def _module_state(network: EvolvableModule) -> dict[str, Any]:
+    """Generators (which modules may share), seeds and switches of a network and of every evolvable module in it."""
+    modules = list(network.evolvable_modules())
+    owners = list({id(m._rng): m._rng for m in modules if isinstance(m._rng, np.random.Generator)}.values())
+    return {
+        "training": network.training,
+        "generators": [rng.bit_generator.state for rng in owners],
+        "owner": [next((i for i, rng in enumerate(owners) if rng is m._rng), -1) for m in modules],
+        "seed": [m.random_seed for m in modules],
+        "fresh": [m._fresh for m in modules],
+        "disabled": [sorted(kind.name for kind in m._disabled) for m in modules],
+    }
+
+
+def _load_module_state(network: EvolvableModule, state: Mapping[str, Any]) -> None:
+    network.train(state["training"])
+    generators = [restored_generator(each) for each in state["generators"]]
+    rows = zip(*(state[name] for name in ("owner", "seed", "fresh", "disabled")), strict=True)
+    for module, (owner, seed, fresh, disabled) in zip(network.evolvable_modules(), rows, strict=True):
+        module._rng = generators[owner] if owner >= 0 else module._rng
+        module.random_seed, module._fresh = seed, fresh
+        module._disabled = {MutationType[name] for name in disabled}
+
+
+def _on_device(value: Any, device: str | torch.device) -> Any:
+    """The value with its tensors on `device`."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _on_device(part, device) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_on_device(part, device) for part in value)
+    return value

@@ -1,0 +1,296 @@
+"""Rainbow: the combined improvements of deep Q-learning (Hessel et al. 2018, arXiv:1710.02298), each switchable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agilerl.algorithms.actions import NumberedChoices, choices_of, highest, legal_joint_actions
+from agilerl.algorithms.building import build, register_network
+from agilerl.algorithms.declared import hp
+from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.algorithms.registry import HyperparameterConfig, follow
+from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.transitions import experience_fields, side_by_side
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult, soft_update
+from agilerl.errors import ShapeError
+from agilerl.losses.actor_critic import weighted_squared_error
+from agilerl.losses.distributional import categorical_divergence, expected_index, project, take_atoms
+from agilerl.losses.td import q_learning_target, take
+from agilerl.modules.base import EvolvableModule
+from agilerl.modules.noisy import layer_noise, set_noise
+from agilerl.networks.q_networks import RainbowQNetwork, check_support
+from agilerl.ranges import Atoms, Count, Fraction, NonNegative, Number, Positive, PositiveFraction
+from agilerl.rollouts.off_policy import uniform_actions
+
+
+class RainbowDQN(RLAlgorithm):
+    """Double, duelling, distributional (C51), noisy Q-learning, from n-step and prioritised replay.
+
+    Args:
+        observation_space: Box (vectors, images), Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them.
+        action_space: Discrete.
+        index: unique id within the population.
+        hp_config: mutable hyperparameters, any numeric argument below. A new `num_atoms` carries the weights over,
+            a new `noise_std` scales the learned noise, `v_min` and `v_max` move the support.
+        net_config: `{"encoder_config": {"hidden_size": [..]}, "head_config": {..}, "latent_dim": ..}`.
+        batch_size: transitions per update.
+        lr: learning rate of Adam.
+        learn_step: environment steps per update.
+        gamma: discount per step, in [0, 1].
+        tau: share of the online weights in each soft target update, in (0, 1].
+        beta: exponent of the importance weights at the start, for `memory.sample(batch_size, agent.beta)`.
+        prior_eps: added to every new priority.
+        num_atoms, v_min, v_max: support of the return distributions.
+        noise_std: scale of the noise in untrained noisy layers.
+        n_step: steps of the transitions that `learn` gets as `n_experiences`.
+        mut: label of the last mutation.
+        normalize_images: divide image observations by 255.
+        combined_reward: learn from one-step and n-step transitions together where `learn` gets both.
+        actor_network: a network to use instead of building one.
+        device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
+        double, dueling, distributional, noisy: which of the improvements are used; without `noisy` it explores by
+            ε-greedy actions, without `distributional` it minimises the squared TD error.
+        seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
+    """
+
+    policy_class = RainbowQNetwork
+    action_spaces = ("Discrete", "MultiDiscrete")
+    action_form = NumberedChoices()
+
+    actor_target: EvolvableModule
+    optimizer: OptimizerWrapper
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: Annotated[Count, hp()] = 64,
+        lr: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-4,
+        learn_step: Annotated[Count, hp(4, "one update every four steps, as Hessel et al. 2018")] = 5,
+        gamma: Annotated[Fraction, hp()] = 0.99,
+        tau: Annotated[
+            PositiveFraction, hp(0.01, "budgets of manifests are short: targets follow within a hundred updates")
+        ] = 1e-3,
+        beta: Annotated[Fraction, hp()] = 0.4,
+        prior_eps: Annotated[NonNegative, hp()] = 1e-6,
+        num_atoms: Annotated[Atoms, hp()] = 51,
+        v_min: Annotated[Number, hp(-100.0, "returns may be negative")] = 0.0,
+        v_max: Annotated[Number, hp(100.0, "as wide as v_min below zero")] = 200.0,
+        noise_std: Annotated[Positive, hp()] = 0.5,
+        n_step: Annotated[Count, hp()] = 3,
+        mut: str | None = None,
+        normalize_images: bool = True,
+        combined_reward: bool = False,
+        actor_network: EvolvableModule | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        double: Annotated[bool, hp()] = True,
+        dueling: Annotated[bool, hp()] = True,
+        distributional: Annotated[bool, hp()] = True,
+        noisy: Annotated[bool, hp()] = True,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
+        choices_of(self)
+        self.net_config = net_config
+        own: dict[str, Any] = {"num_atoms": num_atoms, "v_min": v_min, "v_max": v_max, "noise_std": noise_std}
+        own |= {"dueling": dueling, "distributional": distributional, "noisy": noisy}
+        network = build(self, RainbowQNetwork, actor_network, "actor_network", 0, **own)
+        if isinstance(network, RainbowQNetwork):  # a network that is given says itself what it is
+            num_atoms, v_min, v_max = network.num_atoms, network.v_min, network.v_max
+            distributional, dueling, noisy = network.distributional, network.dueling, network.noisy
+            noise_std = network.noise_std
+        self.batch_size, self.lr, self.learn_step, self.gamma, self.tau = batch_size, lr, learn_step, gamma, tau
+        self.beta, self.prior_eps, self.n_step, self.combined_reward = beta, prior_eps, n_step, combined_reward
+        self.num_atoms, self.v_min, self.v_max = check_support(num_atoms, v_min, v_max)
+        self.noise_std = noise_std
+        self.double, self.dueling, self.distributional, self.noisy = double, dueling, distributional, noisy
+        self.mut, self.normalize_images = mut, normalize_images
+        self.actor = network
+        register_network(self, "actor", "actor_target", "optimizer", "lr", policy=True)
+        follow(self, "_follow_in_networks", "num_atoms", "v_min", "v_max", "noise_std")
+
+    # --- hyperparameters that live in the networks -----------------------------------------------------------------
+
+    def _follow_in_networks(self, name: str, value: Any) -> None:
+        """Carry a new value of one of the four into policy, target and optimiser."""
+        for network in (self.actor, self.actor_target):
+            if not isinstance(network, RainbowQNetwork):
+                continue
+            if name == "num_atoms":
+                network.set_num_atoms(value)
+            elif name == "noise_std":
+                network.set_noise_std(value)
+            else:
+                setattr(network, name, float(value))
+        if name == "num_atoms" and isinstance(self.actor, RainbowQNetwork):
+            self.actor_target.requires_grad_(False)
+            self.optimizer.rebuild({"actor": self.actor}, {"actor": self.actor.last_transfer})
+
+    @property
+    def criterion(self) -> nn.Module:
+        """The loss that `update` writes out with row weights."""
+        return nn.KLDivLoss(reduction="batchmean") if self.distributional else nn.MSELoss()
+
+    # --- learning --------------------------------------------------------------------------------------------------
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        check_support(self.num_atoms, self.v_min, self.v_max)
+        return {name: getattr(self, name) for name in ("lr", "gamma", "tau", "v_min", "v_max", "prior_eps")}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return self.double, self.dueling, self.distributional, self.noisy, self.combined_reward
+
+    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """New noise of both networks for every update."""
+        if not self.noisy:
+            return {}
+        return {name: layer_noise(self.actor, rng, shape[0]) for name in ("layers", "target_layers")}
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """One step on D_KL(Φ T z ‖ z) (section 3 of the paper), or on the squared TD error; one soft target update."""
+        hp = engine.hp
+        if self.noisy:
+            engine.set_noise("actor", batch.noise["layers"], batch.noise["target_layers"])
+        with torch.no_grad():
+            if self.double:
+                selector, valuer = engine.frozen_and_target("actor")(batch.next_obs)
+            else:
+                selector = valuer = engine.target("actor")(batch.next_obs)
+            ranking = expected_index(selector) if self.distributional else selector
+            if batch.next_mask is not None:  # an illegal action is never taken, so its value is never learned
+                ranking = ranking.masked_fill(~batch.next_mask, float("-inf"))
+            discount = batch.discounts(hp["gamma"])
+            if self.distributional:
+                chosen = take_atoms(valuer, ranking.max(-1).indices).softmax(-1)
+                target = project(chosen, batch.reward, discount, hp["v_min"], hp["v_max"])
+            else:
+                target = q_learning_target(batch.reward, discount, valuer, ranking)
+        values = engine.network("actor")(batch.obs)
+        if self.distributional:
+            each = categorical_divergence(take_atoms(values, batch.action), target)
+            loss = (batch.weight * each).sum(-1)
+        else:
+            loss, each = weighted_squared_error(take(values, batch.action), target, batch.weight)
+        engine.minimise("optimizer", loss)
+        engine.track("actor", hp["tau"])
+        return UpdateResult(loss.detach(), priorities=each.detach().abs() + hp["prior_eps"])
+
+    def learn_from(
+        self, experiences: Any, n_experiences: Any = None, per: bool = False
+    ) -> tuple[float, Any, np.ndarray | None]:
+        """One update.
+
+        Args:
+            experiences: sampled one-step transitions, as `RLAlgorithm.learn` takes them; with `per` also `weights`
+                and `idxs` [B, 1]. `discount` [B], where there is one, stands for γ·(1 − done).
+            n_experiences: transitions of `n_step` steps for the same rows: what is learned from (together with the
+                one-step ones where `combined_reward`).
+            per: weigh rows by `weights`, and return new priorities.
+
+        Returns:
+            (loss before the update, `idxs` of the batch or None, new priorities [B] or None without `per`).
+        """
+        given = experience_fields(experiences)
+        if per and "weights" not in given:
+            raise ShapeError("RainbowDQN.learn(per=True) got no weights. fix: sample a PrioritizedReplayBuffer.")
+        if not per:
+            given.pop("weights", None)
+        batch = self._batch(given, 1)
+        size = batch.reward.shape[0]
+        if n_experiences is not None:
+            later = self._batch(n_experiences, self.n_step)
+            if later.reward.shape[0] != size:
+                raise ShapeError(
+                    f"RainbowDQN.learn got {size} experiences and {later.reward.shape[0]} n_experiences. "
+                    "fix: n_step_memory.sample_from_indices(experiences['idxs'])."
+                )
+            later = replace(later, weight=batch.weight)
+            batch = side_by_side(batch, later) if self.combined_reward else later
+        result = self.learn_batch(batch)
+        priorities = None
+        if per and result.priorities is not None:
+            priorities = result.priorities.reshape(-1, size).sum(0).cpu().numpy()
+        return float(result.loss), given.get("idxs"), priorities
+
+    def _batch(self, experiences: Any, steps: int) -> TransitionBatch:
+        """A batch whose `discount` [B] is that of `steps` steps, or the one that is stored with it."""
+        batch = self.make_batch(experiences)
+        if batch.discount is not None:
+            return batch
+        return replace(batch, discount=self.gamma**steps * (1 - batch.done))
+
+    def soft_update(self) -> None:
+        """One soft target update with `tau`."""
+        soft_update(self.actor, self.actor_target, self.tau)
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    def _values(self, outputs: Tensor) -> Tensor:
+        """What ranks the actions [..., A], from raw outputs."""
+        return expected_index(outputs) if self.distributional else outputs
+
+    def greedy(self, outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:
+        """The legal action of highest expected return; mask [..., A] 1 = legal; returns [...] int64."""
+        return highest(self._values(outputs), mask)
+
+    def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
+        """New noise for every vector step, [count, S]."""
+        return layer_noise(self.actor, rng, count) if self.noisy else None
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+        """Uniform numbers for ε-greedy actions; none for noisy layers, which explore by themselves."""
+        return (np.zeros(shape),) if self.noisy else (rng.random(shape), rng.random(shape))
+
+    def explore(
+        self, outputs: Tensor, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The greedy action under the noise that the outputs were made with; ε-greedy without noisy layers."""
+        if self.noisy:
+            return self.greedy(outputs, mask)
+        values = self._values(outputs)
+        random = uniform_actions(draws[1], values.shape[-1], mask)
+        return np.where(draws[0] < epsilon, random, highest(values, mask))
+
+    def get_action(
+        self,
+        obs: Any,
+        action_mask: np.ndarray | None = None,
+        training: bool | None = None,
+        *,
+        epsilon: float = 0.0,
+    ) -> np.ndarray:
+        """Actions [E] int64, [1] for one observation.
+
+        Args:
+            obs: one observation or a batch [E, ...], numpy or torch.
+            action_mask: [A] or [E, A], 1 = legal.
+            training: with new noise or without; None: as the agent's mode is.
+            epsilon: probability of a random action, without noisy layers.
+        """
+        noisy = self.actor.training if training is None else training
+        if self.noisy and noisy:
+            set_noise(self.actor, torch.from_numpy(layer_noise(self.actor, self._exploration, 1)[0]))
+        with torch.no_grad():
+            outputs = self.policy_output(obs, noisy)
+        outputs = outputs.unsqueeze(0) if outputs.dim() == 1 + self.distributional else outputs
+        values = self._values(outputs)
+        mask = legal_joint_actions(self, action_mask, len(values))
+        if self.noisy or epsilon <= 0:
+            return self.environment_action(highest(values, mask))
+        draws = (self._exploration.random(values.shape[:-1]), self._exploration.random(values.shape[:-1]))
+        return self.environment_action(self.explore(outputs, draws, epsilon, mask))
+
+    def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+        return self.get_action(obs, mask, training=False)

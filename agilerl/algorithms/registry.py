@@ -1,0 +1,275 @@
+"""What an algorithm registers for evolution: its network groups, its optimisers, its mutable hyperparameters.
+
+Names are paths: `actor`, or `actors.speaker_0` for an entry of a `ModuleDict` or mapping that is an attribute.
+"""
+
+from __future__ import annotations
+
+import copy
+import numbers
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import nn
+
+from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.errors import RegistryError
+from agilerl.hpo.operators import HyperparameterConfig, RLParameter
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.agent import EvolvableAlgorithm
+
+__all__ = [
+    "HyperparameterConfig",
+    "MutationRegistry",
+    "NetworkGroup",
+    "OptimizerConfig",
+    "RLParameter",
+    "resolve",
+]
+_COUNTERS = ("index", "seed", "learn_counter")  # numbers, and no hyperparameters
+
+
+@dataclass
+class NetworkGroup:
+    """An evaluation network, and the networks that share its architecture but are not trained (targets).
+
+    Attributes:
+        eval_network: the network, replaced by its attribute name when the group is registered.
+        shared_networks: one network or a list of them, or None; names after registration.
+        policy: True for the group that selects actions; exactly one group of an algorithm has it.
+    """
+
+    eval_network: Any
+    shared_networks: Any = None
+    policy: bool = False
+
+    def __init__(
+        self,
+        eval_network: Any = None,
+        shared_networks: Any = None,
+        policy: bool = False,
+        *,
+        eval: Any = None,
+        shared: Any = None,
+    ) -> None:
+        """`eval` and `shared` are accepted as other names of the first two."""
+        self.eval_network = eval_network if eval_network is not None else eval
+        if self.eval_network is None:
+            raise TypeError("NetworkGroup needs eval_network. fix: NetworkGroup(eval_network=self.actor, policy=True)")
+        self.shared_networks = shared_networks if shared_networks is not None else shared
+        self.policy = policy
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """One optimiser by name: the networks that it moves and the hyperparameter that is its learning rate."""
+
+    name: str
+    networks: list[str]
+    lr: str
+
+
+@dataclass
+class MutationRegistry:
+    """What `Mutations` and the learners may read and change of an algorithm, by name; see `resolve`."""
+
+    hp_config: HyperparameterConfig = field(default_factory=HyperparameterConfig)
+    groups: list[NetworkGroup] = field(default_factory=list)
+    optimizers: list[OptimizerConfig] = field(default_factory=list)
+    hooks: list[str] = field(default_factory=list)
+    lenders: dict[str, str] = field(default_factory=dict)
+    """Network without an encoder -> the network whose features it reads; both may be targets."""
+    followers: dict[str, str] = field(default_factory=dict)
+    """Attribute -> method (name, value) that takes over a new value of it, once the agent has optimisers."""
+    watched: set[str] = field(default_factory=set)
+    """Attributes of which an assignment does more than assign, whatever is assigned: see `assigned`."""
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Names of all policies: one of a single agent, one of each agent or group of agents."""
+        return tuple(str(g.eval_network) for g in self.groups if g.policy)
+
+    def policy(self) -> str | None:
+        """Name of the first policy, None while no group has `policy=True`."""
+        return next((str(g.eval_network) for g in self.groups if g.policy), None)
+
+    def all_registered(self) -> set[str]:
+        """Names of every registered network."""
+        return {name for g in self.groups for name in (g.eval_network, *(g.shared_networks or []))}
+
+    def signature(self) -> tuple[Any, ...]:
+        """Two agents with equal signatures can read each other's checkpoints."""
+        groups = tuple((g.eval_network, tuple(g.shared_networks or ()), g.policy) for g in self.groups)
+        optimizers = tuple((o.name, tuple(o.networks), o.lr) for o in self.optimizers)
+        return (groups, optimizers, *((tuple(self.lenders.items()),) if self.lenders else ()))
+
+
+def resolve(owner: Any, path: str) -> Any:
+    """What `path` names: an attribute of `owner`, or further down an attribute or an entry, part by part.
+
+    Raises:
+        AttributeError, KeyError: there is no such part.
+    """
+    if "." not in path:
+        return getattr(owner, path)
+    for part in path.split("."):
+        owner = owner[part] if isinstance(owner, Mapping | nn.ModuleDict) else getattr(owner, part)
+    return owner
+
+
+# --- what an assignment does --------------------------------------------------------------------------------------
+
+
+def assigned(agent: EvolvableAlgorithm, name: str, value: Any) -> None:
+    """Assign, and register what was assigned.
+
+    An `OptimizerWrapper` is asked which networks it moves, a new learning rate reaches its optimiser, and a network
+    that replaces another one starts without moments. What replaces a network that shares an encoder must have one of
+    the same architecture (KeyError), and gives it up.
+    """
+    registry, before = agent.registry, agent.__dict__.get(name)
+    if name in registry.lenders:
+        _check_reader(agent, name, value)
+    object.__setattr__(agent, name, value)
+    if isinstance(value, OptimizerWrapper):
+        _register_optimizer(agent, name, value)
+    elif isinstance(value, nn.Module) and before is not None and before is not value:
+        link_encoders(agent)  # first: what an optimiser moves is settled by it
+        for config in registry.optimizers:
+            getattr(agent, config.name).forget(name, value)
+    elif is_number(value):
+        for config in registry.optimizers:
+            if config.lr == name and config.name in agent.__dict__:
+                getattr(agent, config.name).set_lr(value)
+    if name in registry.followers and registry.optimizers and value != before:
+        getattr(agent, registry.followers[name])(name, value)
+
+
+def _register_optimizer(agent: EvolvableAlgorithm, name: str, wrapper: OptimizerWrapper) -> None:
+    if wrapper.network_names is None:
+        wrapper.network_names = [_name_of(agent, module, name) for module in wrapper.networks]
+    if wrapper.lr_name is None:
+        wrapper.lr_name = _learning_rate_name(agent, wrapper.lr, name)
+    registry = agent.registry
+    registry.optimizers = [o for o in registry.optimizers if o.name != name]
+    registry.optimizers.append(OptimizerConfig(name, wrapper.network_names, wrapper.lr_name))
+    registry.watched.add(wrapper.lr_name)
+
+
+def _modules(agent: EvolvableAlgorithm) -> Iterator[tuple[str, Any]]:
+    """(path, value) of the attributes, then of what containers among them hold."""
+    yield from agent.__dict__.items()
+    for name, value in agent.__dict__.items():
+        if isinstance(value, Mapping | nn.ModuleDict):
+            yield from ((f"{name}.{key}", part) for key, part in value.items())
+
+
+def _name_of(agent: EvolvableAlgorithm, module: Any, where: str) -> str:
+    found = next((k for k, v in _modules(agent) if v is module), None)
+    if found is None:
+        raise AttributeError(
+            f"{where}: a network given to an OptimizerWrapper or NetworkGroup is no attribute of "
+            f"{type(agent).__name__}. "
+            "fix: assign it first (self.actor = ...), then wrap it."
+        )
+    return found
+
+
+def _learning_rate_name(agent: EvolvableAlgorithm, lr: float, where: str) -> str:
+    found = {k: v for k, v in agent.__dict__.items() if is_number(v)}
+    same = [k for k, v in found.items() if v is lr]
+    equal = [k for k, v in found.items() if v == lr]
+    for candidates in (same, equal):
+        if len(candidates) == 1:
+            return candidates[0]
+    raise AttributeError(
+        f"{type(agent).__name__}.{where}: cannot tell which attribute is its learning rate {lr}; candidates: "
+        f"{sorted(set(same + equal)) or 'none'}. fix: OptimizerWrapper(..., lr_name='lr')."
+    )
+
+
+# --- groups and lenders -------------------------------------------------------------------------------------------
+
+
+def register_group(agent: EvolvableAlgorithm, group: NetworkGroup) -> None:
+    """Register networks for mutation; modules in `group` are replaced by their names."""
+    named = copy.copy(group)
+    named.eval_network = _network_name(agent, group.eval_network)
+    shared = group.shared_networks
+    shared = [] if shared is None else shared if isinstance(shared, list | tuple) else [shared]
+    named.shared_networks = [_network_name(agent, network) for network in shared]
+    agent.registry.groups.append(named)
+
+
+def _network_name(agent: EvolvableAlgorithm, network: Any) -> str:
+    if not isinstance(network, str):
+        return _name_of(agent, network, "register_network_group")
+    if network.split(".")[0] not in agent.__dict__:
+        raise AttributeError(f"register_network_group: {type(agent).__name__} has no attribute {network!r}")
+    return network
+
+
+def lend(agent: EvolvableAlgorithm, reader: str, lender: str) -> None:
+    """Let the network `reader` have no encoder from here on, and read the features of `lender`."""
+    agent.registry.lenders[reader] = lender
+    agent.registry.watched.add(reader)
+
+
+def _check_reader(agent: EvolvableAlgorithm, name: str, network: Any) -> None:
+    """Raise where `network` cannot take the place of one that shares the encoder of another."""
+    lender = agent.registry.lenders[name]
+    if not hasattr(network, "check_same_encoder"):
+        raise RegistryError(
+            f"{type(agent).__name__}.{name} reads the features of {lender}; a {type(network).__name__} cannot. "
+            "fix: an EvolvableNetwork, or an agent with share_encoders=False."
+        )
+    if network.lender is None:
+        network.check_same_encoder(getattr(agent, lender))
+
+
+def link_encoders(agent: EvolvableAlgorithm) -> None:
+    """Let every network without an encoder read the features of the present network that lends it one."""
+    for reader, lender in agent.registry.lenders.items():
+        getattr(agent, reader).borrow_encoder(getattr(agent, lender))
+
+
+def follow(agent: EvolvableAlgorithm, method: str, *names: str) -> None:
+    """Call `method` (name, value) whenever one of the attributes `names` gets another value."""
+    agent.registry.followers |= dict.fromkeys(names, method)
+    agent.registry.watched |= set(names)
+
+
+def check_registry(agent: EvolvableAlgorithm) -> None:
+    """Raise where the registration is incomplete.
+
+    Raises:
+        AttributeError: no group, no policy group, or a hyperparameter that is no numeric attribute.
+    """
+    if not agent.registry.groups:
+        raise RegistryError(
+            "No network groups have been registered in the algorithms __init__ method. fix: "
+            "self.register_network_group(NetworkGroup(eval_network=self.actor, policy=True))"
+        )
+    if agent.registry.policy() is None:
+        raise RegistryError("No network group has been registered as a policy. fix: NetworkGroup(..., policy=True)")
+    for name in agent.registry.hp_config.names():
+        value = getattr(agent, name, None)
+        if not (is_number(value) or isinstance(value, np.ndarray)):
+            raise RegistryError(
+                f"hp_config names {name!r}, which is no numeric attribute of {type(agent).__name__}. "
+                f"fix: use one of {sorted(numeric_attributes(agent))}"
+            )
+
+
+def numeric_attributes(agent: EvolvableAlgorithm) -> dict[str, float]:
+    """Public numeric attributes, counters apart: what `hp_config` may name."""
+    found = agent.__dict__.items()
+    return {k: v for k, v in found if is_number(v) and not k.startswith("_") and k not in _COUNTERS}
+
+
+def is_number(value: Any) -> bool:
+    """A number of Python or numpy, but no truth value."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)

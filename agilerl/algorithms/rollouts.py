@@ -1,0 +1,369 @@
+"""What agents need that learn from their own rollouts: acting and storing, hidden states, statistics, experiences.
+
+A rollout is filled by the `Recorder`, or comes as the published experiences of a hand-written loop; both teach the
+same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl import tree as trees
+from agilerl.algorithms.observations import check_discrete_actions
+from agilerl.algorithms.wrapped import takes
+from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.running import RunningMeanStd
+from agilerl.engine.epochs import learn_rollout
+from agilerl.engine.learner import learner_of
+from agilerl.engine.protocol import UpdateEngine
+from agilerl.engine.rollouts import make_rollout
+from agilerl.envs.protocol import StepBatch
+from agilerl.errors import ShapeError, warn_once
+from agilerl.tree import leaves, map_leaves
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.ppo import PPO
+
+HiddenStates = dict[str, Tensor]
+
+FIELDS = ("observations", "actions", "log_probs", "rewards", "dones", "values", "next_obs", "next_done")
+EXTRA = ("truncateds", "final_observations")
+MORE = ("action_masks", "hidden_states", "final_values", "last_values")  # in a mapping, or beside a tuple
+
+
+class RolloutExperiences(tuple[Any, ...]):
+    """The published tuple, and beside its entries what masks and memories need.
+
+    Attributes:
+        more: those of `MORE` that are known; see `buffer_from_experiences`.
+    """
+
+    more: dict[str, Any]
+
+    def __new__(cls, entries: Iterable[Any], more: Mapping[str, Any] | None = None) -> Self:
+        made = super().__new__(cls, entries)
+        made.more = dict(more or {})
+        return made
+
+
+def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutBuffer:
+    """Six lists over time of [E, ...] arrays, then `next_obs` and `next_done`, as a full rollout buffer.
+
+    `dones[t]` is the flag BEFORE step t, so that step t ended an episode where `dones[t + 1]` (after the last step
+    `next_done`) is set. Without more such an end counts as termination. What tells truncation apart may follow, as a
+    ninth and a tenth entry or, in a mapping, as `truncateds` (step t was cut off by a time limit, [E] each) and
+    `final_observations` (the observations after step t and before any reset, [E, ...] each): then the value of the
+    final observation is bootstrapped from.
+
+    In a mapping (or beside the entries of `RolloutExperiences`) there may be, too:
+
+    * `action_masks`: [E, A] bool each, the actions that were legal in each step; else all count as legal.
+    * `hidden_states`: of a recurrent agent, key -> [layers, E, units] each, from before each step; else sequences
+      start at zero. `final_values` ([E] each, read where `truncateds`) and `last_values` [E] then are the values of the
+      final observations and of `next_obs`, which an observation alone does not tell.
+
+    A list may hold ONE array in place of its steps, stacked over time [T, E, ...] ([T, ...] of a single environment).
+
+    Raises:
+        ShapeError: entries that are missing, or lists of different lengths.
+    """
+    given = named_experiences(experiences)
+    observations, steps = given["observations"], len(given["observations"])
+    if not steps:
+        raise ShapeError("PPO.learn got experiences of no steps at all. fix: append every step of the rollout.")
+    dones = _flags(given["dones"], given["next_done"], steps)
+    more = [name for name in MORE[:-1] if given.get(name) is not None]
+    for name in ("actions", "log_probs", "rewards", "values", *more):
+        if len(given[name]) != steps:
+            raise ShapeError(
+                f"PPO.learn got {len(given[name])} entries in {name} for {steps} observations. "
+                "fix: append one of each in every vector step."
+            )
+    truncateds, finals = given.get("truncateds"), given.get("final_observations")
+    if truncateds is not None and (finals is None or len(truncateds) != steps or len(finals) != steps):
+        raise ShapeError("truncateds and final_observations must both have one entry for each observation.")
+    space = agent.observation_space
+    rewards = [np.asarray(_array(r), np.float64).reshape(-1) for r in given["rewards"]]
+    lanes = len(rewards[0])
+    masks, hidden, final_values = (given.get(name) for name in MORE[:-1])
+    buffer = agent.make_buffer(steps, lanes, 0 if masks is None else int(np.shape(masks[0])[-1]))
+    for t in range(steps):
+        cut = np.zeros(lanes, bool) if truncateds is None else np.asarray(_array(truncateds[t]), bool).reshape(-1)
+        buffer.add(
+            _batched(space, observations[t], lanes),
+            _actions(agent, given["actions"][t], lanes),
+            rewards[t],
+            np.asarray(dones[t + 1], bool).reshape(-1) & ~cut,
+            cut,
+            _array(given["log_probs"][t]).reshape(lanes),
+            _array(given["values"][t]).reshape(lanes),
+            final_obs=None if finals is None else _batched(space, finals[t], lanes),
+            final_value=None if final_values is None else _array(final_values[t]),
+            legal=None if masks is None else _array(masks[t]).astype(bool),
+            hidden=None if hidden is None else map_leaves(_array, hidden[t]),
+        )
+    buffer.last_obs = _batched(space, given["next_obs"], lanes)
+    if given.get("last_values") is not None:
+        buffer.last_value = _array(given["last_values"]).reshape(lanes)
+    return buffer
+
+
+def named_experiences(experiences: Any) -> dict[str, Any]:
+    """The entries of the tuple by name; a mapping as it is. ShapeError for anything else."""
+    if isinstance(experiences, Mapping):
+        found = dict(experiences)
+    elif isinstance(experiences, tuple | list) and len(experiences) in (len(FIELDS), len(FIELDS) + len(EXTRA)):
+        found = dict(zip((*FIELDS, *EXTRA), experiences, strict=False))
+        if isinstance(experiences, RolloutExperiences):
+            found |= experiences.more
+    else:
+        size = f" of {len(experiences)}" if isinstance(experiences, tuple | list) else ""
+        raise ShapeError(
+            f"PPO.learn got a {type(experiences).__name__}{size}; expected a tuple of {len(FIELDS)}: "
+            f"{', '.join(FIELDS)}. fix: as listed, or learn() after collect_rollouts(agent, env)."
+        )
+    missing = [name for name in FIELDS if name not in found]
+    if missing:
+        raise ShapeError(f"PPO.learn got experiences without {', '.join(missing)}.")
+    return _unstacked(found)
+
+
+def _unstacked(given: dict[str, Any]) -> dict[str, Any]:
+    """Lists of one array over time as lists of steps; everything else as it is.
+
+    One vector step of many lanes is a list of one array too. What tells them apart is the number of lanes, which is
+    that of `next_done`.
+    """
+    listed = [name for name in (*FIELDS[:6], *EXTRA, *MORE[:-1]) if given.get(name) is not None]
+    if any(not isinstance(given[name], list | tuple) or len(given[name]) != 1 for name in listed):
+        return given
+    rows, lanes = np.size(_array(given["rewards"][0])), np.size(_array(_only(given["next_done"])))
+    if rows == lanes or rows % max(1, lanes) or given["dones"][0] is given["dones"]:
+        return given
+    steps = rows // lanes
+    found = given | {name: map_leaves(_only, given[name]) for name in ("next_obs", "next_done")}
+    for name in listed:
+        stacked = map_leaves(_array, given[name][0])
+        found[name] = [map_leaves(lambda x, t=t: x[t], stacked) for t in range(steps)]
+    return found
+
+
+def _only(given: Any) -> Any:
+    """What a list of one holds; anything else as it is."""
+    return given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
+
+
+def _flags(dones: Sequence[Any], next_done: Any, steps: int) -> list[Any]:
+    """Flags before steps 0 .. T, the last of them after the rollout.
+
+    A list that holds itself (`dones.append(dones)`) knows of no end in mid-rollout.
+    """
+    if any(entry is dones for entry in dones):
+        warn_once(
+            "dones-self",
+            "PPO.learn: `dones` holds itself, so that ends in mid-rollout are unknown and count as none. "
+            "fix: dones.append(done) in place of dones.append(dones).",
+            stacklevel=6,
+        )
+        lanes = np.asarray(_array(next_done)).reshape(-1)
+        return [np.zeros(len(lanes), bool)] * steps + [lanes]
+    if len(dones) != steps:
+        raise ShapeError(
+            f"PPO.learn got {len(dones)} entries in dones for {steps} observations. "
+            "fix: dones.append(done), the flags before the step, in every vector step."
+        )
+    return [*(_array(entry) for entry in dones), _array(next_done)]
+
+
+def _array(x: Any) -> np.ndarray:
+    return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+
+
+def _actions(agent: PPO, given: Any, lanes: int) -> np.ndarray:
+    """Stored actions [E, *action_shape], as integers where they are numbers of choices.
+
+    Raises:
+        ShapeError: another number of them, or numbers of no choice.
+    """
+    space, found = agent.action_space, _array(given)
+    wanted = (lanes, *agent.action_shape)
+    if found.size != np.prod(wanted, dtype=int):
+        raise ShapeError(
+            f"PPO.learn got actions of shape {found.shape}; expected {wanted}, as get_action returned them."
+        )
+    found = found.reshape(wanted)
+    if isinstance(space, gym.spaces.Discrete):
+        check_discrete_actions(torch.as_tensor(found), int(space.n), "PPO.learn")
+    return found.astype(np.int64) if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete) else found
+
+
+def _batched(space: Any, obs: Any, lanes: int) -> Any:
+    """Observations [E, ...]; a lone one of a single environment gets its axis."""
+    arrays = map_leaves(_array, obs)
+    first = next(leaves(arrays))
+    shape = next(leaves(trees.stack(space, [space.sample()]))).shape[1:]
+    return map_leaves(lambda x: x[None], arrays) if first.shape == shape and lanes == 1 else arrays
+
+
+# --- learning from a buffer, and filling it ---------------------------------------------------------------------------
+
+
+def learn_buffer(agent: PPO, buffer: RolloutBuffer) -> float:
+    """Learn from a full buffer with the lanes of one agent; returns the mean loss of the minibatches."""
+    like = next(iter(agent.policy_module().parameters()))
+    learner = learner_of(agent)
+    rollout = make_rollout(learner, 0, [agent], buffer, like)
+    (report,) = learn_rollout(learner, 0, [agent], rollout, [agent._minibatches])
+    learner.settle()
+    remember(agent, buffer, slice(None))
+    if agent.normalize_observations:
+        statistics = agent.running_statistics()
+        statistics.update(agent.encoder_inputs(buffer.stored("obs")))
+        agent.take_statistics(statistics)
+    return report.mean_loss
+
+
+class Recorder:
+    """Acts with one agent and stores what happens, vector step by vector step."""
+
+    def __init__(self, agent: PPO, buffer: RolloutBuffer) -> None:
+        self.agent, self.buffer = agent, buffer
+        self._takes_mask = takes(agent, "get_action", "action_mask")
+        self._now: dict[str, Any] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether the rollout is complete."""
+        return self.buffer.full
+
+    def restart(self) -> None:
+        """All lanes begin an episode."""
+        self.agent._hidden = None
+
+    def act(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+        """Exploring actions for the environment, from observations [E, ...]."""
+        agent = self.agent
+        hidden = agent._hidden
+        if agent.recurrent and hidden is None:
+            hidden = agent.get_initial_hidden_state(self.buffer.num_envs)
+        mask = mask if self._takes_mask else None
+        # A subclass with a get_action of its own need not know of what there is not.
+        arguments: dict[str, Any] = {} if mask is None else {"action_mask": mask}
+        arguments |= {"hidden_state": hidden} if agent.recurrent else {}
+        action, log_prob, _, value, *state = agent.get_action(obs, **arguments)
+        self._now = {"obs": obs, "action": action, "log_prob": log_prob, "value": value, "legal": mask}
+        if state:
+            assert hidden is not None
+            self._now["hidden"] = {key: part.cpu().numpy() for key, part in hidden.items()}
+            agent._hidden = state[0]
+        return agent.environment_action(action)
+
+    def store(self, reward: np.ndarray, batch: StepBatch) -> None:
+        """What the last `act` led to."""
+        if self._now["legal"] is not None and not self.buffer.num_legal and not self.buffer.position:
+            self.buffer.num_legal = int(self._now["legal"].shape[-1])
+        self.buffer.add(
+            reward=reward,
+            terminated=batch.terminated,
+            truncated=batch.truncated,
+            final_obs=batch.final_obs,
+            final_value=self._value(batch.final_obs) if batch.truncated.any() else None,
+            valid=batch.mask,
+            **self._now,
+        )
+        if self.agent._hidden is not None:
+            begins = torch.from_numpy(batch.terminated | batch.truncated | ~batch.mask)
+            for part in self.agent._hidden.values():
+                part[:, begins.to(part.device)] = 0
+
+    def _value(self, obs: Any) -> np.ndarray | None:
+        """V [E] of what came after the last step; None where the observation alone tells it."""
+        if not self.agent.recurrent:
+            return None
+        value: np.ndarray = self.agent._run(obs, self.agent._hidden)[1].cpu().numpy()
+        return value
+
+    def finish(self, obs: Any) -> None:
+        """The rollout is complete; `obs` follows its last step."""
+        self.buffer.last_obs, self.buffer.last_value = obs, self._value(obs)
+
+    def chosen(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """(actions, log probabilities, values) of every step, [E, ...] each; copies."""
+        action, log_prob, value = (list(self.buffer.stored(k).copy()) for k in ("action", "log_prob", "value"))
+        return action, log_prob, value
+
+
+def remember(agent: Any, buffer: RolloutBuffer, lanes: slice, most: int = 256) -> None:
+    """Keep up to `most` observations of an agent's lanes, spread over the rollout."""
+
+    def chosen(x: Any) -> Tensor:
+        rows = torch.from_numpy(x[:, lanes]).flatten(0, 1)
+        return rows[:: max(1, len(rows) // most)][:most].clone()
+
+    agent.remember_observations(map_leaves(chosen, buffer.stored("obs")))
+
+
+# --- hidden states ----------------------------------------------------------------------------------------------------
+
+
+def hidden_shapes(networks: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Key of each part of the hidden state of recurrent networks -> (layers, units)."""
+    return {
+        f"{name}_{key}": shape
+        for name, network in networks.items()
+        for key, shape in network.hidden_state_architecture.items()
+    }
+
+
+def hidden_of(name: str, hidden: Mapping[str, Tensor]) -> tuple[HiddenStates, ...]:
+    """What a network takes beside observations: its own hidden state, where there is one."""
+    own = {key.removeprefix(f"{name}_"): part for key, part in hidden.items() if key.startswith(f"{name}_")}
+    return (own,) if own else ()
+
+
+def carry_hidden(networks: Mapping[str, Any], hidden: HiddenStates) -> HiddenStates:
+    """Hidden states of running episodes, for the networks as the last architecture mutation left them."""
+    found: HiddenStates = {}
+    for name, network in networks.items():
+        (own,) = hidden_of(name, hidden)
+        shapes = {key: (part.shape[0], part.shape[2]) for key, part in own.items()}
+        changed = shapes != network.hidden_state_architecture
+        kept = network.carry_hidden_state(own) if changed else own
+        found |= {f"{name}_{key}": part for key, part in kept.items()}
+    return found
+
+
+def recur(
+    names: Sequence[str], engine: UpdateEngine, obs: Any, hidden: HiddenStates
+) -> tuple[Tensor, Tensor, HiddenStates]:
+    """One step of the networks `names`, as constants.
+
+    Returns:
+        (raw output of the first [..., E, out], values [..., E] of the last, next hidden states)
+    """
+    found: HiddenStates = {}
+    outputs = []
+    with torch.no_grad():
+        for name in names:
+            frozen: Any = engine.frozen(name)
+            output, state = frozen(obs, *hidden_of(name, hidden))
+            outputs.append(output)
+            found |= {f"{name}_{key}": part for key, part in state.items()}
+    return outputs[0], outputs[-1][..., -1], found
+
+
+# --- statistics of observations ---------------------------------------------------------------------------------------
+
+
+def statistics_from(saved: Mapping[str, Any]) -> RunningMeanStd:
+    """Running statistics from their mean, var and count; fresh ones from nothing."""
+    statistics = RunningMeanStd(epsilon=1e-8)
+    if saved:
+        statistics.load_state({**saved, "epsilon": 1e-8})
+    return statistics

@@ -1,0 +1,374 @@
+"""Wrappers around one agent: they change what it sees, and are selected, mutated, cloned and saved with it.
+
+What is asked of an agent that may be wrapped is here too: which arguments it takes, and whose `learn` it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from agilerl.algorithms import find_algorithm, playing
+from agilerl.algorithms.transitions import with_observations
+from agilerl.checkpoint import load_tree, save_tree
+from agilerl.components.running import RunningMeanStd
+from agilerl.envs.step import StepBatch
+from agilerl.errors import ConfigError, RunError
+
+OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming"}
+
+
+class AgentWrapper:
+    """An agent whose observations pass through `observe` first; everything else is the agent's.
+
+    Attributes are read from and written to the agent. It trains wherever an agent does, one member at a time.
+    """
+
+    def __init__(self, agent: Any) -> None:
+        self.agent = agent
+
+    def __getattr__(self, name: str) -> Any:
+        if name in OWN or name.startswith("__"):  # not set yet: while unpickling, say
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self.agent, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.agent, name, value)
+
+    @property
+    def unwrapped(self) -> Any:
+        """The agent inside all wrappers."""
+        return getattr(self.agent, "unwrapped", self.agent)
+
+    def observe(self, obs: Any, count: bool = False) -> Any:
+        """Observations as the agent is to see them; `count` tells that they are new experience.
+
+        What `learn` gives the agent passes through here once more, so nothing that the agent has acted on since the
+        last `learn` may look otherwise by then; see `learned`.
+        """
+        return obs
+
+    def learned(self) -> None:
+        """The agent has learned: from here on `observe` may be another one. Nothing by default."""
+
+    def get_action(self, obs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The agent's action, with every argument that its own `get_action` takes."""
+        return self.agent.get_action(self.observe(obs, count=bool(self.agent.training)), *args, **kwargs)
+
+    def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+        action: np.ndarray = self.agent._greedy(self.observe(obs), mask)
+        return action
+
+    def learn(self, *experiences: Any, **kwargs: Any) -> Any:
+        """The agent's `learn`, from observations that passed through `observe`.
+
+        Without experiences an agent with a rollout buffer learns from that; what it holds has passed already.
+
+        Raises:
+            ValueError: no experiences, for an agent that learns from replay.
+        """
+        if not experiences and not callable(getattr(self.unwrapped, "recorder", None)):
+            raise ConfigError(f"{type(self).__name__}.learn needs experiences. fix: agent.learn(memory.sample(n)).")
+        seen = [self._seen(part) for part in experiences]
+        named = {k: self._seen(v) if k == "n_experiences" and v is not None else v for k, v in kwargs.items()}
+        found = self.agent.learn(*seen, **named)
+        self.learned()
+        return found
+
+    published_learn = learn
+
+    def recorder(self, steps: int | None = None) -> Recording:
+        """As the agent's, through this wrapper: what `collect_rollouts` acts and stores by."""
+        return Recording(self, self.agent.recorder(steps))
+
+    def _seen(self, experiences: Any) -> Any:
+        if not isinstance(experiences, tuple | list | Mapping) and not hasattr(experiences, "keys"):
+            return experiences  # an option, not experiences
+        change = getattr(self.agent, "with_observations", None)
+        if change is not None:
+            return change(experiences, self.observe)
+        return with_observations(experiences, self.observe)
+
+    def test(self, *args: Any, **kwargs: Any) -> float:
+        """As the agent's `test`, through this wrapper."""
+        player: Any = self  # has by delegation what is asked for
+        return playing.run_test(player, *args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """As the agent's `evaluate`, through this wrapper."""
+        player: Any = self
+        return playing.evaluate(player, *args, **kwargs)
+
+    def clone(self, index: int | None = None, wrap: bool = True) -> Self:
+        """An independent copy of wrapper and agent."""
+        twin = copy.copy(self)
+        twin.agent = self.agent.clone(index, wrap)
+        twin.load_wrapper_state(self.wrapper_state())
+        return twin
+
+    def wrapper_state(self) -> dict[str, Any]:
+        """What the wrapper itself has learned, as plain data."""
+        return {}
+
+    def load_wrapper_state(self, state: Mapping[str, Any]) -> None:
+        """Put back what `wrapper_state()` returned."""
+
+    def state(self) -> dict[str, Any]:
+        """State of wrapper and agent."""
+        agent = self.agent.state()
+        return {"class": type(self).__name__, "wrapper": self.wrapper_state(), "agent": agent}
+
+    def run_state(self) -> dict[str, Any]:
+        """As `state`, with everything else on which the rest of a run depends."""
+        return {**self.state(), "agent": self.agent.run_state()}
+
+    def load_run_state(self, state: Mapping[str, Any], source: str = "state") -> None:
+        """Become the wrapper and agent that `run_state` was taken from."""
+        self.agent.load_run_state(state["agent"], source)
+        self.load_wrapper_state(state["wrapper"])
+
+    def save_checkpoint(self, path: str | Path) -> None:
+        """Write wrapper and agent to one file."""
+        save_tree(path, self.state())
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Read a file of `save_checkpoint` in place."""
+        tree = self._tree(path)
+        self.agent.load_state(tree["agent"], str(path))
+        self.load_wrapper_state(tree["wrapper"])
+
+    @classmethod
+    def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
+        """Wrapper and agent from a file of `save_checkpoint`."""
+        tree = cls._tree(path)
+        return cls._of(tree, find_algorithm(str(tree["agent"]["algo"])), path, device, accelerator)
+
+    @classmethod
+    def _of(cls, tree: Mapping[str, Any], kind: Any, path: Any, device: Any, accelerator: Any) -> Self:
+        """Wrapper and agent, which is a `kind`, from what a file holds."""
+        agent = kind._blank(tree["agent"], device, accelerator)
+        agent.load_state(tree["agent"], str(path))
+        wrapper = cls(agent)
+        wrapper.load_wrapper_state(tree["wrapper"])
+        return wrapper
+
+    @classmethod
+    def _tree(cls, path: str | Path) -> dict[str, Any]:
+        tree: dict[str, Any] = load_tree(path)
+        if tree.get("class") != cls.__name__:
+            raise RunError(f"{path} holds a {tree.get('class')}, not a {cls.__name__}. fix: {tree.get('class')}.load.")
+        return tree
+
+
+class Recording:
+    """The recorder of a wrapped agent: observations pass through the wrapper on their way to it."""
+
+    def __init__(self, wrapper: AgentWrapper, inner: Any) -> None:
+        self.wrapper, self.inner = wrapper, inner
+
+    @property
+    def buffer(self) -> Any:
+        """The rollout buffer that is filled; its observations are those that the agent saw."""
+        return self.inner.buffer
+
+    @property
+    def full(self) -> bool:
+        """Whether the rollout is complete."""
+        return bool(self.inner.full)
+
+    def restart(self) -> None:
+        """All lanes begin an episode."""
+        self.inner.restart()
+
+    def act(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+        """Exploring actions for the environment, from observations [E, ...]."""
+        seen = self.wrapper.observe(obs, count=bool(self.wrapper.agent.training))
+        action: np.ndarray = self.inner.act(seen, mask)
+        return action
+
+    def store(self, reward: np.ndarray, batch: StepBatch) -> None:
+        """What the last `act` led to."""
+        if batch.truncated.any():  # only then the final observations are read
+            batch = replace(batch, final_obs=self.wrapper.observe(batch.final_obs))
+        self.inner.store(reward, batch)
+
+    def finish(self, obs: Any) -> None:
+        """The rollout is complete; `obs` follows its last step."""
+        self.inner.finish(self.wrapper.observe(obs))
+
+    def chosen(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """(actions, log probabilities, values) of every step, [E, ...] each."""
+        found: tuple[list[Any], list[Any], list[Any]] = self.inner.chosen()
+        return found
+
+
+class RSNorm(AgentWrapper):
+    """Observations normalised by their running mean and standard deviation, which move while the agent trains.
+
+    Replay keeps raw observations; they are normalised when they are learned from, by the statistics of that moment.
+    An on-policy agent learns from what it has just done, so its policy must not change in between: what a rollout
+    shows moves the statistics after `learn`, and a first rollout is seen as it is.
+
+    Args:
+        agent: the agent. epsilon: added to the variance.
+        norm_obs_keys: the keys of a Dict space to normalise; None normalises every Box in the space.
+    """
+
+    _coming: Any = None  # the statistics with the running rollout in them: those after `learn`
+
+    def __init__(self, agent: Any, epsilon: float = 1e-4, norm_obs_keys: list[str] | None = None) -> None:
+        super().__init__(agent)
+        self.epsilon, self.norm_obs_keys = epsilon, norm_obs_keys
+        space = agent.observation_space
+        if norm_obs_keys is not None:
+            known = list(space.spaces) if isinstance(space, spaces.Dict) else []
+            unknown = [key for key in norm_obs_keys if key not in known]
+            if unknown:
+                raise ConfigError(f"norm_obs_keys {unknown} are not keys of {space}. fix: choose among {known}.")
+        self.obs_rms = self._statistics(space)
+
+    def _statistics(self, space: spaces.Space[Any]) -> Any:
+        """Statistics in the shape of the space; None for what is not normalised."""
+        if isinstance(space, spaces.Dict):
+            kept = self.norm_obs_keys
+            return {k: self._statistics(s) if kept is None or k in kept else None for k, s in space.spaces.items()}
+        if isinstance(space, spaces.Tuple):
+            return tuple(self._statistics(part) for part in space.spaces)
+        return RunningMeanStd(space.shape, self.epsilon) if isinstance(space, spaces.Box) else None
+
+    def observe(self, obs: Any, count: bool = False) -> Any:
+        """Normalised copies; rows [B, ...] or one observation."""
+        if count and is_on_policy(self):
+            if self._coming is None:
+                self._coming = copy.deepcopy(self.obs_rms)
+            _count(self._coming, obs)
+        elif count:
+            _count(self.obs_rms, obs)
+        return _normalised(self.obs_rms, obs)
+
+    def learned(self) -> None:
+        """What was seen since the last `learn` moves the statistics now."""
+        if self._coming is not None:
+            self.obs_rms, self._coming = self._coming, None
+
+    def policy_spec(self) -> dict[str, Any]:
+        """As the agent's, with the statistics: without them the policy is another one."""
+        parts = [part.state() for part in _parts(self.obs_rms)]
+        plain = [{k: np.asarray(part[k]).tolist() for k in ("mean", "var", "epsilon")} for part in parts]
+        flat = isinstance(self.obs_rms, RunningMeanStd)
+        return {**self.agent.policy_spec(), "normaliser": plain[0] if flat else {"parts": plain}}
+
+    def wrapper_state(self) -> dict[str, Any]:
+        return {"statistics": [part.state() for part in _parts(self.obs_rms)], "keys": self.norm_obs_keys}
+
+    def load_wrapper_state(self, state: Mapping[str, Any]) -> None:
+        self.norm_obs_keys = state["keys"]
+        self.obs_rms, self._coming = self._statistics(self.agent.observation_space), None
+        for part, saved in zip(_parts(self.obs_rms), state["statistics"], strict=True):
+            part.load_state(saved)
+
+
+def wrapped_from(tree: Mapping[str, Any], kind: Any, path: Any, device: Any, accelerator: Any) -> AgentWrapper:
+    """Wrapper and agent from a file of which `kind.load` found that it holds a wrapped agent.
+
+    Raises:
+        RunError: another algorithm's agent, or a wrapper of a class that is not there.
+    """
+    name, inner = str(tree["class"]), str(tree["agent"]["class"])
+    if inner != kind.__name__:
+        raise RunError(f"{path} holds a {name} of a {inner}, this is {kind.__name__}.load. fix: {inner}.load(path)")
+    known, left = dict[str, type[AgentWrapper]](), [AgentWrapper]
+    while left:
+        found = left.pop()
+        known[found.__name__] = found
+        left += found.__subclasses__()
+    if name not in known:
+        raise RunError(f"{path} holds a {name}, which is not defined here. fix: import the module that defines it.")
+    return known[name]._of(tree, kind, path, device, accelerator)
+
+
+def _parts(statistics: Any) -> list[RunningMeanStd]:
+    if isinstance(statistics, RunningMeanStd):
+        return [statistics]
+    inside = statistics.values() if isinstance(statistics, dict) else statistics or ()
+    return [found for part in inside for found in _parts(part)]
+
+
+def _pairs(statistics: Any, obs: Any) -> Any:
+    """(key, statistics, observations) of the parts of a Dict or Tuple space."""
+    if isinstance(statistics, dict):
+        return [(key, part, obs[key]) for key, part in statistics.items()]
+    if isinstance(obs, Mapping):  # sampled: replay names the parts of a tuple
+        names = [f"tuple_obs_{i}" for i in range(len(statistics))]
+        return [(name, part, obs[name]) for name, part in zip(names, statistics, strict=True)]
+    return [(i, part, value) for i, (part, value) in enumerate(zip(statistics, obs, strict=True))]
+
+
+def _count(statistics: Any, obs: Any) -> None:
+    """Take observations in."""
+    if isinstance(statistics, RunningMeanStd):
+        statistics.update(_array(obs).reshape(-1, *statistics.mean.shape))
+    elif statistics is not None:
+        for _, part, value in _pairs(statistics, obs):
+            _count(part, value)
+
+
+def _normalised(statistics: Any, obs: Any) -> Any:
+    if statistics is None:
+        return obs
+    if isinstance(statistics, RunningMeanStd):
+        scaled = statistics.normalise(_array(obs))
+        return torch.from_numpy(scaled) if isinstance(obs, torch.Tensor) else scaled
+    parts = {key: _normalised(part, value) for key, part, value in _pairs(statistics, obs)}
+    return parts if isinstance(statistics, dict) or isinstance(obs, Mapping) else tuple(parts.values())
+
+
+def _array(obs: Any) -> np.ndarray:
+    return obs.detach().cpu().numpy() if isinstance(obs, torch.Tensor) else np.asarray(obs)
+
+
+# --- questions to an agent, through its wrappers ---------------------------------------------------------------------
+
+
+def unwrapped(agent: Any) -> Any:
+    """The agent inside all wrappers; the agent itself where there is none."""
+    return getattr(agent, "unwrapped", agent)
+
+
+def takes(agent: Any, method: str, name: str) -> bool:
+    """Whether `agent.method(..., name=...)` reaches somebody who takes the argument `name`.
+
+    A method with `**kwargs` takes everything; that of a wrapper passes it on, so the agent inside decides.
+    """
+    parameters = inspect.signature(getattr(agent, method)).parameters
+    if name in parameters:
+        return True
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return False
+    inner = unwrapped(agent)
+    return True if inner is agent else takes(inner, method, name)
+
+
+def brings_learn(agent: Any) -> bool:
+    """Whether the agent, or a wrapper around it, has a `learn` other than the one this package publishes."""
+    kind, inner = type(agent), unwrapped(agent)
+    own = kind.learn is not getattr(kind, "published_learn", None)
+    return own or (inner is not agent and brings_learn(inner))
+
+
+def is_on_policy(agent: Any) -> bool:
+    """Whether the agent learns from what it has just done alone; one of the user's own says so by `gae_lambda`."""
+    inner = unwrapped(agent)
+    declared = getattr(getattr(inner, "experience", None), "on_policy", False)
+    return bool(declared or getattr(inner, "is_on_policy", False)) or hasattr(inner, "gae_lambda")
