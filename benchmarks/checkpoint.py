@@ -31,7 +31,7 @@ from agilerl.runs.store import RunStore
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.threads import one_thread
-from agilerl.training import evolve
+from agilerl.training import build
 from agilerl.training.loop import TrainingLoop
 
 ROWS = 100_000
@@ -74,15 +74,15 @@ def preset_loop(folder: Path, generations: int) -> Iterator[tuple[TrainingLoop, 
     per_generation = manifest.training.evo_steps
     overrides = {"training.max_steps": generations * per_generation, "training.target_score": None}
     manifest = build_manifest(ENV, overrides=overrides)
-    env, eval_env = evolve.make_environments(manifest, None)
-    population = evolve.make_population(manifest, env, 0, "cpu")
-    tournament, mutation = evolve.make_evolution(manifest, 0, "cpu")
-    options = evolve.make_options(manifest)
+    env, eval_env = build.make_environments(manifest, None)
+    population = build.make_population(manifest, env, 0, "cpu")
+    evolution = build.make_evolution(manifest, 0, "cpu")
+    options = build.make_options(manifest)
     store = TimedStore(folder)
-    source = OffPolicySource(filled(ROWS), options)
-    parts: dict[str, Any] = {"tournament": tournament, "mutation": mutation, "eval_env": eval_env, "store": store}
+    source = OffPolicySource(env, filled(ROWS), options, eval_env=eval_env)
+    parts: dict[str, Any] = {"evolution": evolution, "store": store}
     try:
-        yield TrainingLoop(population, env, source, options, seed=0, env_id=ENV, **parts), store
+        yield TrainingLoop(population, source, options, seed=0, env_id=ENV, **parts), store
     finally:
         store.close()
         env.close()

@@ -21,13 +21,13 @@ from throughput_setups import SETUPS
 
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.pool import EnvPoolLanes
-from agilerl.sources.on_policy import OnPolicyGeneration
-from agilerl.training.evaluation import Evaluator
-from agilerl.training.evolution import Evolution
+from agilerl.sources.evaluation import Evaluator
+from agilerl.sources.rollouts import OnPolicyGeneration
+from agilerl.training.evolution import TournamentEvolution
 
 PARTS: dict[str, list[tuple[type, str]]] = {
     "evaluation": [(Evaluator, "population")],
-    "evolution": [(Evolution, "next")],
+    "evolution": [(TournamentEvolution, "next")],
     "learning": [(OnPolicyGeneration, "_learn")],
     "acting": [(OnPolicyGeneration, "_act")],
     "environment": [(SyncLanes, "step"), (EnvPoolLanes, "step")],

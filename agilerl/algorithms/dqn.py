@@ -15,7 +15,9 @@ from agilerl.algorithms.declared import hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.single_agent import RLAlgorithm
-from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult, raw_output, soft_update
+from agilerl.engine.batches import TransitionBatch, UpdateResult
+from agilerl.engine.modules import raw_output, soft_update
+from agilerl.engine.protocol import UpdateEngine
 from agilerl.errors import ShapeError
 from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule

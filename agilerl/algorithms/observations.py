@@ -35,7 +35,7 @@ def column(name: str, given: Any, count: int, device: str | torch.device, owner:
     """One number per transition as a tensor [B] on `device`, from [B] or [B, 1].
 
     Raises:
-        ShapeError: another number of them, or something that is no number.
+        ShapeError: another number of them, or something that is not a number.
     """
     x = as_tensor(given, device, f"{owner} got {name}", "numbers [B] or [B, 1]")
     if x.numel() != count or x.dim() not in (1, 2):
@@ -47,7 +47,7 @@ def column(name: str, given: Any, count: int, device: str | torch.device, owner:
 
 
 def check_discrete_actions(given: Tensor, num_actions: int, owner: str) -> None:
-    """ShapeError for actions that are no integers in 0..num_actions - 1; on a GPU nothing is checked: it would wait."""
+    """ShapeError for actions that are not integers in 0..num_actions - 1; on a GPU nothing is checked."""
     x = given.detach()
     if x.device.type == "cuda" or x.numel() == 0:
         return
@@ -70,7 +70,7 @@ def sampled_observations(space: gym.Space[Any], given: Any, device: str | torch.
         owner: who is named in an error.
 
     Raises:
-        ShapeError: another shape than that of the space, or something that is no number.
+        ShapeError: another shape than that of the space, or something that is not a number.
     """
     parts = parts_of(space)
     if not parts:

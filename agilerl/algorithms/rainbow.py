@@ -17,7 +17,9 @@ from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import HyperparameterConfig, follow
 from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.algorithms.transitions import experience_fields, side_by_side
-from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult, soft_update
+from agilerl.engine.batches import TransitionBatch, UpdateResult
+from agilerl.engine.modules import soft_update
+from agilerl.engine.protocol import UpdateEngine
 from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import weighted_squared_error
 from agilerl.losses.distributional import categorical_divergence, expected_index, project, take_atoms

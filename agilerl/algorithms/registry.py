@@ -246,7 +246,7 @@ def check_registry(agent: EvolvableAlgorithm) -> None:
     """Raise where the registration is incomplete.
 
     Raises:
-        AttributeError: no group, no policy group, or a hyperparameter that is no numeric attribute.
+        AttributeError: no group, no policy group, or a hyperparameter that is not a numeric attribute.
     """
     if not agent.registry.groups:
         raise RegistryError(

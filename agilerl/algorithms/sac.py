@@ -18,7 +18,8 @@ from agilerl.algorithms.declared import hp
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.algorithms.transitions import actor_and_critic_loss, critics_criterion, track
-from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.batches import TransitionBatch, UpdateResult
+from agilerl.engine.protocol import UpdateEngine
 from agilerl.errors import AlgorithmError
 from agilerl.losses.actor_critic import (
     bootstrap,

@@ -21,7 +21,9 @@ from agilerl.algorithms.copies import space_or_none
 from agilerl.algorithms.declared import TRANSITIONS, Experience
 from agilerl.algorithms.observations import check_observation_space, module_inputs
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup, resolve
-from agilerl.engine.protocol import UpdateEngine, UpdateResult, raw_output
+from agilerl.engine.batches import UpdateResult
+from agilerl.engine.modules import raw_output
+from agilerl.engine.protocol import UpdateEngine
 from agilerl.errors import AlgorithmError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
@@ -340,7 +342,7 @@ class RLAlgorithm(EvolvableAlgorithm):
 
 
 def _own_seed(seed: int | None, index: int) -> int:
-    """The seed as given, else one that follows torch's and the index: agents made one by one are no twins."""
+    """The seed as given, else one that follows torch's and the index: agents made one by one are not twins."""
     if seed is not None or not index:
         return resolve_seed(seed)
     return int(seeds(resolve_seed(None), Purpose.INITIAL_WEIGHTS, 1, generation=3, member=abs(int(index)))[0])

@@ -172,24 +172,17 @@ class AgentWrapper:
 
 
 class Recording:
-    """The recorder of a wrapped agent: observations pass through the wrapper on their way to it."""
+    """The recorder of a wrapped agent: observations pass through the wrapper on their way to it.
+
+    Everything else is the recorder's: `buffer`, whose observations are those that the agent saw, `full`, `restart`,
+    `chosen`.
+    """
 
     def __init__(self, wrapper: AgentWrapper, inner: Any) -> None:
         self.wrapper, self.inner = wrapper, inner
 
-    @property
-    def buffer(self) -> Any:
-        """The rollout buffer that is filled; its observations are those that the agent saw."""
-        return self.inner.buffer
-
-    @property
-    def full(self) -> bool:
-        """Whether the rollout is complete."""
-        return bool(self.inner.full)
-
-    def restart(self) -> None:
-        """All lanes begin an episode."""
-        self.inner.restart()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["inner"], name)
 
     def act(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
         """Exploring actions for the environment, from observations [E, ...]."""
@@ -206,11 +199,6 @@ class Recording:
     def finish(self, obs: Any) -> None:
         """The rollout is complete; `obs` follows its last step."""
         self.inner.finish(self.wrapper.observe(obs))
-
-    def chosen(self) -> tuple[list[Any], list[Any], list[Any]]:
-        """(actions, log probabilities, values) of every step, [E, ...] each."""
-        found: tuple[list[Any], list[Any], list[Any]] = self.inner.chosen()
-        return found
 
 
 class RSNorm(AgentWrapper):

@@ -12,6 +12,7 @@ import typer
 
 from agilerl.errors import AgileRLError, AgileRLWarning
 from agilerl.redaction import redact
+from agilerl.runs.signals import exit_code
 
 USER_ERROR, INTERRUPTED = 2, 130
 
@@ -31,7 +32,7 @@ def user_errors(debug: bool = False) -> Iterator[None]:
     except KeyboardInterrupt as error:
         for line in ("interrupted; what was written is kept.", *getattr(error, "__notes__", ())):
             typer.echo(line, err=True)
-        raise typer.Exit(128 + int(getattr(error, "signum", INTERRUPTED - 128))) from None
+        raise typer.Exit(exit_code(error)) from None
     finally:
         warnings.showwarning = show
 

@@ -1,4 +1,4 @@
-"""Published commands that this version does not carry out yet: each says so, none is ignored."""
+"""Published commands that this version does not have yet: each says so, none is ignored."""
 
 from __future__ import annotations
 

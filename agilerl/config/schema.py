@@ -11,10 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from agilerl.algorithms import USUAL, canonical_name, find_algorithm
 from agilerl.config.algorithms import algorithm_model
 from agilerl.errors import nearest
+from agilerl.options import OffPolicyOptions
 from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction, Whole
 
 # Keys of the training section that came after results had been stored under the hashes of manifests.
 ADDED_LATER = ("carry_envs", "explore_least", "normalize_rewards", "reward_floor", "threads")
+USUAL_OPTIONS = OffPolicyOptions()
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
 
 
@@ -92,35 +94,38 @@ class Network(Section):
 
 
 class Training(Section):
-    """Budget, exploration, evaluation and stopping. Steps are environment steps of ONE member."""
+    """Budget, exploration, evaluation and stopping: what the options of these names mean stands in `agilerl.options`.
+
+    A number here is a default that manifests have published and the options do not share.
+    """
 
     max_steps: Count = 200_000
     pop_size: Count = 4
-    evo_steps: Count = 10_000  # per member and generation
-    eval_steps: Count | None = None  # cut evaluation episodes here; null plays them out
-    eval_episodes: Count = 8  # per member and generation
-    learning_delay: CountOrZero = 1000  # steps of the whole population before the first update
-    random_steps: CountOrZero = 0  # steps of the whole population with uniformly random actions
-    eps_start: Fraction = 1.0
-    eps_end: Fraction = 0.1
-    eps_decay: PositiveFraction = 0.995  # factor per vector step
-    explore_hold: Count = 1  # longest time, in vector steps, for which a random action is held
-    explore_least: Fraction = 1.0  # noise of a member's first lane as a share of its last one's; Box actions
-    target_score: Number | None = None
+    evo_steps: Count = USUAL_OPTIONS.evo_steps
+    eval_steps: Count | None = USUAL_OPTIONS.eval_steps
+    eval_episodes: Count = 8
+    learning_delay: CountOrZero = 1000
+    random_steps: CountOrZero = USUAL_OPTIONS.random_steps
+    eps_start: Fraction = USUAL_OPTIONS.eps_start
+    eps_end: Fraction = USUAL_OPTIONS.eps_end
+    eps_decay: PositiveFraction = USUAL_OPTIONS.eps_decay
+    explore_hold: Count = USUAL_OPTIONS.explore_hold
+    explore_least: Fraction = USUAL_OPTIONS.explore_least
+    target_score: Number | None = USUAL_OPTIONS.target
     seed: Whole = 0
     train_max_episode_steps: Count | None = None  # truncates TRAINING episodes, with bootstrap
-    evolve_from: Fraction = 0.0  # no selection and no mutation before this fraction of max_steps
-    confirm_episodes: CountOrZero = 100  # fresh episodes that confirm target_score before a stop
-    stop_margin: NonNegative = 0.0  # confirmation must reach target_score + stop_margin
-    reward_floor: Number | None = None  # a lower reward is learned from as this
-    reward_scale: Positive = 1.0
-    clip_rewards: bool = False  # rewards are learned from by their sign; scores stay as they are
-    normalize_rewards: bool = False  # by the running deviation of the discounted return
-    lockstep: bool = True  # members act at the same time; false trains them one after another
-    carry_envs: bool = False  # episodes go on over the end of a generation; resume is then not exact
-    learner: Literal["auto", "fused", "sequential"] = "auto"
-    threads: Count = 1  # intra-op threads of torch; a resumed run has as many
-    elite_rescore_episodes: CountOrZero = 0  # extra episodes for the top two before selection
+    evolve_from: Fraction = USUAL_OPTIONS.evolve_from
+    confirm_episodes: CountOrZero = 100
+    stop_margin: NonNegative = USUAL_OPTIONS.stop_margin
+    reward_floor: Number | None = USUAL_OPTIONS.reward_floor
+    reward_scale: Positive = USUAL_OPTIONS.reward_scale
+    clip_rewards: bool = USUAL_OPTIONS.clip_rewards
+    normalize_rewards: bool = USUAL_OPTIONS.normalize_rewards
+    lockstep: bool = USUAL_OPTIONS.lockstep
+    carry_envs: bool = USUAL_OPTIONS.carry_envs
+    learner: Literal["auto", "fused", "sequential"] = USUAL_OPTIONS.learner
+    threads: Count = USUAL_OPTIONS.threads
+    elite_rescore_episodes: CountOrZero = USUAL_OPTIONS.rescore_episodes
 
     @model_validator(mode="after")
     def _check_exploration(self) -> Training:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agilerl.engine.batches import TransitionBatch, UpdateResult
-from agilerl.engine.choose import Choice, Reason, bind, can_stack, choose
+from agilerl.engine.choose import Choice, bind, choose
 from agilerl.engine.hidden import HiddenStates
 from agilerl.engine.modules import ModuleEngine
 from agilerl.engine.protocol import Trainable
@@ -397,38 +397,3 @@ def learn_alone(agent: Trainable, batch: TransitionBatch, plain: bool = False) -
     result = learner.learn(0, prepared.map(lambda x: x.unsqueeze(0)))
     learner.settle()
     return result.map(lambda x: x[0])
-
-
-# --- names by which others still know this room -----------------------------------------------------------------------
-
-Memory = HiddenStates
-
-
-class FusedLearner(Learner):
-    """The learner over rows."""
-
-    name = "fused"
-
-    def __init__(self, agents: Sequence[Trainable]) -> None:
-        super().__init__(agents, choose(agents, "fused"))
-
-
-class SequentialLearner(Learner):
-    """The reference path."""
-
-    name = "sequential"
-
-    def __init__(self, agents: Sequence[Trainable]) -> None:
-        super().__init__(agents, Choice("sequential", "asked for"))
-
-
-def choose_learner(agents: Sequence[Trainable], wanted: str = "auto") -> tuple[type[Any], str]:
-    """The class of the learner, and the reason."""
-    choice = choose(agents, wanted)
-    return (FusedLearner if choice.name == "fused" else SequentialLearner), choice.reason
-
-
-def unfusable(agent: Any) -> str:
-    """Why an agent must train by itself; empty where it need not."""
-    found = can_stack(agent)
-    return found.value if isinstance(found, Reason) else ""

@@ -13,21 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from agilerl.engine.batches import RolloutBatch, TransitionBatch, UpdateResult
-from agilerl.engine.modules import ModuleEngine, raw_output, soft_update  # known under this name too
+from agilerl.engine.batches import RolloutBatch, UpdateResult
 from agilerl.engine.parts import Network
-
-__all__ = [
-    "GroupLearner",
-    "ModuleEngine",
-    "RolloutMember",
-    "Trainable",
-    "TransitionBatch",
-    "UpdateEngine",
-    "UpdateResult",
-    "raw_output",
-    "soft_update",
-]
 
 
 class UpdateEngine(Protocol):

@@ -1,17 +1,77 @@
-"""Collecting the rollout of one agent in the user's own environment, as the published functions do."""
+"""Collecting rollouts: the one loop that steps lanes for a recorder, and the published functions around it."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from agilerl.envs.protocol import Lanes
+from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.envs.step import VectorLanes, action_mask, as_lanes
 from agilerl.spaces import mask_width
 
 Collected = tuple[list[float], Any, np.ndarray, np.ndarray, dict[str, Any]]
+
+
+class Recorder(Protocol):
+    """Acts in lanes and keeps what happens: one agent, or several in lockstep.
+
+    It may have `active`, the lanes [L] bool that the action is for; None, or no such attribute, steps all of them.
+    """
+
+    @property
+    def full(self) -> bool:
+        """Whether it has all the steps that it is to make."""
+
+    def act(self, obs: Any, mask: np.ndarray | None) -> Any:
+        """Actions for the environment from observations [L, ...] and legal actions [L, A] bool."""
+
+    def store(self, reward: np.ndarray, batch: StepBatch) -> None:
+        """What the last `act` led to; `reward` [L] is what is learned from."""
+
+    def finish(self, obs: Any) -> None:
+        """There are no more steps; `obs` [L, ...] follows the last one."""
+
+
+class Seen(NamedTuple):
+    """One vector step: what was acted on, the legal actions, the reward that is learned from, and what came of it."""
+
+    obs: Any
+    mask: np.ndarray | None
+    reward: np.ndarray
+    batch: StepBatch
+
+
+def record(
+    recorder: Recorder,
+    lanes: Lanes,
+    obs: Any,
+    info: dict[str, Any] | None,
+    learned: Callable[[StepBatch], np.ndarray] | None = None,
+    takes_masks: bool = True,
+) -> Iterator[Seen]:
+    """Step `lanes` until `recorder` is full.
+
+    Args:
+        obs, info: of the lanes now.
+        learned: the rewards [L] that are learned from; None takes them as they are.
+        takes_masks: whether the legal actions are told.
+
+    Yields:
+        Every vector step, once it is stored.
+    """
+    count = mask_width(lanes.single_action_space) if takes_masks else 0
+    while not recorder.full:
+        mask = action_mask(info, lanes.num_lanes, count) if info and count else None
+        action = recorder.act(obs, mask)
+        batch = lanes.step(action, getattr(recorder, "active", None))
+        reward = batch.reward if learned is None else learned(batch)
+        recorder.store(reward, batch)
+        yield Seen(obs, mask, reward, batch)
+        obs, info = batch.obs, batch.info
+    recorder.finish(obs)
 
 
 def collect_rollouts(
@@ -73,17 +133,12 @@ def _collect(
         obs, info = lanes.reset()
         recorder.restart()
     running = np.zeros(lanes.num_lanes) if scores is None or done is None else np.array(scores, np.float64)
-    count = mask_width(lanes.single_action_space)
     completed: list[float] = []
-    while not recorder.full:
-        mask = action_mask(info, lanes.num_lanes, count) if info and count else None
-        batch = lanes.step(recorder.act(obs, mask))
-        recorder.store(batch.reward, batch)
+    for seen in record(recorder, lanes, obs, info):
+        batch = seen.batch
         running += batch.reward
-        ended = batch.terminated | batch.truncated
-        completed += running[ended].tolist()
-        running[ended] = 0.0
-        obs, info, done = batch.obs, batch.info, ended
-    recorder.finish(obs)
+        obs, info, done = batch.obs, batch.info, batch.terminated | batch.truncated
+        completed += running[done].tolist()
+        running[done] = 0.0
     assert done is not None
     return completed, obs, done, running, dict(info or {})

@@ -1,4 +1,7 @@
-"""Replay on disk: segments that are only appended to, in checksummed chunks; checkpoints say which are theirs."""
+"""Replay on disk: segments that are only appended to, in checksummed chunks; checkpoints say which are theirs.
+
+Where chunks are damaged, buffers are rebuilt from what is left of them.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agilerl.checkpoint import CorruptCheckpoint, decode_tree, encode_tree, sync_folder
 from agilerl.components.ring import Changes, Mark
+from agilerl.errors import RunError
 
 ROLL_BYTES = 64 * 2**20  # a segment that is larger gets no further chunk
 _HEADER = 8 + 32  # length and sha256 of a chunk stand before it
@@ -159,3 +165,68 @@ def _write_all(file: Any, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
+
+
+# -- back into buffers -----------------------------------------------------------------------------------------------
+
+
+def rebuild_memories(
+    memories: Mapping[str, Any],
+    states: Mapping[str, Any],
+    logs: Mapping[str, ReplayLog],
+    chunks: Mapping[str, Sequence[Chunk]],
+    *,
+    strict: bool,
+) -> list[str]:
+    """Fill `memories` from their states without rows and the chunks of their logs.
+
+    Where a chunk is damaged its rows are lost: the buffer then holds the others, moved together, in their order.
+    Buffers that are filled together lose the same rows.
+
+    Returns:
+        What was lost.
+
+    Raises:
+        RunError: something is lost and `strict` is set.
+    """
+    found = {name: _read(logs[name], chunks[name]) for name in memories}
+    notes = [note for _, bad in found.values() for note in bad]
+    if notes and strict:
+        raise RunError(f"{notes[0]} fix: resume without strict_replay, which goes on without those rows.")
+    for name, memory in memories.items():
+        memory.load_state(states[name])
+        for changes, _ in found[name][0]:
+            memory.load_changes(changes)
+    if not notes:
+        for name, memory in memories.items():
+            logs[name].continue_from(memory, chunks[name])
+        return []
+    kept = _rows_left(memories, {name: [c for c, _ in pieces] for name, (pieces, _) in found.items()})
+    for name, memory in memories.items():
+        total = len(memory)
+        memory.keep_rows(kept[name])
+        logs[name].forget()
+        notes.append(f"replay {name!r} goes on with {len(memory)} of its {total} rows.")
+    return notes
+
+
+def _read(log: ReplayLog, chunks: Sequence[Chunk]) -> tuple[list[tuple[Changes, Chunk]], list[str]]:
+    """(the chunks that are whole, what is wrong with the others)."""
+    pieces, bad = [], []
+    for chunk in chunks:
+        try:
+            pieces.append((log.read(chunk), chunk))
+        except CorruptCheckpoint as error:
+            bad.append(f"{chunk.count} rows of the replay in {log.folder.name}/{chunk.file} are lost: {error}")
+    return pieces, bad
+
+
+def _rows_left(memories: Mapping[str, Any], pieces: Mapping[str, Sequence[Changes]]) -> dict[str, np.ndarray]:
+    """The numbers of the rows, counted from the first ever added, that can go on; by memory."""
+    left = {name: memory.rows_in(pieces[name]) for name, memory in memories.items()}
+    if len({int(memory.counter) for memory in memories.values()}) == 1:  # filled together, row by row
+        common = next(iter(left.values()))
+        for rows in left.values():
+            common = np.intersect1d(common, rows)
+        return dict.fromkeys(left, common)
+    return left

@@ -14,11 +14,10 @@ from agilerl.errors import AgileRLWarning, RunError
 from agilerl.hostile import malformed
 from agilerl.runs.directory import versions
 from agilerl.runs.checkpoints import Saved, newest_checkpoint, prune, whole_manifests, write_checkpoint
-from agilerl.runs.replay_log import Chunk, ReplayLog
+from agilerl.runs.replay_log import Chunk, ReplayLog, rebuild_memories
 from agilerl.runs.files import RunFiles
 from agilerl.runs.lock import RunLock
 from agilerl.runs.protocol import Savable
-from agilerl.runs.salvage import rebuild_memories
 
 POPULATION, BEST, REST = "population.safetensors", "best.safetensors", "run.safetensors"
 KEEP = 3

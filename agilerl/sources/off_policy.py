@@ -2,66 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from agilerl.engine.learner import Learner
-from agilerl.sources.agent_loop import AgentLoop
-from agilerl.sources.collect import Generation
-from agilerl.sources.options import OffPolicyOptions
+from agilerl.envs.step import Lanes
+from agilerl.options import OffPolicyOptions
+from agilerl.sources.acting import Acting
+from agilerl.sources.lanes import LaneSource
+from agilerl.sources.own_learn import OwnTransitions
 from agilerl.sources.replay import SharedReplay
-from agilerl.sources.rewards import RewardScale, check_learns_here
-from agilerl.sources.source import MemberTally, Segment
+from agilerl.sources.rewards import RewardScale
+from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
+from agilerl.sources.updates import Updates
+from agilerl.sources.watch import Watch
+from agilerl.spaces import mask_width
 
 
-class OffPolicySource:
+class OffPolicySource(LaneSource[OffPolicyOptions]):
     """Members store what they see in one replay and learn from samples of it.
 
     Args:
-        memory: shared replay buffer. n_step_memory: n-step transitions beside it, see `sources.replay`.
+        env: to train in. memory: shared replay buffer. n_step_memory: n-step transitions beside it, see
+            `sources.replay`. eval_env: to evaluate in; `env` by default.
 
     Attributes:
         epsilon: with this rate every member begins its generation; the last member's last rate begins the next one.
     """
 
-    one_at_a_time = ""
+    def __init__(
+        self, env: Any, memory: Any, options: OffPolicyOptions, n_step_memory: Any = None, eval_env: Any = None
+    ) -> None:
+        rewards = RewardScale().state() if options.normalize_rewards else None
+        memories = SharedReplay(memory, n_step_memory).named()
+        super().__init__(env, options, Shared(options.eps_start, rewards, memories=memories), eval_env)
 
-    def __init__(self, memory: Any, options: OffPolicyOptions, n_step_memory: Any = None) -> None:
-        self.replay, self.options = SharedReplay(memory, n_step_memory), options
-        self.epsilon: float = options.eps_start
-        self._next = self.epsilon
-        self.rewards = RewardScale() if options.normalize_rewards else None
+    @classmethod
+    def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> OffPolicySource:
+        """With the memory that `replay` makes."""
+        return cls(env, replay(), options, eval_env=eval_env)
 
-    def train(self, segment: Segment, learner: Learner) -> list[MemberTally]:
-        """As the protocol says."""
-        for agent in segment.agents:
-            agent.set_training_mode(True)
-        part = Generation(segment, learner, self.replay, self.options, self.epsilon, self.rewards)
-        self._next = part.run()
-        return part.tallies
+    def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
+        """One generation of a shard, all of its members at once."""
+        return Generation(shard, lanes, learner, self.options).run()
 
-    def train_alone(self, segment: Segment) -> MemberTally:
-        """As the protocol says."""
-        check_learns_here(segment.agents[0], self.rewards)
-        part = AgentLoop(segment, self.replay, self.options, self.epsilon)
-        self._next = part.run()
-        return part.tally
-
-    def end_generation(self) -> None:
-        """The exploration rate moves on."""
-        self.epsilon = self._next
-
-    def memories(self) -> Mapping[str, Any]:
-        """The replay buffers."""
-        named = {"memory": self.replay.memory, "n_step_memory": self.replay.n_step_memory}
-        return {name: memory for name, memory in named.items() if memory is not None}
+    def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
+        """One generation of an agent that brings its own `learn`."""
+        return OwnTransitions(shard, lanes, self.options).run()
 
     def state(self) -> dict[str, Any]:
         """The exploration rate, and the scale of rewards where there is one."""
-        return {"epsilon": self.epsilon} | ({} if self.rewards is None else {"rewards": self.rewards.state()})
+        return {"epsilon": self.epsilon, **super().state()}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """As the protocol says."""
-        self.epsilon = self._next = float(state["epsilon"])
-        if self.rewards is not None:
-            self.rewards.load_state(state["rewards"])
+
+class Generation:
+    """One generation of some members on their lanes: they act, and learn from what all have stored.
+
+    Args:
+        shard: the members and what they begin with.
+        lanes: len(shard.agents) * E lanes. learner: adopted learner of exactly these members. options: of the run.
+    """
+
+    def __init__(self, shard: Shard, lanes: Lanes, learner: Learner, options: OffPolicyOptions) -> None:
+        self.shard, num_envs = shard, lanes.num_lanes // len(shard.agents)
+        for agent in shard.agents:
+            agent.set_training_mode(True)
+        tallies = self.tallies = [Tally() for _ in shard.agents]
+        replay = SharedReplay(**shard.shared.memories)
+        self.rewards = rewards = RewardScale.of(shard.shared.rewards, shard.agents, num_envs)
+        watch = Watch(learner, tallies, num_envs)
+        self.acting = Acting(shard, lanes, learner, replay, options, watch, tallies, rewards)
+        has_masks = mask_width(lanes.single_action_space) > 0
+        self.updates = Updates(shard, learner, replay, options, watch, tallies, rewards, num_envs, has_masks)
+
+    def run(self) -> Steps:
+        """Make the shard's vector steps, and learn as they are made."""
+        acting, updates, env_steps = self.acting, self.updates, self.acting.lanes.num_lanes
+        for index in range(self.shard.vector_steps):
+            if acting.step():
+                updates.learn(index)
+                yield env_steps
+        running = acting.end()
+        updates.end()
+        scale = None if self.rewards is None else self.rewards.state()
+        shared = Shared(acting.epsilon, scale, running=running, memories=self.shard.shared.memories)
+        return ShardResult(dict(zip(self.shard.slots, self.tallies, strict=True)), shared)

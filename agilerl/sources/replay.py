@@ -23,7 +23,7 @@ class SharedReplay:
             transitions that begin where they begin, row by row.
 
     Attributes:
-        prioritized: whether sampling follows priorities.
+        prioritized: whether sampling follows priorities. rows: the memory whose rows are learned from.
 
     Raises:
         ConfigError: the two have different sizes, or already hold different experience.
@@ -31,6 +31,7 @@ class SharedReplay:
 
     def __init__(self, memory: Any, n_step_memory: Any = None) -> None:
         self.memory, self.n_step_memory = memory, n_step_memory
+        self.rows = memory if n_step_memory is None else n_step_memory
         self.prioritized = callable(getattr(memory, "update_priorities", None))
         if n_step_memory is None:
             return
@@ -50,13 +51,10 @@ class SharedReplay:
                 f"{n_step_memory.counter}. fix: make both with one max_size, and fill them together."
             )
 
-    def __len__(self) -> int:
-        return len(self.memory)
-
-    @property
-    def counter(self) -> int:
-        """Transitions ever added."""
-        return int(self.memory.counter)
+    def named(self) -> dict[str, Any]:
+        """The buffers, for checkpoints and shards."""
+        both = {"memory": self.memory, "n_step_memory": self.n_step_memory}
+        return {name: memory for name, memory in both.items() if memory is not None}
 
     def write(
         self,
@@ -75,13 +73,11 @@ class SharedReplay:
         healed = batch.info.get("healed") if batch.info else None
         if healed is not None:  # those episodes end with the step before
             self.interrupt(np.flatnonzero(healed))
-        legal = final_action_mask(batch.info, len(batch.reward), num_actions)
+        legal = final_action_mask(batch.info, len(batch.reward), num_actions) if batch.info else None
         rows = (obs, action, reward, batch.final_obs, batch.terminated, batch.mask, legal, batch.truncated)
         more = {} if obs_mask is None else {"obs_mask": obs_mask}  # memories of the user's own need not know it
-        if self.n_step_memory is None:
-            self.memory.write(*rows, **more)
-        else:
-            self.n_step_memory.write(*rows, **more)
+        self.rows.write(*rows, **more)
+        if self.n_step_memory is not None:
             self._follow()
 
     def interrupt(self, lanes: np.ndarray | None = None) -> None:
@@ -97,23 +93,13 @@ class SharedReplay:
         if finished is not None:
             self.memory.write(**finished)
 
-    def sample_indices(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Row numbers to learn from."""
-        indices: np.ndarray = self.memory.sample_indices(rng, shape)
-        return indices
-
-    def gather(self, indices: np.ndarray) -> dict[str, Any]:
-        """Those rows as they are learned from."""
-        rows: dict[str, Any] = (self.memory if self.n_step_memory is None else self.n_step_memory).gather(indices)
-        return rows
-
     def gather_both(self, indices: np.ndarray, gammas: list[float]) -> dict[str, Any]:
-        """The one-step transitions of those rows, then what `gather` gives: [updates, N, 2B] for indices [.., B].
+        """The one-step transitions of those rows, then those learned from: [updates, N, 2B] for indices [.., B].
 
         Args:
             gammas: [N] the members' discounts per step, for the one-step transitions.
         """
-        first, later = self.memory.gather(indices), self.gather(indices)
+        first, later = self.memory.gather(indices), self.rows.gather(indices)
         gamma = torch.tensor(gammas, dtype=torch.float64, device=first["done"].device).unsqueeze(1)
         first["discount"] = gamma * (1 - first["done"])
         joined: dict[str, Any] = concatenate([{name: rows[name] for name in later} for rows in (first, later)], 2)
@@ -123,7 +109,3 @@ class SharedReplay:
         """Importance weights of rows drawn by priority."""
         assert isinstance(self.memory, PrioritizedReplayBuffer)
         return self.memory.weights(indices, beta)
-
-    def update_priorities(self, indices: np.ndarray, priorities: np.ndarray) -> None:
-        """New priorities of rows that were learned from."""
-        self.memory.update_priorities(indices, priorities)

@@ -27,6 +27,16 @@ class RewardScale:
         self.statistics = RunningMeanStd(epsilon=1e-8)
         self._discount = self._sums = np.zeros(0)
 
+    @classmethod
+    def of(cls, state: Mapping[str, Any] | None, agents: Sequence[Any], num_envs: int) -> RewardScale | None:
+        """The scale that a generation of these members begins with, as a copy; None where there is none."""
+        if state is None:
+            return None
+        scale = cls()
+        scale.load_state(state)
+        scale.begin(agents, num_envs)
+        return scale
+
     def begin(self, agents: Sequence[Any], num_envs: int) -> None:
         """A generation of these members on `num_envs` lanes each begins."""
         self._discount = np.repeat([float(getattr(agent, "gamma", 0.99)) for agent in agents], num_envs)
@@ -53,9 +63,9 @@ class RewardScale:
         self.statistics.load_state({**state, "epsilon": self.statistics.epsilon})
 
 
-def check_learns_here(agent: Any, scale: RewardScale | None) -> None:
+def check_learns_here(agent: Any, is_scaled: bool) -> None:
     """Raise where rewards should be scaled for an agent whose `learn` gets them from elsewhere."""
-    if scale is not None:
+    if is_scaled:
         raise ConfigError(
             f"training.normalize_rewards is for the algorithms of this package; {type(agent).__name__} brings its own "
             f"learn. fix: normalize_rewards=false, and gymnasium.wrappers.TransformReward around the environment."

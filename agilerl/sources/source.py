@@ -1,21 +1,20 @@
-"""Where experience comes from: the one thing in which the training functions differ."""
+"""Where experience comes from: what the loop asks of a source, and one generation as a function of a shard."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from agilerl.engine.learner import Learner
-from agilerl.envs.step import Lanes
 from agilerl.rng import Purpose, seeds, stream
-from agilerl.sources.episodes import Episodes
+from agilerl.sources.determinism import Probe
+from agilerl.sources.episodes import Running
 
 
 @dataclass
-class MemberTally:
+class Tally:
     """What one member did in one generation; `fault` says why it was quarantined (see `training.quarantine`)."""
 
     env_steps: int = 0
@@ -31,69 +30,148 @@ class MemberTally:
 
 
 @dataclass(frozen=True)
-class Segment:
-    """One generation of some members on their lanes.
+class Shared:
+    """What the members of a shard have in common and a generation moves on.
+
+    Attributes:
+        epsilon: exploration rate of the next vector step; None for an algorithm without one.
+        rewards: `RewardScale.state()`; None where rewards are not divided by a scale.
+        statistics: `RunningMeanStd.state()` of observations; None where none are kept.
+        running: the episodes that go on over the end of a generation; None begins new ones.
+        memories: replay buffers by name. The only part that is not a value: a generation writes into them.
+    """
+
+    epsilon: float | None = None
+    rewards: Mapping[str, Any] | None = None
+    statistics: Mapping[str, Any] | None = None
+    running: Running | None = None
+    memories: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one generation of some members is a function of.
 
     Attributes:
         agents: the members. slots: their slots in the population (keys of their random streams).
-        lanes: len(agents) * E lanes; member i owns lanes [i·E, (i+1)·E).
         run_seed, number: keys of the random streams; `number` counts generations from 0.
         begun: environment steps of one member before this generation.
         vector_steps: how many to make.
-        progress: called with the environment steps of each vector step (all members).
-        episodes: those that run in the lanes, over several generations where the run carries them over.
+        shared: what they have in common.
     """
 
     agents: list[Any]
     slots: list[int]
-    lanes: Lanes
     run_seed: int
     number: int
     begun: int
     vector_steps: int
-    progress: Callable[[int], None]
-    episodes: Episodes = field(default_factory=Episodes)
-
-    @property
-    def num_envs(self) -> int:
-        """Lanes of one member."""
-        return self.lanes.num_lanes // len(self.agents)
+    shared: Shared
 
     def streams(self, purpose: Purpose) -> list[np.random.Generator]:
         """One generator for each member."""
         return [stream(self.run_seed, purpose, self.number, slot) for slot in self.slots]
 
-    def lane_seeds(self) -> np.ndarray:
-        """With what the lanes start the generation [len(agents) * E]."""
-        each = (seeds(self.run_seed, Purpose.ENVIRONMENT, self.num_envs, self.number, slot) for slot in self.slots)
+    def lane_seeds(self, num_envs: int) -> np.ndarray:
+        """With what the lanes start the generation [len(agents) * num_envs]."""
+        each = (seeds(self.run_seed, Purpose.ENVIRONMENT, num_envs, self.number, slot) for slot in self.slots)
         return np.concatenate(list(each))
 
 
+@dataclass(frozen=True)
+class ShardResult:
+    """What a generation gives back.
+
+    Attributes:
+        tallies: by slot. shared: with what the next generation begins.
+    """
+
+    tallies: Mapping[int, Tally]
+    shared: Shared
+
+
+Steps = Generator[int, None, ShardResult]
+"""A generation of a shard: yields the environment steps of all its members after each vector step."""
+
+
 class Source(Protocol):
-    """Collects experience and learns from it, one generation at a time."""
+    """Collects experience and learns from it, one generation at a time, and evaluates members.
+
+    It owns whatever that takes: lanes, data or prompts. The loop sees environment steps and tallies.
+
+    Attributes:
+        notes: what was chosen, with reasons. evaluation_env_steps: environment steps of all evaluations so far.
+    """
+
+    notes: list[str]
+    evaluation_env_steps: int
 
     @property
     def epsilon(self) -> float | None:
         """Exploration rate of the next vector step, for the records; None for an algorithm without one."""
 
-    @property
-    def one_at_a_time(self) -> str:
-        """Why members cannot train together; empty where they can."""
+    def open(
+        self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
+    ) -> None:
+        """Make what these members train and are evaluated with.
 
-    def train(self, segment: Segment, learner: Learner) -> list[MemberTally]:
-        """One generation of members whose rows `learner` holds."""
+        Args:
+            check: called between the steps of an evaluation; what it raises ends the evaluation there.
+            shards: into how many parts a generation is cut that run beside each other.
 
-    def train_alone(self, segment: Segment) -> MemberTally:
-        """One generation of one agent that brings its own `learn`."""
+        Raises:
+            ConfigError: the run asks for what does not go together. NotAvailableYetError: more than one shard.
+        """
 
-    def end_generation(self) -> None:
-        """All members have had their generation."""
+    def fit(self, population: Sequence[Any]) -> str | None:
+        """Choose again for these members: their number, or what fits their networks, may have changed.
+
+        Returns:
+            What is to be said about it.
+        """
+
+    def facts(self) -> dict[str, Any]:
+        """For the records: learner, env_backend, num_envs (of one member), lockstep.
+
+        What is added here stands in run.json too; the first three must be the same when a run goes on.
+        """
+
+    def steps_of_generation(self, evo_steps: int) -> int:
+        """Environment steps of one member in a generation of about `evo_steps`."""
+
+    def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
+        """One generation: yields the environment steps (of all members) made since the last time.
+
+        Args:
+            number: counts generations from 0. begun: environment steps of one member before it.
+
+        Returns:
+            One tally a member.
+        """
+
+    def evaluate(self, agents: Sequence[Any], number: int) -> list[float]:
+        """Mean return of every member over this generation's episodes, the same for all of them."""
+
+    def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
+        """As `evaluate`, over `episodes` further ones; None for agents that evaluate themselves."""
+
+    def confirm(self, agent: Any, number: int) -> float | None:
+        """Mean return over fresh episodes that chose nothing; None where none are asked for or possible."""
+
+    def faults(self) -> list[str]:
+        """One line for each environment that was replaced since the last call."""
+
+    def probe(self, agent: Any, budget: int, check: Callable[[], None] | None = None) -> Probe:
+        """Whether its environments do the same for the same seed and actions; `budget`: steps of the whole run."""
 
     def memories(self) -> Mapping[str, Any]:
-        """Replay buffers by name, for checkpoints; none of a source that keeps nothing between generations."""
+        """Replay buffers by name, which checkpoints log row by row; none where nothing is kept between generations."""
 
     def state(self) -> dict[str, Any]:
         """What else the next generation depends on: plain numbers."""
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave."""
+
+    def close(self) -> None:
+        """Release what the source has made; what was handed over stays open."""

@@ -13,27 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.engine.learner import Learner, RowsGroup
-from agilerl.sources.source import MemberTally
-
-
-def sound_rows(learner: Learner) -> np.ndarray:
-    """[N] bool: which members' weights are finite, targets left out (they follow, and show in the loss).
-
-    Sums are looked at, not numbers: a NaN or an infinity anywhere makes its row's sum one.
-    """
-    sound = np.ones(len(learner.agents), dtype=bool)
-    for group in learner.groups:
-        if isinstance(group, RowsGroup):
-            for cohort in group.engine.cohorts:
-                if math.isfinite(cohort.value.sum()):  # one number tells that all is well, which it nearly always is
-                    continue
-                finite = cohort.value.sum(1).isfinite().view(-1, len(group.members)).all(0)
-                if not bool(finite.all()):
-                    sound[np.array(group.members)[~finite.cpu().numpy()]] = False
-        elif not is_sound(group.lead):
-            sound[group.members] = False
-    return sound
+from agilerl.engine.learner import Learner
+from agilerl.sources.source import Tally
 
 
 def is_sound(agent: Any) -> bool:
@@ -51,19 +32,24 @@ class Watch:
 
     Args:
         learner: holds the members. tallies: theirs; the first reason is written into `fault`.
+        num_envs: lanes of one member.
 
     Attributes:
-        sound: [N] bool.
+        sound: [N] bool. all_sound, any_sound: of it.
+        lanes: [N * E] bool, the lanes that are stepped; None for all.
     """
 
-    def __init__(self, learner: Learner, tallies: Sequence[MemberTally]) -> None:
-        self.learner, self.tallies = learner, tallies
+    def __init__(self, learner: Learner, tallies: Sequence[Tally], num_envs: int) -> None:
+        self.learner, self.tallies, self.num_envs = learner, tallies, num_envs
         self.sound = np.ones(len(tallies), dtype=bool)
-        self.all_sound = True
+        self.all_sound = self.any_sound = True
+        self.lanes: np.ndarray | None = None
 
     def weights(self) -> None:
         """Look at the weights; before acting."""
-        self._mark(~sound_rows(self.learner), "its weights are not finite")
+        sound = self.learner.sound()
+        if not sound.all():
+            self._mark(~sound, "its weights are not finite")
 
     def actions(self, action: np.ndarray) -> np.ndarray:
         """The actions [N, E, ...] with zeros in place of those of quarantined members."""
@@ -75,32 +61,25 @@ class Watch:
         action[~self.sound] = 0
         return action
 
-    def lanes(self, num_envs: int) -> np.ndarray | None:
-        """[N * E] bool: the lanes that are stepped; None for all."""
-        return None if self.all_sound else np.repeat(self.sound, num_envs)
-
     def losses(self, members: Sequence[int], loss: Tensor) -> None:
         """Look at the losses [N_g] of a group's members; a sum over updates will do."""
         if not math.isfinite(loss.detach().sum()):
-            finite = loss.isfinite()
-            bad = np.zeros(len(self.sound), dtype=bool)
-            bad[np.array(members)[~finite.cpu().numpy()]] = True
-            self._mark(bad, "its loss is not finite")
+            self._mark_some(np.array(members)[~loss.isfinite().cpu().numpy()], "its loss is not finite")
 
     def priorities(self, member: int, values: np.ndarray) -> bool:
         """Whether a member's priorities may be stored."""
         if not np.isfinite(values).all():
-            bad = np.zeros(len(self.sound), dtype=bool)
-            bad[member] = True
-            self._mark(bad, "its TD errors are not finite")
+            self._mark_some(member, "its TD errors are not finite")
         return bool(self.sound[member])
+
+    def _mark_some(self, members: Any, reason: str) -> None:
+        bad = np.zeros(len(self.sound), dtype=bool)
+        bad[members] = True
+        self._mark(bad, reason)
 
     def _mark(self, bad: np.ndarray, reason: str) -> None:
         for member in np.flatnonzero(bad & self.sound).tolist():
             self.tallies[member].fault = self.tallies[member].fault or reason
             self.sound[member] = self.all_sound = False
-
-    @property
-    def any_sound(self) -> bool:
-        """Whether it makes sense to go on with this generation."""
-        return self.all_sound or bool(self.sound.any())
+        if not self.all_sound:
+            self.any_sound, self.lanes = bool(self.sound.any()), np.repeat(self.sound, self.num_envs)

@@ -21,14 +21,13 @@ from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, ConfigError, warn_once
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.options import OffPolicyOptions
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.protocol import Store
-from agilerl.sources.off_policy import OffPolicySource
-from agilerl.sources.on_policy import OnPolicySource
-from agilerl.sources.options import OffPolicyOptions
-from agilerl.sources.source import Source
+from agilerl.sources import source_for
 from agilerl.spaces import is_image
 from agilerl.telemetry.record import Sink
+from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.population import set_lanes
 from agilerl.training.result import EvolveResult
@@ -70,18 +69,15 @@ def run_manifest(
             f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
             f"{population[0].action_space}. fix: explore_least=1, and eps_start, eps_end."
         )
-    tournament, mutation = make_evolution(manifest, seed, device) if evolution else (None, None)
     options = make_options(manifest)
+    kind = source_for(find_algorithm(manifest.algorithm.name).experience)
     loop = TrainingLoop(
         population,
-        train_env,
-        make_source(manifest, options, device),
+        kind.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
         options,
         seed=seed,
-        tournament=tournament,
-        mutation=mutation,
+        evolution=make_evolution(manifest, seed, device) if evolution else None,
         sinks=sinks,
-        eval_env=eval_env,
         env_id=manifest.environment.name,
         on_best=_saver(run_directory),
         store=store,
@@ -97,13 +93,6 @@ def run_manifest(
     finally:
         for made in {id(e): e for e in (train_env, eval_env) if e is not env}.values():
             made.close()
-
-
-def make_source(manifest: Manifest, options: OffPolicyOptions, device: str) -> Source:
-    """Where the algorithm's experience comes from: the members' own rollouts, or shared replay."""
-    if find_algorithm(manifest.algorithm.name).experience.name == "rollouts":
-        return OnPolicySource(options)
-    return OffPolicySource(make_replay(manifest, device), options)
 
 
 def _saver(run_directory: RunDirectory | None) -> Callable[[Any], None] | None:
@@ -233,7 +222,7 @@ def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
     return ReplayBuffer(max_size=size, **settings)
 
 
-def make_evolution(manifest: Manifest, seed: int, device: str) -> tuple[TournamentSelection, Mutations]:
+def make_evolution(manifest: Manifest, seed: int, device: str) -> TournamentEvolution:
     """Selection and mutation as the manifest says."""
     chances, selection = manifest.mutation.probabilities, manifest.tournament_selection
     tournament = TournamentSelection(
@@ -251,36 +240,15 @@ def make_evolution(manifest: Manifest, seed: int, device: str) -> tuple[Tourname
         rand_seed=seed,
         device=device,
     )
-    return tournament, mutation
+    return TournamentEvolution(tournament, mutation)
+
+
+# Options whose names in a manifest's training section are others.
+OTHER_NAMES = {"target": "target_score", "rescore_episodes": "elite_rescore_episodes"}
 
 
 def make_options(manifest: Manifest) -> OffPolicyOptions:
-    """The loop's options."""
-    t = manifest.training
-    return OffPolicyOptions(
-        max_steps=t.max_steps,
-        evo_steps=t.evo_steps,
-        eval_steps=t.eval_steps,
-        eval_episodes=t.eval_episodes,
-        learning_delay=t.learning_delay,
-        random_steps=t.random_steps,
-        eps_start=t.eps_start,
-        eps_end=t.eps_end,
-        eps_decay=t.eps_decay,
-        explore_hold=t.explore_hold,
-        explore_least=t.explore_least,
-        target=t.target_score,
-        fitness_window=manifest.tournament_selection.eval_loop,
-        confirm_episodes=t.confirm_episodes,
-        stop_margin=t.stop_margin,
-        evolve_from=t.evolve_from,
-        rescore_episodes=t.elite_rescore_episodes,
-        reward_floor=t.reward_floor,
-        reward_scale=t.reward_scale,
-        clip_rewards=t.clip_rewards,
-        normalize_rewards=t.normalize_rewards,
-        lockstep=t.lockstep,
-        carry_envs=t.carry_envs,
-        learner=t.learner,
-        threads=t.threads,
-    )
+    """The loop's options: the training section by name."""
+    training = manifest.training
+    renamed = {name: getattr(training, other) for name, other in OTHER_NAMES.items()}
+    return OffPolicyOptions.of(training.__dict__, fitness_window=manifest.tournament_selection.eval_loop, **renamed)

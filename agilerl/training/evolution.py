@@ -3,37 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from agilerl.errors import RunError
-from agilerl.telemetry.record import Birth
-from agilerl.training.records import birth_of
+from agilerl.telemetry.record import Birth, MemberRecord
+
+Births = tuple[Birth, ...]
 
 
-class Evolution:
-    """Makes the next population, and remembers where its members come from.
+class Evolution(Protocol):
+    """How one population becomes the next."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is any; False leaves every population as it is."""
+
+    def next(
+        self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
+    ) -> tuple[list[Any], Births]:
+        """(the population that trains in `generation`, who was born in it).
+
+        Args:
+            population: the agents, slot by slot, with their fitness. records: what each did, slot by slot.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """What the next generation depends on, as plain data; RunError where it cannot be saved."""
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Put back what `state` returned."""
+
+
+class TournamentEvolution:
+    """Selection by `tournament`, then `mutation`.
 
     Args:
         tournament, mutation: objects with `select` and `mutation`; without either nothing evolves.
-
-    Attributes:
-        parents, labels: by member id: the parent's id, and what the birth did.
     """
 
-    def __init__(self, tournament: Any, mutation: Any, founders: Sequence[Any]) -> None:
+    def __init__(self, tournament: Any = None, mutation: Any = None) -> None:
         self.tournament, self.mutation = tournament, mutation
-        self.parents: dict[int, int | None] = {agent.index: None for agent in founders}
-        self.labels: dict[int, str] = {}
 
     @property
     def is_on(self) -> bool:
         """Whether there is selection and mutation."""
         return self.tournament is not None and self.mutation is not None
 
-    def next(self, population: Sequence[Any], generation: int) -> tuple[list[Any], tuple[Birth, ...]]:
-        """(the population that trains in `generation`, its births)."""
+    def next(
+        self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
+    ) -> tuple[list[Any], Births]:
+        """(the population that trains in `generation`, its births); fitness is read from the agents."""
         before = {agent.index: agent for agent in population}
         _, chosen = self.tournament.select(population)
         origin = getattr(self.tournament, "parents", [])
@@ -43,29 +64,68 @@ class Evolution:
             parent = origin[slot] if slot < len(origin) else None
             if agent.index in before and str(agent.mut) == "None":
                 continue  # the elite lives on; nothing was born
-            births.append(birth_of(agent, parent, before, generation))
-            self.parents[agent.index] = parent
-            self.labels[agent.index] = str(agent.mut)
+            births.append(_birth_of(agent, parent, before, generation))
         return after, tuple(births)
 
     def state(self) -> dict[str, Any]:
-        """What the next generation's selection and mutation depend on, and the family so far."""
+        """That of both parts."""
         parts = {"tournament": self.tournament, "mutation": self.mutation}
-        return {
-            "parents": dict(self.parents),
-            "labels": dict(self.labels),
-            **{name: _state_of(name, part) for name, part in parts.items()},
-        }
+        return {name: _state_of(name, part) for name, part in parts.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Put back what `state` returned."""
-        self.parents, self.labels = dict(state["parents"]), dict(state["labels"])
         for name, part in (("tournament", self.tournament), ("mutation", self.mutation)):
             if (part is None) != (state[name] is None):
                 given = "none" if part is None else f"a {type(part).__name__}"
                 raise RunError(f"the run was saved with{'' if part is None else 'out'} a {name}; got {given}.")
             if part is not None:
                 part.load_state(state[name])
+
+
+class Family:
+    """Where members come from.
+
+    Attributes:
+        parents, labels: by member id: the parent's id, and what the birth did.
+    """
+
+    def __init__(self, founders: Sequence[Any]) -> None:
+        self.parents: dict[int, int | None] = {agent.index: None for agent in founders}
+        self.labels: dict[int, str] = {}
+
+    def add(self, births: Sequence[Birth], population: Sequence[Any]) -> None:
+        """Take in who was born in `population`; each says by `mut` what its birth did."""
+        labels = {agent.index: str(agent.mut) for agent in population if hasattr(agent, "mut")}
+        for birth in births:
+            self.parents[birth.id] = birth.parent
+            self.labels[birth.id] = birth.kind if birth.kind == "healed" else labels.get(birth.id, birth.kind)
+
+    def state(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"parents": dict(self.parents), "labels": dict(self.labels)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Put back what `state` returned."""
+        self.parents, self.labels = dict(state["parents"]), dict(state["labels"])
+
+
+def _birth_of(agent: Any, parent: int | None, parents: dict[int, Any], generation: int) -> Birth:
+    """How `agent` came to be: its parent's id and what mutation did to it."""
+    record = getattr(agent, "mutation_record", None)
+    fitness = parents[parent].fitness[-1] if parent in parents and parents[parent].fitness else None
+    if record is None:
+        return Birth(agent.index, parent, generation, "none", parent_fitness=fitness)
+    return Birth(
+        agent.index,
+        parent,
+        generation,
+        record.kind,
+        record.path,
+        record.before,
+        record.after,
+        record.change,
+        fitness,
+    )
 
 
 def _state_of(name: str, part: Any) -> dict[str, Any] | None:

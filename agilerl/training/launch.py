@@ -1,4 +1,4 @@
-"""A run from its manifest to its directory: started, carried out, ended."""
+"""A run from its manifest to its directory: started, trained, ended."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class _Collector(BaseSink):
 
 @dataclass(frozen=True)
 class Setup:
-    """How a run is carried out."""
+    """With what a run is started."""
 
     manifest: Manifest
     env: Any
@@ -140,16 +140,17 @@ def run_training(
         manifest, env, resolve_device(device), verbose, evolution, tuple(sinks), tensorboard, track, arguments
     )
     if out is None:
-        return carry_out(setup, None, None)
+        return run_setup(setup, None, None)
     directory = RunDirectory.create(out, manifest.environment.name, manifest.algorithm.name)
     with contextlib.closing(RunStore(directory.path, facts=setup.facts())) as store:
         directory.begin(
             manifest, argv=arguments, evolution=evolution, device=setup.device, env_given=setup.env is not None
         )
-        return carry_out(setup, directory, store)
+        return run_setup(setup, directory, store)
 
 
-def carry_out(setup: Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:
+def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:
+    """Train with records on the console and in the directory, and note there how the run ended."""
     run_manifest = import_module("agilerl.training.build").run_manifest
     collector = _Collector()
     path = None if directory is None else str(directory.path)

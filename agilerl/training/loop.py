@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -10,23 +11,19 @@ from typing import Any
 import numpy as np
 
 from agilerl.errors import AgileRLWarning
-from agilerl.memory import naming_shortage, return_freed_memory
+from agilerl.host import naming_shortage, return_freed_memory
+from agilerl.options import LoopOptions
 from agilerl.runs.protocol import Store
-from agilerl.sources.episodes import Episodes
-from agilerl.sources.options import LoopOptions
-from agilerl.sources.source import MemberTally, Segment, Source
+from agilerl.sources.determinism import Probe, warning_of
+from agilerl.sources.source import Source, Tally
 from agilerl.telemetry.fanout import Sinks
-from agilerl.telemetry.record import Birth, Sink
+from agilerl.telemetry.record import Birth, MemberRecord, Sink
 from agilerl.threads import fixed_threads
-from agilerl.training.best import BestAgent, ranked
-from agilerl.training.determinism import Probe, probe_determinism, warning_of
-from agilerl.training.equipment import Equipment
-from agilerl.training.evaluation import Evaluator
-from agilerl.training.evolution import Evolution, two_fittest
+from agilerl.training.evolution import Evolution, Family, TournamentEvolution, two_fittest
 from agilerl.training.population import evaluation_mode, save_population
-from agilerl.training.quarantine import FaultReport, Quarantine
+from agilerl.training.quarantine import Quarantine
 from agilerl.training.records import generation_record, member_records, run_plan
-from agilerl.training.result import EvolveResult
+from agilerl.training.result import BestAgent, EvolveResult, ranked
 from agilerl.training.state import SavableLoop
 
 
@@ -35,49 +32,44 @@ class TrainingLoop:
 
     Args:
         population: the agents; evolved in place of the list's elements, the list itself is not changed.
-        env: environment to train in: what `make_vect_envs` built, any vector environment, or a single one.
-        source: where experience comes from.
+        source: where experience comes from, and what members are evaluated with; closed with the end of the run.
         options: what to do. seed: run seed of every random stream.
-        tournament, mutation: both or neither; without them the population trains unevolved.
+        evolution: between generations; without it the population trains unevolved.
         sinks: where records go.
-        eval_env: environment to evaluate in; `env` by default.
         env_id: name for the plan and the records.
         on_best: called with the best agent whenever there is a better one.
         store: saves the run after every generation, and restores it where it was saved before.
         check: called between vector steps, those of evaluations too; what it raises ends the run there.
+        shards: into how many parts a generation is cut that run beside each other.
     """
 
     def __init__(
         self,
         population: Sequence[Any],
-        env: Any,
         source: Source,
         options: LoopOptions,
         *,
         seed: int,
-        tournament: Any = None,
-        mutation: Any = None,
+        evolution: Evolution | None = None,
         sinks: Sequence[Sink] = (),
-        eval_env: Any = None,
         env_id: str = "",
         on_best: Callable[[Any], None] | None = None,
         store: Store | None = None,
         check: Callable[[], None] | None = None,
+        shards: int = 1,
     ) -> None:
         self.population = list(population)
         self.best = BestAgent(on_best)
         self.store, self.check = store, check
-        self.env, self.options, self.seed = env, options, seed
+        self.options, self.seed, self.env_id = options, seed, env_id
         self.source = source
-        self.evolution = Evolution(tournament, mutation, self.population)
+        self.evolution = TournamentEvolution() if evolution is None else evolution
+        self.family = Family(self.population)
         self.sinks = Sinks(sinks)
-        self.env_id = env_id
-        self.equipment = Equipment(self.population, env, source, options)
-        self.notes = list(self.equipment.notes)
-        self.episodes = Episodes(options.carry_envs)
+        source.open(self.population, seed, check, shards)
+        self.notes = list(source.notes)
         self.probe = Probe(None)
-        self.evaluator = Evaluator(eval_env if eval_env is not None else env, options, seed, check)
-        self.quarantine, self._fault_report = Quarantine(), FaultReport()
+        self.quarantine = Quarantine()
         self.result = EvolveResult(self.population, None)
         self.saved_steps = 0  # of the last time that `checkpoint` wrote the agents' files
 
@@ -106,8 +98,7 @@ class TrainingLoop:
             finally:
                 self._count_time()
                 self._report_faults()  # those since the last generation
-                self.equipment.close()
-                self.evaluator.close()
+                self.source.close()
                 self.sinks.close()
         windows = [self._window(a) if a.fitness else -np.inf for a in self.population]
         self.result.best = self.best.or_fittest(self.population, windows)
@@ -118,7 +109,7 @@ class TrainingLoop:
         """Look whether resume can be exact, where the run is saved; a resumed run knows it from its record."""
         if self.store is not None and not is_resumed:
             budget = self.options.max_steps * len(self.population)
-            self.probe = probe_determinism(self.env, self.population[0], self.seed, budget, self.check)
+            self.probe = self.source.probe(self.population[0], budget, self.check)
             if self.probe.is_deterministic is None and self.probe.difference:
                 self.notes.append(f"whether the environment is deterministic is not known: {self.probe.difference}")
         said = warning_of(self.probe, self.env_id)
@@ -135,11 +126,10 @@ class TrainingLoop:
         self._count(tallies)
         confirmation = self._try_to_stop(number)
         stop = confirmation is not None and confirmation[1]
-        evolution = self.evolution
-        members = member_records(self.population, fitness, tallies, evolution.parents, evolution.labels)
+        members = member_records(self.population, fitness, tallies, self.family.parents, self.family.labels)
         done = any(a.steps[-1] >= self.options.max_steps for a in self.population)
         healed = self._heal(number, fitness)
-        births = self._evolve(number) if not stop and (self.options.evolve_last or not done) else ()
+        births = self._evolve(number, members) if not stop and (self.options.evolve_last or not done) else ()
         if stop:
             self.result.stopped = "target"
         self.quarantine.forgive(self.population, fitness)
@@ -152,55 +142,29 @@ class TrainingLoop:
         self._save()
         return_freed_memory()
 
-    def _collect(self, number: int) -> list[MemberTally]:
-        slots = list(range(len(self.population)))
-        groups = [slots] if self.equipment.lockstep else [[slot] for slot in slots]
-        progress, tallies = self._progress(len(slots)), []
-        for group in groups:
-            segment = Segment(
-                agents=[self.population[slot] for slot in group],
-                slots=group,
-                lanes=self.equipment.lanes,
-                run_seed=self.seed,
-                number=number,
-                begun=self.result.env_steps_member,
-                vector_steps=max(1, self.options.evo_steps // self.equipment.num_envs),
-                progress=progress,
-                episodes=self.episodes,
-            )
-            if self.equipment.learner_kind == "agents":
-                tallies.append(self.source.train_alone(segment))
-                continue
-            with self.equipment.adopted(segment.agents) as learner:
-                tallies += self.source.train(segment, learner)
-        self.source.end_generation()
+    def _collect(self, number: int) -> list[Tally]:
+        begun, members = self.result.env_steps_member, len(self.population)
+        made, check = 0.0, self.check
+        with contextlib.closing(self.source.generation(self.population, number, begun)) as steps:
+            while True:
+                try:
+                    made += next(steps) / members
+                except StopIteration as end:
+                    tallies: list[Tally] = end.value
+                    break
+                self.sinks.progress(begun + int(made), time.perf_counter() - self._wall)
+                if check is not None:
+                    check()
         for agent, tally in zip(self.population, tallies, strict=True):
             agent.steps[-1] += tally.env_steps
             agent.scores += tally.scores
         return tallies
 
-    def _progress(self, members: int) -> Callable[[int], None]:
-        """Counts environment steps of all members and passes them on per member."""
-        seen = [0.0]
-        begun = self.result.env_steps_member
-
-        def advance(env_steps: int) -> None:
-            seen[0] += env_steps / members
-            self.sinks.progress(begun + int(seen[0]), time.perf_counter() - self._wall)
-            if self.check is not None:
-                self.check()
-
-        return advance
-
-    def _evaluate(self, number: int, tallies: list[MemberTally]) -> list[float]:
+    def _evaluate(self, number: int, tallies: list[Tally]) -> list[float]:
         sound = self.quarantine.inspect(self.population, tallies)
         before = {agent.index: len(agent.fitness) for agent in self.population}
         with evaluation_mode(self.population):
-            if self.equipment.learner_kind == "agents":
-                values = [self.evaluator.one(agent) for agent in sound]
-            else:
-                with self.equipment.adopted(sound) as learner:
-                    values = self.evaluator.population(learner, number)
+            values = self.source.evaluate(sound, number)
         found = {agent.index: value for agent, value in zip(sound, values, strict=True)}
         fitness = self.quarantine.fitness(self.population, found)
         self.result.quarantined += len(self.quarantine.reasons)
@@ -211,14 +175,14 @@ class TrainingLoop:
     def _heal(self, number: int, fitness: list[float]) -> tuple[Birth, ...]:
         """Members that have diverged become copies of the fittest one."""
         births = tuple(self.quarantine.heal(self.population, fitness, number + 1))
+        self.family.add(births, self.population)
         for birth in births:
-            self.evolution.parents[birth.id], self.evolution.labels[birth.id] = birth.parent, "healed"
             self.sinks.message(f"{birth.path} has diverged ({birth.after}); member {birth.id} copies {birth.parent}")
         self.result.births += births
         return births
 
     def _report_faults(self) -> None:
-        for line in self._fault_report.lines([self.equipment.lanes, *self.evaluator.lanes]):
+        for line in self.source.faults():
             self.result.restarts += 1
             self.sinks.message(line)
 
@@ -234,59 +198,57 @@ class TrainingLoop:
         if not reached:
             self._keep(leader, values, None, number)
             return None
-        if not self.options.confirm_episodes or self.equipment.learner_kind == "agents":
-            self._keep(leader, values, None, number)
-            return None, True
-        with self.equipment.adopted([self.population[leader]]) as learner:
-            confirmed = self.evaluator.confirm(learner, number)
+        confirmed = self.source.confirm(self.population[leader], number)
         self._keep(leader, values, confirmed, number)
         assert target is not None
-        return confirmed, confirmed >= target + self.options.stop_margin
+        return confirmed, confirmed is None or confirmed >= target + self.options.stop_margin
 
     def _keep(self, leader: int, values: list[float], confirmed: float | None, number: int) -> None:
         self.best.offer(self.population[leader], values[leader], confirmed, number)
         self.result.best, self.result.confirmed = self.best.agent, self.best.confirmed
 
-    def _evolve(self, number: int) -> tuple[Birth, ...]:
+    def _evolve(self, number: int, members: Sequence[MemberRecord]) -> tuple[Birth, ...]:
         furthest = max(a.steps[-1] for a in self.population)
         if not self.evolution.is_on or furthest < self.options.evolve_from * self.options.max_steps:
             return ()
         self._rescore(number)
-        self.population, births = self.evolution.next(self.population, number + 1)
+        self.population, births = self.evolution.next(self.population, members, number + 1)
+        self.family.add(births, self.population)
         self.fit_to_population()
         self.result.births += births
         return births
 
     def fit_to_population(self) -> None:
-        """Lanes and learner for the present members."""
-        changed = self.equipment.fit(self.population)
+        """Let the source choose for the present members."""
+        changed = self.source.fit(self.population)
         if changed is not None:
             self.sinks.message(changed)
 
     def _rescore(self, number: int) -> None:
         """Give the two fittest more episodes, so that the choice between them rests on more than a few."""
         count = self.options.rescore_episodes
-        if not count or self.equipment.learner_kind == "agents" or len(self.population) < 2:
+        if not count or len(self.population) < 2:
             return
         top = two_fittest(self.population, [self._window(a) for a in self.population])
-        with self.equipment.adopted(top) as learner:
-            means = self.evaluator.rescore(learner, number, count)
+        means = self.source.rescore(top, number, count)
+        if means is None:
+            return
         share = count / (count + self.options.eval_episodes)
         for agent, mean in zip(top, means, strict=True):
             agent.fitness[-1] = share * mean + (1 - share) * agent.fitness[-1]
 
     # --- records ---------------------------------------------------------------------------------------------------
 
-    def _count(self, tallies: list[MemberTally]) -> None:
+    def _count(self, tallies: list[Tally]) -> None:
         self.result.env_steps_member = max(a.steps[-1] for a in self.population)
         self.result.env_steps_population += sum(t.env_steps for t in tallies)
         self.result.updates += sum(t.updates for t in tallies)
-        self.result.evaluation_env_steps = self.evaluator.env_steps
+        self.result.evaluation_env_steps = self.source.evaluation_env_steps
 
     def _count_time(self) -> None:
         self.result.seconds = time.perf_counter() - self._wall
         self.result.cpu_seconds = time.process_time() - self._cpu
-        self.result.evaluation_env_steps = self.evaluator.env_steps
+        self.result.evaluation_env_steps = self.source.evaluation_env_steps
 
     def _save(self) -> None:
         """The agents' files that `checkpoint` asks for, and the run itself."""

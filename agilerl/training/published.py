@@ -2,115 +2,114 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 
 from agilerl.algorithms.agent import EvolvableAlgorithm
 from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError, ShapeError, warn_once
+from agilerl.options import LoopOptions
 from agilerl.rng import resolve_seed
 from agilerl.runs.store import store_in
-from agilerl.sources.options import LoopOptions
 from agilerl.sources.source import Source
 from agilerl.spaces import differ, observation_space_channels_to_first
 from agilerl.telemetry.progress import TqdmSink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
+from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
+
+Options = TypeVar("Options", bound=LoopOptions)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a published function was asked for, beside where experience comes from.
+    """What a published function was asked for.
 
     Attributes:
-        function: its name, for messages.
-        env, env_name, algo, tournament, mutation, save_elite, elite_path, seed, resume: its arguments.
-        population: its agents.
+        function: its name, for messages. asked: its arguments by name. population: its agents.
     """
 
     function: str
-    env: Any
-    env_name: str
-    algo: str | None
+    asked: Mapping[str, Any]
     population: list[Any]
-    tournament: Any
-    mutation: Any
-    save_elite: bool
-    elite_path: str | None
-    seed: int | None
-    resume: str | os.PathLike[str] | None
+
+    @classmethod
+    def of(cls, function: str, asked: Mapping[str, Any]) -> Request:
+        """From all arguments by name."""
+        return cls(function, asked, list(asked["pop"] or []))
 
     @property
     def num_envs(self) -> int:
         """Lanes of the environment."""
-        return max(1, int(getattr(self.env, "num_envs", 1)))
+        return max(1, int(getattr(self.asked["env"], "num_envs", 1)))
 
     @property
     def name(self) -> str:
         """Name of the algorithm, for records and files."""
-        return self.algo or str(self.population[0].algo)
+        return self.asked["algo"] or str(self.population[0].algo)
 
-    def check(self, swap_channels: bool, accelerator: Any, checkpoint: int | None, checkpoint_path: str | None) -> None:
+    def check(self) -> None:
         """Errors and warnings about arguments that do not go together.
 
         Raises:
             NotAvailableYetError: more than one process. ShapeError: agents built for other spaces.
             ConfigError: a tournament for another population size.
         """
-        refuse_processes(self.function, accelerator)
-        _check_spaces(self.population, self.env, self.env_name, swap_channels)
-        _warn_unused_paths(self.save_elite, self.elite_path, checkpoint, checkpoint_path)
-        _check_evolution(self.population, self.tournament, self.mutation)
+        asked = self.asked
+        refuse_processes(self.function, asked["accelerator"])
+        _check_spaces(self.population, asked["env"], asked["env_name"], asked["swap_channels"])
+        _warn_unused_paths(asked["save_elite"], asked["elite_path"], asked["checkpoint"], asked["checkpoint_path"])
+        _check_evolution(self.population, asked["tournament"], asked["mutation"])
 
-    def checkpoint_base(self, checkpoint: int | None, checkpoint_path: str | None) -> str | None:
-        """Where `checkpoint` writes; a name with the time where none was given."""
-        if checkpoint is None or checkpoint_path is not None:
-            return checkpoint_path
-        return f"{self.env_name}-EvoHPO-{self.name}-{datetime.now():%m%d%Y%H%M%S}"
+    def options(self, kind: type[Options]) -> Options:
+        """The options among the arguments; evaluations are rounds here, of one episode per environment each."""
+        base, rounds = self.asked["checkpoint_path"], self.asked["eval_loop"]
+        if self.asked["checkpoint"] is not None and base is None:
+            base = f"{self.asked['env_name']}-EvoHPO-{self.name}-{datetime.now():%m%d%Y%H%M%S}"
+        return kind.of(
+            self.asked,
+            eval_episodes=self.num_envs * rounds,
+            fitness_window=rounds,
+            evolve_last=True,
+            checkpoint_path=base,
+        )
 
-    def run(self, source: Source, options: LoopOptions, sinks: Sequence[Sink]) -> tuple[list[Any], list[list[float]]]:
+    def run(self, source: Source, options: LoopOptions) -> tuple[list[Any], list[list[float]]]:
         """Train, save the elite where that was asked for, and give back (population, fitnesses)."""
-        run_seed = resolve_seed(self.seed)
-        with store_in(self.resume, algo=self.name) as store:
+        asked, seed = self.asked, self.asked["seed"]
+        run_seed = resolve_seed(seed)
+        with store_in(asked["resume"], algo=self.name) as store:
             loop = TrainingLoop(
                 self.population,
-                self.env,
                 source,
                 options,
-                seed=run_seed if store is None or self.seed is not None else store.seed(run_seed),
-                tournament=self.tournament,
-                mutation=self.mutation,
-                sinks=sinks,
-                env_id=self.env_name,
+                seed=run_seed if store is None or seed is not None else store.seed(run_seed),
+                evolution=TournamentEvolution(asked["tournament"], asked["mutation"]),
+                sinks=self._sinks(),
+                env_id=asked["env_name"],
                 store=store,
             )
             result = loop.run()
-        if self.save_elite:
-            result.best.save_checkpoint(self.elite_path or f"{self.env_name}-elite_{self.name}.pt")
+        if asked["save_elite"]:
+            result.best.save_checkpoint(asked["elite_path"] or f"{asked['env_name']}-elite_{self.name}.pt")
         return result.population, result.history
 
-
-def outputs(
-    sinks: Sequence[Sink],
-    verbose: bool,
-    wb: bool,
-    wandb_api_key: str | None,
-    wandb_kwargs: Mapping[str, Any] | None,
-    config: Mapping[str, Any],
-) -> list[Sink]:
-    """The caller's receivers of records, and those that `verbose` and `wb` ask for."""
-    chosen: list[Sink] = list(sinks)
-    if verbose:
-        chosen.append(TqdmSink())
-    if wb:
-        chosen.append(WandbSink(api_key=wandb_api_key, config=dict(config), **(wandb_kwargs or {})))
-    return chosen
+    def _sinks(self) -> list[Sink]:
+        """The caller's receivers of records, and those that `verbose` and `wb` ask for."""
+        asked = self.asked
+        chosen: list[Sink] = list(asked["sinks"])
+        if asked["verbose"]:
+            chosen.append(TqdmSink())
+        if asked["wb"]:
+            config = {**(asked["INIT_HP"] or {}), **(asked["MUT_P"] or {})}
+            more = asked["wandb_kwargs"] or {}
+            chosen.append(WandbSink(api_key=asked["wandb_api_key"], config=config, **more))
+        return chosen
 
 
 def refuse_processes(function: str, accelerator: Any) -> None:

@@ -4,7 +4,7 @@ What holds, per member and vector step:
 
 * before every vector step its weights are looked at; from the step on before which they are not finite it acts no
   longer, its lanes rest, and nothing of it goes into the shared replay;
-* an action that is not finite is never carried out, and its member is quarantined with that step;
+* an action that is not finite is never taken, and its member is quarantined with that step;
 * after every vector step its loss is looked at; a loss or a priority that is not finite quarantines it as well, and
   such priorities are never stored;
 * its row of a fused update cannot reach another's: every operation over rows keeps them apart.
@@ -14,15 +14,13 @@ A quarantined member counts as −∞ in selection and is replaced by a copy of 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from agilerl.envs.protocol import Lanes
 from agilerl.errors import AlgorithmError
-from agilerl.sources.source import MemberTally
+from agilerl.sources.source import Tally
 from agilerl.sources.watch import is_sound
 from agilerl.telemetry.record import Birth
 
@@ -52,7 +50,7 @@ class Quarantine:
     def __init__(self) -> None:
         self.reasons: dict[int, str] = {}
 
-    def inspect(self, population: Sequence[Any], tallies: Sequence[MemberTally]) -> list[Any]:
+    def inspect(self, population: Sequence[Any], tallies: Sequence[Tally]) -> list[Any]:
         """The members that may be evaluated; the others are remembered, and their fitness is −∞ from here on.
 
         Raises:
@@ -110,22 +108,3 @@ class Quarantine:
         for agent in population:
             if getattr(agent, "fitness", None) and agent.fitness[-1] == WORST:
                 agent.fitness[-1] = max(fitness)
-
-
-class FaultReport:
-    """Says once what happened to lanes that replace failing environments."""
-
-    def __init__(self) -> None:
-        self._said: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-
-    def lines(self, lanes: Sequence[Lanes]) -> list[str]:
-        """One line for each fault since the last call."""
-        found = []
-        for each in lanes:
-            inner: Any = getattr(each, "lanes", each)  # lanes with swapped channels wrap others
-            faults = getattr(inner, "faults", [])
-            for number in range(self._said.get(inner, 0), len(faults)):
-                found.append(f"environment replaced ({number + 1} of at most {inner.max_restarts}): {faults[number]}")
-            if faults:
-                self._said[inner] = len(faults)
-        return found

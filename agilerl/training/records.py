@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agilerl.sources.source import MemberTally
+from agilerl.sources.source import Tally
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
 
 if TYPE_CHECKING:
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 def run_plan(loop: TrainingLoop) -> RunPlan:
     """What is about to run."""
-    lead, options = loop.population[0], loop.options
+    lead, options, facts = loop.population[0], loop.options, loop.source.facts()
     return RunPlan(
         algo=str(lead.algo),
         env_id=loop.env_id,
         population=len(loop.population),
-        num_envs=loop.equipment.num_envs,
+        num_envs=facts["num_envs"],
         max_env_steps=options.max_steps,
         evo_steps=options.evo_steps,
         seed=loop.seed,
         device=str(getattr(lead, "device", "cpu")),
-        learner=loop.equipment.learner_kind,
-        env_backend=loop.equipment.lanes.backend,
+        learner=facts["learner"],
+        env_backend=facts["env_backend"],
         threads=options.threads,
         target=options.target,
         notes=tuple(loop.notes),
         extra={
-            "lockstep": loop.equipment.lockstep,
+            **{name: value for name, value in facts.items() if name not in ("learner", "env_backend", "num_envs")},
             "deterministic": loop.probe.is_deterministic,
             "exact_resume": not options.carry_envs and loop.probe.is_deterministic is not False,
             "options": options.as_dict(),
@@ -49,7 +49,7 @@ def generation_record(
     seconds: float,
 ) -> GenerationRecord:
     """One generation: its members before selection, the births after it, and how far the run is."""
-    per_generation = max(1, loop.options.evo_steps // loop.equipment.num_envs) * loop.equipment.num_envs
+    per_generation = loop.source.steps_of_generation(loop.options.evo_steps)
     return GenerationRecord(
         generation=number,
         generations=-(-loop.options.max_steps // per_generation),
@@ -57,7 +57,7 @@ def generation_record(
         env_steps=loop.result.env_steps_member,
         max_env_steps=loop.options.max_steps,
         population_env_steps=loop.result.env_steps_population,
-        evaluation_env_steps=loop.evaluator.env_steps,
+        evaluation_env_steps=loop.source.evaluation_env_steps,
         updates=loop.result.updates,
         seconds=seconds,
         epsilon=loop.source.epsilon,
@@ -69,7 +69,7 @@ def generation_record(
 def member_records(
     population: Sequence[Any],
     fitness: Sequence[float],
-    tallies: Sequence[MemberTally],
+    tallies: Sequence[Tally],
     parents: Mapping[int, int | None],
     labels: Mapping[int, str],
 ) -> tuple[MemberRecord, ...]:
@@ -110,22 +110,3 @@ def _architecture(agent: Any) -> str:
     policy = getattr(agent, "policy_module", None)
     describe = getattr(policy(), "describe", None) if callable(policy) else None
     return str(describe()) if callable(describe) else ""
-
-
-def birth_of(agent: Any, parent: int | None, parents: dict[int, Any], generation: int) -> Birth:
-    """How `agent` came to be: its parent's id and what mutation did to it."""
-    record = getattr(agent, "mutation_record", None)
-    fitness = parents[parent].fitness[-1] if parent in parents and parents[parent].fitness else None
-    if record is None:
-        return Birth(agent.index, parent, generation, "none", parent_fitness=fitness)
-    return Birth(
-        agent.index,
-        parent,
-        generation,
-        record.kind,
-        record.path,
-        record.before,
-        record.after,
-        record.change,
-        fitness,
-    )

@@ -18,7 +18,7 @@ from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.store import RunStore
 from agilerl.telemetry import Sink
-from agilerl.training.launch import Run, Setup, carry_out, resolve_device
+from agilerl.training.launch import Run, Setup, resolve_device, run_setup
 
 
 def resume_training(
@@ -71,7 +71,7 @@ def resume_training(
         store.facts = setup.facts()
         directory = RunDirectory(folder)
         store.notes += _mend(directory, setup, recorded)
-        return carry_out(setup, directory, store)
+        return run_setup(setup, directory, store)
 
 
 def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]:

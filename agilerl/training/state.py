@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from agilerl.errors import AlgorithmError, RunError
 from agilerl.runs.protocol import Trees
+from agilerl.sources.determinism import Probe
 from agilerl.telemetry.files import jsonable
 from agilerl.telemetry.record import Birth
-from agilerl.training.determinism import Probe
 
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
@@ -29,27 +29,25 @@ class SavableLoop:
 
     @property
     def generations(self) -> int:
-        """As the protocol says."""
+        """How many there were."""
         return self.loop.result.generations
 
     @property
     def best_generation(self) -> int:
-        """As the protocol says."""
+        """That in which the best agent was found."""
         return self.loop.best.generation
 
     @property
     def births(self) -> list[Birth]:
-        """As the protocol says."""
+        """Every birth so far, founders first."""
         return self.loop.result.births
 
     def facts(self) -> dict[str, Any]:
         """What the run was made with; what decides its result must be the same when it goes on."""
-        loop = self.loop
+        loop, facts = self.loop, self.loop.source.facts()
         return {
             "seed": loop.seed,
-            "learner": loop.equipment.learner_kind,
-            "env_backend": loop.equipment.lanes.backend,
-            "num_envs": loop.equipment.num_envs,
+            **{name: facts[name] for name in ("learner", "env_backend", "num_envs")},
             "threads": loop.options.threads,
             "env_id": loop.env_id,
             "deterministic": loop.probe.is_deterministic,
@@ -57,30 +55,19 @@ class SavableLoop:
         }
 
     def usual_options(self) -> dict[str, Any]:
-        """As the protocol says."""
+        """The options' defaults that decide a result."""
         return _deciding(type(self.loop.options)())
 
     def counters(self) -> dict[str, Any]:
-        """As the protocol says."""
+        """How far the run is, as JSON values."""
         return {name: jsonable(getattr(self.loop.result, name)) for name in _COUNTERS}
 
     def lost(self) -> list[str]:
-        """As the protocol says."""
-        lost: dict[str, None] = {}
-        for agent in self.loop.population:
-            if not all(callable(getattr(agent, name, None)) for name in ("run_state", "load_run_state", "clone")):
-                raise AlgorithmError(
-                    f"agent {getattr(agent, 'index', agent)} is a {type(agent).__name__} without run_state() and "
-                    "load_run_state(state), so a run with it cannot be saved. fix: derive it from EvolvableAlgorithm, "
-                    "or train without saving."
-                )
-            for name in getattr(agent, "unsaved_attributes", list)():
-                lost[f"{type(agent).__name__}.{name} is not saved: a resumed run has what the script makes. fix: "
-                     "plain data, or state() and load_state(state)."] = None  # fmt: skip
-        return list(lost)
+        """What of the agents will not be saved."""
+        return check_savable(self.loop.population)
 
     def memories(self) -> dict[str, Any]:
-        """As the protocol says."""
+        """Replay buffers by name, each of which can be saved piece by piece."""
         memories = dict(self.loop.source.memories())
         for name, memory in memories.items():
             if not callable(getattr(memory, "changes", None)):
@@ -91,7 +78,7 @@ class SavableLoop:
         return memories
 
     def trees(self) -> Trees:
-        """As the protocol says."""
+        """(members, best agent, everything else without the rows of replay)."""
         loop, best = self.loop, self.loop.best
         leader = {
             "agent": None if best.agent is None else best.agent.run_state(),
@@ -103,8 +90,8 @@ class SavableLoop:
             "result": {name: getattr(loop.result, name) for name in _COUNTERS},
             "history": [[float(value) for value in row] for row in loop.result.history],
             "births": [birth_fields(birth) for birth in loop.result.births],
-            "evolution": loop.evolution.state(),
-            "evaluation_env_steps": loop.evaluator.env_steps,
+            "evolution": {**loop.family.state(), **loop.evolution.state()},
+            "evaluation_env_steps": loop.source.evaluation_env_steps,
             "saved_steps": loop.saved_steps,
             "source": loop.source.state(),
             "memories": {name: memory.state(rows=False) for name, memory in self.memories().items()},
@@ -112,7 +99,7 @@ class SavableLoop:
         return {"members": [agent.run_state() for agent in loop.population]}, leader, rest
 
     def load(self, trees: Trees, facts: Mapping[str, Any]) -> None:
-        """As the protocol says."""
+        """Become the run of which these were taken; the rows of replay follow."""
         loop, (members, best, rest) = self.loop, trees
         templates = {type(agent).__name__: agent for agent in loop.population}
         saved = members["members"]
@@ -131,11 +118,28 @@ class SavableLoop:
         loop.result.best, loop.result.population = loop.best.agent, loop.population
         loop.result.history = [list(row) for row in rest["history"]]
         loop.result.births = [Birth(**birth) for birth in rest["births"]]
+        loop.family.load_state(rest["evolution"])
         loop.evolution.load_state(rest["evolution"])
-        loop.evaluator.env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]
+        loop.source.evaluation_env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]
         loop.source.load_state(rest["source"])
         loop.fit_to_population()
         loop.probe = Probe(facts.get("deterministic"))
+
+
+def check_savable(population: Sequence[Any]) -> list[str]:
+    """What of the agents will not be saved; AlgorithmError for an agent that cannot be saved at all."""
+    lost: dict[str, None] = {}
+    for agent in population:
+        if not all(callable(getattr(agent, name, None)) for name in ("run_state", "load_run_state", "clone")):
+            raise AlgorithmError(
+                f"agent {getattr(agent, 'index', agent)} is a {type(agent).__name__} without run_state() and "
+                "load_run_state(state), so a run with it cannot be saved. fix: derive it from EvolvableAlgorithm, "
+                "or train without saving."
+            )
+        for name in getattr(agent, "unsaved_attributes", list)():
+            lost[f"{type(agent).__name__}.{name} is not saved: a resumed run has what the script makes. fix: "
+                 "plain data, or state() and load_state(state)."] = None  # fmt: skip
+    return list(lost)
 
 
 def _filled(agent: Any, templates: Mapping[str, Any], state: Mapping[str, Any]) -> Any:

@@ -6,13 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from agilerl.components.replay_buffer import MultiStepReplayBuffer
-from agilerl.errors import ConfigError
+from agilerl.options import OffPolicyOptions
+from agilerl.sources.checks import check_transitions
 from agilerl.sources.off_policy import OffPolicySource
-from agilerl.sources.options import OffPolicyOptions
 from agilerl.telemetry.record import Sink
-from agilerl.training.population import check_population, warn_of_discounts
-from agilerl.training.published import Request, outputs
+from agilerl.training.published import Request
 
 
 def train_off_policy(
@@ -102,67 +100,13 @@ def train_off_policy(
         (population, fitnesses), `fitnesses[generation][member]`.
 
     Raises:
-        NotAvailableYetError: an argument that this version does not carry out.
+        NotAvailableYetError: an argument that this version does not know what to do with yet.
         AlgorithmError, ConfigError: what is given does not fit together.
     """
-    request = Request(
-        "train_off_policy",
-        env,
-        env_name,
-        algo,
-        list(pop or []),
-        tournament,
-        mutation,
-        save_elite=save_elite,
-        elite_path=elite_path,
-        seed=seed,
-        resume=resume,
-    )
-    _check_replay(n_step, per, n_step_memory, memory)
-    if n_step_memory is None and any(getattr(agent, "combined_reward", False) for agent in request.population):
-        raise ConfigError(
-            "combined_reward=True learns from one-step and n-step transitions together, and there are not both. fix: "
-            "n_step=True, n_step_memory=MultiStepReplayBuffer(...) beside the memory; or combined_reward=False."
-        )
-    check_population(request.population, algo, memory)
-    rows = memory if n_step_memory is None else n_step_memory
-    if isinstance(rows, MultiStepReplayBuffer):
-        warn_of_discounts(request.population, rows, is_mutated=tournament is not None and mutation is not None)
-    request.check(swap_channels, accelerator, checkpoint, checkpoint_path)
-    options = OffPolicyOptions(
-        max_steps=max_steps,
-        evo_steps=evo_steps,
-        eval_steps=eval_steps,
-        eval_episodes=request.num_envs * eval_loop,
-        learning_delay=learning_delay,
-        eps_start=eps_start,
-        eps_end=eps_end,
-        eps_decay=eps_decay,
-        target=target,
-        fitness_window=eval_loop,
-        evolve_last=True,
-        lockstep=lockstep,
-        carry_envs=carry_envs,
-        learner=learner,
-        threads=threads,
-        swap_channels=swap_channels,
-        checkpoint=checkpoint,
-        checkpoint_path=request.checkpoint_base(checkpoint, checkpoint_path),
-        overwrite_checkpoints=overwrite_checkpoints,
-    )
-    records = outputs(sinks, verbose, wb, wandb_api_key, wandb_kwargs, {**(INIT_HP or {}), **(MUT_P or {})})
-    return request.run(OffPolicySource(memory, options, n_step_memory), options, records)
-
-
-def _check_replay(n_step: bool, per: bool, n_step_memory: Any, memory: Any) -> None:
-    """What is asked for and what the memories do must be the same thing."""
-    prioritized = callable(getattr(memory, "update_priorities", None))
-    multi_step = n_step_memory is not None or isinstance(memory, MultiStepReplayBuffer)
-    if per != prioritized and memory is not None:
-        kind = type(memory).__name__
-        fix = "memory=PrioritizedReplayBuffer(...)" if per else "per=True, or memory=ReplayBuffer(...)"
-        raise ConfigError(f"train_off_policy got per={per} and a {kind}. fix: {fix}.")
-    if n_step != multi_step:
-        given = "an n-step memory" if multi_step else "no n-step memory"
-        fix = "n_step_memory=MultiStepReplayBuffer(...)" if n_step else "n_step=True, or leave n_step_memory out"
-        raise ConfigError(f"train_off_policy got n_step={n_step} and {given}. fix: {fix}.")
+    asked = dict(locals())
+    request = Request.of("train_off_policy", asked)
+    is_mutated = tournament is not None and mutation is not None
+    check_transitions(request.population, memory, n_step_memory, n_step=n_step, per=per, is_mutated=is_mutated)
+    request.check()
+    options = request.options(OffPolicyOptions)
+    return request.run(OffPolicySource(env, memory, options, n_step_memory), options)

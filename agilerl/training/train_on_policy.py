@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agilerl.errors import AlgorithmError
-from agilerl.sources.on_policy import OnPolicySource
-from agilerl.sources.options import LoopOptions
+from agilerl.options import LoopOptions
+from agilerl.sources.checks import check_rollouts
+from agilerl.sources.rollouts import OnPolicySource
 from agilerl.telemetry.record import Sink
 from agilerl.training.population import set_lanes
-from agilerl.training.published import Request, outputs
+from agilerl.training.published import Request
 
 
 def train_on_policy(
@@ -92,55 +92,13 @@ def train_on_policy(
         (population, fitnesses), `fitnesses[generation][member]`.
 
     Raises:
-        NotAvailableYetError: an argument that this version does not carry out.
+        NotAvailableYetError: an argument that this version does not know what to do with yet.
         AlgorithmError, ConfigError: what is given does not fit together.
     """
-    request = Request(
-        "train_on_policy",
-        env,
-        env_name,
-        algo,
-        list(pop or []),
-        tournament,
-        mutation,
-        save_elite=save_elite,
-        elite_path=elite_path,
-        seed=seed,
-        resume=resume,
-    )
-    check_on_policy(request.population)
-    request.check(swap_channels, accelerator, checkpoint, checkpoint_path)
+    asked = dict(locals())
+    request = Request.of("train_on_policy", asked)
+    check_rollouts(request.population)
+    request.check()
     set_lanes(request.population, request.num_envs)
-    options = LoopOptions(
-        max_steps=max_steps,
-        evo_steps=evo_steps,
-        eval_steps=eval_steps,
-        eval_episodes=request.num_envs * eval_loop,
-        target=target,
-        fitness_window=eval_loop,
-        evolve_last=True,
-        lockstep=lockstep,
-        carry_envs=carry_envs,
-        learner=learner,
-        threads=threads,
-        swap_channels=swap_channels,
-        checkpoint=checkpoint,
-        checkpoint_path=request.checkpoint_base(checkpoint, checkpoint_path),
-        overwrite_checkpoints=overwrite_checkpoints,
-    )
-    records = outputs(sinks, verbose, wb, wandb_api_key, wandb_kwargs, {**(INIT_HP or {}), **(MUT_P or {})})
-    return request.run(OnPolicySource(options, collect_rollouts_fn, env), options, records)
-
-
-def check_on_policy(population: Sequence[Any]) -> None:
-    """AlgorithmError for a population that cannot train from rollouts."""
-    if not population:
-        raise AlgorithmError("the population is empty. fix: pop=create_population(algo='PPO', ..., population_size=4)")
-    for agent in population:
-        for name in ("get_action", "learn"):
-            if not callable(getattr(agent, name, None)):
-                raise AlgorithmError(f"agent {agent!r} has no {name}(); on-policy training calls it.")
-        if not hasattr(agent, "gae_lambda") and callable(getattr(agent, "make_batch", None)):
-            raise AlgorithmError(
-                f"{type(agent).__name__} learns from replay, not from rollouts. fix: train_off_policy, or algo='PPO'."
-            )
+    options = request.options(LoopOptions)
+    return request.run(OnPolicySource(env, options, collect_rollouts_fn), options)

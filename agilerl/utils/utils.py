@@ -91,9 +91,7 @@ def create_population(
     later |= {"lora_config": lora_config, "vllm_config": vllm_config, "torch_compiler": torch_compiler}
     for name, value in later.items():
         if value is not None:
-            raise NotAvailableYetError(
-                f"create_population({name}=) is not carried out by this version yet. fix: omit it."
-            )
+            raise NotAvailableYetError(f"create_population({name}=) is not known to this version yet. fix: omit it.")
     cls = find_algorithm(algo)
     if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 1:
         raise ConfigError(f"population_size must be an integer of at least 1; got {population_size!r}.")

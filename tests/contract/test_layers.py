@@ -14,9 +14,10 @@ PACKAGE = ROOT / "agilerl"
 LAYERS = {
     "errors": 0,
     "standalone": 0,
-    "memory": 1,
     "env_ids": 1,
+    "host": 1,
     "hostile": 1,
+    "options": 1,
     "ranges": 1,
     "redaction": 1,
     "rng": 1,

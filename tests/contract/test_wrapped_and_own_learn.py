@@ -13,10 +13,10 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import agilerl.algorithms.rollouts
-import agilerl.sources.on_policy
+import agilerl.sources.rollouts
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
-from agilerl.engine.protocol import TransitionBatch
+from agilerl.engine.batches import TransitionBatch
 from agilerl.errors import AgileRLWarning
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
@@ -147,7 +147,7 @@ def learned(monkeypatch: pytest.MonkeyPatch) -> Learned:
         found.append(rows)
         return rollout
 
-    for module in (agilerl.algorithms.rollouts, agilerl.sources.on_policy):
+    for module in (agilerl.algorithms.rollouts, agilerl.sources.rollouts):
         monkeypatch.setattr(module, "make_rollout", spy)
     return found
 

@@ -24,12 +24,13 @@ from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLWarning, ConfigError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.rollouts.on_policy import collect_rollouts
 from agilerl.sources.episodes import CARRIED_NOTE, Running, lanes_of
 from agilerl.sources.off_policy import OffPolicySource
-from agilerl.sources.on_policy import OnPolicySource
-from agilerl.sources.options import LoopOptions, OffPolicyOptions
+from agilerl.sources.rollouts import OnPolicySource
+from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
@@ -76,10 +77,10 @@ def off_policy_loop(carry: bool, evolve: bool) -> tuple[TrainingLoop, MultiStepR
     options = OffPolicyOptions(max_steps=240, evo_steps=40, eval_episodes=2, carry_envs=carry)
     parts: dict[str, Any] = {}
     if evolve:
-        parts = {"tournament": TournamentSelection(2, True, 2, seed=1)}
-        parts["mutation"] = Mutations(0.2, 0.5, 0.2, 0.3, 0, 0, rand_seed=1)
-    env, source = clocks(resets), OffPolicySource(memory, options)
-    return TrainingLoop(agents, env, source, options, seed=5, eval_env=clocks([]), **parts), memory, resets
+        mutation = Mutations(0.2, 0.5, 0.2, 0.3, 0, 0, rand_seed=1)
+        parts["evolution"] = TournamentEvolution(TournamentSelection(2, True, 2, seed=1), mutation)
+    source = OffPolicySource(clocks(resets), memory, options, eval_env=clocks([]))
+    return TrainingLoop(agents, source, options, seed=5, **parts), memory, resets
 
 
 @pytest.mark.parametrize("evolve", [False, True])
@@ -143,7 +144,7 @@ def on_policy_loop(carry: bool, recurrent: bool) -> TrainingLoop:
         batch_size=20, update_epochs=1, lr=1e-12, num_envs=2, **options,
     )  # fmt: skip
     asked = LoopOptions(max_steps=120, evo_steps=40, eval_episodes=2, carry_envs=carry)
-    return TrainingLoop([agent], clocks([]), OnPolicySource(asked), asked, seed=4, eval_env=clocks([]))
+    return TrainingLoop([agent], OnPolicySource(clocks([]), asked), asked, seed=4)
 
 
 def test_rollouts_go_on_where_the_last_generation_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ import pytest
 from faulty_runs import CASES, LUNAR_LANDER, OTHERS, child, digest, fork, kill_self, resume, run_in, train, train_part
 
 import agilerl.checkpoint
+from agilerl.runs import checkpoints, replay_log
 from agilerl.runs.store import RunStore
-from agilerl.training import checkpoint_files, replay_log
 
 every_case = pytest.mark.parametrize("name", CASES)
 EVERY = {**CASES, **OTHERS}
@@ -153,7 +153,7 @@ class FailPoint:
         monkeypatch.setattr(RunStore, "save", watched)
         whole = replay_log._write_all
         monkeypatch.setattr(replay_log, "_write_all", lambda file, data: self.halves(file, data, whole))
-        for module in (agilerl.checkpoint, checkpoint_files):
+        for module in (agilerl.checkpoint, checkpoints):
             monkeypatch.setattr(module, "write_synced", self.write_synced)
 
     def step(self) -> None:

@@ -26,11 +26,12 @@ from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, ReplayError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.options import OffPolicyOptions
 from agilerl.sources.off_policy import OffPolicySource
-from agilerl.sources.options import OffPolicyOptions
-from agilerl.sources.watch import is_sound, sound_rows
+from agilerl.sources.watch import is_sound
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.telemetry.record import GenerationRecord
+from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.quarantine import DivergedError
 
@@ -97,7 +98,7 @@ def test_a_poisoned_row_changes_no_bit_of_the_others(kind: str, value: float) ->
         assert len(learner.groups) == 1, "all four in one pass"
         for number in (1, 2, 3):
             learner.learn(0, replace(batch, number=number))
-        sound = sound_rows(learner)
+        sound = learner.sound()
         learner.release()
         outcomes.append([bits(agent) for agent in agents])
         np.testing.assert_array_equal(sound, [True, not poisoned, True, True])
@@ -148,14 +149,16 @@ class Recorder(BaseSink):
 class PoisonAt(OffPolicySource):
     """Poisons members in the middle of a generation, through the learner's rows, as a diverging update does."""
 
-    def __init__(self, memory: Any, options: OffPolicyOptions, members: list[int], generation: int, step: int) -> None:
-        super().__init__(memory, options)
-        self.members, self.generation, self.step = members, generation, step
+    def __init__(
+        self, env: Any, memory: Any, options: OffPolicyOptions, members: list[int], generation: int, step: int
+    ) -> None:
+        super().__init__(env, memory, options)
+        self.members, self.when, self.step = members, generation, step
         self.stored_after: list[int] = []
 
-    def train(self, segment: Any, learner: Any) -> Any:
-        if segment.number == self.generation:
-            inner, count = segment.lanes, [0]
+    def run(self, shard: Any, lanes: Any, learner: Any) -> Any:
+        if shard.number == self.when:
+            inner, count = lanes, [0]
 
             class Lanes:
                 def __getattr__(self, name: str) -> Any:
@@ -165,15 +168,15 @@ class PoisonAt(OffPolicySource):
                     batch = inner.step(actions, active)
                     count[0] += 1
                     if count[0] == self.step:
-                        for slot, agent in zip(segment.slots, segment.agents, strict=True):
+                        for slot, agent in zip(shard.slots, shard.agents, strict=True):
                             if slot in self.members:
                                 poison(agent)
                     elif count[0] > self.step:
                         self.stored_after.append(int(batch.mask.sum()))
                     return batch
 
-            segment = replace(segment, lanes=Lanes())
-        return super().train(segment, learner)
+            lanes = Lanes()
+        return super().run(shard, lanes, learner)
 
 
 def loop_of(
@@ -191,14 +194,12 @@ def loop_of(
         agent.batch_size, agent.learn_step = 8, 2
     env = make_vect_envs(num_envs=2, make_env=lambda: Steady(agents[0].action_space))
     chosen = OffPolicyOptions(max_steps=60, evo_steps=20, eval_episodes=2, **options)
-    source, sink = PoisonAt(memory, chosen, members, generation, step), Recorder()
+    source, sink = PoisonAt(env, memory, chosen, members, generation, step), Recorder()
     evolution: dict[str, Any] = {}
     if evolve:
-        evolution = {
-            "tournament": TournamentSelection(2, True, 3, seed=1),
-            "mutation": Mutations(1.0, 0, 0, 0, 0, 0, rand_seed=1),
-        }
-    return TrainingLoop(agents, env, source, chosen, seed=5, sinks=[sink], **evolution), sink, source
+        mutation = Mutations(1.0, 0, 0, 0, 0, 0, rand_seed=1)
+        evolution = {"evolution": TournamentEvolution(TournamentSelection(2, True, 3, seed=1), mutation)}
+    return TrainingLoop(agents, source, chosen, seed=5, sinks=[sink], **evolution), sink, source
 
 
 @pytest.mark.parametrize("learner", ["fused", pytest.param("sequential", marks=pytest.mark.slow)])
@@ -315,7 +316,7 @@ def test_an_agent_with_its_own_learn_is_replaced_as_well(losses: list[float]) ->
     env = make_vect_envs(num_envs=2, make_env=lambda: Steady(BOX))
     sink = Recorder()
     agents = [Own(0, [0.1]), Own(1, losses)]
-    loop = TrainingLoop(agents, env, OffPolicySource(memory, options), options, seed=5, sinks=[sink])
+    loop = TrainingLoop(agents, OffPolicySource(env, memory, options), options, seed=5, sinks=[sink])
     result = loop.run()
     assert result.history[0] == [1.0, -math.inf]
     assert result.population[1].losses == [0.1]

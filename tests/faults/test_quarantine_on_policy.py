@@ -12,8 +12,8 @@ import torch
 
 from agilerl.algorithms import PPO
 from agilerl.envs.vector import make_vect_envs
-from agilerl.sources.on_policy import OnPolicySource
-from agilerl.sources.options import LoopOptions
+from agilerl.options import LoopOptions
+from agilerl.sources.rollouts import OnPolicySource
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.training.loop import TrainingLoop
 
@@ -74,7 +74,7 @@ def trained(
     asked = LoopOptions(max_steps=64, evo_steps=64, eval_episodes=2, learner=learner)
     said = Said()
     before = list(agents)
-    loop = TrainingLoop(agents, env, OnPolicySource(asked), asked, seed=4, sinks=[said])
+    loop = TrainingLoop(agents, OnPolicySource(env, asked), asked, seed=4, sinks=[said])
     loop.run()
     env.close()
     return before, loop, said.lines

@@ -16,7 +16,7 @@ from test_resume_argument import on_policy_script, script
 import agilerl
 import agilerl.threads
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
-from agilerl.sources.options import LoopOptions
+from agilerl.options import LoopOptions
 from agilerl.telemetry.fanout import BaseSink
 from agilerl.threads import fixed_threads
 

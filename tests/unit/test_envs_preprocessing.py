@@ -8,7 +8,7 @@ import pytest
 
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError
-from agilerl.sources.options import OffPolicyOptions
+from agilerl.options import OffPolicyOptions
 
 
 def test_atari_gives_four_grey_frames_and_repeats_each_action_four_times() -> None:

@@ -11,8 +11,8 @@ import agilerl
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.config import apply_sets, preset_for
 from agilerl.errors import ConfigError
+from agilerl.options import OffPolicyOptions
 from agilerl.rollouts.off_policy import graded
-from agilerl.sources.options import OffPolicyOptions
 
 
 def test_noise_grows_from_the_first_lane_to_the_last() -> None:

@@ -16,11 +16,11 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.config import apply_sets, preset_for
 from agilerl.envs.step import StepBatch, SyncLanes, VectorLanes
 from agilerl.errors import AgileRLWarning, ConfigError
-from agilerl.sources.collect import Generation
+from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.sources.off_policy import OffPolicySource
-from agilerl.sources.on_policy import OnPolicyGeneration
-from agilerl.sources.options import LoopOptions, OffPolicyOptions
 from agilerl.sources.rewards import RewardScale
+from agilerl.sources.rollouts import OnPolicyGeneration
+from agilerl.sources.updates import Updates
 from agilerl.training.loop import TrainingLoop
 from agilerl.utils.utils import make_vect_envs
 
@@ -77,16 +77,16 @@ def test_the_unit_of_rewards_does_not_matter() -> None:
 
 def test_replay_holds_rewards_as_they_are_and_learning_sees_them_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs: list[tuple[np.ndarray, np.ndarray, float]] = []
-    batches = Generation._batches
+    batches = Updates.batches
 
-    def record(self: Generation, group: int, members: Any, sizes: Any, indices: np.ndarray, index: int) -> Any:
-        made = batches(self, group, members, sizes, indices, index)
+    def record(self: Updates, plan: Any, sizes: Any, indices: np.ndarray, index: int) -> Any:
+        made = batches(self, plan, sizes, indices, index)
         assert self.rewards is not None
-        raw = self.memory.memory.gather(indices)["reward"]
+        raw = self.replay.memory.gather(indices)["reward"]
         pairs.append((raw.numpy(), np.stack([b.reward.numpy() for b in made]), self.rewards.factor))
         return made
 
-    monkeypatch.setattr(Generation, "_batches", record)
+    monkeypatch.setattr(Updates, "batches", record)
     run = agilerl.train("Pendulum-v1", "TD3", **SMALL, learning_delay=100, random_steps=100)
     assert pairs
     for raw, learned, factor in pairs:
@@ -122,7 +122,7 @@ def test_agents_with_their_own_learn_are_a_named_error() -> None:
     env = make_vect_envs("CartPole-v1", num_envs=2)
     agent = Own(env.single_observation_space, env.single_action_space)
     options = OffPolicyOptions(max_steps=40, evo_steps=20, normalize_rewards=True)
-    loop = TrainingLoop([agent], env, OffPolicySource(ReplayBuffer(100), options), options, seed=1)
+    loop = TrainingLoop([agent], OffPolicySource(env, ReplayBuffer(100), options), options, seed=1)
     with pytest.raises(
         ConfigError, match=r"normalize_rewards is for .*; Own brings its own learn\. fix: .*TransformReward"
     ):

@@ -11,8 +11,8 @@ import pytest
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import ConfigError
+from agilerl.options import OffPolicyOptions
 from agilerl.sources.off_policy import OffPolicySource
-from agilerl.sources.options import OffPolicyOptions
 from agilerl.training.loop import TrainingLoop
 from agilerl.utils.utils import make_vect_envs
 
@@ -71,7 +71,7 @@ def stored_actions(agent: Any, random_steps: int) -> np.ndarray:
         max_steps=200, evo_steps=200, eval_episodes=2, random_steps=random_steps, learning_delay=400, eps_start=0,
         eps_end=0,
     )  # fmt: skip
-    TrainingLoop([agent], env, OffPolicySource(memory, options), options, seed=1).run()
+    TrainingLoop([agent], OffPolicySource(env, memory, options), options, seed=1).run()
     env.close()
     return memory.gather(np.arange(len(memory)))["action"].numpy().ravel()
 

@@ -17,8 +17,7 @@ from agilerl.components.replay_buffer import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
-from agilerl.runs.replay_log import Chunk, ReplayLog
-from agilerl.runs.salvage import rebuild_memories
+from agilerl.runs.replay_log import Chunk, ReplayLog, rebuild_memories
 
 LANES, SIZE = 3, 40
 KINDS: dict[str, Callable[[], Any]] = {

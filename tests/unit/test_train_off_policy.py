@@ -25,8 +25,8 @@ from agilerl.engine.learner import Learner
 from agilerl.errors import AgileRLWarning, NotAvailableYetError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.sources.options import LoopOptions
-from agilerl.training.evaluation import Evaluator
+from agilerl.options import LoopOptions
+from agilerl.sources.evaluation import Evaluator
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import create_population, make_vect_envs
 

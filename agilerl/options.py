@@ -1,9 +1,15 @@
-"""What one training run is asked to do, as data. Steps are environment steps of ONE member unless named otherwise."""
+"""What one training run is asked to do, as data. Steps are environment steps of ONE member unless named otherwise.
+
+Every option, its default and what it means stands here once. The published functions and the training section of a
+manifest give options by these names; where they have published another name or default, they say that one alone.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -54,7 +60,7 @@ class LoopOptions:
     normalize_rewards: bool = False
     lockstep: bool = True
     carry_envs: bool = False
-    learner: str = "auto"
+    learner: Literal["auto", "fused", "sequential"] = "auto"
     threads: int = 1
     swap_channels: bool = False
     checkpoint: int | None = None
@@ -76,6 +82,16 @@ class LoopOptions:
                 f"normalize_rewards finds the scale of rewards by itself; got {other} too. "
                 "fix: reward_scale=1 and clip_rewards=false."
             )
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], **more: Any) -> Self:
+        """The options that have names in `given`, whatever else is there; `more` wins."""
+        return cls(**{**{f.name: given[f.name] for f in fields(cls) if f.name in given}, **more})
+
+    @cached_property
+    def changes_rewards(self) -> bool:
+        """Whether rewards are learned from as anything but what they are."""
+        return self.reward_floor is not None or self.clip_rewards or self.reward_scale != 1.0
 
     def learned_reward(self, reward: np.ndarray) -> np.ndarray:
         """Rewards as they are learned from."""

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.engine.learner import Learner, SequentialLearner
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes, StepBatch, as_lanes
 from agilerl.envs.swapped import ChannelsFirstLanes
+from agilerl.options import LoopOptions
 from agilerl.rng import Purpose, seeds
 from agilerl.rollouts.evaluate import evaluate
-from agilerl.sources.options import LoopOptions
 
 # Blocks of `Purpose.EVALUATION` seeds within one generation, so that no two uses share an episode.
 _FITNESS, _RESCORE = 0, 1
@@ -48,7 +49,6 @@ class Evaluator:
 
     Args:
         env: what `make_vect_envs` built is replicated; any other environment evaluates one member at a time.
-
         check: called between vector steps; what it raises ends the evaluation there.
 
     Attributes:
@@ -89,7 +89,8 @@ class Evaluator:
         members = len(learner.agents)
         count = len(episode_seeds)
         if not self._replicable and members > 1:
-            return [self._run(SequentialLearner([agent]), episode_seeds)[0] for agent in learner.agents]
+            each = (Learner([agent], choose([agent], "sequential")) for agent in learner.agents)
+            return [self._run(one, episode_seeds)[0] for one in each]
         lanes = self._lanes_for(members * count, members)
         if self.check is not None:
             lanes = CheckedLanes(lanes, self.check)

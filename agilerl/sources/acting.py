@@ -1,0 +1,149 @@
+"""The first half of learning from transitions: members act in their lanes, and what happened is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from agilerl import tree as trees
+from agilerl.engine.learner import Learner
+from agilerl.envs.step import Lanes, action_mask
+from agilerl.options import OffPolicyOptions
+from agilerl.rng import Purpose
+from agilerl.rollouts.off_policy import graded, held
+from agilerl.sources.episodes import Running, lanes_of
+from agilerl.sources.replay import SharedReplay
+from agilerl.sources.rewards import RewardScale
+from agilerl.sources.source import Shard, Tally
+from agilerl.sources.watch import Watch
+from agilerl.spaces import mask_width
+
+DRAWN_AHEAD = 4096  # vector steps of exploration drawn at once
+
+
+class Acting:
+    """Steps the lanes of a shard's members, explores, and writes into replay.
+
+    Args:
+        shard: the members, with their exploration rate and running episodes.
+        lanes: len(shard.agents) * E lanes; member i owns lanes [i·E, (i+1)·E).
+        learner: acts for exactly these members.
+        watch: whose members act. tallies: theirs.
+        rewards: sees every reward, which is stored as it is.
+
+    Attributes:
+        epsilon: exploration rate of the next vector step.
+        num_envs: lanes of one member.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        lanes: Lanes,
+        learner: Learner,
+        replay: SharedReplay,
+        options: OffPolicyOptions,
+        watch: Watch,
+        tallies: list[Tally],
+        rewards: RewardScale | None,
+    ) -> None:
+        self.agents, self.lanes, self.learner, self.replay = shard.agents, lanes, learner, replay
+        self.options, self.watch, self.tallies, self.rewards = options, watch, tallies, rewards
+        assert shard.shared.epsilon is not None
+        self.epsilon = shard.shared.epsilon
+        self.num_envs = lanes.num_lanes // len(shard.agents)
+        self.mask_width = mask_width(lanes.single_action_space)
+        self._rngs = shard.streams(Purpose.EXPLORATION)
+        self._running = Running.begin(shard, lanes)
+        if self._running.is_new:
+            replay.interrupt()
+        self.obs, self.info, self._tracker = self._running.obs, self._running.info, self._running.tracker
+        self._lead = self.agents[0]
+        self._stores_masks = bool(self._lead.learns_from_obs_mask)
+        self._is_noisy = self._lead.draw_acting_noise(np.random.default_rng(0), 1) is not None
+        self._total, self._made = shard.vector_steps, 0
+        self._begin = self._end = 0  # vector steps that the present draws are of
+        self._draws: tuple[np.ndarray, ...] = ()
+        self._noise: np.ndarray | None = None
+
+    def step(self) -> bool:
+        """One vector step; False where no member is sound, and nothing was done."""
+        index, watch = self._made, self.watch
+        if index == self._end:
+            self._draw_ahead()
+        self._made += 1
+        if self._noise is not None:
+            self.learner.set_policy_noise(self._noise[index - self._begin])
+        watch.weights()
+        if not watch.any_sound:
+            return False
+        obs, info, shape = self.obs, self.info, (len(self.agents), self.num_envs)
+        rows = obs.reshape(*shape, *obs.shape[1:]) if isinstance(obs, np.ndarray) else trees.reshape(obs, *shape)
+        mask = action_mask(info, self.lanes.num_lanes, self.mask_width) if info else None
+        legal = None if mask is None else mask.reshape(*shape, -1)
+        if self.replay.memory.counter < self.options.random_steps:
+            action = self._random(legal)
+        else:
+            draws = tuple(part[index - self._begin] for part in self._draws)
+            action = self.learner.explore(rows, draws, self.epsilon, legal)
+        action = watch.actions(action)
+        self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
+        flat = action.reshape(-1, *action.shape[2:])
+        batch = self.lanes.step(self._lead.environment_action(flat), watch.lanes)
+        reward = self.options.learned_reward(batch.reward) if self.options.changes_rewards else batch.reward
+        if self.rewards is not None:  # stored as they are, and scaled as they are learned from
+            self.rewards.see(reward, batch)
+        self.replay.write(obs, flat, reward, batch, self.mask_width, mask if self._stores_masks else None)
+        finished = self._tracker.update(batch)
+        for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
+            self.tallies[lane // self.num_envs].scores.append(score)
+        for tally in self.tallies:
+            tally.env_steps += self.num_envs if tally.fault is None else 0
+        self.obs, self.info = batch.obs, batch.info
+        return True
+
+    def end(self) -> Running | None:
+        """The generation is over; the episodes that go on, where they do.
+
+        Windows of n steps end with it, or go on with the episodes; never those of a member at rest.
+        """
+        if not self.options.carry_envs:
+            self.replay.interrupt()
+            return None
+        if not self.watch.all_sound:
+            self.replay.interrupt(lanes_of(np.flatnonzero(~self.watch.sound).tolist(), self.num_envs))
+        return self._running.going_on(self.obs, self.info)
+
+    def _random(self, legal: np.ndarray | None) -> np.ndarray:
+        """Uniformly random legal actions [N, E, ...]."""
+        masks = [None] * len(self.agents) if legal is None else legal
+        each = zip(self.agents, self._rngs, masks, strict=True)
+        return np.stack([agent.random_action(rng, (self.num_envs,), own) for agent, rng, own in each])
+
+    def _draw_ahead(self) -> None:
+        """Exploration draws [count, N, E, ...] for the coming vector steps, each member from its own stream."""
+        ahead = DRAWN_AHEAD // 16 if self._is_noisy else DRAWN_AHEAD  # a layer's noise takes much more memory
+        self._begin, self._end = self._end, min(self._end + ahead, self._total)
+        count = self._end - self._begin
+        each = [self._draw_member(agent, rng, count) for agent, rng in zip(self.agents, self._rngs, strict=True)]
+        self._draws = tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
+        self._noise = self._draw_noise(count)
+
+    def _draw_member(self, agent: Any, rng: np.random.Generator, count: int) -> list[np.ndarray]:
+        draws = graded(agent.draw_exploration(rng, (count, self.num_envs)), self.options.explore_least)
+        if self.options.explore_hold == 1:
+            return list(draws)
+        first = held(rng, np.broadcast_to(np.arange(count)[:, None], (count, self.num_envs)), self.options.explore_hold)
+        return [part[first, np.arange(self.num_envs)] for part in draws]
+
+    def _draw_noise(self, count: int) -> np.ndarray | None:
+        """Noise of the policies' noisy layers [count, N, S] for the coming vector steps; None without such layers."""
+        each = [agent.draw_acting_noise(rng, count) for agent, rng in zip(self.agents, self._rngs, strict=True)]
+        found = [part for part in each if part is not None]
+        if len(found) < len(each):
+            return None
+        noise = np.zeros((count, len(found), max(part.shape[1] for part in found)))
+        for row, part in enumerate(found):
+            noise[:, row, : part.shape[1]] = part
+        return noise

@@ -1,0 +1,455 @@
+"""Agents that bring their own `learn`: custom and duck-typed algorithms, wrappers, and collecting functions.
+
+They are called as published: `get_action(obs, ...)`, and `learn(experiences, ...)` with what their memory or rollout
+holds. Nothing is asked of them beside that, so they train one after another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from torch import Tensor
+
+from agilerl import tree as trees
+from agilerl.algorithms.rollouts import RolloutExperiences
+from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.wrapped import brings_learn, takes, unwrapped
+from agilerl.components.prioritized import beta_schedule
+from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.engine.choose import own_learn
+from agilerl.envs.step import Lanes, StepBatch, VectorLanes, action_mask, as_lanes
+from agilerl.errors import ConfigError
+from agilerl.options import LoopOptions, OffPolicyOptions
+from agilerl.rng import Purpose
+from agilerl.rollouts.off_policy import EpisodeTracker
+from agilerl.rollouts.on_policy import record
+from agilerl.sources.replay import SharedReplay
+from agilerl.sources.source import Shard, ShardResult, Steps, Tally
+from agilerl.sources.updates import Schedule
+from agilerl.sources.watch import is_sound
+from agilerl.spaces import mask_width
+from agilerl.tree import map_leaves
+
+
+class OwnLearn:
+    """A learner in name: every agent learns by itself, in its own way."""
+
+    name: Literal["agents"] = "agents"
+
+    def __init__(self, agents: Sequence[Any]) -> None:
+        self.agents = list(agents)
+
+    def release(self) -> None:
+        """Nothing was adopted."""
+
+
+def brings_own_learn(agent: Any) -> bool:
+    """Whether no engine can run this agent's update, neither on rows nor on its modules."""
+    return not isinstance(agent, RLAlgorithm) or own_learn(agent) is not None
+
+
+# -- from replay -----------------------------------------------------------------------------------------------------
+
+
+class OwnTransitions:
+    """One generation of one agent that brings its own `get_action` and `learn`: custom and duck-typed algorithms."""
+
+    def __init__(self, shard: Shard, lanes: Lanes, options: OffPolicyOptions) -> None:
+        (self.agent,) = shard.agents
+        if options.random_steps and not callable(getattr(self.agent, "random_action", None)):
+            raise ConfigError(
+                f"random_steps={options.random_steps} needs agents with random_action(rng, shape, mask); "
+                f"{type(self.agent).__name__} has none. fix: random_steps=0, or write the method."
+            )
+        agent, shared = self.agent, shard.shared
+        assert shared.epsilon is not None
+        self.shard, self.lanes, self.options, self.epsilon = shard, lanes, options, shared.epsilon
+        self.replay = SharedReplay(**shared.memories)
+        self.memory = self.replay.memory
+        self.tally = Tally()
+        (self._rng,) = shard.streams(Purpose.EXPLORATION)
+        self.replay.interrupt()
+        self.obs, self.info = lanes.reset(shard.lane_seeds(lanes.num_lanes))
+        if callable(getattr(agent, "set_training_mode", None)):
+            agent.set_training_mode(True)  # first: outside of training an agent answers with other actions
+        self._check_learn()
+        self._takes_epsilon, self._takes_mask = (takes(agent, "get_action", k) for k in ("epsilon", "action_mask"))
+        acts_raw = getattr(agent, "acts_raw", True)  # stored actions may be raw ones
+        self._environment_action = getattr(agent, "environment_action", None) if acts_raw else None
+        self._tracker = EpisodeTracker(lanes.num_lanes)
+        self._schedule = Schedule.of(int(getattr(agent, "learn_step", 1)), lanes.num_lanes)
+
+    def _check_learn(self) -> None:
+        """ConfigError where `learn` cannot take what the memories give."""
+        needed = {"per": self.replay.prioritized, "n_experiences": self.replay.n_step_memory is not None}
+        for name, is_needed in needed.items():
+            if is_needed and not takes(self.agent, "learn", name):
+                kind = type(unwrapped(self.agent)).__name__
+                full = "learn(experiences, n_experiences=None, per=False)"
+                raise ConfigError(
+                    f"{kind}.learn takes no argument {name!r}, with which it gets what this memory holds. fix: {full}, "
+                    "which with per=True returns (loss, idxs, priorities); or train from a plain ReplayBuffer."
+                )
+
+    def run(self) -> Steps:
+        """Make the shard's vector steps."""
+        for index in range(self.shard.vector_steps):
+            if not is_sound(self.agent):
+                self.tally.fault = "its weights are not finite"
+            if self.tally.fault is None and self._step(index):
+                yield self.lanes.num_lanes
+        (slot,) = self.shard.slots
+        return ShardResult({slot: self.tally}, replace(self.shard.shared, epsilon=self.epsilon))
+
+    def _obs_mask(self) -> np.ndarray | None:
+        """[L, A] the actions that are legal now, for an agent that learns from it."""
+        count = mask_width(self.lanes.single_action_space)
+        if not (getattr(self.agent, "learns_from_obs_mask", False) and self.info and count):
+            return None
+        return action_mask(self.info, self.lanes.num_lanes, count)
+
+    def _act(self) -> np.ndarray:
+        arguments: dict[str, Any] = {"epsilon": self.epsilon} if self._takes_epsilon else {}
+        count = mask_width(self.lanes.single_action_space)
+        mask = action_mask(self.info, self.lanes.num_lanes, count) if self.info and count else None
+        if mask is not None and self._takes_mask:
+            arguments["action_mask"] = mask
+        if self._stored() < self.options.random_steps:
+            random: np.ndarray = self.agent.random_action(self._rng, (self.lanes.num_lanes,), mask)
+            if self._environment_action is None and callable(getattr(self.agent, "environment_action", None)):
+                random = self.agent.environment_action(random)  # as get_action of this agent gives it
+            return random
+        action = self.agent.get_action(self.obs, **arguments)
+        if isinstance(action, Tensor):
+            action = action.detach().cpu().numpy()
+        space = self.lanes.single_action_space
+        if space is None:  # a duck-typed environment: whatever the agent answers, one row per lane
+            return np.asarray(action).reshape(self.lanes.num_lanes, *np.shape(action)[1:])
+        if self._environment_action is not None:  # raw: its shape is the algorithm's own
+            return np.asarray(action)
+        return np.asarray(action).reshape(self.lanes.num_lanes, *(space.shape or ()))
+
+    def _step(self, index: int) -> bool:
+        """One vector step; False where there was no action to take."""
+        action, legal = self._act(), self._obs_mask()
+        if action.dtype.kind == "f" and not np.isfinite(action).all():
+            self.tally.fault = "its actions are not finite"
+            return False
+        self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
+        batch = self.lanes.step(action if self._environment_action is None else self._environment_action(action))
+        reward = self.options.learned_reward(batch.reward)
+        if callable(getattr(self.memory, "write", None)):
+            self.replay.write(self.obs, action, reward, batch, mask_width(self.lanes.single_action_space), legal)
+        else:
+            self._store_elsewhere(action, reward, batch)
+        self.tally.scores += self._tracker.update(batch).returns.tolist()
+        self.obs, self.info = batch.obs, batch.info
+        self.tally.env_steps += self.lanes.num_lanes
+        if self._stored() > self.options.learning_delay and index % self._schedule.interval == 0:
+            self._learn(index)
+        return True
+
+    def _stored(self) -> int:
+        """Transitions ever added; of a memory that does not count them, those it holds."""
+        return int(getattr(self.memory, "counter", len(self.memory)))
+
+    def _store_elsewhere(self, action: np.ndarray, reward: np.ndarray, batch: StepBatch) -> None:
+        keep = batch.mask
+        fields = (self.obs, action, reward, batch.final_obs, batch.terminated)
+        self.memory.save_to_memory(*(map_leaves(lambda x: np.asarray(x)[keep], f) for f in fields), is_vectorised=True)
+
+    def _learn(self, index: int) -> None:
+        size = int(getattr(self.agent, "batch_size", 64))
+        if len(self.memory) < size:
+            return
+        for _ in range(self._schedule.count):
+            loss = self._learn_once(size, index)
+            self.tally.updates += 1
+            if isinstance(loss, int | float):
+                self.tally.loss_sum += float(loss)
+                if not math.isfinite(loss):
+                    self.tally.fault = "its loss is not finite"
+                    return
+
+    def _learn_once(self, size: int, index: int) -> Any:
+        """One `learn`, called as published for what the memory is; returns what it reports as its loss."""
+        n_step_memory = self.replay.n_step_memory
+        if not self.replay.prioritized and n_step_memory is None:
+            return self.agent.learn(self.memory.sample(size))
+        if not self.replay.prioritized:
+            experiences = self.memory.sample(size, return_idx=True)
+            return self.agent.learn(experiences, n_experiences=n_step_memory.sample_from_indices(experiences["idxs"]))
+        done = self.shard.begun + (index + 1) * self.lanes.num_lanes
+        beta = beta_schedule(float(getattr(self.agent, "beta", 0.4)), done, self.options.max_steps)
+        experiences = self.memory.sample(size, beta)
+        extra = {}
+        if n_step_memory is not None:
+            extra["n_experiences"] = n_step_memory.sample_from_indices(experiences["idxs"])
+        loss, indices, priorities = self.agent.learn(experiences, per=True, **extra)
+        if not bool(torch.as_tensor(priorities).isfinite().all()):
+            return math.nan  # such priorities would poison every member that samples by them
+        self.memory.update_priorities(indices, priorities)
+        return loss
+
+
+# -- from rollouts ---------------------------------------------------------------------------------------------------
+
+
+class OwnRollouts:
+    """Collects whole rollouts and lets the agent learn from each.
+
+    An agent that can record rollouts (`recorder`, as PPO has) acts through that: with masks of legal actions, and with
+    its hidden state, which starts at zero where an episode begins. It then learns from its rollout buffer, unless it
+    has a `learn` of its own, which is called with the published tuple. Other agents act by `get_action`.
+
+    Args:
+        collect: `collect(agent, env, n_steps)`, after which the agent's `learn()` reads its rollout buffer; None steps
+            the lanes here.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        lanes: Lanes,
+        options: LoopOptions,
+        collect: Callable[..., Any] | None = None,
+        env: Any = None,
+    ) -> None:
+        (self.agent,) = shard.agents
+        self.shard, self.lanes, self.options = shard, lanes, options
+        self.collect, self.env = collect, env
+        self.tally = Tally()
+        self.length = -(-int(getattr(self.agent, "learn_step", 128)) // lanes.num_lanes)
+        self._records = callable(getattr(unwrapped(self.agent), "recorder", None))
+        self._own_learn = not self._records or brings_learn(self.agent)
+        self._takes_mask = takes(self.agent, "get_action", "action_mask")
+
+    def run(self) -> Steps:
+        """As many whole rollouts as hold the shard's vector steps."""
+        agent, lanes = self.agent, self.lanes
+        if callable(getattr(agent, "set_training_mode", None)):
+            agent.set_training_mode(True)
+        if hasattr(agent, "num_envs"):
+            agent.num_envs = lanes.num_lanes
+        if isinstance(getattr(agent, "progress", None), int | float):  # schedules over the run
+            agent.progress = min(1.0, self.shard.begun / self.options.max_steps)
+        rollouts = self._with_lanes() if self.collect is None else self._with_function(self.collect)
+        for _ in range(-(-self.shard.vector_steps // self.length)):
+            next(rollouts)
+            self.tally.env_steps += self.length * lanes.num_lanes
+            yield self.length * lanes.num_lanes
+        (slot,) = self.shard.slots
+        return ShardResult({slot: self.tally}, self.shard.shared)
+
+    def _learn(self, *experiences: Any) -> None:
+        loss = self.agent.learn(*experiences)
+        self.tally.updates += 1
+        if isinstance(loss, int | float):
+            self.tally.loss_sum += float(loss)
+
+    def _learned(self, batch: StepBatch) -> np.ndarray:
+        return self.options.learned_reward(batch.reward)
+
+    def _with_function(self, collect: Callable[..., Any]) -> Iterator[None]:
+        """Rollouts by the user's function, which may go on from what it returned the last time."""
+        # It resets the environment itself, without a seed: the environment's generators start from ours.
+        lanes = VectorLanes(self.env) if isinstance(self.env, VectorEnv) else as_lanes(self.env)
+        lanes.reset(self.shard.lane_seeds(self.lanes.num_lanes))
+        names, last = ("last_obs", "last_done", "last_scores", "last_info"), ()
+        while True:
+            found = collect(self.agent, self.env, self.length, **dict(zip(names, last, strict=False)))
+            if isinstance(found, tuple) and len(found) == 5:
+                scores, *last = found  # type: ignore[assignment]
+                self.tally.scores += [float(s) for s in scores]
+            self._learn()
+            yield
+
+    def _with_lanes(self) -> Iterator[None]:
+        """Rollouts in the lanes, and what the agent's `learn` makes of each."""
+        obs, info = self.lanes.reset(self.shard.lane_seeds(self.lanes.num_lanes))
+        begins = np.zeros(self.lanes.num_lanes, bool)  # as published, the first flags of all are not set
+        tracker = EpisodeTracker(self.lanes.num_lanes)
+        is_new = True
+        while True:
+            recorder: Any = self.agent.recorder(self.length) if self._records else GetAction(self.agent, self.length)
+            if is_new:
+                recorder.restart()
+                is_new = False
+            steps = Rollout(begins)
+            for seen in record(recorder, self.lanes, obs, info, self._learned, self._takes_mask):
+                if self._own_learn:
+                    steps.add(seen.obs, seen.reward, seen.batch, seen.mask)
+                batch = seen.batch
+                self.tally.scores += tracker.update(batch).returns.tolist()
+                obs, info, begins = batch.obs, batch.info, batch.terminated | batch.truncated | ~batch.mask
+            if not self._own_learn:
+                self._learn()
+            else:
+                buffer = recorder.buffer if self._records else None
+                experiences = experiences_of(steps, recorder.chosen(), obs, buffer)
+                if buffer is not None:
+                    buffer.reset()
+                if experiences is not None:
+                    self._learn(experiences)
+            yield
+
+
+class GetAction:
+    """Acts by `get_action` for an agent that cannot record, with the methods of a recorder."""
+
+    def __init__(self, agent: Any, length: int) -> None:
+        self.agent, self.length = agent, length
+        self._convert = getattr(agent, "environment_action", None)
+        self._chosen: list[list[Any]] = [[], [], []]
+
+    @property
+    def full(self) -> bool:
+        """Whether the rollout is complete."""
+        return len(self._chosen[0]) >= self.length
+
+    def restart(self) -> None:
+        """Such an agent has no memory that this loop knows of."""
+
+    def act(self, obs: Any, mask: np.ndarray | None) -> Any:
+        """Actions for the environment, from observations [E, ...]."""
+        action, log_prob, _, value = self.agent.get_action(obs, **({} if mask is None else {"action_mask": mask}))[:4]
+        for column, entry in zip(self._chosen, (action, log_prob, value), strict=True):
+            column.append(entry)
+        return action if self._convert is None else self._convert(action)
+
+    def store(self, reward: np.ndarray, batch: StepBatch) -> None:
+        """Nothing to add."""
+
+    def finish(self, obs: Any) -> None:
+        """Nothing to add."""
+
+    def chosen(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """(actions, log probabilities, values), [E, ...] for every step."""
+        action, log_prob, value = self._chosen
+        return action, log_prob, value
+
+
+@dataclass
+class Rollout:
+    """Vector steps of E lanes, as they came.
+
+    Attributes:
+        begins: [E] bool, lanes in which an episode begins with the first step.
+        obs: [E, ...] what was acted on. reward: [E] as it is learned from. batch: what the environment gave.
+        legal: [E, A] bool; None where the environment gave no mask. One of each for every step.
+    """
+
+    begins: np.ndarray
+    obs: list[Any] = field(default_factory=list)
+    reward: list[np.ndarray] = field(default_factory=list)
+    batch: list[StepBatch] = field(default_factory=list)
+    legal: list[np.ndarray | None] = field(default_factory=list)
+
+    def add(self, obs: Any, reward: np.ndarray, batch: StepBatch, legal: np.ndarray | None) -> None:
+        """One vector step."""
+        self.obs.append(obs)
+        self.reward.append(reward)
+        self.batch.append(batch)
+        self.legal.append(legal)
+
+
+def experiences_of(
+    steps: Rollout, chosen: tuple[list[Any], list[Any], list[Any]], next_obs: Any, recorded: RolloutBuffer | None = None
+) -> RolloutExperiences | None:
+    """The rollout as the published tuple, with `truncateds` and `final_observations`.
+
+    Rows that are no transitions (autoreset steps, steps of a lane that was replaced) are left out. A lane then has
+    fewer rows than another one; all are cut to the shortest, and `next_obs` of a lane that was cut is what followed
+    its last row. So entry t of the lists holds the t-th transition of every lane, and need not be of one moment.
+
+    Args:
+        chosen: actions, log probabilities and values of every step.
+        next_obs: [E, ...] what follows the last step.
+        recorded: the same steps in a buffer, for the hidden states and the values that a recurrent agent needs.
+
+    Returns:
+        None where a lane has no transition at all.
+    """
+    valid = np.stack([b.mask for b in steps.batch])  # [T, E]
+    lanes = np.arange(valid.shape[1])
+    count = int(valid.sum(0).min())
+    if not count:
+        return None
+    rows = np.argsort(~valid, axis=0, kind="stable")[:count]  # [n, E] the first transitions of each lane, in order
+    terminated, truncated = (np.stack([getattr(b, k) for b in steps.batch]) for k in ("terminated", "truncated"))
+    # What follows a row that is no transition is not the outcome of the row before it: that one was cut off.
+    before_gap = np.concatenate((~valid[1:], np.zeros((1, len(lanes)), bool)))
+    truncated = truncated | (before_gap & ~terminated)
+    ended = terminated | truncated
+
+    def picked(entries: list[Any]) -> list[Any]:
+        """Entry t: row rows[t, e] of lane e."""
+        if valid.all():
+            return entries
+        return [_lanes_at(entries, moment) for moment in rows]
+
+    def flags(values: np.ndarray) -> list[np.ndarray]:
+        return list(values[rows, lanes])
+
+    action, log_prob, value = chosen
+    dones = flags(ended)
+    first = np.where(rows[0] == 0, steps.begins, True)
+    after = rows[-1] + 1
+    more: dict[str, Any] = {}
+    known = next((mask for mask in steps.legal if mask is not None), None)
+    if known is not None:
+        more["action_masks"] = picked([np.ones_like(known) if mask is None else mask for mask in steps.legal])
+    if recorded is not None and recorded.hidden_state_architecture:
+        more |= _memories(recorded, rows, after)
+    return RolloutExperiences(
+        (
+            picked(steps.obs),
+            picked(action),
+            picked(log_prob),
+            picked(steps.reward),
+            [first, *dones[:-1]],
+            picked(value),
+            _lanes_at([*steps.obs, next_obs], after),
+            dones[-1],
+            flags(truncated),
+            picked([b.final_obs for b in steps.batch]),
+        ),
+        more,
+    )
+
+
+def _lanes_at(entries: list[Any], moment: np.ndarray) -> Any:
+    """Lane e of entry moment[e], [E, ...], nested as the entries are."""
+    chosen: Any = None
+    for t in np.unique(moment).tolist():
+        there = entries[t]
+        chosen = there if chosen is None else trees.choose(moment == t, there, chosen)
+    return chosen
+
+
+def _memories(recorded: RolloutBuffer, rows: np.ndarray, after: np.ndarray) -> Mapping[str, Any]:
+    """Hidden states before each picked row, and the values that depend on them."""
+    lanes = np.arange(rows.shape[1])
+    hidden = [
+        {key: np.moveaxis(part[moment, lanes], 1, 0) for key, part in recorded.stored("hidden").items()}
+        for moment in rows
+    ]
+    assert recorded.last_value is not None
+    following = np.concatenate(
+        (recorded.stored("value"), recorded.last_value[None].astype(recorded.fields["value"].dtype))
+    )
+    final = following[1:].copy()
+    for part in recorded.truncations:
+        if part.value is not None:
+            final[part.step, part.lanes] = part.value
+    return {
+        "hidden_states": hidden,
+        "final_values": list(final[rows, lanes]),
+        "last_values": following[after, lanes],
+    }

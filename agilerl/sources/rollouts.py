@@ -1,0 +1,366 @@
+"""Experience from the members' own rollouts: what `train_on_policy` puts into the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from agilerl import tree as trees
+from agilerl.algorithms.rollouts import remember
+from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.running import RunningMeanStd
+from agilerl.engine.epochs import learn_rollout
+from agilerl.engine.hidden import HiddenStates
+from agilerl.engine.learner import Learner
+from agilerl.engine.rollouts import make_rollout
+from agilerl.envs.step import Lanes, StepBatch, action_mask
+from agilerl.options import LoopOptions
+from agilerl.rng import Purpose
+from agilerl.rollouts.on_policy import record
+from agilerl.sources.episodes import Running
+from agilerl.sources.lanes import LaneSource
+from agilerl.sources.own_learn import OwnRollouts
+from agilerl.sources.rewards import RewardScale
+from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
+from agilerl.sources.watch import Watch
+from agilerl.spaces import mask_width
+
+DRAWN_AHEAD = 1024  # vector steps of exploration drawn at once
+
+
+class OnPolicySource(LaneSource[LoopOptions]):
+    """Members act in lockstep, and learn from their own rollouts alone.
+
+    A member's rollout has `update_interval()` vector steps; a generation has as many whole rollouts as hold the steps
+    asked for, so that it may end somewhat later. Members of one group have the same length: they are updated in one
+    pass.
+
+    Args:
+        env: to train in. eval_env: to evaluate in; `env` by default.
+        collect: replaces the collecting, `collect(agent, env, n_steps)` in the manner of `rollouts.on_policy`; members
+            then train one after another, each with its own `learn()`.
+    """
+
+    def __init__(
+        self, env: Any, options: LoopOptions, collect: Callable[..., Any] | None = None, eval_env: Any = None
+    ) -> None:
+        rewards = RewardScale().state() if options.normalize_rewards else None
+        super().__init__(env, options, Shared(rewards=rewards), eval_env)
+        self.collect = collect
+        self.alone = "" if collect is None else "collect_rollouts_fn collects"
+
+    @classmethod
+    def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> OnPolicySource:
+        """No replay is made: rollouts are used up."""
+        return cls(env, options, eval_env=eval_env)
+
+    def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
+        """One generation of a shard, all of its members at once."""
+        return OnPolicyGeneration(shard, lanes, learner, self.options).run()
+
+    def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
+        """One generation of an agent that brings its own `learn`."""
+        return OwnRollouts(shard, lanes, self.options, self.collect, self.env).run()
+
+    def statistics(self, agents: Any) -> Mapping[str, Any] | None:
+        """Those of the member that has seen most; None where none are kept."""
+        if not getattr(agents[0], "normalize_observations", False):
+            return None
+        each: list[RunningMeanStd] = [agent.running_statistics() for agent in agents]
+        return max(each, key=lambda statistics: statistics.count).state()
+
+
+class Group:
+    """Members whose rollouts are filled and learned from together.
+
+    Attributes:
+        number: in the learner. members: positions in the shard. lead: stands for all of them.
+        rows: theirs in what all members have, as a slice or index list. lanes: theirs, as a slice or index array.
+        is_all: whether they are the whole shard.
+        vector_steps: how many to make. buffer: the rollout that they fill.
+    """
+
+    def __init__(self, number: int, members: list[int], shard: Shard, num_envs: int, num_legal: int) -> None:
+        self.number, self.members = number, members
+        self.agents = [shard.agents[i] for i in members]
+        self.lead = self.agents[0]
+        self.is_recurrent = bool(self.lead.is_recurrent)
+        self.is_all = len(members) == len(shard.agents)
+        lanes = (np.array(members)[:, None] * num_envs + np.arange(num_envs)).ravel()
+        self.lanes: Any = slice(None) if self.is_all else lanes
+        self.rows: Any = slice(None) if self.is_all else members
+        length = int(self.lead.update_interval())
+        self.vector_steps: int = -(-shard.vector_steps // length) * length
+        self.buffer: RolloutBuffer = self.lead.make_buffer(length, len(lanes), num_legal)
+
+    def of(self, rows: Any) -> Any:
+        """The group's rows of something over all lanes."""
+        return rows if self.is_all or rows is None else trees.take(rows, self.lanes)
+
+
+class OnPolicyGeneration:
+    """One generation's rollouts and updates of some members on their lanes: a recorder for all of them at once.
+
+    As such it has `full`, whether all rollouts of the generation are complete, and `active`, the lanes that go on.
+
+    Args:
+        shard: the members and what they begin with.
+        lanes: len(shard.agents) * E lanes. learner: adopted learner of exactly these members. options: of the run.
+    """
+
+    def __init__(self, shard: Shard, lanes: Lanes, learner: Learner, options: LoopOptions) -> None:
+        self.shard, self.lanes, self.learner, self.options = shard, lanes, learner, options
+        self.agents, self.num_envs = shard.agents, lanes.num_lanes // len(shard.agents)
+        for agent in self.agents:
+            agent.set_training_mode(True)
+            agent.num_envs = self.num_envs
+            agent.progress = min(1.0, shard.begun / options.max_steps)
+        learner.refresh()
+        self.tallies = [Tally() for _ in self.agents]
+        self.rewards = RewardScale.of(shard.shared.rewards, self.agents, self.num_envs)
+        self.watch = Watch(learner, self.tallies, self.num_envs)
+        self.watch.weights()
+        self._explore, self._minibatches = shard.streams(Purpose.EXPLORATION), shard.streams(Purpose.REPLAY)
+        self._running = Running.begin(shard, lanes)
+        self.obs, info, self._tracker = self._running.obs, self._running.info, self._running.tracker
+        width = mask_width(lanes.single_action_space)
+        legal = width if info and width and action_mask(info, lanes.num_lanes, width) is not None else 0
+        members = [group.members for group in learner.groups]
+        self.groups = [Group(i, own, shard, self.num_envs, legal) for i, own in enumerate(members)]
+        self._acting = self.groups  # those whose rollouts are not complete
+        self.active: np.ndarray | None = None
+        self.full = False
+        self._memory, self._kept = HiddenStates(learner), {}
+        self._recall()
+        self._statistics: RunningMeanStd | None = None
+        if shard.shared.statistics is not None:
+            self._statistics = RunningMeanStd()
+            self._statistics.load_state(dict(shard.shared.statistics))
+        self._like = next(iter(self.agents[0].policy_module().parameters()))
+        self._total: int = max(group.vector_steps for group in self.groups)
+        self._index = self._begin = self._end = 0  # present vector step; those that the draws are of
+        self._draws: tuple[np.ndarray, ...] = ()
+        self._parts: list[Any] = []
+
+    _kept: dict[int, tuple[int, dict[str, torch.Tensor]]]
+
+    def run(self) -> Steps:
+        """Make the vector steps, learning wherever a rollout is full."""
+        info = self._running.info
+        as_they_are = self.rewards is None and not self.options.changes_rewards
+        for seen in record(self, self.lanes, self.obs, info, None if as_they_are else self._learned):
+            self.obs, info = seen.batch.obs, seen.batch.info
+            acting = self._acting
+            due = [group for group in acting if group.buffer.position == group.buffer.capacity]
+            for group in due:
+                self._learn(group)
+            if due:
+                self._normalise(due)
+                for group in due:
+                    group.buffer.reset()
+                self._acting = [group for group in acting if self._index < group.vector_steps]
+            yield sum(len(group.members) for group in acting) * self.num_envs
+        if self._statistics is not None:
+            for agent in self.agents:
+                agent.take_statistics(self._statistics)
+        running = self._running.going_on(self.obs, info, self._kept) if self.options.carry_envs else None
+        scale = None if self.rewards is None else self.rewards.state()
+        statistics = None if self._statistics is None else self._statistics.state()
+        shared = Shared(None, scale, statistics, running, self.shard.shared.memories)
+        return ShardResult(dict(zip(self.shard.slots, self.tallies, strict=True)), shared)
+
+    # -- what a recorder does: see `rollouts.on_policy.record` -------------------------------------------------------
+
+    def act(self, obs: Any, mask: np.ndarray | None) -> np.ndarray:
+        """Actions of all lanes for the environment; who goes on resting is in `active`."""
+        if self._index == self._end:
+            self._draw_ahead()
+        shape = (len(self.agents), self.num_envs)
+        rows = obs.reshape(*shape, *obs.shape[1:]) if isinstance(obs, np.ndarray) else trees.reshape(obs, *shape)
+        legal = None if mask is None else mask.reshape(*shape, -1)
+        now = self._index - self._begin
+        draws = tuple(part[now] for part in self._draws)
+        self._mask, self._parts = mask, [self._act(group, rows, draws, legal) for group in self.groups]
+        taken = self._parts[0][0]
+        if len(self.groups) > 1:
+            taken = np.empty((self.lanes.num_lanes, *taken.shape[1:]), taken.dtype)
+            for group, (part, *_) in zip(self.groups, self._parts, strict=True):
+                taken[group.lanes] = part
+        taken = self.watch.actions(taken.reshape(*shape, *taken.shape[1:])).reshape(taken.shape)
+        self.active = self.watch.lanes
+        if len(self._acting) < len(self.groups):
+            going_on = np.zeros(self.lanes.num_lanes, bool)
+            for group in self._acting:
+                going_on[group.lanes] = True
+            self.active = going_on if self.active is None else going_on & self.active
+        action: np.ndarray = self.agents[0].environment_action(taken)
+        return action
+
+    def store(self, reward: np.ndarray, batch: StepBatch) -> None:
+        """Into the buffers of the groups whose rollouts go on."""
+        sound = self.watch.lanes
+        # Lanes of a member that has diverged rest. It goes on learning from nothing, in its own row, to its end.
+        valid = batch.mask if sound is None else batch.mask | ~sound
+        finished = self._tracker.update(batch)
+        for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
+            self.tallies[lane // self.num_envs].scores.append(score)
+        is_cut = bool(batch.truncated.any())
+        ends = batch.terminated | batch.truncated | ~batch.mask
+        has_ends = bool(ends.any())
+        obs, final_obs, terminated, truncated = self.obs, batch.final_obs, batch.terminated, batch.truncated
+        lanes = (obs, reward, terminated, truncated, final_obs, valid, self._mask)
+        self._index += 1
+        self.full = self._index >= self._total
+        for group in self._acting:
+            for member in group.members:
+                self.tallies[member].env_steps += self.num_envs
+            action, log_prob, value, hidden = self._parts[group.number]
+            own = lanes if group.is_all else [group.of(part) for part in lanes]
+            group.buffer.add(
+                own[0],
+                action,
+                own[1],
+                own[2],
+                own[3],
+                log_prob,
+                value,
+                final_obs=own[4],
+                final_value=self._value(group, final_obs) if is_cut and group.is_recurrent else None,
+                valid=own[5],
+                legal=own[6],
+                hidden=hidden,
+            )
+            if group.is_recurrent and has_ends:
+                self._begin_episodes(group, ends)
+            if self._index == group.vector_steps:  # from here on its lanes rest
+                self._keep(group)
+
+    def finish(self, obs: Any) -> None:
+        """Every rollout has been learned from."""
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _learned(self, batch: StepBatch) -> np.ndarray:
+        """Rewards as they are learned from."""
+        reward = self.options.learned_reward(batch.reward) if self.options.changes_rewards else batch.reward
+        if self.rewards is not None:
+            self.rewards.see(reward, batch)
+            reward = reward * self.rewards.factor
+        return reward
+
+    def _draw_ahead(self) -> None:
+        """Exploration draws [count, N, E, ...] for the coming vector steps, each member from its own stream."""
+        self._begin, self._end = self._end, min(self._end + DRAWN_AHEAD, self._total)
+        shape = (self._end - self._begin, self.num_envs)
+        each = [agent.draw_exploration(rng, shape) for agent, rng in zip(self.agents, self._explore, strict=True)]
+        self._draws = tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
+
+    def _act(
+        self, group: Group, obs: Any, draws: tuple[np.ndarray, ...], mask: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, dict[str, np.ndarray] | None]:
+        """(actions, log probabilities, values, hidden states before the step) of a group's lanes.
+
+        Values of feed-forward members are left for later: one pass then computes those of a whole rollout.
+        """
+        rows = group.rows
+        own = obs if group.is_all else trees.take(obs, rows)
+        hidden = value = None
+        if group.is_recurrent:
+            before = self._memory.of(group.number, own)
+            hidden = {key: part.transpose(0, 1).flatten(1, 2).cpu().numpy() for key, part in before.items()}
+            raw, values = self._memory.step(group.number, own)
+            value = values.flatten().cpu().numpy()
+        else:
+            raw = self.learner.outputs_of(group.number, own)
+        legal = None if mask is None else mask[rows]
+        action, log_prob = group.lead.sample(raw, draws if group.is_all else tuple(d[rows] for d in draws), legal)
+        return action.reshape(-1, *action.shape[2:]), log_prob.reshape(-1), value, hidden
+
+    def _value(self, group: Group, obs: Any) -> np.ndarray | None:
+        """V of what came after the last step; None for feed-forward members, whose observations tell it."""
+        if not group.is_recurrent:
+            return None
+        own = trees.reshape(group.of(obs), len(group.members), self.num_envs)
+        hidden = self._memory.of(group.number, own)
+        value: np.ndarray = self.learner.recur(group.number, own, hidden)[1].flatten().cpu().numpy()
+        return value
+
+    def _begin_episodes(self, group: Group, ends: np.ndarray) -> None:
+        """Hidden states of lanes in which an episode begins start at zero."""
+        hidden, begins = self._memory.hidden[group.number], group.of(ends)
+        if hidden is None or not begins.any():
+            return
+        rows = torch.from_numpy(begins).view(len(group.members), 1, -1, 1)
+        self._memory.hidden[group.number] = {
+            key: part.masked_fill(rows.to(part.device), 0) for key, part in hidden.items()
+        }
+
+    def _learn(self, group: Group) -> None:
+        buffer = group.buffer
+        buffer.last_obs = group.of(self.obs)
+        buffer.last_value = self._value(group, self.obs)
+        rollout = make_rollout(self.learner, group.number, group.agents, buffer, self._like)
+        rngs = [self._minibatches[i] for i in group.members]
+        reports = learn_rollout(self.learner, group.number, group.agents, rollout, rngs)
+        for row, (member, report) in enumerate(zip(group.members, reports, strict=True)):
+            self.tallies[member].updates += report.updates
+            self.tallies[member].loss_sum += report.loss
+            remember(self.agents[member], buffer, slice(row * self.num_envs, (row + 1) * self.num_envs))
+        self.watch.losses(group.members, torch.tensor([report.loss for report in reports]))
+        self.watch.weights()
+
+    def _normalise(self, due: list[Group]) -> None:
+        """Take what was learned from into the population's observation statistics.
+
+        Members get the new ones with the end of their own rollout: within a rollout nothing changes.
+        """
+        if self._statistics is None:
+            return
+        sound = [group for group in due if self.watch.sound[group.members].any()]
+        if sound:
+            seen = [group.lead.encoder_inputs(self._sound_observations(group)) for group in sound]
+            self._statistics.update(np.concatenate(seen))
+        for group in due:
+            for agent in group.agents:
+                agent.take_statistics(self._statistics)
+
+    def _sound_observations(self, group: Group) -> Any:
+        """Stored observations [T, L, ...] of a group's members that have not diverged."""
+        stored = group.buffer.stored("obs")
+        if self.watch.all_sound:
+            return stored
+        return trees.take(stored, (slice(None), np.repeat(self.watch.sound[group.members], self.num_envs)))
+
+    # -- hidden states of episodes that go on over the end of a generation -------------------------------------------
+
+    def _recall(self) -> None:
+        """Hidden states that the last generation has left.
+
+        A member that acts in the lanes of another one, or whose network has changed, begins with zeros: what it would
+        take over belongs to other weights.
+        """
+        if not self._running.memories:
+            return
+        shown = trees.reshape(self.obs, len(self.agents), self.num_envs)
+        for group in self.groups:
+            if not group.is_recurrent:
+                continue
+            start = self._memory.of(group.number, trees.take(shown, group.members))
+            for row, position in enumerate(group.members):
+                like = {key: part[row] for key, part in start.items()}
+                known = self._running.memory(self.agents[position].index, self.shard.slots[position], like)
+                for key, part in (known or {}).items():
+                    start[key][row] = part
+            self._memory.hidden[group.number] = start
+
+    def _keep(self, group: Group) -> None:
+        """The members of a group have made their last vector step of the generation."""
+        hidden = self._memory.hidden[group.number]
+        if hidden is None or not self.options.carry_envs:
+            return
+        for row, position in enumerate(group.members):
+            own = {key: part[row].clone() for key, part in hidden.items()}
+            self._kept[self.agents[position].index] = self.shard.slots[position], own

@@ -1,0 +1,265 @@
+"""The second half of learning from transitions: members learn from rows of replay, whoever has stored them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl import tree as trees
+from agilerl.components.prioritized import beta_schedule
+from agilerl.engine.batches import TransitionBatch, UpdateResult
+from agilerl.engine.learner import Learner
+from agilerl.options import OffPolicyOptions
+from agilerl.rng import Purpose
+from agilerl.sources.replay import SharedReplay
+from agilerl.sources.rewards import RewardScale
+from agilerl.sources.source import Shard, Tally
+from agilerl.sources.watch import Watch
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When a member learns: `count` updates at every `interval`-th vector step.
+
+    With E lanes: E // learn_step updates each vector step if learn_step <= E, else one each learn_step // E of them.
+    """
+
+    interval: int
+    count: int
+
+    @classmethod
+    def of(cls, learn_step: int, num_envs: int) -> Schedule:
+        if learn_step > num_envs:
+            return cls(learn_step // num_envs, 1)
+        return cls(1, num_envs // learn_step)
+
+
+class Plan:
+    """What of a group of members stays as it is for a whole generation.
+
+    Attributes:
+        number: of the group in the learner. members: positions in the shard. lead: stands for all of them.
+        schedule: theirs. sizes: their batch sizes; `largest` of them. like: a parameter, for device and dtype.
+        gammas: [N_g] discounts per step, None for an algorithm without one. gamma: the same as [N_g, 1].
+        betas: [N_g] exponents of importance weights to begin with.
+        learns_from_both: from each row as a one-step and as an n-step transition, together.
+        draws_noise: whether updates need random numbers.
+        loss: sum [N_g] of all updates so far. weights: those of plain replay, by the sizes that take part.
+    """
+
+    def __init__(self, number: int, learner: Learner, replay: SharedReplay, num_envs: int) -> None:
+        self.number, self.members = number, list(learner.groups[number].members)
+        agents: list[Any] = [learner.agents[i] for i in self.members]
+        self.agents, self.lead = agents, agents[0]
+        (self.schedule,) = {Schedule.of(int(agent.learn_step), num_envs) for agent in agents}
+        self.sizes = [int(agent.batch_size) for agent in agents]
+        self.largest = max(self.sizes)
+        self.like = next(iter(self.lead.policy_module().parameters()))
+        gammas = [agent.update_hyperparameters().get("gamma") for agent in agents]
+        self.gammas = None if None in gammas else gammas
+        self.gamma = None if None in gammas else self.to_device(torch.tensor(gammas, dtype=self.like.dtype)[:, None])
+        self.betas = [float(getattr(agent, "beta", 0.4)) for agent in agents]
+        wants_both = bool(getattr(self.lead, "combined_reward", False))
+        self.learns_from_both = wants_both and replay.n_step_memory is not None
+        self.draws_noise = any(agent.draw_noise(np.random.default_rng(0), (1, 1)) for agent in agents)
+        self.loss: Tensor | None = None
+        self.weights: dict[tuple[int, ...], Tensor] = {}
+
+    def to_device(self, values: Tensor) -> Tensor:
+        """On the device and in the dtype of the parameters."""
+        return values.to(self.like.device, self.like.dtype)
+
+
+class Updates:
+    """Samples, prepares batches, lets members learn, and writes priorities back.
+
+    Args:
+        shard: the members and their streams. learner: holds exactly these members.
+        num_envs: environment steps of one member that count as one of its vector steps.
+        watch: whose members are sound. tallies: theirs.
+        rewards: with what stored rewards are multiplied; None leaves them.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        learner: Learner,
+        replay: SharedReplay,
+        options: OffPolicyOptions,
+        watch: Watch,
+        tallies: list[Tally],
+        rewards: RewardScale | None,
+        num_envs: int,
+        has_masks: bool,
+    ) -> None:
+        self.agents, self.learner, self.replay, self.options = shard.agents, learner, replay, options
+        self.watch, self.tallies, self.rewards = watch, tallies, rewards
+        self.num_envs, self.has_masks, self._begun = num_envs, has_masks, shard.begun
+        self._rngs = shard.streams(Purpose.REPLAY)
+        self.plans = [Plan(number, learner, replay, num_envs) for number in range(len(learner.groups))]
+        self._updates = [0] * len(self.agents)
+        self._last: dict[int, tuple[Any, int, int, int]] = {}  # by member, of its last update: see `end`
+
+    def learn(self, index: int) -> None:
+        """What is due after vector step `index` of the generation."""
+        memory = self.replay.memory
+        if memory.counter <= self.options.learning_delay:
+            return
+        errors: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        stored = len(memory)
+        for plan in self.plans:
+            if index % plan.schedule.interval:
+                continue
+            in_step = len({self._updates[member] for member in plan.members}) == 1
+            shifts = [plan.sizes] if in_step and stored >= plan.largest else self._shifts(plan, stored)
+            for sizes in shifts:
+                errors |= self._learn_together(plan, sizes, index)
+            if plan.loss is not None:
+                self.watch.losses(plan.members, plan.loss)
+        if errors:
+            self._reprioritise(errors)
+
+    def end(self) -> None:
+        """The generation is over: losses into the tallies, and what was seen last for mutations to look at."""
+        for plan in self.plans:
+            if plan.loss is not None:
+                for member, value in zip(plan.members, plan.loss.tolist(), strict=True):
+                    self.tallies[member].loss_sum += value
+        for member, (obs, update, row, size) in self._last.items():
+            self.agents[member].remember_observations(trees.take(obs, (update, row, slice(size))))
+
+    def _shifts(self, plan: Plan, stored: int) -> list[list[int]]:
+        """Who of a group learns in one call: per call the batch sizes of its members, 0 for one that has no part in it.
+
+        A member waits until the memory holds its own batch, not for the members beside it. Where some have begun
+        before others their updates have other numbers, which what an algorithm does may depend on: they learn apart.
+        """
+        pairs = list(zip(plan.members, plan.sizes, strict=True))
+        done = {self._updates[member] for member, size in pairs if stored >= size}
+        return [
+            [size if stored >= size and self._updates[member] == count else 0 for member, size in pairs]
+            for count in sorted(done)
+        ]
+
+    def _learn_together(self, plan: Plan, sizes: list[int], index: int) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Updates of the members whose size is not 0; their rows and new priorities, where there are any."""
+        count, live = plan.schedule.count, [size > 0 for size in sizes]
+        taking_part = [(row, member, sizes[row]) for row, member in enumerate(plan.members) if live[row]]
+        indices = np.zeros((count, len(sizes), max(sizes)), np.int64)
+        sample = self.replay.memory.sample_indices
+        for row, member, size in taking_part:
+            indices[:, row, :size] = sample(self._rngs[member], (count, size))
+        batches = self.batches(plan, sizes, indices, index)
+        some = None if all(live) else live
+        results: list[UpdateResult] = [self.learner.learn(plan.number, batch, some) for batch in batches]
+        for result in results:
+            plan.loss = result.loss if plan.loss is None else plan.loss + result.loss
+        for _, member, _ in taking_part:
+            self.tallies[member].updates += count
+        found = [result.priorities for result in results if result.priorities is not None]
+        if not (self.replay.prioritized and found):
+            return {}
+        values = torch.stack(found).double().cpu().numpy()  # [updates, N_g, B], or 2B: see `learns_from_both`
+        values = values.reshape(*values.shape[:2], -1, max(sizes)).sum(2)
+        return {member: (indices[:, row, :size], values[:, row, :size]) for row, member, size in taking_part}
+
+    def _reprioritise(self, errors: dict[int, tuple[np.ndarray, np.ndarray]]) -> None:
+        """Once per vector step, after all updates and in population order, so that it does not matter how members are
+        grouped; where a row was learned from more than once, the last one counts."""
+        for member in sorted(errors):
+            indices, values = errors[member]
+            if self.watch.priorities(member, values):
+                self.replay.memory.update_priorities(indices, values)
+
+    def batches(self, plan: Plan, sizes: list[int], indices: np.ndarray, index: int) -> list[TransitionBatch]:
+        """Batches [N_g, B, ...] from rows `indices` [updates, N_g, B]; beyond a member's own size the weight is 0."""
+        count, prepare = len(indices), self.learner.prepare
+        if plan.learns_from_both:
+            assert plan.gammas is not None
+            rows = self.replay.gather_both(indices, plan.gammas)
+        else:
+            rows = self.replay.rows.gather(indices)
+        if self.replay.prioritized:
+            weight: Sequence[Tensor] = self._priority_weights(plan, sizes, indices, index).unbind()
+        else:
+            known = plan.weights.get(tuple(sizes))
+            weight = [self._plain_weights(plan, sizes) if known is None else known] * count
+        like = plan.like
+        reward, done = (rows[name].to(like.device, like.dtype) for name in ("reward", "done"))
+        fields: dict[str, Tensor] = {
+            "action": rows["action"].long() if self.has_masks else rows["action"],
+            "reward": reward if self.rewards is None else reward * self.rewards.factor,
+            "done": done,
+        }
+        if "discount" in rows:  # of n-step transitions
+            fields["discount"] = rows["discount"].to(like.device, like.dtype)
+        elif plan.gamma is not None:  # for all updates at once
+            fields["discount"] = plan.gamma * (1 - done)
+        for name in ("next_mask", "obs_mask"):
+            if name in rows:
+                legal = plan.lead.legal_choices(rows[name].numpy(force=True))
+                fields[name] = torch.from_numpy(legal).to(like.device).bool()
+        noise = self._draw_noise(plan, sizes, count) if plan.draws_noise else {}
+        each: dict[str, Sequence[Any]] = {name: values.unbind() for name, values in fields.items()}
+        for name in ("obs", "next_obs"):
+            prepared = prepare(plan.number, rows[name])
+            each[name] = prepared.unbind() if isinstance(prepared, Tensor) else trees.unbind(prepared)
+        last = count - 1
+        for row, member in enumerate(plan.members):
+            if sizes[row]:
+                self._updates[member] += count
+                number = self._updates[member] - last
+                self._last[member] = rows["obs"], last, row, sizes[row]
+        return [
+            TransitionBatch(
+                **{name: values[k] for name, values in each.items()},
+                weight=weight[k],
+                noise={name: values[k] for name, values in noise.items()},
+                number=number + k,
+            )
+            for k in range(count)
+        ]
+
+    def _plain_weights(self, plan: Plan, sizes: list[int]) -> Tensor:
+        """[N_g, B] for every update: 1/B_i in member i's own rows, 0 beyond."""
+        weight = np.zeros((len(sizes), max(sizes)))
+        for row, size in enumerate(sizes):
+            weight[row, :size] = 1 / size if size else 0
+        plan.weights[tuple(sizes)] = made = _twice(plan, plan.to_device(torch.from_numpy(weight)))
+        return made
+
+    def _priority_weights(self, plan: Plan, sizes: list[int], indices: np.ndarray, index: int) -> Tensor:
+        """[updates, N_g, B]: 1/B_i times the importance weight in member i's own rows, 0 beyond."""
+        weight = np.zeros(indices.shape)
+        done = self._begun + (index + 1) * self.num_envs  # with this vector step, so that the last one has β = 1
+        for row, (size, first) in enumerate(zip(sizes, plan.betas, strict=True)):
+            if size:
+                beta = beta_schedule(first, done, self.options.max_steps)
+                weight[:, row, :size] = self.replay.weights(indices[:, row, :size], beta) / size
+        return _twice(plan, plan.to_device(torch.from_numpy(weight)))
+
+    def _draw_noise(self, plan: Plan, sizes: list[int], count: int) -> dict[str, Tensor]:
+        """What the updates need of random numbers, name -> [count, N_g, K, ...], each member from its own stream."""
+        drawn = {
+            row: plan.agents[row].draw_noise(self._rngs[member], (count, sizes[row]))
+            for row, member in enumerate(plan.members)
+            if sizes[row]
+        }
+        noise = {}
+        for name, first in next(iter(drawn.values())).items():
+            widest = max(parts[name].shape[1] for parts in drawn.values())
+            stacked = np.zeros((count, len(sizes), widest, *first.shape[2:]))
+            for row, parts in drawn.items():
+                stacked[:, row, : parts[name].shape[1]] = parts[name]
+            noise[name] = plan.to_device(torch.from_numpy(stacked))
+        return noise
+
+
+def _twice(plan: Plan, weight: Tensor) -> Tensor:
+    """The weights of each row, for both of the transitions that are learned from where there are two."""
+    return torch.cat((weight, weight), -1) if plan.learns_from_both else weight
