@@ -19,15 +19,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["AgileRLError", "AgileRLWarning", "Evaluation", "Run", "__version__", "load", "resume", "train"]
 
-_HOME = {
-    "train": "agilerl.api",
-    "load": "agilerl.api",
-    "resume": "agilerl.api",
-    "Run": "agilerl.api",
-    "Evaluation": "agilerl.api",
-    "AgileRLError": "agilerl.errors",
-    "AgileRLWarning": "agilerl.errors",
-}
+_HOME = dict.fromkeys(("train", "load", "resume", "Run", "Evaluation"), "agilerl.api")
+_HOME |= dict.fromkeys(("AgileRLError", "AgileRLWarning"), "agilerl.errors")
 
 
 def __getattr__(name: str) -> Any:

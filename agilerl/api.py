@@ -17,8 +17,7 @@ from agilerl.hostile import malformed
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
 from agilerl.telemetry import Evaluation, Sink
-from agilerl.training.launch import Run, resolve_device, run_training, with_known_env
-from agilerl.training.resuming import resume_training
+from agilerl.training.launch import Run, resolve_device, resume_training, run_training, with_known_env
 
 __all__ = [
     "Evaluation", "Run", "build_manifest", "load", "resolve_device", "resume", "resume_training", "run_training",
@@ -84,27 +83,22 @@ def resume(
     """Go on with a run from its newest checkpoint that is whole, as if it had never stopped, to the bit.
 
     That holds on the same kind of machine with the same versions; what differs is said. Damaged checkpoints are
-    renamed `bad-*` and older ones used.
+    renamed `bad-*` and older ones used. Everything comes from the run's record: configuration, seed, device, learner,
+    back end, threads. A run that was killed before its first checkpoint begins again, with the same result.
 
     Args:
-        path: the run directory. steps: a new budget per member, to train longer.
+        path: the run directory. steps: a new budget per member; the run then equals none that never stopped.
         env: the environment, of a run that was given one and not an id.
         verbose: False prints nothing. sinks: more places for the records.
         strict_replay: refuse where a part of the replay is damaged, instead of going on without it.
-        carry_envs: switches that option of the run from here on; None follows the record.
+        carry_envs: switches that option from here on, which the run says of itself; None follows the record.
 
     Raises:
         RunError: no run there, another process trains there, or something that the run needs is missing.
     """
     return _obeying_sigterm(
         lambda: resume_training(
-            path,
-            steps=steps,
-            env=env,
-            verbose=verbose,
-            sinks=sinks,
-            strict_replay=strict_replay,
-            carry_envs=carry_envs,
+            path, steps=steps, env=env, verbose=verbose, sinks=sinks, strict_replay=strict_replay, carry_envs=carry_envs
         )
     )
 

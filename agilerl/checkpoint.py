@@ -37,17 +37,13 @@ def write_atomic(path: str | os.PathLike[str], data: bytes | str) -> None:
     Parent folders are created. After any failure the old file is as it was and no temporary file is left.
 
     Args:
-        path: the file to write or replace.
-        data: bytes, or text that is written as UTF-8.
+        path: the file to write or replace. data: bytes, or text that is written as UTF-8.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with open(temporary, "xb") as file:
-            file.write(data.encode("utf-8") if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(temporary, data.encode("utf-8") if isinstance(data, str) else data)
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -128,8 +124,8 @@ def decode_tree(data: bytes, name: str = "checkpoint") -> dict[Any, Any]:
     metadata = _metadata(data, name)
     structure = metadata.get(_TREE_KEY, "")
     if metadata.get(_FORMAT_KEY) != str(FORMAT):
-        found = metadata.get(_FORMAT_KEY, "none")
-        raise CorruptCheckpoint(f"{name} has checkpoint format {found}; this version reads {FORMAT}. {_FIX}")
+        other = f"checkpoint format {metadata.get(_FORMAT_KEY, 'none')}"
+        raise CorruptCheckpoint(f"{name} has {other}; this version reads {FORMAT}. {_FIX}")
     if _digest(structure.encode()) != metadata.get(_DIGEST_KEY):
         raise CorruptCheckpoint(f"the structure stored in {name} does not match its checksum. {_FIX}")
     try:
@@ -184,7 +180,10 @@ def _encode(value: Any, place: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         return _store("S" if isinstance(value, np.generic) else "N", _from_numpy(value, place), place, tensors)
     if isinstance(value, Mapping):
-        return ["d", *([_key(k, place), _encode(v, f"{place}.{k}", tensors)] for k, v in value.items())]
+        for key in value:
+            if type(key) not in (str, int):
+                raise TypeError(f"{place} has the key {key!r}; expected a str or an int. fix: rename the key.")
+        return ["d", *([k, _encode(v, f"{place}.{k}", tensors)] for k, v in value.items())]
     if type(value) in (list, tuple):
         tag = "l" if type(value) is list else "t"
         return [tag, *(_encode(v, f"{place}[{i}]", tensors) for i, v in enumerate(value))]
@@ -192,12 +191,6 @@ def _encode(value: Any, place: str, tensors: dict[str, torch.Tensor]) -> Any:
         f"{place} is a {type(value).__name__}, which a checkpoint cannot hold. "
         "fix: turn it into tensors, arrays, numbers, strings, lists and dictionaries."
     )
-
-
-def _key(key: Any, place: str) -> str | int:
-    if type(key) not in (str, int):
-        raise TypeError(f"{place} has the key {key!r}; expected a str or an int. fix: rename the key.")
-    return key  # type: ignore[no-any-return]
 
 
 def _from_numpy(value: np.ndarray | np.generic, place: str) -> torch.Tensor:

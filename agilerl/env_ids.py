@@ -12,24 +12,28 @@ from agilerl.errors import EnvError, warn_once
 _LIST = "fix: `agilerl list envs` prints the known ids."
 _EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 
-
 # Ids of this package -> (entry point, time limit); made known to Gymnasium when one of them is asked for.
 SHIPPED = {
-    "MaskedCartPole-v1": ("agilerl.envs.masked:masked_cartpole", 500),
-    "MaskedPendulum-v1": ("agilerl.envs.masked:masked_pendulum", 200),
+    "MaskedCartPole-v1": ("agilerl.envs.classic:masked_cartpole", 500),
+    "MaskedPendulum-v1": ("agilerl.envs.classic:masked_pendulum", 200),
 }
 
 
 def resolve_env_id(env_id: str) -> str:
-    """As `registered_id`, where what its environment needs is installed.
-
-    Raises:
-        EnvError: unknown, or a package is missing. Gymnasium's own explanation is kept.
-    """
+    """As `registered_id`; EnvError also where a package that it needs is missing. Gymnasium's own words are kept."""
     import gymnasium  # kept out of imports that must stay fast
 
     found = registered_id(env_id, "{} is retired in Gymnasium; {} is used.", quote="'")
-    _check_packages(found, gymnasium.spec(found).entry_point, gymnasium.error.Error)
+    entry_point = gymnasium.spec(found).entry_point
+    module = entry_point.partition(":")[0] if isinstance(entry_point, str) else ""
+    try:  # importing the environment's module is where a missing simulator shows
+        if module:
+            importlib.import_module(module)
+    except (ImportError, gymnasium.error.Error) as error:
+        extra = next((e for start, e in _EXTRAS.items() if module.startswith(start)), None)
+        if extra is None:
+            raise EnvError(f"{found}: {_plain(error)} fix: install what it names.") from None
+        raise EnvError(f'{found}: {extra} is not installed. fix: pip install "agilerl[{extra}]"') from None
     return found
 
 
@@ -39,11 +43,16 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
     `quote` stands around names in what Gymnasium says: a terminal shows its backticks badly.
 
     Raises:
-        EnvError: with Gymnasium's own message, which names the nearest ids and versions.
+        EnvError: with Gymnasium's own message, which names the nearest ids and versions; or the id names a module to
+            import, as "package.module:Name-v0" does.
     """
-    refuse_code(env_id)
     import gymnasium
 
+    if ":" in env_id:
+        raise EnvError(
+            f"{env_id!r} would import {env_id.partition(':')[0]!r}, and importing runs code. "
+            "fix: agilerl train --allow-code, or import the module yourself and leave its name out."
+        )
     try:
         if env_id.startswith("ALE/"):
             gymnasium.register_envs(importlib.import_module("ale_py"))
@@ -64,16 +73,6 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
             raise EnvError(f'{env_id}: Atari is not installed. fix: pip install "agilerl[atari]"') from error
         raise EnvError(f"{env_id}: {_plain(error, quote)} {_LIST}") from error
     return env_id
-
-
-def refuse_code(env_id: str) -> None:
-    """Raise EnvError for an id that names a module to import, as "package.module:Name-v0" does."""
-    if ":" in env_id:
-        module = env_id.partition(":")[0]
-        raise EnvError(
-            f"{env_id!r} would import {module!r}, and importing runs code. "
-            "fix: agilerl train --allow-code, or import the module yourself and leave its name out."
-        )
 
 
 def import_environment(env_id: str) -> str:
@@ -104,20 +103,6 @@ def takes_box_actions(env: Any) -> bool:
     if made is not None and callable(getattr(made, "close", None)):
         made.close()
     return isinstance(space, gymnasium.spaces.Box)
-
-
-def _check_packages(env_id: str, entry_point: Any, error_type: type[Exception]) -> None:
-    """Import the environment's module: that is where a missing simulator shows."""
-    module = entry_point.partition(":")[0] if isinstance(entry_point, str) else None
-    if not module:
-        return
-    try:
-        importlib.import_module(module)
-    except (ImportError, error_type) as error:
-        extra = next((e for start, e in _EXTRAS.items() if module.startswith(start)), None)
-        if extra is None:
-            raise EnvError(f"{env_id}: {_plain(error)} fix: install what it names.") from None
-        raise EnvError(f'{env_id}: {extra} is not installed. fix: pip install "agilerl[{extra}]"') from None
 
 
 def _newest(env_id: str, known: list[str]) -> str | None:

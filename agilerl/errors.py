@@ -36,7 +36,7 @@ class RunError(AgileRLError, ValueError):
 
 
 class NotAvailableYetError(AgileRLError, NotImplementedError):
-    """A published argument or command that this version does not carry out yet."""
+    """A published argument or command that this version does not implement yet."""
 
 
 class RegistryError(AgileRLError, AttributeError):

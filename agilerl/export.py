@@ -41,25 +41,18 @@ class OnnxReport:
     different_actions: int | None
 
     def __str__(self) -> str:
-        text = f"largest difference over {self.observations} observations: {self.largest_difference:.3g}"
-        if self.different_actions is not None:
-            text += f" ({self.different_actions} other actions)"
-        return text
+        others = "" if self.different_actions is None else f" ({self.different_actions} other actions)"
+        return f"largest difference over {self.observations} observations: {self.largest_difference:.3g}{others}"
 
 
 def plain_policy(agent: Any) -> Policy:
-    """The agent's greedy policy as the module that `best/policy.py` makes of its files.
-
-    Raises:
-        NotAvailableYetError: an encoder or spaces that it does not cover.
-    """
+    """The agent's greedy policy as `best/policy.py` makes it; NotAvailableYetError where it does not."""
     try:
         state = {name: value.detach().cpu().clone() for name, value in agent.policy_state().items()}
         return build(jsonable(agent.policy_spec()), state)
     except PolicyError as error:
-        raise NotAvailableYetError(
-            f"{agent.algo} cannot be exported: {error} fix: agilerl.load(RUN).best acts."
-        ) from error
+        what = f"{agent.algo} cannot be exported: {error}"
+        raise NotAvailableYetError(f"{what} fix: agilerl.load(RUN).best acts.") from error
 
 
 def export_onnx(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0) -> OnnxReport:
@@ -97,8 +90,7 @@ def greedy_actions(agent: Any, obs: np.ndarray) -> np.ndarray:
     before = agent.training
     agent.set_training_mode(False)
     try:
-        actions: np.ndarray = np.concatenate([agent._greedy(obs[i : i + _BATCH]) for i in range(0, len(obs), _BATCH)])
-        return actions
+        return np.concatenate([agent._greedy(obs[i : i + _BATCH]) for i in range(0, len(obs), _BATCH)])
     finally:
         agent.set_training_mode(before)
 
@@ -139,8 +131,7 @@ def _program(policy: Policy, example: torch.Tensor) -> bytes:
             dynamic_shapes=({0: torch.export.Dim("batch")},),
         )
     log.setLevel(level)
-    data: bytes = program.model_proto.SerializeToString()
-    return data
+    return bytes(program.model_proto.SerializeToString())
 
 
 def _needed() -> Any:

@@ -6,19 +6,13 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
-from typing import Protocol
+from typing import Any
 
 import torch
 
 from agilerl.errors import AgileRLError, RunError
 
 TORCH_ON_CPU = "can't allocate memory"  # of a plain RuntimeError; on a GPU it is torch.OutOfMemoryError
-
-
-class Counted(Protocol):
-    """What knows how many generations are whole."""
-
-    generations: int
 
 
 def return_freed_memory() -> bool:
@@ -41,11 +35,11 @@ def is_shortage(error: BaseException) -> bool:
 
 
 @contextmanager
-def naming_shortage(env_id: str, progress: Counted, run: str | PathLike[str] | None) -> Iterator[None]:
+def naming_shortage(env_id: str, progress: Any, run: str | PathLike[str] | None) -> Iterator[None]:
     """Inside the block, memory that runs out is a `RunError` with the generation and the ways to go on.
 
     Nothing is made smaller in silence: another batch size or another number of lanes is another experiment, and would
-    end the promise that a resumed run has the same bits.
+    end the promise that a resumed run has the same bits. `progress.generations` are whole.
     """
     try:
         yield

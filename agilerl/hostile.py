@@ -43,7 +43,7 @@ def read_regular(path: str | os.PathLike[str], limit: int | None = None) -> byte
     with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode):
-            raise RunError(f"{source} is no plain file. fix: name a file.")
+            raise RunError(f"{source} is not a plain file. fix: name a file.")
         if limit is not None and facts.st_size > limit:
             raise RunError(f"{source} has {facts.st_size} bytes; at most {limit} are read. fix: name another file.")
         return file.read(facts.st_size)  # a larger number would be asked of the memory at once
@@ -58,19 +58,13 @@ def read_text(path: str | os.PathLike[str], limit: int = JSON_LIMIT) -> str:
 
 
 def read_json(path: str | os.PathLike[str], limit: int = JSON_LIMIT) -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        FileNotFoundError: as `open` does.
-        RunError: not JSON, or nested too deeply.
-    """
+    """The content of a JSON file; FileNotFoundError as `open`, RunError if it is not JSON or nested too deeply."""
+    text = read_text(path, limit)
     try:
-        return json.loads(read_text(path, limit))
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, AgileRLError):
-            raise
         what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise RunError(f"{path} is no JSON that can be read ({what}). fix: name another run.") from None
+        raise RunError(f"{path} is not JSON that can be read ({what}). fix: name another run.") from None
 
 
 @contextmanager

@@ -68,13 +68,9 @@ class LoopOptions:
     overwrite_checkpoints: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "evo_steps", "eval_episodes", "fitness_window", "threads"):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("confirm_episodes", "rescore_episodes"):
-            _at_least(name, getattr(self, name), 0)
-        for name in ("eval_steps", "checkpoint"):
-            if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 1)
+        self._check_counts(1, "max_steps", "evo_steps", "eval_episodes", "fitness_window", "threads")
+        self._check_counts(0, "confirm_episodes", "rescore_episodes")
+        self._check_counts(1, *(name for name in ("eval_steps", "checkpoint") if getattr(self, name) is not None))
         _within("evolve_from", self.evolve_from, 0, 1)
         if self.normalize_rewards and (self.clip_rewards or self.reward_scale != 1.0):
             other = "clip_rewards" if self.clip_rewards else f"reward_scale={self.reward_scale:g}"
@@ -82,6 +78,12 @@ class LoopOptions:
                 f"normalize_rewards finds the scale of rewards by itself; got {other} too. "
                 "fix: reward_scale=1 and clip_rewards=false."
             )
+
+    def _check_counts(self, least: int, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} must be an integer of at least {least}; got {value!r}.")
 
     @classmethod
     def of(cls, given: Mapping[str, Any], **more: Any) -> Self:
@@ -126,18 +128,12 @@ class OffPolicyOptions(LoopOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least("explore_hold", self.explore_hold, 1)
-        for name in ("learning_delay", "random_steps"):
-            _at_least(name, getattr(self, name), 0)
+        self._check_counts(1, "explore_hold")
+        self._check_counts(0, "learning_delay", "random_steps")
         for name in ("eps_start", "eps_end"):
             _within(name, getattr(self, name), 0, 1)
         if not 0 < self.eps_decay <= 1:
             raise ConfigError(f"eps_decay must be in (0, 1]; got {self.eps_decay!r}. fix: 0.995 per vector step.")
-
-
-def _at_least(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} must be an integer of at least {least}; got {value!r}.")
 
 
 def _within(name: str, value: Any, low: float, high: float) -> None:

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 def _no_bool(value: Any) -> Any:
     # YAML turns yes/no/on/off into booleans, and pydantic would take True as 1
     if isinstance(value, bool):
-        raise ValueError("a boolean is no number")
+        raise ValueError("a boolean is not a number")
     return value
 
 
@@ -63,12 +63,7 @@ def _bounds(metadata: tuple[Any, ...] | list[Any]) -> list[str]:
     found = []
     for item in metadata:
         for part in getattr(item, "metadata", [item]):  # `Field(...)` inside Annotated carries its own list
-            if isinstance(part, Gt):
-                found.append(f"> {part.gt}")
-            elif isinstance(part, Ge):
-                found.append(f">= {part.ge}")
-            elif isinstance(part, Lt):
-                found.append(f"< {part.lt}")
-            elif isinstance(part, Le):
-                found.append(f"<= {part.le}")
+            for kind, sign in ((Gt, ">"), (Ge, ">="), (Lt, "<"), (Le, "<=")):
+                if isinstance(part, kind):
+                    found.append(f"{sign} {getattr(part, kind.__name__.lower())}")
     return found

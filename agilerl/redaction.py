@@ -48,9 +48,8 @@ def redact(text: str, *secrets: Secret | None) -> str:
 def without_secrets(tree: Any) -> Any:
     """A copy of nested plain data with `***` in place of values whose keys are named as secrets are."""
     if isinstance(tree, Mapping):
-        return {
-            k: HIDDEN if is_secret_name(str(k)) and isinstance(v, str) else without_secrets(v) for k, v in tree.items()
-        }
+        hidden = {key for key, value in tree.items() if is_secret_name(str(key)) and isinstance(value, str)}
+        return {key: HIDDEN if key in hidden else without_secrets(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
         return [without_secrets(part) for part in tree]
     return redact(tree) if isinstance(tree, str) else tree

@@ -46,19 +46,11 @@ def seeds(run_seed: int, purpose: Purpose, count: int, generation: int = 0, memb
 
 
 def restored_generator(state: Mapping[str, Any]) -> np.random.Generator:
-    """A generator that goes on where `generator.bit_generator.state` was taken.
-
-    Raises:
-        ValueError: not the state of one of numpy's bit generators.
-    """
-    known: tuple[Any, ...] = (
-        np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64, np.random.MT19937,
-    )  # fmt: skip
-    kinds = {kind.__name__: kind for kind in known}
-    name = str(state["bit_generator"])
-    if name not in kinds:
-        raise ValueError(f"unknown bit generator {name!r}; expected one of {sorted(kinds)}.")
-    bits = kinds[name](0)
+    """A generator that goes on where `bit_generator.state` was taken; ValueError if it is not one of numpy's."""
+    known, name = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"), str(state["bit_generator"])
+    if name not in known:
+        raise ValueError(f"unknown bit generator {name!r}; expected one of {list(known)}.")
+    bits = getattr(np.random, name)(0)
     bits.state = dict(state)
     return np.random.Generator(bits)
 

@@ -29,7 +29,7 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.runs.replay_log import ReplayLog
 from agilerl.runs.store import RunStore
 from agilerl.sources.off_policy import OffPolicySource
-from agilerl.telemetry.fanout import BaseSink
+from agilerl.telemetry.record import BaseSink
 from agilerl.threads import one_thread
 from agilerl.training import build
 from agilerl.training.loop import TrainingLoop

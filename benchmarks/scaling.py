@@ -32,9 +32,9 @@ from torch import nn
 
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.engine.batches import TransitionBatch
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
+from agilerl.engine.protocol import TransitionBatch
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.training.train_off_policy import train_off_policy

@@ -19,9 +19,9 @@ from runner import RESULTS, append_line, facts, package_commit
 from throughput import ours
 from throughput_setups import SETUPS
 
+from agilerl.envs.adapters import EnvPoolLanes
 from agilerl.envs.lanes import SyncLanes
-from agilerl.envs.pool import EnvPoolLanes
-from agilerl.sources.evaluation import Evaluator
+from agilerl.sources.lanes import Evaluator
 from agilerl.sources.rollouts import OnPolicyGeneration
 from agilerl.training.evolution import TournamentEvolution
 

@@ -15,8 +15,7 @@ import torch
 
 from agilerl.algorithms import DQN, register
 from agilerl.algorithms.declared import hp
-from agilerl.engine.batches import TransitionBatch, UpdateResult
-from agilerl.engine.protocol import UpdateEngine
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.td import squared_td_error, take
 from agilerl.ranges import Count, Fraction, Positive, PositiveFraction
 
@@ -54,18 +53,18 @@ class MunchausenDQN(DQN):
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Equation 2 of the paper, with the policy and the values of the target network."""
-        hp = engine.hp
+        own = engine.hp
         with torch.no_grad():
             target = engine.target("actor")
             after, before = target(batch.next_obs), target(batch.obs)
-            heat = hp["temperature"].unsqueeze(-1) if hp["temperature"].dim() else hp["temperature"]
+            heat = own["temperature"].unsqueeze(-1) if own["temperature"].dim() else own["temperature"]
             scaled = after if batch.next_mask is None else after.masked_fill(~batch.next_mask, float("-inf"))
-            soft_value = hp["temperature"] * torch.logsumexp(scaled / heat, -1)
-            log_policy = hp["temperature"] * take((before / heat).log_softmax(-1), batch.action)
-            reward = batch.reward + hp["alpha"] * log_policy.clamp(min=self.floor, max=0)
-            goal = reward + batch.discounts(hp["gamma"]) * soft_value
+            soft_value = own["temperature"] * torch.logsumexp(scaled / heat, -1)
+            log_policy = own["temperature"] * take((before / heat).log_softmax(-1), batch.action)
+            reward = batch.reward + own["alpha"] * log_policy.clamp(min=self.floor, max=0)
+            goal = reward + batch.discounts(own["gamma"]) * soft_value
         values, ran = engine.forward("actor", batch.obs)
         loss, grad, error = squared_td_error(values, batch.action, goal, batch.weight)
         engine.descend("optimizer", ran, grad)
-        engine.track("actor", hp["tau"])
+        engine.track("actor", own["tau"])
         return UpdateResult(loss, priorities=error.abs())

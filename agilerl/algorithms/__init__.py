@@ -41,10 +41,7 @@ _SHIPPED = {
     "SAC": "agilerl.algorithms.sac",
     "TD3": "agilerl.algorithms.td3",
 }
-_BASES = {
-    "EvolvableAlgorithm": "agilerl.algorithms.agent",
-    "RLAlgorithm": "agilerl.algorithms.single_agent",
-}
+_BASES = {"EvolvableAlgorithm": "agilerl.algorithms.agent", "RLAlgorithm": "agilerl.algorithms.single_agent"}
 _registered: dict[str, type[RLAlgorithm]] = {}
 NOT_YET = (
     "BC_LM", "CISPO", "CQN", "DPO", "GRPO", "ILQL", "IPPO", "MADDPG", "MATD3", "NeuralTS", "NeuralUCB",

@@ -25,9 +25,8 @@ from agilerl.hpo.genome import Genome
 from agilerl.modules.base import EvolvableModule
 from agilerl.tree import map_leaves
 
-_PLAIN = frozenset(
-    {int, float, bool, str, NoneType, list, tuple, dict, np.ndarray, Tensor}
-)  # nothing of these registers
+# Nothing of these registers.
+_PLAIN = frozenset({int, float, bool, str, NoneType, list, tuple, dict, np.ndarray, Tensor})
 
 
 def check_device(device: str | torch.device) -> str | torch.device:
@@ -274,11 +273,7 @@ class EvolvableAlgorithm:
 
     def policy_spec(self) -> dict[str, Any]:
         """JSON-able description of the policy: algorithm, network with its spaces, hyperparameters."""
-        return {
-            "algo": self.algo,
-            "network": self.policy_module().spec(),
-            "hyperparameters": self.hyperparameters(),
-        }
+        return {"algo": self.algo, "network": self.policy_module().spec(), "hyperparameters": self.hyperparameters()}
 
     def policy_state(self) -> dict[str, Tensor]:
         """The policy's weights, contiguous copies."""

@@ -104,7 +104,7 @@ def lend_encoder(agent: RLAlgorithm, *critics: str) -> None:
     others = [name for name in ("actor", *critics) if not isinstance(getattr(agent, name), EvolvableNetwork)]
     if agent.share_encoders and others:
         warnings.warn(
-            f"Encoder sharing is disabled: {', '.join(others)} of {agent.algo} is no EvolvableNetwork. "
+            f"Encoder sharing is disabled: {', '.join(others)} of {agent.algo} is not an EvolvableNetwork. "
             "fix: share_encoders=False, or networks with an encoder.",
             AgileRLWarning,
             stacklevel=4,

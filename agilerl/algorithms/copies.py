@@ -33,10 +33,9 @@ from agilerl.checkpoint import load_tree
 from agilerl.errors import NotAvailableYetError, RunError
 from agilerl.hostile import malformed
 from agilerl.hpo.effects import MutationRecord
-from agilerl.modules.base import EvolvableModule
+from agilerl.modules.base import EvolvableModule, MutationType, constructor_arguments
 from agilerl.modules.copying import copy_value
-from agilerl.modules.evolvable import MutationType
-from agilerl.networks.limits import check_sizes
+from agilerl.networks.specs import check_sizes
 from agilerl.rng import restored_generator
 from agilerl.spaces import space_from_json, space_to_json
 
@@ -48,6 +47,7 @@ Agent = TypeVar("Agent", bound="EvolvableAlgorithm")
 _CACHES = ("_learner",)  # rows and engines: never copied, compared or saved
 _ELSEWHERE = (*_CACHES, "accelerator")  # rebuilt, or not the agent's
 _FIXED = (nn.Module, OptimizerWrapper, MutationRegistry, gym.Space, torch.device, torch.dtype)  # made by the script
+_LIMITS = ("min", "max", "shrink_factor", "grow_factor")
 _DTYPES: dict[str, type] = {"int": int, "float": float, "ndarray": np.ndarray}
 SPACE = "gymnasium space"  # the only key of what stands for a space in the specification of a network
 
@@ -66,9 +66,8 @@ def clone(agent: Agent, index: int | None = None) -> Agent:
     for name, value in agent.__dict__.items():
         if name in twin.__dict__ or name in _CACHES:
             continue
-        twin.__dict__[name] = (
-            _clone_optimizer(value, twin) if isinstance(value, OptimizerWrapper) else copy_value(value, memo)
-        )
+        wrapped = isinstance(value, OptimizerWrapper)
+        twin.__dict__[name] = _clone_optimizer(value, twin) if wrapped else copy_value(value, memo)
     link_encoders(twin)
     if index is not None:
         twin.index = index
@@ -76,13 +75,10 @@ def clone(agent: Agent, index: int | None = None) -> Agent:
 
 
 def pickled(agent: EvolvableAlgorithm) -> dict[str, Any]:
-    """What is pickled of an agent; its tensors own their storage from here on."""
-    _own_tensors(agent)
-    return {name: value for name, value in agent.__dict__.items() if name not in _CACHES}
+    """What is pickled of an agent; its tensors own their storage from here on.
 
-
-def _own_tensors(agent: EvolvableAlgorithm) -> None:
-    """Give parameters and moments that are views of a row storage of their own: pickle writes whole storages."""
+    Pickle writes whole storages: parameters and moments that are views of a row get one of their own.
+    """
     for network in agent.evolvable_attributes(networks_only=True).values():
         for tensor in (*network.parameters(), *network.buffers()):
             if _is_part(tensor):
@@ -90,6 +86,7 @@ def _own_tensors(agent: EvolvableAlgorithm) -> None:
     for config in agent.registry.optimizers:
         for state in getattr(agent, config.name).optimizer.state.values():
             state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and _is_part(v)})
+    return {name: value for name, value in agent.__dict__.items() if name not in _CACHES}
 
 
 def _is_part(tensor: Tensor) -> bool:
@@ -98,15 +95,9 @@ def _is_part(tensor: Tensor) -> bool:
 
 
 def _clone_optimizer(wrapper: OptimizerWrapper, twin: EvolvableAlgorithm) -> OptimizerWrapper:
-    names = wrapper.network_names or []
-    copied = OptimizerWrapper(
-        wrapper.optimizer_cls,
-        [resolve(twin, name) for name in names],
-        wrapper.lr,
-        wrapper.optimizer_kwargs,
-        names,
-        wrapper.lr_name,
-    )
+    names, kind, options = wrapper.network_names or [], wrapper.optimizer_cls, wrapper.optimizer_kwargs
+    networks = [resolve(twin, name) for name in names]
+    copied = OptimizerWrapper(kind, networks, wrapper.lr, options, names, wrapper.lr_name)
     for mine, theirs in zip(wrapper.optimizer.param_groups, copied.optimizer.param_groups, strict=True):
         theirs.update({k: v for k, v in mine.items() if k != "params"})
         for old, new in zip(mine["params"], theirs["params"], strict=True):
@@ -133,8 +124,11 @@ def state(agent: EvolvableAlgorithm) -> dict[str, Any]:
             k: {"spec": _plain_spec(v.spec()), "weights": {n: t.detach() for n, t in v.state_dict().items()}}
             for k, v in networks.items()
         },
-        "optimizers": {o.name: _string_keys(getattr(agent, o.name).state_dict()) for o in agent.registry.optimizers},
-        "hp_config": {name: _limits(parameter) for name, parameter in agent.hp_config.items()},
+        "optimizers": {o.name: _with_keys(getattr(agent, o.name).state_dict(), str) for o in agent.registry.optimizers},
+        "hp_config": {
+            name: {k: getattr(found, k) for k in _LIMITS} | {"dtype": found.dtype.__name__}
+            for name, found in agent.hp_config.items()
+        },
         "attributes": {k: v for k, v in agent.inspect_attributes(agent).items() if is_plain(v)},
     }
 
@@ -171,7 +165,7 @@ def blank_arguments(
     Raises:
         RunError: the file does not hold a required argument.
     """
-    parameters = inspect.signature(cls).parameters
+    parameters = constructor_arguments(cls)
     rest = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     spaces, attributes = saved.get("spaces", {}), saved["attributes"]
     found = {k: v for k, v in {"device": device, "accelerator": accelerator}.items() if rest or k in parameters}
@@ -210,21 +204,18 @@ def load_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: str 
             if name != "device":
                 object.__setattr__(agent, name, value)
         for name, network in state["networks"].items():
-            object.__setattr__(agent, name, _loaded(getattr(agent, name), network, device))
+            before = getattr(agent, name)
+            loaded = before.rebuilt(_read_spec(network["spec"]), device)
+            loaded.to(next(w.dtype for w in network["weights"].values() if w.is_floating_point()))
+            loaded.load_state_dict(network["weights"])
+            loaded.requires_grad_(any(p.requires_grad for p in before.parameters())).train(before.training)
+            object.__setattr__(agent, name, loaded)
         link_encoders(agent)
         if not agent.hp_config:
             agent.registry.hp_config = _hp_config(state.get("hp_config", {}))
         agent.reinit_optimizers()
         for name, optimizer in state["optimizers"].items():
-            getattr(agent, name).load_state_dict(_integer_keys(optimizer))
-
-
-def _loaded(before: Any, saved: Mapping[str, Any], device: str | torch.device) -> Any:
-    """A network as a file holds it, in the modes of the one in whose place it comes."""
-    network = before.rebuilt(_read_spec(saved["spec"]), device)
-    network.to(next(w.dtype for w in saved["weights"].values() if w.is_floating_point()))
-    network.load_state_dict(saved["weights"])
-    return network.requires_grad_(any(p.requires_grad for p in before.parameters())).train(before.training)
+            getattr(agent, name).load_state_dict(_with_keys(optimizer, int))
 
 
 def space_or_none(space: gym.Space[Any]) -> dict[str, Any] | None:
@@ -263,23 +254,13 @@ def is_plain(value: Any) -> bool:
 
 
 def _hp_config(saved: Mapping[str, Any]) -> HyperparameterConfig:
-    found = {}
-    for name, limits in saved.items():
-        found[name] = RLParameter(**{**limits, "dtype": _DTYPES.get(limits["dtype"], float)})
-    return HyperparameterConfig(**found)
+    limits = {name: {**own, "dtype": _DTYPES.get(own["dtype"], float)} for name, own in saved.items()}
+    return HyperparameterConfig(**{name: RLParameter(**own) for name, own in limits.items()})
 
 
-def _limits(parameter: RLParameter) -> dict[str, Any]:
-    names = ("min", "max", "shrink_factor", "grow_factor")
-    return {**{name: getattr(parameter, name) for name in names}, "dtype": parameter.dtype.__name__}
-
-
-def _string_keys(state: dict[str, Any]) -> dict[str, Any]:
-    return {**state, "state": {str(k): v for k, v in state["state"].items()}}
-
-
-def _integer_keys(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {**state, "state": {int(k): v for k, v in state["state"].items()}}
+def _with_keys(state: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """The state of a torch optimiser with its parameters' numbers as `kind`: files have texts for keys."""
+    return {**state, "state": {kind(k): v for k, v in state["state"].items()}}
 
 
 # --- what a run keeps beside it: private attributes, generators, modes ---------------------------------------------
@@ -287,8 +268,26 @@ def _integer_keys(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def run_state(agent: EvolvableAlgorithm) -> dict[str, Any]:
     """As `state`, with everything else on which the rest of a run depends: private attributes, generators,
-    modes, the networks' own draws, objects that have `state` and `load_state`."""
-    return {**agent.state(), "private": private_state(agent)}
+    modes, the networks' own draws, objects that have `state` and `load_state`.
+
+    See `unsaved_attributes` for what is in none of them.
+    """
+    others = {name: value for name, value in agent.__dict__.items() if name not in _ELSEWHERE}
+    networks = agent.evolvable_attributes(networks_only=True)
+    record = others.get("mutation_record")
+    values = None
+    if isinstance(record, MutationRecord):
+        values = asdict(record)
+        values |= {} if is_plain(values) else {"before": str(record.before), "after": str(record.after)}
+    private = {
+        "attributes": {k: v for k, v in others.items() if k.startswith("_") and is_plain(v)},
+        "generators": {k: v.bit_generator.state for k, v in others.items() if isinstance(v, np.random.Generator)},
+        "torch_generators": {k: v.get_state() for k, v in others.items() if isinstance(v, torch.Generator)},
+        "parts": {k: v.state() for k, v in others.items() if _is_stateful(v)},
+        "mutation_record": values,
+        "modules": {name: _module_state(network) for name, network in networks.items()},
+    }
+    return {**agent.state(), "private": private}
 
 
 def load_run_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: str = "state") -> None:
@@ -296,38 +295,19 @@ def load_run_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: 
     if state.get("hp_config"):
         agent.registry.hp_config = _hp_config(state["hp_config"])
     agent.load_state(state, source)
-    load_private_state(agent, state["private"])
-
-
-def private_state(agent: EvolvableAlgorithm) -> dict[str, Any]:
-    """Plain data, by kind; see `unsaved_attributes` for what is in none of them."""
-    others = {name: value for name, value in agent.__dict__.items() if name not in _ELSEWHERE}
-    networks = agent.evolvable_attributes(networks_only=True)
-    record = others.get("mutation_record")
-    return {
-        "attributes": {k: v for k, v in others.items() if k.startswith("_") and is_plain(v)},
-        "generators": {k: v.bit_generator.state for k, v in others.items() if isinstance(v, np.random.Generator)},
-        "torch_generators": {k: v.get_state() for k, v in others.items() if isinstance(v, torch.Generator)},
-        "parts": {k: v.state() for k, v in others.items() if _is_stateful(v)},
-        "mutation_record": _plain_record(record) if isinstance(record, MutationRecord) else None,
-        "modules": {name: _module_state(network) for name, network in networks.items()},
-    }
-
-
-def load_private_state(agent: EvolvableAlgorithm, state: Mapping[str, Any]) -> None:
-    """Put back what `private_state` returned, into an agent whose networks are there already."""
-    for name, value in state["attributes"].items():
+    private = state["private"]
+    for name, value in private["attributes"].items():
         object.__setattr__(agent, name, _on_device(value, getattr(agent, "device", "cpu")))
-    for name, value in state["generators"].items():
+    for name, value in private["generators"].items():
         object.__setattr__(agent, name, restored_generator(value))
-    for name, value in state["torch_generators"].items():
+    for name, value in private["torch_generators"].items():
         getattr(agent, name).set_state(value)
-    for name, value in state["parts"].items():
+    for name, value in private["parts"].items():
         getattr(agent, name).load_state(value)
     agent.__dict__.pop("mutation_record", None)  # of the agent that this one was made from
-    if state["mutation_record"] is not None:
-        object.__setattr__(agent, "mutation_record", MutationRecord(**state["mutation_record"]))
-    for name, value in state["modules"].items():
+    if private["mutation_record"] is not None:
+        object.__setattr__(agent, "mutation_record", MutationRecord(**private["mutation_record"]))
+    for name, value in private["modules"].items():
         _load_module_state(getattr(agent, name), value)
 
 
@@ -346,11 +326,6 @@ def _is_stateful(value: Any) -> bool:
     if isinstance(value, (nn.Module, OptimizerWrapper, type)):
         return False
     return all(callable(getattr(value, name, None)) for name in ("state", "load_state"))
-
-
-def _plain_record(record: MutationRecord) -> dict[str, Any]:
-    values = asdict(record)
-    return values if is_plain(values) else {**values, "before": str(record.before), "after": str(record.after)}
 
 
 def _module_state(network: EvolvableModule) -> dict[str, Any]:

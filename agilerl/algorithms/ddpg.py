@@ -8,15 +8,14 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agilerl.algorithms import exploration
+from agilerl.algorithms import actions
 from agilerl.algorithms.actions import RawActions, raw_bounds
 from agilerl.algorithms.building import build, lend_encoder, register_network
 from agilerl.algorithms.declared import hp
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.algorithms.transitions import actor_and_critic_loss, critics_criterion, track
-from agilerl.engine.batches import TransitionBatch, UpdateResult
-from agilerl.engine.protocol import UpdateEngine
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap, deterministic_policy_loss, weighted_squared_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, check_bounded
@@ -30,18 +29,11 @@ class DDPG(RLAlgorithm):
     Departs from the paper in its default `policy_freq` of 2, the published one; 1 is the paper's.
 
     Args:
-        observation_space: Box (vectors, images), Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them.
         action_space: Box with finite bounds.
-        index: unique id within the population.
-        hp_config: mutable hyperparameters: any numeric argument below.
+        hp_config: mutable hyperparameters: any numeric argument.
         net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of policy and critic; an output
             activation of the head is the policy's alone.
-        batch_size: transitions per update.
         lr_actor, lr_critic: learning rates of Adam.
-        learn_step: environment steps per update.
-        gamma: discount per step, in [0, 1]. tau: share of the online weights in each soft target update, in (0, 1].
-        normalize_images: divide image observations by 255.
-        mut: label of the last mutation.
         policy_freq: critic updates per update of the policy.
         O_U_noise: explore by an Ornstein-Uhlenbeck path, else by independent Gaussian noise.
         expl_noise: σ of either, in units of raw actions (their range has width 2); a number or one per component.
@@ -50,8 +42,8 @@ class DDPG(RLAlgorithm):
         actor_network, critic_network: networks to use instead of building them.
         share_encoders: critics read the features of the policy's encoder, as constants; the policy's loss trains it.
             LayerNorm in it stays. Encoders of given critics are given up.
-        device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
-        seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
+
+    The other arguments are `DQN`'s.
     """
 
     policy_class = DeterministicActor
@@ -135,13 +127,13 @@ class DDPG(RLAlgorithm):
     soft_update = track
     report = actor_and_critic_loss
 
-    # --- acting: by noise on raw actions, see `exploration` -----------------------------------------------------------
+    # --- acting: by noise on raw actions, see `actions` -----------------------------------------------------------
 
     raw_bounds = property(raw_bounds)
-    get_action = exploration.get_action
-    greedy = exploration.greedy
-    draw_exploration = exploration.draw_exploration
-    explore = exploration.explore
-    action_noise = exploration.action_noise
-    reset_action_noise = exploration.reset_action_noise
-    _greedy = exploration.greedy_actions
+    get_action = actions.get_action
+    greedy = actions.greedy
+    draw_exploration = actions.draw_exploration
+    explore = actions.explore
+    action_noise = actions.action_noise
+    reset_action_noise = actions.reset_action_noise
+    _greedy = actions.greedy_actions

@@ -107,7 +107,12 @@ def _arguments(cls: Any) -> tuple[inspect.Signature, dict[str, tuple[Any, Any, D
     for name, parameter in signature.parameters.items():
         hint = hints.get(name)
         mark = next((m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Declared)), None)
-        values = hint if mark is None else _without_mark(hint) if mark.values is None else mark.values
+        values = hint
+        if mark is not None:
+            base, *rest = get_args(hint)
+            kept = tuple(item for item in rest if not isinstance(item, Declared))
+            own = Annotated[(base, *kept)] if kept else base
+            values = own if mark.values is None else mark.values
         if mark is not None or get_origin(_plain(values)[0]) is Annotated:
             found[name] = values, parameter.default, mark
     return signature, found
@@ -141,23 +146,16 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 def _check(algo: str, name: str, value: Any, values: Any, usual: Any) -> None:
     kind, optional = _plain(values)
-    if optional and value is None:
+    base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if base not in (int, float) or (optional and value is None):
         return
-    base, bounds = (get_args(kind)[0], _bounds(kind)) if get_origin(kind) is Annotated else (kind, [])
-    if base not in (int, float):
-        return
+    # `Field(...)` among what annotates a type carries a list of its own.
+    marks = (part for item in getattr(kind, "__metadata__", ()) for part in getattr(item, "metadata", [item]))
+    bounds = [part for part in marks if isinstance(part, Ge | Gt | Le)]
     numbers = np.asarray(value)
-    sound = numbers.dtype.kind in "iuf" and not isinstance(value, bool)
-    whole = sound and (base is float or numbers.dtype.kind in "iu")
-    if whole and np.isfinite(numbers).all() and all(_holds(bound, numbers) for bound in bounds):
-        return
-    raise AlgorithmError(f"{algo}: {name} must be {_words(base, bounds)}; got {value!r}. fix: {name}={usual!r}.")
-
-
-def _bounds(kind: Any) -> list[Any]:
-    """The bounds of an annotated type; `Field(...)` carries its own list."""
-    parts = (part for item in kind.__metadata__ for part in getattr(item, "metadata", [item]))
-    return [part for part in parts if isinstance(part, Ge | Gt | Le)]
+    whole = numbers.dtype.kind in ("iuf" if base is float else "iu") and not isinstance(value, bool)
+    if not (whole and np.isfinite(numbers).all() and all(_holds(bound, numbers) for bound in bounds)):
+        raise AlgorithmError(f"{algo}: {name} must be {_words(base, bounds)}; got {value!r}. fix: {name}={usual!r}.")
 
 
 def _holds(bound: Any, value: np.ndarray) -> bool:
@@ -184,10 +182,3 @@ def _plain(values: Any) -> tuple[Any, bool]:
         rest = [part for part in get_args(values) if part is not type(None)]
         return rest[0], len(rest) < len(get_args(values))
     return values, False
-
-
-def _without_mark(hint: Any) -> Any:
-    """An annotated type without the mark; the plain type where nothing else annotates it."""
-    base, *rest = get_args(hint)
-    kept = tuple(item for item in rest if not isinstance(item, Declared))
-    return Annotated[(base, *kept)] if kept else base

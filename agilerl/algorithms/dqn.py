@@ -15,9 +15,9 @@ from agilerl.algorithms.declared import hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.single_agent import RLAlgorithm
-from agilerl.engine.batches import TransitionBatch, UpdateResult
-from agilerl.engine.modules import raw_output, soft_update
-from agilerl.engine.protocol import UpdateEngine
+from agilerl.algorithms.transitions import track_actor
+from agilerl.engine.modules import raw_output
+from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import ShapeError
 from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
@@ -121,21 +121,17 @@ class DQN(RLAlgorithm):
         engine.track("actor", hp["tau"])
         return UpdateResult(loss, priorities=error.abs())
 
-    def soft_update(self) -> None:
-        """One soft target update with `tau`."""
-        soft_update(self.actor, self.actor_target, self.tau)
+    soft_update = track_actor
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
     greedy = staticmethod(highest)
 
-    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Uniform numbers in [0, 1): the first decides whether a row explores, the second which action it takes."""
         return rng.random(shape), rng.random(shape)
 
-    def explore(
-        self, outputs: Tensor, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
-    ) -> np.ndarray:
+    def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """Per row: with probability ε a uniformly random legal action, else the greedy one.
 
         Args:

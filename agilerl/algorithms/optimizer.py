@@ -121,7 +121,8 @@ class OptimizerWrapper:
                 state = old_state.get(source) if source is not None else None
                 carried = _carry(state or {}, parameter, moved.get(name), usual)
                 if step is not None:
-                    carried["step"] = torch.tensor(step, dtype=torch.float32, device=_step_device(parameter))
+                    where = parameter.device if parameter.is_cuda else torch.device("cpu")
+                    carried["step"] = torch.tensor(step, dtype=torch.float32, device=where)
                 if carried:
                     self.optimizer.state[parameter] = _complete(carried, old_state, parameter, usual)
 
@@ -209,10 +210,6 @@ def _complete(
             fresh = torch.full_like(parameter, usual.get(key, 0.0), memory_format=torch.contiguous_format)
             carried[key] = value.clone() if value.dim() == 0 else fresh.detach()
     return carried
-
-
-def _step_device(parameter: Tensor) -> torch.device:
-    return parameter.device if parameter.is_cuda else torch.device("cpu")
 
 
 def _own_tensors(value: Any) -> Any:

@@ -20,18 +20,16 @@ from agilerl.algorithms.rollouts import HiddenStates, hidden_of
 from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.running import RunningMeanStd
-from agilerl.engine.batches import RolloutBatch, UpdateResult
 from agilerl.engine.learner import learner_of
 from agilerl.engine.modules import raw_output
-from agilerl.engine.protocol import UpdateEngine
-from agilerl.engine.rollouts import KINDS
+from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
+from agilerl.engine.rollouts import KINDS, learn_rollout, make_rollout
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, ShapeError, unknown_name
-from agilerl.losses.policy import approximate_kl, categorical_gradient, clipped_surrogate, clipped_value_loss
+from agilerl.losses.actor_critic import approximate_kl, categorical_gradient, clipped_surrogate, clipped_value_loss
 from agilerl.modules.base import EvolvableModule
-from agilerl.networks.actors import StochasticActor, rescale_action
+from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueView, rescale_action
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.distributions import ActionDistribution, distribution_of, masked_logits, squashed_normal_sample
-from agilerl.networks.shared import SharedActorCritic, ValueView
 from agilerl.networks.value_networks import ValueNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.rng import Purpose, seeds
@@ -48,19 +46,15 @@ class PPO(RLAlgorithm):
     `net_config={"squash_output": True}` they pass through tanh, and `actor.scale_action` maps them to the bounds.
 
     Args:
-        observation_space, action_space: of one environment.
-        index: unique id within the population.
-        hp_config: mutable hyperparameters: any numeric argument below.
+        hp_config: mutable hyperparameters: any numeric argument.
         net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of policy and critic.
         batch_size: rows of one minibatch (sequences, if recurrent).
-        lr: learning rate of Adam. learn_step: environment steps of a rollout, rounded up to whole vector steps.
-        gamma: discount per step, in [0, 1]. gae_lambda: λ of the advantage estimate, in [0, 1].
-        mut: label of the last mutation.
+        learn_step: environment steps of a rollout, rounded up to whole vector steps.
+        gae_lambda: λ of the advantage estimate, in [0, 1].
         action_std_init: standard deviation of Box actions that the untrained policy gives (not its logarithm).
         clip_coef: ε of the surrogate and of the value clip. ent_coef, vf_coef: weights of entropy and value loss.
         max_grad_norm: largest gradient norm, of policy and critic each; None does not clip.
         target_kl: stop the epochs of a rollout once the mean divergence exceeds it; None never does.
-        normalize_images: divide images by 255.
         update_epochs: passes over a rollout.
         actor_network, critic_network: networks to use instead of building them.
         share_encoders: one encoder for policy and value.
@@ -69,14 +63,14 @@ class PPO(RLAlgorithm):
             way.
         rollout_buffer_config: not available yet.
         recurrent: recurrent encoders; see `max_seq_len`.
-        device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
         bptt_sequence_type: "chunked", "maximum" or "fifty_percent_overlap": how episodes are cut into sequences.
         max_seq_len: longest sequence that gradients flow through; None takes that of the encoder configuration.
-        seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
         lr_schedule, clip_schedule: "constant", or "linear" to 0 over the budget of a training function.
         clip_value_loss: False leaves the value loss unclipped.
         normalize_observations: shift and scale observations by their running mean and deviation, which move after each
             rollout and are saved with the networks.
+
+    The other arguments are `DQN`'s.
 
     Attributes:
         progress: share of the budget that is used up, for the schedules; training functions set it.
@@ -137,6 +131,9 @@ class PPO(RLAlgorithm):
         for schedule in (lr_schedule, clip_schedule):
             if schedule not in SCHEDULES:
                 raise ConfigError(unknown_name("schedule", str(schedule), SCHEDULES))
+        kind = str(getattr(bptt_sequence_type, "value", bptt_sequence_type)).lower()  # an enum member by its value
+        if kind not in KINDS:
+            raise ConfigError(unknown_name("bptt_sequence_type", kind, KINDS))
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut = gamma, gae_lambda, mut
         self.action_std_init, self.clip_coef = action_std_init, clip_coef
@@ -150,7 +147,7 @@ class PPO(RLAlgorithm):
                 "own arguments. fix: leave it out."
             )
         self.rollout_buffer_config, self.recurrent = rollout_buffer_config, bool(recurrent)
-        self.bptt_sequence_type, self.max_seq_len = _sequence_type(bptt_sequence_type), max_seq_len
+        self.bptt_sequence_type, self.max_seq_len = kind, max_seq_len
         self._hidden: HiddenStates | None = None  # of `collect_rollouts_recurrent`
         self._playing: HiddenStates | None = None  # of evaluation
         self.lr_schedule, self.clip_schedule, self.clip_value_loss = lr_schedule, clip_schedule, bool(clip_value_loss)
@@ -181,13 +178,8 @@ class PPO(RLAlgorithm):
                 network.normalize_observations = True
                 for name in ("obs_mean", "obs_scale"):
                     network.get_buffer(name).copy_(self.actor.get_buffer(name))
-        self.optimizer = OptimizerWrapper(
-            optim.Adam,
-            [getattr(self, name) for name in self.networks],
-            lr=self.lr,
-            optimizer_kwargs={"eps": ADAM_EPS},
-            lr_name="lr",
-        )
+        networks = [getattr(self, name) for name in self.networks]
+        self.optimizer = OptimizerWrapper(optim.Adam, networks, self.lr, {"eps": ADAM_EPS}, lr_name="lr")
         self.register_network_group(NetworkGroup(self.actor, policy=True))
         if not self.share_encoders:
             self.register_network_group(NetworkGroup(self.critic))
@@ -228,10 +220,6 @@ class PPO(RLAlgorithm):
         """Names of the networks: the policy's, and the critic's where it has an encoder of its own."""
         return ("actor",) if self.share_encoders else ("actor", "critic")
 
-    def _networks(self) -> dict[str, EvolvableModule]:
-        """The networks by name."""
-        return {name: getattr(self, name) for name in self.networks}
-
     def __getattr__(self, name: str) -> Any:
         if name == "critic" and self.__dict__.get("share_encoders"):
             return ValueView(self.__dict__["actor"])  # no network of its own: nothing to register, clone or save
@@ -243,7 +231,10 @@ class PPO(RLAlgorithm):
 
     def running_statistics(self) -> RunningMeanStd:
         """Those of the observations learned from so far."""
-        return rollouts.statistics_from(self.observation_statistics)
+        statistics = RunningMeanStd(epsilon=1e-8)
+        if self.observation_statistics:
+            statistics.load_state({**self.observation_statistics, "epsilon": 1e-8})
+        return statistics
 
     def take_statistics(self, statistics: RunningMeanStd) -> None:
         """Normalise observations by these from now on."""
@@ -256,8 +247,7 @@ class PPO(RLAlgorithm):
         """Observations [..., ...] as rows [B, I] of what the statistics are of."""
         with torch.no_grad():
             inputs = self.policy_network().encoder_input(obs)
-        rows: np.ndarray = inputs.flatten(0, -2).double().cpu().numpy()
-        return rows
+        return inputs.flatten(0, -2).double().cpu().numpy()
 
     @property
     def distribution(self) -> ActionDistribution:
@@ -310,7 +300,8 @@ class PPO(RLAlgorithm):
     def update(self, engine: UpdateEngine, batch: RolloutBatch) -> UpdateResult:
         """One minibatch: L = L_clip + c_v L_v − c_e H (arXiv:1707.06347, eq. 9, as a loss)."""
         hp, weight = engine.hp, batch.weight
-        outputs = [_output(engine.network(name)(batch.obs, *hidden_of(name, batch.hidden))) for name in self.networks]
+        outputs = [engine.network(name)(batch.obs, *hidden_of(name, batch.hidden)) for name in self.networks]
+        outputs = [found[0] if isinstance(found, tuple) else found for found in outputs]  # beside a hidden state
         with torch.no_grad():
             clip = hp["clip_coef"] if self.clip_value_loss else None
             value = outputs[-1][..., -1]
@@ -399,7 +390,16 @@ class PPO(RLAlgorithm):
 
     def learn_buffer(self, buffer: RolloutBuffer) -> float:
         """As `learn`, from a rollout buffer with the lanes of this agent alone; it is left as it is."""
-        return rollouts.learn_buffer(self, buffer)
+        learner = learner_of(self)
+        rollout = make_rollout(learner, 0, [self], buffer, next(iter(self.policy_module().parameters())))
+        (report,) = learn_rollout(learner, 0, [self], rollout, [self._minibatches])
+        learner.settle()
+        rollouts.remember(self, buffer, slice(None))
+        if self.normalize_observations:
+            statistics = self.running_statistics()
+            statistics.update(self.encoder_inputs(buffer.stored("obs")))
+            self.take_statistics(statistics)
+        return report.mean_loss
 
     @property
     def rollout_buffer(self) -> RolloutBuffer:
@@ -444,7 +444,10 @@ class PPO(RLAlgorithm):
     @property
     def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
         """Key of each part of the hidden state -> (layers, units); empty for a feed-forward policy."""
-        return rollouts.hidden_shapes(self._networks()) if self.recurrent else {}
+        if not self.recurrent:
+            return {}
+        each = [(name, getattr(self, name).hidden_state_architecture) for name in self.networks]
+        return {f"{name}_{key}": shape for name, shapes in each for key, shape in shapes.items()}
 
     def get_initial_hidden_state(self, num_envs: int = 1) -> HiddenStates:
         """Zeros [layers, E, units] under every key of `hidden_state_architecture`: the start of an episode."""
@@ -454,7 +457,14 @@ class PPO(RLAlgorithm):
 
     def carry_hidden_state(self, hidden_state: HiddenStates) -> HiddenStates:
         """Hidden states of running episodes, for the networks as the last architecture mutation left them."""
-        return rollouts.carry_hidden(self._networks(), hidden_state)
+        found: HiddenStates = {}
+        for name in self.networks:
+            network, (own,) = getattr(self, name), hidden_of(name, hidden_state)
+            shapes = {key: (part.shape[0], part.shape[2]) for key, part in own.items()}
+            changed = shapes != network.hidden_state_architecture
+            kept = network.carry_hidden_state(own) if changed else own
+            found |= {f"{name}_{key}": part for key, part in kept.items()}
+        return found
 
     def follow_mutation(self) -> None:
         """Runs after every mutation: hidden states of running episodes follow networks that have changed."""
@@ -472,7 +482,15 @@ class PPO(RLAlgorithm):
 
     def recur(self, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
         """One step of both networks: (raw output [..., E, out], values [..., E], next hidden states), as constants."""
-        return rollouts.recur(self.networks, engine, obs, hidden)
+        found: HiddenStates = {}
+        outputs = []
+        with torch.no_grad():
+            for name in self.networks:
+                frozen: Any = engine.frozen(name)
+                output, state = frozen(obs, *hidden_of(name, hidden))
+                outputs.append(output)
+                found |= {f"{name}_{key}": part for key, part in state.items()}
+        return outputs[0], outputs[-1][..., -1], found
 
     def begin_episodes(self) -> None:
         """All environments that this agent is evaluated in begin an episode."""
@@ -488,25 +506,21 @@ class PPO(RLAlgorithm):
             return ()
         return tuple(space.shape or (1,))
 
-    def greedy(self, outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:
+    def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """The most probable actions [..., *action_shape]; of Box the mean (its tanh where squashed)."""
         return self._shaped(self.distribution.mode(self._raw(outputs), _legal(mask, outputs)))
 
-    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Standard normal numbers for Box, uniform ones for the discrete spaces, [*shape, ...]."""
         kind = self.distribution
         draw = rng.standard_normal if kind.is_continuous else rng.random
         return (draw((*shape, *kind.numbers_shape)),)
 
-    def explore(
-        self, outputs: Tensor, draws: tuple[np.ndarray, ...], epsilon: float = 0.0, mask: np.ndarray | None = None
-    ) -> np.ndarray:
+    def explore(self, outputs: Tensor, draws: Draws, epsilon: float = 0.0, mask: Mask = None) -> np.ndarray:
         """A sample of the policy [..., *action_shape]; `epsilon` has no meaning."""
         return self.sample(outputs, draws, mask)[0]
 
-    def sample(
-        self, outputs: Tensor, draws: tuple[np.ndarray, ...], mask: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
         """(actions [..., *action_shape] to store, their log probabilities [...])."""
         kind, legal, outputs = self.distribution, _legal(mask, outputs), self._raw(outputs)
         action = kind.sample(outputs, torch.from_numpy(draws[0]).to(outputs), legal)
@@ -530,8 +544,7 @@ class PPO(RLAlgorithm):
         if isinstance(space, gym.spaces.MultiBinary):
             return action.astype(np.int8)
         if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-            numbered: np.ndarray = action + space.start
-            return numbered
+            return action + space.start
         return action
 
     def get_action(
@@ -585,7 +598,7 @@ class PPO(RLAlgorithm):
         hidden = self.get_initial_hidden_state(lanes) if hidden_state is None else dict(hidden_state)
         return self.recur(learner_of(self, plain=True).groups[0].engine, obs, hidden)
 
-    def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         outputs, _, self._playing = self._run(obs, self._playing)
         return self.environment_action(self.greedy(outputs, mask))
 
@@ -611,19 +624,5 @@ def _sampled_entropy(raw: Tensor, batch: RolloutBatch) -> Tensor:
     return -squashed_normal_sample(raw, batch.noise)[1]
 
 
-def _output(found: Any) -> Tensor:
-    """The output of a network that may return its hidden state too."""
-    output: Tensor = found[0] if isinstance(found, tuple) else found
-    return output
-
-
-def _legal(mask: np.ndarray | None, like: Tensor) -> Tensor | None:
+def _legal(mask: Mask, like: Tensor) -> Tensor | None:
     return None if mask is None else torch.as_tensor(np.array(mask), device=like.device).bool()
-
-
-def _sequence_type(given: Any) -> str:
-    """The kind of sequence by name; an enum member counts by its value."""
-    name = str(getattr(given, "value", given)).lower()
-    if name not in KINDS:
-        raise ConfigError(unknown_name("bptt_sequence_type", name, KINDS))
-    return name

@@ -16,16 +16,13 @@ from agilerl.algorithms.declared import hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import HyperparameterConfig, follow
 from agilerl.algorithms.single_agent import RLAlgorithm
-from agilerl.algorithms.transitions import experience_fields, side_by_side
-from agilerl.engine.batches import TransitionBatch, UpdateResult
-from agilerl.engine.modules import soft_update
-from agilerl.engine.protocol import UpdateEngine
+from agilerl.algorithms.transitions import check_same_rows, experience_fields, side_by_side, track_actor
+from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import weighted_squared_error
-from agilerl.losses.distributional import categorical_divergence, expected_index, project, take_atoms
-from agilerl.losses.td import q_learning_target, take
+from agilerl.losses.td import categorical_divergence, expected_index, project, q_learning_target, take, take_atoms
 from agilerl.modules.base import EvolvableModule
-from agilerl.modules.noisy import layer_noise, set_noise
+from agilerl.modules.layers import layer_noise, set_noise
 from agilerl.networks.q_networks import RainbowQNetwork, check_support
 from agilerl.ranges import Atoms, Count, Fraction, NonNegative, Number, Positive, PositiveFraction
 from agilerl.rollouts.off_policy import uniform_actions
@@ -35,30 +32,18 @@ class RainbowDQN(RLAlgorithm):
     """Double, duelling, distributional (C51), noisy Q-learning, from n-step and prioritised replay.
 
     Args:
-        observation_space: Box (vectors, images), Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them.
-        action_space: Discrete.
-        index: unique id within the population.
-        hp_config: mutable hyperparameters, any numeric argument below. A new `num_atoms` carries the weights over,
+        hp_config: mutable hyperparameters, any numeric argument. A new `num_atoms` carries the weights over,
             a new `noise_std` scales the learned noise, `v_min` and `v_max` move the support.
-        net_config: `{"encoder_config": {"hidden_size": [..]}, "head_config": {..}, "latent_dim": ..}`.
-        batch_size: transitions per update.
-        lr: learning rate of Adam.
-        learn_step: environment steps per update.
-        gamma: discount per step, in [0, 1].
-        tau: share of the online weights in each soft target update, in (0, 1].
         beta: exponent of the importance weights at the start, for `memory.sample(batch_size, agent.beta)`.
         prior_eps: added to every new priority.
         num_atoms, v_min, v_max: support of the return distributions.
         noise_std: scale of the noise in untrained noisy layers.
         n_step: steps of the transitions that `learn` gets as `n_experiences`.
-        mut: label of the last mutation.
-        normalize_images: divide image observations by 255.
         combined_reward: learn from one-step and n-step transitions together where `learn` gets both.
-        actor_network: a network to use instead of building one.
-        device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
         double, dueling, distributional, noisy: which of the improvements are used; without `noisy` it explores by
             ε-greedy actions, without `distributional` it minimises the squared TD error.
-        seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
+
+    The other arguments are `DQN`'s.
     """
 
     policy_class = RainbowQNetwork
@@ -213,18 +198,13 @@ class RainbowDQN(RLAlgorithm):
         size = batch.reward.shape[0]
         if n_experiences is not None:
             later = self._batch(n_experiences, self.n_step)
-            if later.reward.shape[0] != size:
-                raise ShapeError(
-                    f"RainbowDQN.learn got {size} experiences and {later.reward.shape[0]} n_experiences. "
-                    "fix: n_step_memory.sample_from_indices(experiences['idxs'])."
-                )
+            check_same_rows(self, size, later.reward.shape[0])
             later = replace(later, weight=batch.weight)
             batch = side_by_side(batch, later) if self.combined_reward else later
         result = self.learn_batch(batch)
-        priorities = None
-        if per and result.priorities is not None:
-            priorities = result.priorities.reshape(-1, size).sum(0).cpu().numpy()
-        return float(result.loss), given.get("idxs"), priorities
+        priorities = result.priorities if per else None
+        found = None if priorities is None else priorities.reshape(-1, size).sum(0).cpu().numpy()
+        return float(result.loss), given.get("idxs"), found
 
     def _batch(self, experiences: Any, steps: int) -> TransitionBatch:
         """A batch whose `discount` [B] is that of `steps` steps, or the one that is stored with it."""
@@ -233,9 +213,7 @@ class RainbowDQN(RLAlgorithm):
             return batch
         return replace(batch, discount=self.gamma**steps * (1 - batch.done))
 
-    def soft_update(self) -> None:
-        """One soft target update with `tau`."""
-        soft_update(self.actor, self.actor_target, self.tau)
+    soft_update = track_actor
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
@@ -243,7 +221,7 @@ class RainbowDQN(RLAlgorithm):
         """What ranks the actions [..., A], from raw outputs."""
         return expected_index(outputs) if self.distributional else outputs
 
-    def greedy(self, outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:
+    def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """The legal action of highest expected return; mask [..., A] 1 = legal; returns [...] int64."""
         return highest(self._values(outputs), mask)
 
@@ -251,13 +229,11 @@ class RainbowDQN(RLAlgorithm):
         """New noise for every vector step, [count, S]."""
         return layer_noise(self.actor, rng, count) if self.noisy else None
 
-    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Uniform numbers for ε-greedy actions; none for noisy layers, which explore by themselves."""
         return (np.zeros(shape),) if self.noisy else (rng.random(shape), rng.random(shape))
 
-    def explore(
-        self, outputs: Tensor, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
-    ) -> np.ndarray:
+    def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """The greedy action under the noise that the outputs were made with; ε-greedy without noisy layers."""
         if self.noisy:
             return self.greedy(outputs, mask)
@@ -266,12 +242,7 @@ class RainbowDQN(RLAlgorithm):
         return np.where(draws[0] < epsilon, random, highest(values, mask))
 
     def get_action(
-        self,
-        obs: Any,
-        action_mask: np.ndarray | None = None,
-        training: bool | None = None,
-        *,
-        epsilon: float = 0.0,
+        self, obs: Any, action_mask: np.ndarray | None = None, training: bool | None = None, *, epsilon: float = 0.0
     ) -> np.ndarray:
         """Actions [E] int64, [1] for one observation.
 
@@ -294,5 +265,5 @@ class RainbowDQN(RLAlgorithm):
         draws = (self._exploration.random(values.shape[:-1]), self._exploration.random(values.shape[:-1]))
         return self.environment_action(self.explore(outputs, draws, epsilon, mask))
 
-    def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         return self.get_action(obs, mask, training=False)

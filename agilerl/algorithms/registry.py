@@ -21,14 +21,7 @@ from agilerl.hpo.operators import HyperparameterConfig, RLParameter
 if TYPE_CHECKING:
     from agilerl.algorithms.agent import EvolvableAlgorithm
 
-__all__ = [
-    "HyperparameterConfig",
-    "MutationRegistry",
-    "NetworkGroup",
-    "OptimizerConfig",
-    "RLParameter",
-    "resolve",
-]
+__all__ = ["HyperparameterConfig", "MutationRegistry", "NetworkGroup", "OptimizerConfig", "RLParameter", "resolve"]
 _COUNTERS = ("index", "seed", "learn_counter")  # numbers, and no hyperparameters
 
 
@@ -171,9 +164,8 @@ def _name_of(agent: EvolvableAlgorithm, module: Any, where: str) -> str:
     found = next((k for k, v in _modules(agent) if v is module), None)
     if found is None:
         raise AttributeError(
-            f"{where}: a network given to an OptimizerWrapper or NetworkGroup is no attribute of "
-            f"{type(agent).__name__}. "
-            "fix: assign it first (self.actor = ...), then wrap it."
+            f"{where}: a network given to an OptimizerWrapper or NetworkGroup is not an attribute of "
+            f"{type(agent).__name__}. fix: assign it first (self.actor = ...), then wrap it."
         )
     return found
 
@@ -259,7 +251,7 @@ def check_registry(agent: EvolvableAlgorithm) -> None:
         value = getattr(agent, name, None)
         if not (is_number(value) or isinstance(value, np.ndarray)):
             raise RegistryError(
-                f"hp_config names {name!r}, which is no numeric attribute of {type(agent).__name__}. "
+                f"hp_config names {name!r}, which is not a numeric attribute of {type(agent).__name__}. "
                 f"fix: use one of {sorted(numeric_attributes(agent))}"
             )
 

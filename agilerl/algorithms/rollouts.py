@@ -15,14 +15,10 @@ import torch
 from torch import Tensor
 
 from agilerl import tree as trees
-from agilerl.algorithms.observations import check_discrete_actions
+from agilerl.algorithms.transitions import check_discrete_actions
 from agilerl.algorithms.wrapped import takes
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.components.running import RunningMeanStd
-from agilerl.engine.epochs import learn_rollout
-from agilerl.engine.learner import learner_of
-from agilerl.engine.protocol import UpdateEngine
-from agilerl.engine.rollouts import make_rollout
+from agilerl.engine.protocol import Mask
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import ShapeError, warn_once
 from agilerl.tree import leaves, map_leaves
@@ -211,22 +207,7 @@ def _batched(space: Any, obs: Any, lanes: int) -> Any:
     return map_leaves(lambda x: x[None], arrays) if first.shape == shape and lanes == 1 else arrays
 
 
-# --- learning from a buffer, and filling it ---------------------------------------------------------------------------
-
-
-def learn_buffer(agent: PPO, buffer: RolloutBuffer) -> float:
-    """Learn from a full buffer with the lanes of one agent; returns the mean loss of the minibatches."""
-    like = next(iter(agent.policy_module().parameters()))
-    learner = learner_of(agent)
-    rollout = make_rollout(learner, 0, [agent], buffer, like)
-    (report,) = learn_rollout(learner, 0, [agent], rollout, [agent._minibatches])
-    learner.settle()
-    remember(agent, buffer, slice(None))
-    if agent.normalize_observations:
-        statistics = agent.running_statistics()
-        statistics.update(agent.encoder_inputs(buffer.stored("obs")))
-        agent.take_statistics(statistics)
-    return report.mean_loss
+# --- filling a buffer ------------------------------------------------------------------------------------------------
 
 
 class Recorder:
@@ -246,7 +227,7 @@ class Recorder:
         """All lanes begin an episode."""
         self.agent._hidden = None
 
-    def act(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+    def act(self, obs: Any, mask: Mask = None) -> np.ndarray:
         """Exploring actions for the environment, from observations [E, ...]."""
         agent = self.agent
         hidden = agent._hidden
@@ -286,8 +267,7 @@ class Recorder:
         """V [E] of what came after the last step; None where the observation alone tells it."""
         if not self.agent.recurrent:
             return None
-        value: np.ndarray = self.agent._run(obs, self.agent._hidden)[1].cpu().numpy()
-        return value
+        return self.agent._run(obs, self.agent._hidden)[1].cpu().numpy()
 
     def finish(self, obs: Any) -> None:
         """The rollout is complete; `obs` follows its last step."""
@@ -312,58 +292,7 @@ def remember(agent: Any, buffer: RolloutBuffer, lanes: slice, most: int = 256) -
 # --- hidden states ----------------------------------------------------------------------------------------------------
 
 
-def hidden_shapes(networks: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Key of each part of the hidden state of recurrent networks -> (layers, units)."""
-    return {
-        f"{name}_{key}": shape
-        for name, network in networks.items()
-        for key, shape in network.hidden_state_architecture.items()
-    }
-
-
 def hidden_of(name: str, hidden: Mapping[str, Tensor]) -> tuple[HiddenStates, ...]:
     """What a network takes beside observations: its own hidden state, where there is one."""
     own = {key.removeprefix(f"{name}_"): part for key, part in hidden.items() if key.startswith(f"{name}_")}
     return (own,) if own else ()
-
-
-def carry_hidden(networks: Mapping[str, Any], hidden: HiddenStates) -> HiddenStates:
-    """Hidden states of running episodes, for the networks as the last architecture mutation left them."""
-    found: HiddenStates = {}
-    for name, network in networks.items():
-        (own,) = hidden_of(name, hidden)
-        shapes = {key: (part.shape[0], part.shape[2]) for key, part in own.items()}
-        changed = shapes != network.hidden_state_architecture
-        kept = network.carry_hidden_state(own) if changed else own
-        found |= {f"{name}_{key}": part for key, part in kept.items()}
-    return found
-
-
-def recur(
-    names: Sequence[str], engine: UpdateEngine, obs: Any, hidden: HiddenStates
-) -> tuple[Tensor, Tensor, HiddenStates]:
-    """One step of the networks `names`, as constants.
-
-    Returns:
-        (raw output of the first [..., E, out], values [..., E] of the last, next hidden states)
-    """
-    found: HiddenStates = {}
-    outputs = []
-    with torch.no_grad():
-        for name in names:
-            frozen: Any = engine.frozen(name)
-            output, state = frozen(obs, *hidden_of(name, hidden))
-            outputs.append(output)
-            found |= {f"{name}_{key}": part for key, part in state.items()}
-    return outputs[0], outputs[-1][..., -1], found
-
-
-# --- statistics of observations ---------------------------------------------------------------------------------------
-
-
-def statistics_from(saved: Mapping[str, Any]) -> RunningMeanStd:
-    """Running statistics from their mean, var and count; fresh ones from nothing."""
-    statistics = RunningMeanStd(epsilon=1e-8)
-    if saved:
-        statistics.load_state({**saved, "epsilon": 1e-8})
-    return statistics

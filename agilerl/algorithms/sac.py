@@ -11,15 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms import exploration
+from agilerl.algorithms import actions
 from agilerl.algorithms.actions import RawActions, highest
 from agilerl.algorithms.building import build, lend_encoder, register_network, twin_critics
 from agilerl.algorithms.declared import hp
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.algorithms.transitions import actor_and_critic_loss, critics_criterion, track
-from agilerl.engine.batches import TransitionBatch, UpdateResult
-from agilerl.engine.protocol import UpdateEngine
+from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.losses.actor_critic import (
     bootstrap,
@@ -48,26 +47,16 @@ class SAC(RLAlgorithm):
     The discrete form (Christodoulou 2019, arXiv:1910.07207) takes expectations over the actions instead of samples.
 
     Args:
-        observation_space: Box (vectors, images), Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them.
         action_space: Box with finite bounds, or Discrete from 0.
-        index: unique id within the population.
-        hp_config: mutable hyperparameters: any numeric argument below, and `target_entropy`.
-        net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of policy and critics.
-        batch_size: transitions per update.
+        hp_config: mutable hyperparameters: any numeric argument, and `target_entropy`.
         lr_actor, lr_critic, lr_alpha: learning rates of Adam, for policy, critics and temperature.
-        learn_step: environment steps per update.
-        gamma: discount per step, in [0, 1]. tau: share of the online weights in each soft target update, in (0, 1].
-        normalize_images: divide image observations by 255.
-        mut: label of the last mutation.
         init_temperature: α at the start. learn_temperature: False keeps it there.
         target_entropy: entropy in nats that the temperature steers to, of raw actions in [-1, 1]; None: -A for Box
             actions (appendix D of the paper), 0.98 · log A for Discrete ones (section 5 of the discrete paper). Where
             action masks leave n of A actions it counts log n / log A of that.
-        actor_network, critic_networks: networks to use instead of building them; two critics.
-        share_encoders: critics read the features of the policy's encoder, as constants; the policy's loss trains it.
-            LayerNorm in it stays. Encoders of given critics are given up.
-        device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
-        seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
+        critic_networks: two critics to use instead of building them.
+
+    The other arguments are those of `DDPG` and `DQN`.
     """
 
     policy_class = StochasticActor
@@ -103,13 +92,23 @@ class SAC(RLAlgorithm):
         seed: int | None = None,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
-        self._check_actions(action_space)
+        if isinstance(action_space, gym.spaces.Box):
+            check_bounded(action_space, "SAC")
+        elif isinstance(action_space, gym.spaces.Discrete) and action_space.start != 0:
+            raise AlgorithmError(
+                f"SAC numbers actions from 0; got {action_space}. fix: wrap the environment in "
+                "gymnasium.wrappers.TransformAction, with Discrete(n) as its action space."
+            )
         self.batch_size, self.learn_step = batch_size, learn_step
         self.lr_actor, self.lr_critic, self.lr_alpha, self.gamma, self.tau = lr_actor, lr_critic, lr_alpha, gamma, tau
         self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config
         self.share_encoders, self.learn_temperature = share_encoders, learn_temperature
         self.init_temperature = init_temperature
-        self.target_entropy = self._usual_entropy() if target_entropy is None else float(target_entropy)
+        if target_entropy is None and isinstance(action_space, gym.spaces.Discrete):
+            target_entropy = 0.98 * math.log(action_space.n)
+        elif target_entropy is None:
+            target_entropy = -self.action_size
+        self.target_entropy = float(target_entropy)
         self.actor = build(self, StochasticActor, actor_network, "actor_network", 0, squash_output=not self.discrete)
         critic = QNetwork if self.discrete else ContinuousQNetwork
         self.critic_1, self.critic_2 = twin_critics(self, critic, critic_networks, POLICY_KEYS)
@@ -120,16 +119,6 @@ class SAC(RLAlgorithm):
         register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
         register_network(self, "temperature", None, "alpha_optimizer", "lr_alpha")
 
-    @staticmethod
-    def _check_actions(space: gym.Space[Any]) -> None:
-        if isinstance(space, gym.spaces.Box):
-            check_bounded(space, "SAC")
-        elif isinstance(space, gym.spaces.Discrete) and space.start != 0:
-            raise AlgorithmError(
-                f"SAC numbers actions from 0; got {space}. fix: wrap the environment in "
-                "gymnasium.wrappers.TransformAction, with Discrete(n) as its action space."
-            )
-
     @property
     def discrete(self) -> bool:
         """Whether actions are a choice among n."""
@@ -139,11 +128,6 @@ class SAC(RLAlgorithm):
     def alpha(self) -> float:
         """The temperature as it is now."""
         return self.temperature.alpha
-
-    def _usual_entropy(self) -> float:
-        if isinstance(self.action_space, gym.spaces.Discrete):
-            return 0.98 * math.log(self.action_space.n)
-        return -float(self.action_size)
 
     @property
     def learns_from_obs_mask(self) -> bool:
@@ -230,20 +214,17 @@ class SAC(RLAlgorithm):
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
-    def greedy(self, outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:
+    def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """tanh of the mean [..., A], or the most probable legal action [...]."""
         if self.discrete:
             return highest(outputs, mask)
-        action: np.ndarray = split_normal(outputs)[0].tanh().cpu().numpy()
-        return action
+        return split_normal(outputs)[0].tanh().cpu().numpy()
 
-    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Standard normal numbers [*shape, A], or uniform ones [*shape] for discrete actions."""
         return (rng.random(shape) if self.discrete else rng.standard_normal((*shape, self.action_size)),)
 
-    def explore(
-        self, outputs: Tensor, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
-    ) -> np.ndarray:
+    def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """A sample of the policy: raw actions [..., A], or a legal action [...]; `epsilon` has no meaning."""
         numbers = torch.from_numpy(draws[0]).to(outputs)
         if self.discrete:
@@ -251,8 +232,7 @@ class SAC(RLAlgorithm):
             chosen = categorical_sample(masked_logits(outputs, legal), numbers)
         else:
             chosen = squashed_normal_sample(outputs, numbers)[0]
-        action: np.ndarray = chosen.cpu().numpy()
-        return action
+        return chosen.cpu().numpy()
 
-    get_action = exploration.get_action
-    _greedy = exploration.greedy_actions
+    get_action = actions.get_action
+    _greedy = actions.greedy_actions

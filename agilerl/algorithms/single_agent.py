@@ -19,11 +19,10 @@ from agilerl.algorithms.actions import PlainActions, random_actions
 from agilerl.algorithms.agent import EvolvableAlgorithm
 from agilerl.algorithms.copies import space_or_none
 from agilerl.algorithms.declared import TRANSITIONS, Experience
-from agilerl.algorithms.observations import check_observation_space, module_inputs
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup, resolve
-from agilerl.engine.batches import UpdateResult
+from agilerl.algorithms.transitions import check_observation_space, module_inputs
 from agilerl.engine.modules import raw_output
-from agilerl.engine.protocol import UpdateEngine
+from agilerl.engine.protocol import Draws, Mask, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
@@ -109,13 +108,16 @@ class RLAlgorithm(EvolvableAlgorithm):
             raise wrong_actions(self.algo, self.action_spaces, action_space)
         self.observation_space = observation_space
         self.action_space = action_space
-        self.seed = _own_seed(seed, index)
+        self.seed = resolve_seed(seed)
+        if seed is None and index:  # follows torch's and the index: agents made one by one are not twins
+            own = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=3, member=abs(int(index)))
+            self.seed = int(own[0])
         self.environment = None
         self._exploration = stream(self.seed, Purpose.EXPLORATION, member=index)
         self.learn_counter = 0
 
     def register_network_group(self, group: NetworkGroup) -> None:
-        """As of the base. `normalize_images` becomes one thing for the agent and all of its networks.
+        """Register, and `normalize_images` becomes one thing for the agent and all of its networks.
 
         Images are divided by 255 unless the algorithm, or a network that it was given, says otherwise.
         """
@@ -159,11 +161,11 @@ class RLAlgorithm(EvolvableAlgorithm):
         known = isinstance(network, EvolvableNetwork)
         return obs if known else module_inputs(self.observation_space, obs, f"{self.algo}.get_action")
 
-    def greedy(self, outputs: Tensor, mask: np.ndarray | None = None) -> np.ndarray:
+    def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """Greedy actions from policy outputs [..., out]; a subclass implements it."""
         raise NotImplementedError("an algorithm with update() must implement greedy(outputs, mask) -> actions")
 
-    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Random numbers for `explore`, each [*shape, ...]; `shape` is (vector steps, E), or (E,) for one call.
 
         What depends on this agent's own hyperparameters (the scale of its noise, say) is applied here: `explore` is
@@ -175,9 +177,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         """Noise of the policy's noisy layers for `count` vector steps [count, S]; None for a policy without any."""
         return None
 
-    def explore(
-        self, outputs: Tensor, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
-    ) -> np.ndarray:
+    def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """Actions to store, from raw policy outputs [..., out]; see `environment_action` for those to take."""
         raise NotImplementedError("an algorithm with update() must implement explore(outputs, draws, epsilon, mask)")
 
@@ -219,7 +219,7 @@ class RLAlgorithm(EvolvableAlgorithm):
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Random numbers that updates need, name -> [updates, K, ...]; `shape` is (updates, B). None by default.
 
-        K is B for numbers of the batch's rows, anything else for numbers of another kind (`modules.noisy`).
+        K is B for numbers of the batch's rows, anything else for numbers of another kind (`modules.layers`).
         """
         return {}
 
@@ -293,7 +293,7 @@ class RLAlgorithm(EvolvableAlgorithm):
     def begin_episodes(self) -> None:
         """All environments that this agent is evaluated in begin an episode; for agents with a memory."""
 
-    def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         """Greedy actions [E, ...] for the environment."""
         action: np.ndarray = self.get_action(obs, 0.0, mask)
         return action
@@ -339,10 +339,3 @@ class RLAlgorithm(EvolvableAlgorithm):
                 cls(observation_space, action_space, index=i, seed=int(own[i]), **kwargs) for i in range(size)
             ]
         return [wrapper_cls(a, **(wrapper_kwargs or {})) for a in agents] if wrapper_cls else agents
-
-
-def _own_seed(seed: int | None, index: int) -> int:
-    """The seed as given, else one that follows torch's and the index: agents made one by one are not twins."""
-    if seed is not None or not index:
-        return resolve_seed(seed)
-    return int(seeds(resolve_seed(None), Purpose.INITIAL_WEIGHTS, 1, generation=3, member=abs(int(index)))[0])

@@ -9,21 +9,15 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agilerl.algorithms import exploration
+from agilerl.algorithms import actions
 from agilerl.algorithms.actions import RawActions, raw_bounds
 from agilerl.algorithms.building import build, lend_encoder, register_network, twin_critics
 from agilerl.algorithms.declared import hp
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.algorithms.transitions import actor_and_critic_loss, critics_criterion, track
-from agilerl.engine.batches import TransitionBatch, UpdateResult
-from agilerl.engine.protocol import UpdateEngine
-from agilerl.losses.actor_critic import (
-    deterministic_policy_loss,
-    smoothed_action,
-    twin_target,
-    weighted_squared_error,
-)
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.losses.actor_critic import deterministic_policy_loss, smoothed_action, twin_target, weighted_squared_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, check_bounded
 from agilerl.networks.q_networks import ContinuousQNetwork
@@ -37,29 +31,12 @@ class TD3(RLAlgorithm):
     """DDPG with twin critics, delayed policy updates and smoothed target actions.
 
     Args:
-        observation_space: Box (vectors, images), Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them.
-        action_space: Box with finite bounds.
-        index: unique id within the population.
-        hp_config: mutable hyperparameters: any numeric argument below.
-        net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of policy and critics; an output
-            activation of the head is the policy's alone.
-        batch_size: transitions per update.
-        lr_actor, lr_critic: learning rates of Adam.
-        learn_step: environment steps per update.
-        gamma: discount per step, in [0, 1]. tau: share of the online weights in each soft target update, in (0, 1].
-        normalize_images: divide image observations by 255.
-        mut: label of the last mutation.
         policy_freq: critic updates per update of the policy and of all targets (d of algorithm 1).
         O_U_noise: explore by an Ornstein-Uhlenbeck path, else by independent Gaussian noise (the paper's).
-        expl_noise: σ of either, in units of raw actions (their range has width 2); a number or one per component.
-        vect_noise_dim: lanes of the noise at the start; it follows the environments that are acted in.
-        mean_noise, theta, dt: mean; pull towards it and time of one vector step (Ornstein-Uhlenbeck only).
-        actor_network, critic_networks: networks to use instead of building them; two critics.
-        share_encoders: critics read the features of the policy's encoder, as constants; the policy's loss trains it.
-            LayerNorm in it stays. Encoders of given critics are given up.
-        device: where networks and batches live. accelerator: one process only. wrap: accepted, changes nothing.
+        critic_networks: two critics to use instead of building them.
         policy_noise, noise_clip: σ and c of the target policy's smoothing, in units of raw actions.
-        seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
+
+    The other arguments are those of `DDPG` and `DQN`.
     """
 
     policy_class = DeterministicActor
@@ -133,13 +110,8 @@ class TD3(RLAlgorithm):
         """Algorithm 1 of the paper."""
         hp, weight = engine.hp, batch.weight
         with torch.no_grad():
-            next_action = smoothed_action(
-                engine.target("actor")(batch.next_obs),
-                batch.noise["smoothing"],
-                hp["policy_noise"],
-                hp["noise_clip"],
-                *self.raw_bounds,
-            )
+            raw, noise, sigma = engine.target("actor")(batch.next_obs), batch.noise["smoothing"], hp["policy_noise"]
+            next_action = smoothed_action(raw, noise, sigma, hp["noise_clip"], *self.raw_bounds)
             first, second = engine.targets(CRITICS)(batch.next_obs, next_action).squeeze(-1)
             target = twin_target(batch.reward, batch.discounts(hp["gamma"]), first, second)
         values = engine.networks(CRITICS)(batch.obs, batch.action.to(target.dtype)).squeeze(-1)
@@ -159,13 +131,13 @@ class TD3(RLAlgorithm):
     soft_update = track
     report = actor_and_critic_loss
 
-    # --- acting: by noise on raw actions, see `exploration` -----------------------------------------------------------
+    # --- acting: by noise on raw actions, see `actions` -----------------------------------------------------------
 
     raw_bounds = property(raw_bounds)
-    get_action = exploration.get_action
-    greedy = exploration.greedy
-    draw_exploration = exploration.draw_exploration
-    explore = exploration.explore
-    action_noise = exploration.action_noise
-    reset_action_noise = exploration.reset_action_noise
-    _greedy = exploration.greedy_actions
+    get_action = actions.get_action
+    greedy = actions.greedy
+    draw_exploration = actions.draw_exploration
+    explore = actions.explore
+    action_noise = actions.action_noise
+    reset_action_noise = actions.reset_action_noise
+    _greedy = actions.greedy_actions

@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
 from agilerl import tree
-from agilerl.algorithms.observations import as_tensor, column, sampled_observations
-from agilerl.engine.batches import TransitionBatch, UpdateResult
 from agilerl.engine.learner import learn_alone
 from agilerl.engine.modules import soft_update
-from agilerl.errors import ShapeError
-from agilerl.tree import concatenate
+from agilerl.engine.protocol import TransitionBatch, UpdateResult
+from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
+from agilerl.spaces import flat_size, is_channels_last, parts_of
 
 if TYPE_CHECKING:
     from agilerl.algorithms.single_agent import RLAlgorithm
 
-MASKS = ("next_mask", "obs_mask")
 FIELDS = ("obs", "action", "reward", "next_obs", "done")
 OLD_FIELDS = {"state": "obs", "next_state": "next_obs"}
+FIX = "fix: store what the environment gives, and build the agent from that environment's spaces."
 
 
 def experience_fields(experiences: Any) -> dict[str, Any]:
@@ -44,28 +44,30 @@ def experience_fields(experiences: Any) -> dict[str, Any]:
 
 def learn(agent: RLAlgorithm, experiences: Any, n_experiences: Any, per: bool) -> Any:
     """One update of an agent that learns from replay; see `RLAlgorithm.learn_from`."""
-    batch = agent.make_batch(experiences if n_experiences is None else _n_step(agent, experiences, n_experiences))
-    result = agent.learn_batch(batch)
+    learned = experiences
+    if n_experiences is not None:
+        given, learned = experience_fields(experiences), experience_fields(n_experiences)
+        check_same_rows(agent, len(given["reward"]), len(learned["reward"]))
+        if "discount" not in learned:
+            raise ShapeError(
+                f"{agent.algo}.learn got n_experiences without discount, so how many steps they span is not known. "
+                "fix: sample a MultiStepReplayBuffer, or give discount = gamma**k * (1 - done) [B]."
+            )
+        learned |= {"weights": given["weights"]} if "weights" in given else {}
+    result = agent.learn_batch(agent.make_batch(learned))
     if not per:
         return agent.report(result)
     priorities = None if result.priorities is None else result.priorities.detach().cpu().numpy()
     return agent.report(result), experience_fields(experiences).get("idxs"), priorities
 
 
-def _n_step(agent: RLAlgorithm, experiences: Any, n_experiences: Any) -> dict[str, Any]:
-    """The n-step transitions with the weights of the one-step ones."""
-    first, later = experience_fields(experiences), experience_fields(n_experiences)
-    if len(first["reward"]) != len(later["reward"]):
+def check_same_rows(agent: RLAlgorithm, count: int, later: int) -> None:
+    """ShapeError for n-step transitions of other rows than the one-step ones."""
+    if count != later:
         raise ShapeError(
-            f"{agent.algo}.learn got {len(first['reward'])} experiences and {len(later['reward'])} n_experiences. "
+            f"{agent.algo}.learn got {count} experiences and {later} n_experiences. "
             "fix: n_step_memory.sample_from_indices(experiences['idxs'])."
         )
-    if "discount" not in later:
-        raise ShapeError(
-            f"{agent.algo}.learn got n_experiences without discount, so how many steps they span is not known. "
-            "fix: sample a MultiStepReplayBuffer, or give discount = gamma**k * (1 - done) [B]."
-        )
-    return later | ({"weights": first["weights"]} if "weights" in first else {})
 
 
 def learn_batch(agent: RLAlgorithm, batch: Any, plain: bool = False) -> UpdateResult:
@@ -100,7 +102,10 @@ def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
     if "weights" in extra:
         weight = weight * extra["weights"].to(dtype)
     discount = extra["discount"].to(dtype) if "discount" in extra else None
-    next_mask, obs_mask = (_stored_mask(agent, given[k]) if k in given else None for k in MASKS)
+    masks = {}
+    for name in (name for name in ("next_mask", "obs_mask") if name in given):
+        legal = agent.legal_choices(torch.as_tensor(given[name]).numpy(force=True))  # of components: of combinations
+        masks[name] = torch.from_numpy(legal).to(agent.device).bool()
     drawn = agent.draw_noise(agent._exploration, (1, count))
     return TransitionBatch(
         obs,
@@ -109,18 +114,11 @@ def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
         next_obs,
         done,
         weight,
-        next_mask,
-        discount,
-        obs_mask=obs_mask,
+        discount=discount,
         noise={name: torch.as_tensor(x[0]).to(reward.device, dtype) for name, x in drawn.items()},
         number=agent.learn_counter + 1,
+        **masks,
     )
-
-
-def _stored_mask(agent: RLAlgorithm, given: Any) -> Tensor:
-    """Masks as the environment gave them, one entry per choice of each component, as masks of combinations."""
-    legal = agent.legal_choices(torch.as_tensor(given).numpy(force=True))
-    return torch.from_numpy(legal).to(agent.device).bool()
 
 
 def with_observations(experiences: Any, change: Any) -> dict[str, Any]:
@@ -132,11 +130,131 @@ def with_observations(experiences: Any, change: Any) -> dict[str, Any]:
 def side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionBatch:
     """Both batches as one, each with its own weights: their losses add."""
     joined: dict[str, Any] = {
-        name: concatenate((value, getattr(second, name))) if getattr(second, name) is not None else None
+        name: tree.concatenate((value, getattr(second, name))) if getattr(second, name) is not None else None
         for name, value in vars(first).items()
         if isinstance(value, Tensor) or name in ("obs", "next_obs")  # nested for Dict and Tuple spaces
     }
     return replace(first, **joined)
+
+
+# --- what is stored, on the agent's device and laid out as its space says --------------------------------------------
+
+
+def check_observation_space(algo: str, space: gym.Space[Any]) -> None:
+    """AlgorithmError, naming algorithm and space, for observations that no network can read."""
+    kinds = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
+    try:
+        width = flat_size(space)
+    except NotAvailableYetError as error:
+        raise AlgorithmError(
+            f"{algo} cannot read {space}: {error}. It reads {kinds}. "
+            "fix: gymnasium.wrappers.TransformObservation, to one of these."
+        ) from None
+    if width == 0:
+        raise AlgorithmError(
+            f"{algo} cannot read {space}: there is nothing in it. fix: an environment that shows something."
+        )
+
+
+def column(name: str, given: Any, count: int, device: str | torch.device, owner: str) -> Tensor:
+    """One number per transition as a tensor [B] on `device`, from [B] or [B, 1].
+
+    Raises:
+        ShapeError: another number of them, or something that is not a number.
+    """
+    x = as_tensor(given, device, f"{owner} got {name}", "numbers [B] or [B, 1]")
+    if x.numel() != count or x.dim() not in (1, 2):
+        raise ShapeError(
+            f"{owner} got {name} of shape {tuple(x.shape)} for {count} observations; expected one each: ({count},). "
+            "fix: agent.learn(memory.sample(agent.batch_size))."
+        )
+    return x.reshape(count)
+
+
+def check_discrete_actions(given: Tensor, num_actions: int, owner: str) -> None:
+    """ShapeError for actions that are not integers in 0..num_actions - 1; on a GPU nothing is checked."""
+    x = given.detach()
+    if x.device.type == "cuda" or x.numel() == 0:
+        return
+    low, high = x.min().item(), x.max().item()
+    if low < 0 or high >= num_actions or (x.is_floating_point() and bool((x != x.floor()).any())):
+        raise ShapeError(
+            f"{owner} got actions from {low:g} to {high:g}; expected integers from 0 to {num_actions - 1}. "
+            "fix: store what get_action returned."
+        )
+
+
+def sampled_observations(space: gym.Space[Any], given: Any, device: str | torch.device, owner: str) -> Any:
+    """Observations of a batch as tensors [B, ...] on `device`: nested dicts of them for Dict and Tuple spaces.
+
+    Numbers that a buffer has stored as columns [B, 1] become [B]. Images whose channels were swapped already stay so.
+
+    Args:
+        space: of one observation.
+        given: arrays or tensors; a mapping, TensorDict or tuple of them for a Dict or Tuple space.
+        owner: who is named in an error.
+
+    Raises:
+        ShapeError: another shape than that of the space, or something that is not a number.
+    """
+    parts = parts_of(space)
+    if not parts:
+        return _leaf(space, given, device, owner)
+    rows = _children(space, given, owner)
+    missing = [key for key in parts if key not in rows]
+    if missing:
+        raise ShapeError(f"{owner} got observations without {missing}; they have {sorted(rows)}. {FIX}")
+    return {key: sampled_observations(sub, rows[key], device, f"{owner}, part {key!r},") for key, sub in parts.items()}
+
+
+def module_inputs(space: gym.Space[Any], given: Any, owner: str) -> Any:
+    """Observations for a module of the user's own: tensors [E, ...], nested dicts of them for Dict and Tuple spaces.
+
+    Args:
+        space: of one observation. given: one observation or a batch of them, numpy or torch. owner: named in an error.
+    """
+    parts = parts_of(space)
+    if parts:
+        rows = _children(space, given, owner)
+        return {key: module_inputs(sub, rows[key], f"{owner}, part {key!r},") for key, sub in parts.items()}
+    device = given.device if isinstance(given, Tensor) else "cpu"
+    x = as_tensor(given, device, f"{owner} got observations", f"numbers in the shape of {space}")
+    return x.unsqueeze(0) if x.dim() == len(space.shape or ()) else x
+
+
+def _children(space: gym.Space[Any], given: Any, owner: str) -> dict[str, Any]:
+    if isinstance(given, tuple | list) and isinstance(space, gym.spaces.Tuple):
+        return {f"tuple_obs_{i}": part for i, part in enumerate(given)}
+    if isinstance(given, Mapping):
+        return {str(key): given[key] for key in given.keys()}  # noqa: SIM118 (a TensorDict iterates over rows)
+    raise ShapeError(f"{owner} got observations of type {type(given).__name__}; expected those of {space}. {FIX}")
+
+
+def as_tensor(given: Any, device: str | torch.device, what: str, expected: str) -> Tensor:
+    """`given` as a tensor on `device`; ShapeError, `what` and what was `expected`, where it holds no numbers."""
+    try:
+        x = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):  # texts, objects, rows of unequal length
+        kind = getattr(given, "dtype", type(given).__name__)
+        raise ShapeError(f"{what} of type {kind}; expected {expected}. {FIX}") from None
+    return x.to(device)
+
+
+def _leaf(space: gym.Space[Any], given: Any, device: str | torch.device, owner: str) -> Tensor:
+    x = as_tensor(given, device, f"{owner} got observations", f"numbers in the shape of {space}")
+    if space.shape is None:
+        return x
+    shape = tuple(space.shape)
+    if not shape and x.dim() == 2 and x.shape[1] == 1:
+        x = x.squeeze(1)
+    swapped = is_channels_last(space) and tuple(x.shape[1:]) == (shape[-1], *shape[:-1])
+    if x.dim() == 0 or (tuple(x.shape[1:]) != shape and not swapped):
+        raise ShapeError(
+            f"{owner} got observations of shape {tuple(x.shape)}; it was built for {shape}. {FIX}"
+            if shape
+            else f"{owner} got observations of shape {tuple(x.shape)}; expected (B,) or (B, 1) of {space}. {FIX}"
+        )
+    return x
 
 
 # --- methods of agents with a policy and critics, which take them over by name ---------------------------------------
@@ -145,6 +263,11 @@ def side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionB
 def critics_criterion(self: RLAlgorithm) -> nn.Module:
     """The critics' loss, which `update` writes out with row weights: their `criterion`."""
     return nn.MSELoss()
+
+
+def track_actor(self: Any) -> None:
+    """One soft target update with `tau`."""
+    soft_update(self.actor, self.actor_target, self.tau)
 
 
 def track(self: Any, net: nn.Module, target: nn.Module) -> None:

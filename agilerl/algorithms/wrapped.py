@@ -20,6 +20,7 @@ from agilerl.algorithms import find_algorithm, playing
 from agilerl.algorithms.transitions import with_observations
 from agilerl.checkpoint import load_tree, save_tree
 from agilerl.components.running import RunningMeanStd
+from agilerl.engine.protocol import Mask
 from agilerl.envs.step import StepBatch
 from agilerl.errors import ConfigError, RunError
 
@@ -66,9 +67,8 @@ class AgentWrapper:
         """The agent's action, with every argument that its own `get_action` takes."""
         return self.agent.get_action(self.observe(obs, count=bool(self.agent.training)), *args, **kwargs)
 
-    def _greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
-        action: np.ndarray = self.agent._greedy(self.observe(obs), mask)
-        return action
+    def _greedy(self, obs: Any, mask: Mask = None) -> Any:
+        return self.agent._greedy(self.observe(obs), mask)
 
     def learn(self, *experiences: Any, **kwargs: Any) -> Any:
         """The agent's `learn`, from observations that passed through `observe`.
@@ -100,15 +100,8 @@ class AgentWrapper:
             return change(experiences, self.observe)
         return with_observations(experiences, self.observe)
 
-    def test(self, *args: Any, **kwargs: Any) -> float:
-        """As the agent's `test`, through this wrapper."""
-        player: Any = self  # has by delegation what is asked for
-        return playing.run_test(player, *args, **kwargs)
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """As the agent's `evaluate`, through this wrapper."""
-        player: Any = self
-        return playing.evaluate(player, *args, **kwargs)
+    test = playing.run_test  # as the agent's, through this wrapper
+    evaluate = playing.evaluate
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         """An independent copy of wrapper and agent."""
@@ -126,8 +119,7 @@ class AgentWrapper:
 
     def state(self) -> dict[str, Any]:
         """State of wrapper and agent."""
-        agent = self.agent.state()
-        return {"class": type(self).__name__, "wrapper": self.wrapper_state(), "agent": agent}
+        return {"class": type(self).__name__, "wrapper": self.wrapper_state(), "agent": self.agent.state()}
 
     def run_state(self) -> dict[str, Any]:
         """As `state`, with everything else on which the rest of a run depends."""
@@ -184,11 +176,9 @@ class Recording:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["inner"], name)
 
-    def act(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+    def act(self, obs: Any, mask: Mask = None) -> Any:
         """Exploring actions for the environment, from observations [E, ...]."""
-        seen = self.wrapper.observe(obs, count=bool(self.wrapper.agent.training))
-        action: np.ndarray = self.inner.act(seen, mask)
-        return action
+        return self.inner.act(self.wrapper.observe(obs, count=bool(self.wrapper.agent.training)), mask)
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
         """What the last `act` led to."""
@@ -252,10 +242,10 @@ class RSNorm(AgentWrapper):
 
     def policy_spec(self) -> dict[str, Any]:
         """As the agent's, with the statistics: without them the policy is another one."""
-        parts = [part.state() for part in _parts(self.obs_rms)]
+        parts = self.wrapper_state()["statistics"]
         plain = [{k: np.asarray(part[k]).tolist() for k in ("mean", "var", "epsilon")} for part in parts]
-        flat = isinstance(self.obs_rms, RunningMeanStd)
-        return {**self.agent.policy_spec(), "normaliser": plain[0] if flat else {"parts": plain}}
+        found = plain[0] if isinstance(self.obs_rms, RunningMeanStd) else {"parts": plain}
+        return {**self.agent.policy_spec(), "normaliser": found}
 
     def wrapper_state(self) -> dict[str, Any]:
         return {"statistics": [part.state() for part in _parts(self.obs_rms)], "keys": self.norm_obs_keys}

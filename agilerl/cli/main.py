@@ -1,29 +1,115 @@
-"""The commands: train, resume, evaluate, list, and those that come later."""
+"""The commands: train, resume, evaluate, list, export, and those that come later; how each of them ends."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import agilerl
-from agilerl.cli.errors import INTERRUPTED, user_errors
-from agilerl.cli.export import export
-from agilerl.cli.later import add_later_commands
-from agilerl.cli.own_code import Imports, import_code
+from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, NotAvailableYetError
+from agilerl.redaction import redact
+from agilerl.runs.signals import exit_code
 
 if TYPE_CHECKING:
     from agilerl.api import Run
     from agilerl.config import Manifest
 
+USER_ERROR, INTERRUPTED = 2, 130
 app = typer.Typer(
     name="agilerl", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory: runs/<env>/<algo>-<nnnn>.")]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import", metavar="FILE|MODULE", help="Run this code of yours first: it registers algorithms, environments."
+    ),
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only the closing lines.")]
+TestEpisodes = Annotated[int, typer.Option(min=0, help="Fresh episodes that score the best agent.")]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files.")]
+Track = Annotated[bool, typer.Option("--track", help="Log to Weights & Biases.")]
+
+
+@contextmanager
+def user_errors(debug: bool = False, imports: Iterable[str] | None = None) -> Iterator[None]:
+    """Import the user's code; print an `AgileRLError` as one line on standard error and exit 2.
+
+    Ctrl-C exits 130, SIGTERM 143.
+    """
+    show = warnings.showwarning
+    warnings.showwarning = _short_warnings(show)
+    try:
+        import_code(imports)
+        yield
+    except AgileRLError as error:
+        if debug:
+            raise
+        typer.echo(redact(f"{type(error).__name__}: {error}"), err=True)
+        raise typer.Exit(USER_ERROR) from None
+    except KeyboardInterrupt as error:
+        for line in ("interrupted; what was written is kept.", *getattr(error, "__notes__", ())):
+            typer.echo(line, err=True)
+        raise typer.Exit(exit_code(error)) from None
+    finally:
+        warnings.showwarning = show
+
+
+def _short_warnings(show: Any) -> Any:
+    """Our own warnings as one line; the source line that raised them tells a user of the command nothing."""
+
+    def showwarning(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, AgileRLWarning):
+            print(f"warning: {message}", file=sys.stderr)
+        else:
+            show(message, category, *rest, **more)
+
+    return showwarning
+
+
+def import_code(names: Iterable[str] | None) -> None:
+    """Import modules, by name or as files; only for a user who has asked for it, because importing runs code.
+
+    Raises:
+        ConfigError: there is none, or it fails.
+    """
+    for name in names or ():
+        path = Path(name)
+        try:
+            if name.endswith(".py"):
+                _import_file(path)
+            else:
+                importlib.import_module(name)
+        except (ImportError, FileNotFoundError) as error:
+            raise ConfigError(f"--import {name}: cannot be imported ({error}). fix: check the path.") from error
+
+
+def _import_file(path: Path) -> None:
+    """A file as the module of its name; one that is imported already stays."""
+    name = path.stem
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # annotations are looked up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
 
 
 def _version(show: bool) -> None:
@@ -56,12 +142,12 @@ def train(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting: training.pop_size=6.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Where the run directory is made.")] = Path("runs"),
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only the closing lines.")] = False,
+    quiet: Quiet = False,
     no_evolution: Annotated[bool, typer.Option("--no-evolution", help="No selection, no mutation.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings; run nothing.")] = False,
-    test_episodes: Annotated[int, typer.Option(min=0, help="Fresh episodes that score the best agent.")] = 100,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files.")] = False,
-    track: Annotated[bool, typer.Option("--track", help="Log to Weights & Biases.")] = False,
+    test_episodes: TestEpisodes = 100,
+    tensorboard: TensorBoard = False,
+    track: Track = False,
     allow_code: Annotated[
         bool, typer.Option("--allow-code", help="Import the module of an id like module:Name-v0; that runs its code.")
     ] = False,
@@ -69,8 +155,7 @@ def train(
     debug: Debug = False,
 ) -> None:
     """Train a population on an environment."""
-    with user_errors(debug):
-        import_code(imports)
+    with user_errors(debug, imports):
         from agilerl.api import base_manifest
         from agilerl.config import apply_sets
         from agilerl.env_ids import import_environment
@@ -86,16 +171,8 @@ def train(
             return
         from agilerl.api import run_training
 
-        run = run_training(
-            manifest,
-            device=device,
-            out=out,
-            verbose=not quiet,
-            evolution=not no_evolution,
-            tensorboard=tensorboard,
-            track=track,
-        )
-        _close(run, test_episodes)
+        more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track}
+        _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
 
 
 def _with_options(manifest: Manifest, steps: int | None, population: int | None, seed: int | None) -> Manifest:
@@ -114,7 +191,7 @@ def _with_options(manifest: Manifest, steps: int | None, population: int | None,
 def _print_plan(manifest: Manifest, device: str, evolution: bool) -> None:
     from agilerl.api import resolve_device, with_known_env
     from agilerl.config import dump_yaml
-    from agilerl.telemetry.text import count
+    from agilerl.telemetry.console import count
 
     manifest = with_known_env(manifest)
     where = resolve_device(device)
@@ -143,34 +220,27 @@ def _close(run: Run, test_episodes: int) -> None:
 def resume(
     run: RunPath,
     steps: Annotated[int | None, typer.Option(min=1, help="A new budget of env steps per member.")] = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only the closing lines.")] = False,
+    quiet: Quiet = False,
     strict_replay: Annotated[
         bool, typer.Option("--strict-replay", help="Refuse where a part of the replay is damaged.")
     ] = False,
     carry_envs: Annotated[
         bool | None, typer.Option("--carry-envs/--cut-envs", help="From here on, keep episodes going; not exact.")
     ] = None,
-    test_episodes: Annotated[int, typer.Option(min=0, help="Fresh episodes that score the best agent.")] = 100,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files.")] = False,
-    track: Annotated[bool, typer.Option("--track", help="Log to Weights & Biases.")] = False,
+    test_episodes: TestEpisodes = 100,
+    tensorboard: TensorBoard = False,
+    track: Track = False,
     imports: Imports = None,
     debug: Debug = False,
 ) -> None:
     """Continue a run exactly, from its newest checkpoint that is whole."""
-    with user_errors(debug):
-        import_code(imports)
+    with user_errors(debug, imports):
         from agilerl.api import resume_training
 
-        continued = resume_training(
-            run,
-            steps=steps,
-            verbose=not quiet,
-            strict_replay=strict_replay,
-            carry_envs=carry_envs,
-            tensorboard=tensorboard,
-            track=track,
+        more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track}
+        _close(
+            resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more), test_episodes
         )
-        _close(continued, test_episodes)
 
 
 @app.command()
@@ -184,8 +254,7 @@ def evaluate(
     debug: Debug = False,
 ) -> None:
     """Score the best agent of a run: mean, interquartile mean, 95 % bootstrap interval."""
-    with user_errors(debug):
-        import_code(imports)
+    with user_errors(debug, imports):
         from agilerl.api import load
         from agilerl.cli.output import evaluation_lines
 
@@ -207,13 +276,51 @@ def list_command(
     debug: Debug = False,
 ) -> None:
     """What can be named: algorithms, environments, presets."""
-    with user_errors(debug):
-        import_code(imports)
+    with user_errors(debug, imports):
         from agilerl.cli.output import listing
 
         for line in listing(what):
             typer.echo(line)
 
 
-app.command()(export)
-add_later_commands(app)
+@app.command()
+def export(
+    run: RunPath,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Write ONNX and compare it with the agent.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The file; default: RUN/best/policy.onnx.")] = None,
+    imports: Imports = None,
+    debug: Debug = False,
+) -> None:
+    """Export the best policy of a run. RUN/best/policy.py loads it in plain PyTorch without an export."""
+    with user_errors(debug, imports):
+        if not onnx:
+            raise ConfigError(f"agilerl export needs a format. fix: --onnx, or use {run}/best/policy.py as it is.")
+        from agilerl.api import load
+        from agilerl.export import export_onnx
+
+        report = export_onnx(load(run, "cpu").best, out or run / "best" / "policy.onnx")
+        typer.echo(f"onnx  {report.path}")
+        typer.echo(f"check  {report}")
+
+
+# Published commands that this version does not have yet: each says so, none is ignored.
+LATER = {
+    "record": ("Film the best agent.", "load the run with agilerl.load(RUN) and render its episodes."),
+    "report": ("Write the run's HTML report.", "read RUN/metrics.csv and RUN/evolution.jsonl."),
+    "compare": ("Compare runs in a table.", "use `agilerl evaluate RUN --json` on each of them."),
+    "doctor": ("Check this machine.", "`python -m pip check` and `agilerl train CartPole-v1 --steps 2000`."),
+}
+
+
+def _add_later(name: str, summary: str, instead: str) -> None:
+    """Register a command of `LATER`; any arguments are accepted and end in the same message."""
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+    @app.command(name=name, help=f"{summary} (Not in this version yet.)", context_settings=settings)
+    def command(context: typer.Context) -> None:
+        with user_errors("--debug" in context.args):
+            raise NotAvailableYetError(f"`agilerl {name}` is not available in this version. fix: {instead}")
+
+
+for _name, (_summary, _instead) in LATER.items():
+    _add_later(_name, _summary, _instead)

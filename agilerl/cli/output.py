@@ -9,7 +9,7 @@ from agilerl.config import preset_for, preset_names
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry import Evaluation
-from agilerl.telemetry.text import clock, count, number
+from agilerl.telemetry.console import clock, count, number
 
 
 def score_best(run: Run, episodes: int) -> Evaluation | None:

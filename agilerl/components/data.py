@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -93,17 +93,10 @@ class Transition:
         return f"Transition(batch_size={list(self._batch_size)}, shapes={shapes})"
 
 
-class Samples(Protocol):
-    """What `ReplayDataset` draws from."""
-
-    def sample(self, batch_size: int) -> Any:
-        """A batch."""
-
-
 class ReplayDataset(IterableDataset[Any]):
     """An endless iterable of batches, for `DataLoader(dataset, batch_size=None, collate_fn=lambda batch: batch)`."""
 
-    def __init__(self, buffer: Samples, batch_size: int = 256) -> None:
+    def __init__(self, buffer: Any, batch_size: int = 256) -> None:
         if batch_size <= 0:
             raise ConfigError(f"Batch size must be greater than zero (rows per batch); got {batch_size}. fix: use 64.")
         if not hasattr(buffer, "sample"):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.components.row_store import Field, Path, Rows, field_from_state, field_state, numpy_dtype
+from agilerl.components.row_store import Field, Path, Rows, numpy_dtype
 
 Leaves = dict[Path, np.ndarray]  # parts of an observation by their path below "obs"
 # What a row keeps instead of its images: numbers of frames; 0 is the frame of nothing, for rows never written.
@@ -21,11 +21,11 @@ SMALLEST_SHARED_BYTES = 64  # below, the two numbers and the comparison cost mor
 
 def shared_fields(fields: Mapping[Path, Field]) -> list[Field]:
     """The fields of `obs` that are worth keeping once: unpacked ones whose counterpart in `next_obs` is alike."""
-    shared = [
-        field
-        for path, field in fields.items()
-        if path[0] == "obs" and field.columns is None and _is_alike(field, fields.get(("next_obs", *path[1:])))
-    ]
+    shared = []
+    for path, field in fields.items():
+        other = fields.get(("next_obs", *path[1:])) if path[0] == "obs" and field.columns is None else None
+        if other is not None and (other.shape, other.dtype, other.columns) == (field.shape, field.dtype, None):
+            shared.append(field)
     return shared if sum(_bytes(field) for field in shared) >= SMALLEST_SHARED_BYTES else []
 
 
@@ -40,8 +40,7 @@ class FrameStore:
     their rows) have theirs in a side store, which grows as needed and is empty at first.
 
     Args:
-        fields: from `shared_fields`.
-        capacity: frames in the main memory.
+        fields: from `shared_fields`. capacity: frames in the main memory.
         device: where frames are kept and come out.
     """
 
@@ -78,8 +77,7 @@ class FrameStore:
         The caller holds one reference to each frame of the result and gives it back by `release(frames_in(result))`.
 
         Args:
-            rows: checked fields [K, ...].
-            mask: [K] bool; rows where it is False are left out. None takes all.
+            rows: checked fields [K, ...]. mask: [K] bool; rows where it is False are left out. None takes all.
             lanes: [K] int64, whose rows they are: several steps of a lane in their order, in runs of rising lanes.
                 None: one row of each lane 0..K-1.
         """
@@ -209,7 +207,7 @@ class FrameStore:
         split = min(self._used, self.capacity + 1)
         main, side = (split, self._used - split) if contents else (0, 0)
         return {
-            "fields": [field_state(field) for field in self.fields.values()],
+            "fields": [field.state() for field in self.fields.values()],
             "used": self._used,
             "main": {"/".join(part): _copy(block[:main]) for part, block in self._main.items()},
             "side": {"/".join(part): _copy(block[:side]) for part, block in self._side.items()},
@@ -224,7 +222,7 @@ class FrameStore:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], capacity: int, device: torch.device) -> FrameStore:
         """The store that `state` was taken from; `capacity` must be the same."""
-        store = cls([field_from_state(entry) for entry in state["fields"]], capacity, device)
+        store = cls([Field.from_state(entry) for entry in state["fields"]], capacity, device)
         used = int(state["used"])
         store._grow(used)
         for part in store.fields:
@@ -243,10 +241,8 @@ class FrameStore:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _leaves(self, rows: Rows, role: str) -> Leaves:
-        return {
-            part: np.ascontiguousarray(rows[(role, *part)], dtype=numpy_dtype(field.dtype))
-            for part, field in self.fields.items()
-        }
+        kinds = {part: numpy_dtype(field.dtype) for part, field in self.fields.items()}
+        return {part: np.ascontiguousarray(rows[(role, *part)], dtype=kind) for part, kind in kinds.items()}
 
     def _numbered(self, rows: Rows, frame: np.ndarray, next_frame: np.ndarray, kept: Any) -> Rows:
         shared = {(role, *part) for role in ("obs", "next_obs") for part in self.fields}
@@ -327,10 +323,6 @@ def frames_in(rows: Mapping[Path, np.ndarray]) -> np.ndarray:
 
 def _bytes(field: Field) -> int:
     return math.prod(field.shape) * field.dtype.itemsize
-
-
-def _is_alike(field: Field, other: Field | None) -> bool:
-    return other is not None and (field.shape, field.dtype, other.columns) == (other.shape, other.dtype, None)
 
 
 def _as_words(values: np.ndarray) -> np.ndarray:

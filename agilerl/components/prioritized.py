@@ -57,8 +57,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     `sample_indices`, `gather` and `weights` as well.
 
     Args:
-        max_size: transitions.
-        alpha: how much priorities count, 0 (uniform) or more; 1 is in proportion.
+        max_size: transitions. alpha: how much priorities count, 0 (uniform) or more; 1 is in proportion.
         device, dtype, seed: as for `ReplayBuffer`.
 
     Attributes:
@@ -100,11 +99,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     # -- the engine's interface --------------------------------------------------------------------------------------
 
     def sample_indices(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:
-        """Row numbers `shape` int64, each row with probability P(i), with replacement.
-
-        Raises:
-            RunError: the buffer is empty.
-        """
+        """Row numbers `shape` int64, row i with probability P(i), with replacement; RunError if there are none."""
         if len(self) == 0:
             raise RunError("the replay buffer is empty: nothing to sample. fix: add transitions first.")
         return self._sums.find(rng.random(shape) * self._sums.total)
@@ -113,8 +108,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Importance weights of the rows `indices` [...]: float64 [...] in (0, 1], 1 for the least likely row.
 
         Args:
-            indices: rows in the buffer.
-            beta: 0 (no correction) to 1 (full correction), from `beta_schedule`.
+            indices: rows in the buffer. beta: 0 (no correction) to 1 (full correction), from `beta_schedule`.
 
         Raises:
             ConfigError: beta outside of [0, 1].
@@ -160,9 +154,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def sample(self, batch_size: int, beta: float = 0.4) -> Any:  # type: ignore[override]  # as published
         """A prioritised sample, with replacement, as copies on the buffer's device.
 
-        Returns:
-            A TensorDict of batch size [batch_size] with the keys as added, `weights` [B, 1] (importance weights) and
-            `idxs` [B] int64 (rows, for `update_priorities`).
+        A TensorDict of batch size [batch_size] with the keys as added, `weights` [B, 1] (importance weights) and
+        `idxs` [B] int64 (rows, for `update_priorities`).
         """
         indices = self._draw(batch_size)
         batch = self._batch(indices, torch.from_numpy(indices).to(self.device))
@@ -178,11 +171,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return {**super().state(rows=rows), "priorities": own}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """As `ReplayBuffer.load_state`; alpha must be the same, because what is kept is priority^alpha.
-
-        Raises:
-            RunError: another `max_size` or `alpha`, or the state of a buffer without priorities.
-        """
+        """As `ReplayBuffer.load_state`; RunError without priorities or with another alpha: priority^alpha is kept."""
         own = state.get("priorities")
         if own is None:
             raise RunError("the saved buffer has no priorities. fix: load it into a ReplayBuffer.")
@@ -213,8 +202,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._minima.set_range(start, stop, scaled)
 
     def _live_leaves(self) -> np.ndarray:
-        leaves: np.ndarray = self._sums[: len(self)]
-        return leaves
+        return np.asarray(self._sums[: len(self)])
 
     def _put(self, start: int, rows: Rows, count: int) -> None:
         super()._put(start, rows, count)

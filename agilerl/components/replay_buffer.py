@@ -7,9 +7,6 @@ from agilerl.components.prioritized import PrioritizedReplayBuffer, beta_schedul
 from agilerl.components.uniform import ReplayBuffer
 
 __all__ = [
-    "MultiStepReplayBuffer",
-    "PrioritizedMultiStepReplayBuffer",
-    "PrioritizedReplayBuffer",
-    "ReplayBuffer",
+    "MultiStepReplayBuffer", "PrioritizedMultiStepReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer",
     "beta_schedule",
-]
+]  # fmt: skip

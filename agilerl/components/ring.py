@@ -12,18 +12,7 @@ from torch import Tensor
 
 from agilerl.components.data import to_tensordict
 from agilerl.components.frames import FRAME, NEXT_FRAME, FrameStore, frames_in, shared_fields
-from agilerl.components.row_store import (
-    Field,
-    Path,
-    Rows,
-    RowStore,
-    check_dtype,
-    check_rows,
-    field_from_state,
-    field_state,
-    plan,
-    put,
-)
+from agilerl.components.row_store import Field, Path, Rows, RowStore, check_rows, plan, put
 from agilerl.errors import ConfigError, RunError, ShapeError
 
 
@@ -63,12 +52,12 @@ class Changes:
 
     def tree(self) -> dict[str, Any]:
         """As plain data."""
-        return {"first": self.first, "count": self.count, "start": self.start, "rows": self.rows, "frames": self.frames}
+        return {name: getattr(self, name) for name in ("first", "count", "start", "rows", "frames")}
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> Changes:
         """What `tree` returned."""
-        return cls(tree["first"], tree["count"], tree["start"], tree["rows"], tree["frames"])
+        return cls(**tree)
 
 
 class RowRing:
@@ -79,18 +68,17 @@ class RowRing:
     frames, 16 bytes, and there is one frame per transition, one more per episode, and those on the way.
 
     Args:
-        max_size: rows.
-        device: where the memory is.
+        max_size: rows. device: where the memory is.
         dtype: of floating-point fields: float32, float64 or float16.
     """
 
     def __init__(self, max_size: int | None, device: torch.device, dtype: torch.dtype) -> None:
         if isinstance(max_size, bool) or not isinstance(max_size, int | np.integer) or max_size < 1:
-            raise ConfigError(
-                f"max_size must be a positive integer (transitions kept); got {max_size!r}. fix: 100_000."
-            )
+            raise ConfigError(f"max_size must be a positive integer (transitions); got {max_size!r}. fix: 100_000.")
         self.max_size = int(max_size)
-        self.device, self.dtype = device, check_dtype(dtype)
+        if dtype not in (torch.float16, torch.float32, torch.float64):
+            raise ConfigError(f"dtype must be torch.float32, float64 or float16; got {dtype}. fix: torch.float32.")
+        self.device, self.dtype = device, dtype
         self.counter = 0
         self._names: dict[str, str] = {}  # role -> the user's name for it
         self._fields: dict[Path, Field] | None = None  # as they come in and go out
@@ -154,8 +142,7 @@ class RowRing:
     def state(self, *, rows: bool = True) -> dict[str, Any]:
         """Contents and counters as nested dicts of tensors, numbers and strings; a copy.
 
-        Args:
-            rows: False leaves out the rows and images themselves, which `changes` gives piece by piece.
+        `rows=False` leaves out the rows and images themselves, which `changes` gives piece by piece.
         """
         stored = max(self._size, self._position) if rows else 0
         return {
@@ -165,25 +152,21 @@ class RowRing:
             "position": self._position,
             "oldest_row": self._oldest_row,
             "names": dict(self._names),
-            "fields": None if self._fields is None else [field_state(field) for field in self._fields.values()],
+            "fields": None if self._fields is None else [field.state() for field in self._fields.values()],
             "frames": None if self._frames is None else self._frames.state(contents=rows),
             "rows": None if self._store is None else self._store.state(stored),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Become the buffer that `state()` was taken from, to the bit; `max_size` must be the same.
+        """Become the buffer that `state()` was taken from, to the bit; RunError if `max_size` is another one.
 
         After a state without rows, `load_changes` of every piece since the oldest row brings them back.
-
-        Raises:
-            RunError: another `max_size`.
         """
         if state["max_size"] != self.max_size:
-            raise RunError(
-                f"the saved buffer has max_size {state['max_size']}, this one {self.max_size}. fix: make it as large."
-            )
+            sizes = f"max_size {state['max_size']}, this one {self.max_size}"
+            raise RunError(f"the saved buffer has {sizes}. fix: make it as large.")
         rows, fields, frames = state["rows"], state["fields"], state["frames"]
-        self._fields = None if fields is None else {f.path: f for f in map(field_from_state, fields)}
+        self._fields = None if fields is None else {f.path: f for f in map(Field.from_state, fields)}
         self._frames = None if frames is None else FrameStore.from_state(frames, self.max_size, self.device)
         self._store = None if rows is None else RowStore.from_state(rows, self.max_size, self.dtype, self.device)
         self.counter, self._size, self._position = state["counter"], state["size"], state["position"]
@@ -194,7 +177,7 @@ class RowRing:
     # Rows are numbered from the first one ever added. Row r lies `counter - r` places before the next one to be
     # written, so that a ring that is put together again samples the same rows for the same draws.
 
-    def _first(self) -> int:
+    def _oldest(self) -> int:
         """The oldest row in the memory."""
         return max(self._oldest_row, self.counter - self.max_size)
 
@@ -208,17 +191,17 @@ class RowRing:
 
     def needs(self) -> Mark:
         """The oldest row and the oldest image that are still in the buffer."""
-        return Mark(self._log, self._first(), 0 if self._frames is None else self._frames.oldest_epoch())
+        return Mark(self._log, self._oldest(), 0 if self._frames is None else self._frames.oldest_epoch())
 
     def changes(self, since: Mark | None = None) -> Changes:
-        """The rows added, and the images placed, since a mark; all that there are where it is none of this contents."""
+        """The rows added, and the images placed, since a mark; all that there are where it is not of these contents."""
         known = since if since is not None and since.log == self._log else Mark(self._log, 0, 0)
-        first = max(known.row, self._first())
+        first = max(known.row, self._oldest())
         count = self.counter - first
-        start = int(self._places(np.int64(first)))  # type: ignore[arg-type]
-        rows = None if self._store is None or not count else self._store.piece(start, count)
+        places = self._places(first + np.arange(max(count, 1)))
+        rows = None if self._store is None or not count else self._store.piece(places)
         frames = None if self._frames is None else self._frames.placed_since(known.epoch)
-        return Changes(first, count, start, rows, frames)
+        return Changes(first, count, int(places[0]), rows, frames)
 
     def load_changes(self, changes: Changes) -> None:
         """Put back what `changes` returned, oldest first, into a buffer that has loaded the state without rows."""
@@ -229,7 +212,7 @@ class RowRing:
 
     def rows_in(self, pieces: Sequence[Changes]) -> np.ndarray:
         """Numbers of the rows that these pieces hold in full, with their images; they have been loaded."""
-        ranges = [np.arange(max(p.first, self._first()), p.first + p.count) for p in pieces]
+        ranges = [np.arange(max(p.first, self._oldest()), p.first + p.count) for p in pieces]
         rows = np.unique(np.concatenate([np.zeros(0, np.int64), *ranges]))
         if self._frames is None or self._store is None:
             return rows
@@ -242,13 +225,9 @@ class RowRing:
         """Forget all rows but these; they move together, to the front of the memory, in their order."""
         count = len(rows)
         if self._store is not None:
-            self._store.load_piece(0, self._store.piece_at(self._places(rows)))
+            self._store.load_piece(0, self._store.piece(self._places(rows)))
         self._size, self._position, self._oldest_row = count, count % self.max_size, self.counter - count
         self._log += 1
-        self._recount()
-
-    def _recount(self) -> None:
-        """References to images are those of the rows that are there."""
         if self._frames is not None and self._store is not None:
             own = self._store.own
             for path in (FRAME, NEXT_FRAME):
@@ -320,19 +299,13 @@ class RowRing:
         """The user has set `size`, which was `before`."""
 
     def _live_rows(self, indices: Any) -> np.ndarray:
-        """`indices` of any shape, an array or a tensor, as int64.
-
-        Raises:
-            ShapeError: not integers, or not all of them rows in the buffer.
-        """
+        """`indices` of any shape, array or tensor, as int64; ShapeError unless all are rows in the buffer."""
         index = indices.detach().cpu().numpy() if isinstance(indices, Tensor) else np.asarray(indices)
         if index.size and index.dtype.kind not in "iu":
             raise ShapeError(f"row indices must be integers; got {index.dtype}. fix: the `idxs` of a sample.")
         if index.size and not 0 <= index.min() <= index.max() < self._size:
-            raise ShapeError(
-                f"row indices must be in 0..{self._size - 1} (rows in the buffer); got {index.min()}..{index.max()}. "
-                "fix: the `idxs` of a sample."
-            )
+            wanted, got = f"0..{self._size - 1} (rows in the buffer)", f"{index.min()}..{index.max()}"
+            raise ShapeError(f"row indices must be in {wanted}; got {got}. fix: the `idxs` of a sample.")
         return index.astype(np.int64, copy=False)
 
     def _named(self, data: Mapping[Path, Tensor]) -> dict[str, Any]:

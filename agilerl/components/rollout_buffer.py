@@ -46,7 +46,7 @@ class RolloutBuffer:
     Attributes:
         position: vector steps stored.
         fields: name -> [T, L, ...] views of the block (obs nested as the space is): obs, action, reward, terminated,
-            truncated, valid (False where a row is no transition), log_prob, value, and, where asked for, legal and
+            truncated, valid (False where a row is not a transition), log_prob, value, and, where asked for, legal and
             hidden (key -> [T, L, layers, units]).
         truncations: in the order in which they occurred.
         values_known: whether the values of all steps were stored.
@@ -113,7 +113,7 @@ class RolloutBuffer:
             value: [L] of `obs`; may come later, by writing into `fields["value"]`.
             final_obs: [L, ...] after the step and before any reset; read where `truncated`.
             final_value: [L] of `final_obs`, for policies whose values need more than the observation.
-            valid: [L] bool, False where the row is no transition; all by default.
+            valid: [L] bool, False where the row is not a transition; all by default.
             legal: [L, A] bool. hidden: key -> [layers, L, units], before the step.
 
         Raises:
@@ -166,25 +166,19 @@ class RolloutBuffer:
         if self.num_legal:
             rows["legal"] = np.zeros((lanes, self.num_legal), bool)
         if self.hidden_state_architecture:
-            kind = log_prob.dtype
             shapes = self.hidden_state_architecture.items()
-            rows["hidden"] = {key: np.zeros((lanes, *shape), kind) for key, shape in shapes}
-        sizes = [_aligned(self.capacity * np.asarray(leaf).nbytes) for leaf in leaves(rows)]
+            rows["hidden"] = {key: np.zeros((lanes, *shape), log_prob.dtype) for key, shape in shapes}
+        sizes = [-(-self.capacity * np.asarray(leaf).nbytes // ALIGNMENT) * ALIGNMENT for leaf in leaves(rows)]
         starts = iter(np.cumsum([0, *sizes]).tolist())
         self.block = np.zeros(sum(sizes), np.uint8)
 
         def view(leaf: Any) -> np.ndarray:
             like, start = np.asarray(leaf), next(starts)
             part = self.block[start : start + self.capacity * like.nbytes].view(like.dtype)
-            found: np.ndarray = part.reshape(self.capacity, *like.shape)
-            return found
+            return np.asarray(part.reshape(self.capacity, *like.shape))
 
         self.fields = map_leaves(view, rows)
 
     def stored(self, name: str) -> Any:
         """The steps stored so far of one field, [position, L, ...] views."""
         return map_leaves(lambda x: x[: self.position], self.fields[name])
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.errors import ConfigError, ReplayError, ShapeError
+from agilerl.errors import ReplayError, ShapeError
 from agilerl.tree import untuple
 
 Path = tuple[str, ...]
@@ -27,10 +27,8 @@ class Field:
     """How one field is kept.
 
     Attributes:
-        path: keys from the outside in, such as ("obs", "camera").
-        shape: of one row; (1,) for scalars.
-        dtype: that comes out again.
-        is_scalar: the rows were given without a trailing axis.
+        path: keys from the outside in, such as ("obs", "camera"). shape: of one row; (1,) for scalars.
+        dtype: that comes out again. is_scalar: the rows were given without a trailing axis.
         columns: (first, last + 1) in the packed rows; None for a field with memory of its own.
     """
 
@@ -51,6 +49,19 @@ class Field:
         """Path as one string."""
         return "/".join(self.path)
 
+    def state(self) -> dict[str, Any]:
+        """As plain data."""
+        columns = None if self.columns is None else list(self.columns)
+        kind = {"dtype": str(self.dtype).removeprefix("torch."), "is_scalar": self.is_scalar}
+        return {"path": list(self.path), "shape": list(self.shape), **kind, "columns": columns}
+
+    @classmethod
+    def from_state(cls, entry: Mapping[str, Any]) -> Field:
+        """The field that `state` described."""
+        columns = None if entry["columns"] is None else (entry["columns"][0], entry["columns"][1])
+        dtype = getattr(torch, entry["dtype"])
+        return cls(tuple(entry["path"]), tuple(entry["shape"]), dtype, entry["is_scalar"], columns)
+
 
 def plan(rows: Rows, dtype: torch.dtype) -> tuple[Field, ...]:
     """The fields for data like `rows` ([n, ...] arrays); floating-point ones are kept in `dtype`."""
@@ -60,8 +71,7 @@ def plan(rows: Rows, dtype: torch.dtype) -> tuple[Field, ...]:
         kind = torch.from_numpy(np.empty(0, values.dtype)).dtype
         # A reward given as an integer once may be a fraction the next time; the others keep what they are.
         kept = dtype if kind.is_floating_point or path[0] == "reward" else kind
-        is_small = len(shape) == 1
-        is_packed = is_small and (kept.is_floating_point or kept == torch.bool or path[0] in PACKED_INTEGERS)
+        is_packed = len(shape) == 1 and (kept.is_floating_point or kept == torch.bool or path[0] in PACKED_INTEGERS)
         columns = (width, width + shape[0]) if is_packed else None
         width += shape[0] if is_packed else 0
         fields.append(Field(path, shape, kept, values.ndim == 1, columns))
@@ -120,9 +130,7 @@ class RowStore:
     """`max_size` rows. One gather of the packed array fetches every small field of every sampled row.
 
     Args:
-        fields: from `plan`.
-        max_size: rows.
-        dtype: of the packed array.
+        fields: from `plan`. max_size: rows. dtype: of the packed array.
         device: where the memory is; rows come from and indices may be on the host.
     """
 
@@ -183,9 +191,8 @@ class RowStore:
         if self._packed_view is not None:
             index = indices.numpy() if isinstance(indices, Tensor) else indices
             packed = torch.from_numpy(np.take(self._packed_view, index, axis=0))
-            own = {
-                path: torch.from_numpy(np.take(view, index, axis=0)) for path, view in (self._own_views or {}).items()
-            }
+            views = self._own_views or {}
+            own = {path: torch.from_numpy(np.take(view, index, axis=0)) for path, view in views.items()}
         else:
             on_device = torch.as_tensor(indices, device=self.device)
             packed = self.packed[on_device]
@@ -202,15 +209,11 @@ class RowStore:
 
     def state(self, size: int) -> dict[str, Any]:
         """The first `size` rows (copied) and the fields, as plain data."""
-        fields = [field_state(field) for field in self.fields]
+        fields = [field.state() for field in self.fields]
         own = {"/".join(path): tensor[:size].clone() for path, tensor in self.own.items()}
         return {"fields": fields, "packed": self.packed[:size].clone(), "own": own}
 
-    def piece(self, start: int, count: int) -> dict[str, Any]:
-        """Copies of `count` rows from `start` on, round the end of the memory: tensors on the host."""
-        return self.piece_at((start + np.arange(count)) % self.max_size)
-
-    def piece_at(self, places: np.ndarray) -> dict[str, Any]:
+    def piece(self, places: np.ndarray) -> dict[str, Any]:
         """Copies of the rows at `places`: tensors on the host."""
         index = torch.from_numpy(places).to(self.device)
         own = {"/".join(path): tensor[index].cpu() for path, tensor in self.own.items()}
@@ -226,36 +229,10 @@ class RowStore:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], max_size: int, dtype: torch.dtype, device: torch.device) -> RowStore:
         """A store with the rows of `state`, which are at most `max_size`."""
-        fields = tuple(field_from_state(entry) for entry in state["fields"])
+        fields = tuple(Field.from_state(entry) for entry in state["fields"])
         store = cls(fields, max_size, dtype, device)
-        store.packed[: len(state["packed"])] = state["packed"].to(device)
-        for path, tensor in store.own.items():
-            saved = state["own"]["/".join(path)]
-            tensor[: len(saved)] = saved.to(device)
+        store.load_piece(0, state)
         return store
-
-
-def field_state(field: Field) -> dict[str, Any]:
-    """A field as plain data."""
-    return {
-        "path": list(field.path),
-        "shape": list(field.shape),
-        "dtype": str(field.dtype).removeprefix("torch."),
-        "is_scalar": field.is_scalar,
-        "columns": None if field.columns is None else list(field.columns),
-    }
-
-
-def field_from_state(entry: Mapping[str, Any]) -> Field:
-    """The field that `field_state` described."""
-    columns = entry["columns"]
-    return Field(
-        tuple(entry["path"]),
-        tuple(entry["shape"]),
-        getattr(torch, entry["dtype"]),
-        entry["is_scalar"],
-        None if columns is None else (columns[0], columns[1]),
-    )
 
 
 def flatten(path: Path, value: Any, rows: Rows) -> None:
@@ -278,17 +255,6 @@ def put(out: dict[str, Any], path: Sequence[str], values: Any) -> None:
     for key in path[:-1]:
         out = out.setdefault(key, {})
     out[path[-1]] = values
-
-
-def check_dtype(dtype: torch.dtype) -> torch.dtype:
-    """`dtype` if rows can be kept in it.
-
-    Raises:
-        ConfigError: not a floating-point type that NumPy knows.
-    """
-    if dtype not in (torch.float16, torch.float32, torch.float64):
-        raise ConfigError(f"dtype must be torch.float32, float64 or float16; got {dtype}. fix: torch.float32.")
-    return dtype
 
 
 def numpy_dtype(dtype: torch.dtype) -> Any:

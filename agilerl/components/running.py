@@ -14,8 +14,7 @@ class RunningMeanStd:
     the order and size of the batches do not matter beyond rounding.
 
     Attributes:
-        mean, var: [*shape] float64; 0 and 1 before anything was seen.
-        count: rows seen.
+        mean, var: [*shape] float64; 0 and 1 before anything was seen. count: rows seen.
         epsilon: added to the variance where values are scaled.
     """
 

@@ -38,8 +38,7 @@ class _Tree:
         """leaf[indices[i]] = values[i] for i = 0, 1, ...: of equal indices the last one wins.
 
         Args:
-            indices: [n] int64 in 0..capacity - 1.
-            values: [n] or one number.
+            indices: [n] int64 in 0..capacity - 1. values: [n] or one number.
         """
         node = np.asarray(indices, dtype=np.int64) + self._first
         self._nodes[node] = values
@@ -63,11 +62,6 @@ class _Tree:
         """Bytes of all nodes."""
         return self._nodes.nbytes
 
-    @property
-    def root(self) -> float:
-        """The join of all leaves."""
-        return float(self._nodes[1])
-
 
 class SumTree(_Tree):
     """`capacity` numbers >= 0 (any capacity, zero at first), their sum, and who owns a point of the summed range."""
@@ -77,7 +71,7 @@ class SumTree(_Tree):
     @property
     def total(self) -> float:
         """Sum of the leaves."""
-        return self.root
+        return float(self._nodes[1])
 
     def find(self, prefix: np.ndarray) -> np.ndarray:
         """The leaf into which each point falls when the leaves are laid end to end.
@@ -121,4 +115,4 @@ class MinTree(_Tree):
     @property
     def minimum(self) -> float:
         """The smallest leaf; infinity if none was set."""
-        return self.root
+        return float(self._nodes[1])

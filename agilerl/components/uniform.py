@@ -9,15 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.components.data import Transition, to_tensordict
-from agilerl.components.older_dialect import ROLES, OlderDialect, own_names, warn_of_field_names
+from agilerl.components.data import Transition, to_tensordict, with_batch_axis
 from agilerl.components.ring import RowRing
 from agilerl.components.row_store import Rows, flatten, put
-from agilerl.errors import ConfigError, RunError, ShapeError
+from agilerl.errors import ConfigError, RunError, ShapeError, warn_once
 from agilerl.rng import Purpose, resolve_seed, stream
 
+# Names under which users keep the five fields -> the names that the engine reads.
+ROLES = {"state": "obs", "observation": "obs", "next_state": "next_obs", "next_observation": "next_obs"}
+ROLES |= {"terminated": "done", "termination": "done", "rewards": "reward", "actions": "action"}
 
-class ReplayBuffer(OlderDialect, RowRing):
+
+class ReplayBuffer(RowRing):
     """The last `max_size` transitions; sampling is uniform and with replacement (so any batch size is possible).
 
     Three interfaces to the same memory:
@@ -59,7 +62,10 @@ class ReplayBuffer(OlderDialect, RowRing):
             torch.device(device or "cpu"),  # type: ignore[arg-type]
             dtype if isinstance(dtype, torch.dtype) else torch.float32,
         )
-        self.field_names = warn_of_field_names(field_names)
+        self.field_names = None if field_names is None else list(field_names)
+        if field_names is not None:
+            message = "ReplayBuffer(memory_size=, field_names=) is the older form; use max_size= and add()."
+            warn_once("replay_buffer:field_names", message, DeprecationWarning)
         self._rng = stream(resolve_seed(seed), Purpose.REPLAY)
 
     # -- the engine's interface --------------------------------------------------------------------------------------
@@ -85,10 +91,9 @@ class ReplayBuffer(OlderDialect, RowRing):
         Args:
             obs, next_obs: [L, ...] arrays (dicts and tuples of them for such spaces). `next_obs` is s' of the
                 transition: the FINAL observation where the episode ended.
-            action: [L] integers or [L, A].
-            reward: [L].
+            action: [L] integers or [L, A]. reward: [L].
             done: [L] terminated, not truncated: where the future is worth nothing.
-            mask: [L] bool; rows where it is False are no transitions and are left out. None takes all.
+            mask: [L] bool; rows where it is False are not transitions and are left out. None takes all.
             next_mask: [L, A] bool, the actions that are legal in `next_obs`; None: all. Kept if the first rows had one.
             truncated: [L] bool, where a time limit cut the episode off. A one-step transition bootstraps there as
                 anywhere else, so it is not kept; `MultiStepReplayBuffer` needs it.
@@ -99,7 +104,14 @@ class ReplayBuffer(OlderDialect, RowRing):
         Returns:
             The number of rows added.
         """
-        rows = self._interned(self._step_rows(obs, action, reward, next_obs, done, next_mask, obs_mask), mask, lanes)
+        rows = self._step_rows((obs, action, reward, next_obs, done), next_mask, obs_mask)
+        return self._add_step(rows, mask, truncated, lanes)
+
+    def _add_step(
+        self, rows: Rows, mask: np.ndarray | None, truncated: np.ndarray | None, lanes: np.ndarray | None
+    ) -> int:
+        """`write` of checked rows."""
+        rows = self._interned(rows, mask, lanes)
         added = self._append(rows)
         self._release(rows)
         return added
@@ -109,18 +121,11 @@ class ReplayBuffer(OlderDialect, RowRing):
         return 0
 
     def _step_rows(
-        self,
-        obs: Any,
-        action: Any,
-        reward: Any,
-        next_obs: Any,
-        done: Any,
-        next_mask: np.ndarray | None,
-        obs_mask: np.ndarray | None = None,
+        self, transition: tuple[Any, ...], next_mask: np.ndarray | None, obs_mask: np.ndarray | None
     ) -> Rows:
-        """The checked fields [L, ...] of one vector step."""
+        """The checked fields [L, ...] of one vector step, whose `Transition.FIELDS` are given."""
         rows: Rows = {}
-        for name, value in zip(Transition.FIELDS, (obs, action, reward, next_obs, done), strict=True):
+        for name, value in zip(Transition.FIELDS, transition, strict=True):
             if type(value) is np.ndarray and value.ndim:
                 rows[name,] = value
             else:
@@ -142,11 +147,7 @@ class ReplayBuffer(OlderDialect, RowRing):
         return rows if mask is None else {path: values[mask] for path, values in rows.items()}
 
     def sample_indices(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:
-        """Row numbers `shape` int64, uniform over the rows in the buffer, with replacement.
-
-        Raises:
-            RunError: the buffer is empty.
-        """
+        """Row numbers `shape` int64, uniform over the buffer, with replacement; RunError if it is empty."""
         if self._size == 0:
             raise RunError("the replay buffer is empty: nothing to sample. fix: add transitions first.")
         return rng.integers(0, self._size, shape, dtype=np.int64)
@@ -166,17 +167,13 @@ class ReplayBuffer(OlderDialect, RowRing):
         data, out = self._gather(indices), dict[str, Any]()
         for field in self._kept_fields().values():
             values, role = data[field.path], field.path[0]
-            if role == "action" and not field.dtype.is_floating_point:
+            is_choice = role == "action" and not field.dtype.is_floating_point
+            if is_choice:
                 values = values.long()
             elif field.columns is None and role in ("reward", "done"):
                 values = values.to(self.dtype)
-            is_number = role in ("reward", "done") or (role == "action" and not field.dtype.is_floating_point)
-            is_single = field.shape == (1,) and (field.is_scalar or is_number)
-            values = values.squeeze(-1) if is_single else values
-            if len(field.path) == 1:
-                out[role] = values
-            else:
-                put(out, field.path, values)
+            is_number = field.is_scalar or is_choice or role in ("reward", "done")
+            put(out, field.path, values.squeeze(-1) if is_number and field.shape == (1,) else values)
         return out
 
     # -- published: add and sample -----------------------------------------------------------------------------------
@@ -184,10 +181,8 @@ class ReplayBuffer(OlderDialect, RowRing):
     def add(self, data: Any) -> None:
         """Add a batch: a TensorDict, a `Transition` or a (nested) dict whose leaves have a leading batch axis.
 
-        The rows of a batch need not follow on one another, so both observations of each are kept.
-
-        Raises:
-            ShapeError: no leading batch axis, or fields that differ from those added before.
+        The rows of a batch need not follow on one another, so both observations of each are kept. ShapeError: no
+        leading batch axis, or fields that differ from those added before.
         """
         rows = self._batch_rows(data, ROLES)
         self._check(rows, in_lanes=False)
@@ -200,10 +195,7 @@ class ReplayBuffer(OlderDialect, RowRing):
         batch = data.batch_size if hasattr(data, "batch_size") else None
         if batch is not None and len(batch) == 0:
             raise ShapeError("add() needs a leading batch axis; got batch_size []. fix: add(transition.unsqueeze(0)).")
-        if isinstance(data, Transition):
-            data = data.to_dict()
-        elif not isinstance(data, Mapping):
-            data = data.to_dict()  # TensorDict and tensor classes
+        data = data if isinstance(data, Mapping) else data.to_dict()  # a Transition, a TensorDict, a tensor class
         rows: Rows = {}
         taken = set(data.keys())
         for name, value in data.items():
@@ -225,11 +217,7 @@ class ReplayBuffer(OlderDialect, RowRing):
         return self._batch(indices, torch.from_numpy(indices).to(self.device) if return_idx else None)
 
     def sample_from_indices(self, idxs: Any) -> Any:
-        """The rows `idxs` ([B] or [B, 1], integers) as `sample` gives them.
-
-        Raises:
-            ShapeError: an index outside of the rows in the buffer.
-        """
+        """The rows `idxs` ([B] or [B, 1], integers) as `sample` gives them; ShapeError if one is not there."""
         return self._batch(self._live_rows(idxs).reshape(-1), None)
 
     def _draw(self, batch_size: int) -> np.ndarray:
@@ -251,26 +239,38 @@ class ReplayBuffer(OlderDialect, RowRing):
             named["idxs"] = idxs
         return to_tensordict(named, [len(indices)])
 
+    # -- published: the older dialect --------------------------------------------------------------------------------
+
+    def save_to_memory(self, *fields: Any, is_vectorised: bool = False) -> None:
+        """The older dialect: one transition, or one per environment, in the order of `field_names`."""
+        if self.field_names is None:
+            raise ConfigError("save_to_memory() needs field_names. fix: ReplayBuffer(memory_size=, field_names=[...]).")
+        if len(fields) != len(self.field_names):
+            raise ShapeError(f"save_to_memory() takes {self.field_names}: got {len(fields)} values.")
+        self.add(dict(zip(self.field_names, fields if is_vectorised else with_batch_axis(fields), strict=True)))
+
+    def save_to_memory_single_env(self, *fields: Any) -> None:
+        """The older dialect: one transition, without a batch axis."""
+        self.save_to_memory(*fields)
+
+    def save_to_memory_vect_envs(self, *fields: Any) -> None:
+        """The older dialect: [L, ...] arrays, one row per environment."""
+        self.save_to_memory(*fields, is_vectorised=True)
+
     # -- state -------------------------------------------------------------------------------------------------------
 
     def state(self, *, rows: bool = True) -> dict[str, Any]:
         """Contents, counters and the generator of `sample` as nested dicts of tensors, numbers, strings; a copy."""
         rng: Any = self._rng.bit_generator.state
-        words = {  # as text: the words have 128 bits
-            **{key: str(value) for key, value in rng["state"].items()},
-            **{key: str(rng[key]) for key in ("has_uint32", "uinteger")},
-        }
-        return {**super().state(rows=rows), "rng": words}
+        words = {**rng["state"], **{key: rng[key] for key in ("has_uint32", "uinteger")}}
+        return {**super().state(rows=rows), "rng": {key: str(word) for key, word in words.items()}}  # of 128 bits
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
         words = {key: int(value) for key, value in state["rng"].items()}
-        self._rng.bit_generator.state = {
-            "bit_generator": "PCG64",
-            "has_uint32": words.pop("has_uint32"),
-            "uinteger": words.pop("uinteger"),
-            "state": words,
-        }
+        counters = {key: words.pop(key) for key in ("has_uint32", "uinteger")}
+        self._rng.bit_generator.state = {"bit_generator": "PCG64", "state": words, **counters}
 
     def _name(self, role: str) -> str:
-        return self._names.get(role, own_names(self.field_names).get(role, role))
+        older = {ROLES.get(name, name): name for name in self.field_names or ()}
+        return self._names.get(role, older.get(role, role))

@@ -36,24 +36,19 @@ class Finished:
 class LaneWindows:
     """The last n steps of each of L lanes, and the sum of rewards so far of the window that begins at each.
 
-    Each lane has a ring of its own, because a row that is no transition (the reset step of an environment) advances
+    Each lane has a ring of its own, because a row that is not a transition (the reset step of an environment) advances
     one lane and not the others.
 
     Args:
-        n_step: steps of a whole window. gamma: discount per step.
-        fields: of one step. num_lanes: L.
+        n_step: steps of a whole window. gamma: discount per step. fields: of one step. num_lanes: L.
     """
 
     def __init__(self, n_step: int, gamma: float, fields: tuple[Field, ...], num_lanes: int) -> None:
         self.n_step, self.num_lanes = n_step, num_lanes
         self.powers = gamma ** np.arange(n_step + 1, dtype=np.float64)
         # A scalar field stays [n, L], as it came.
-        self.rows: Rows = {
-            field.path: np.zeros(
-                (n_step, num_lanes, *(() if field.is_scalar else field.shape)), numpy_dtype(field.dtype)
-            )
-            for field in fields
-        }
+        shapes = {field.path: () if field.is_scalar else field.shape for field in fields}
+        self.rows: Rows = {f.path: np.zeros((n_step, num_lanes, *shapes[f.path]), numpy_dtype(f.dtype)) for f in fields}
         self._total = np.zeros((n_step, num_lanes))
         self._next = np.zeros(num_lanes, dtype=np.int64)  # place of the next step
         self._open = np.zeros(num_lanes, dtype=np.int64)  # windows that wait for further steps: those of the last steps
@@ -101,8 +96,7 @@ class LaneWindows:
 
     def upcoming(self, path: Path, lanes: np.ndarray) -> np.ndarray:
         """What the next steps of `lanes` [k] will overwrite in one field: [k, ...]."""
-        coming: np.ndarray = self.rows[path][self._next[lanes], lanes]
-        return coming
+        return np.asarray(self.rows[path][self._next[lanes], lanes])
 
     def recent(self) -> list[np.ndarray]:
         """Places [L] of the last steps that every lane has, oldest first; at most n."""
@@ -112,19 +106,15 @@ class LaneWindows:
     def state(self) -> dict[str, Any]:
         """Everything that changes, as plain data; copies."""
         rows = {"/".join(path): torch.from_numpy(values.copy()) for path, values in self.rows.items()}
-        arrays = {"total": self._total, "next": self._next, "open": self._open, "seen": self._seen}
-        return {"num_lanes": self.num_lanes, "rows": rows} | {
-            name: torch.from_numpy(values.copy()) for name, values in arrays.items()
-        }
+        counters = {name: torch.from_numpy(values.copy()) for name, values in self._counters().items()}
+        return {"num_lanes": self.num_lanes, "rows": rows, **counters}
+
+    def _counters(self) -> dict[str, np.ndarray]:
+        return {"total": self._total, "next": self._next, "open": self._open, "seen": self._seen}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Become the windows that `state()` was taken from, of as many lanes and the same fields."""
         for path, values in self.rows.items():
             values[...] = state["rows"]["/".join(path)].cpu().numpy()
-        for name, values in (
-            ("total", self._total),
-            ("next", self._next),
-            ("open", self._open),
-            ("seen", self._seen),
-        ):
+        for name, values in self._counters().items():
             values[...] = state[name].cpu().numpy()

@@ -1,18 +1,19 @@
 """The manifest: every setting of a run in one validated, hashable tree that round-trips YAML."""
 
-from agilerl.config.load import dump_yaml, has_preset, load_manifest, manifest_from, on_preset, preset_for, preset_names
-from agilerl.config.overrides import apply_overrides, apply_sets
+from agilerl.config.load import (
+    apply_overrides,
+    apply_sets,
+    dump_yaml,
+    has_preset,
+    load_manifest,
+    manifest_from,
+    on_preset,
+    preset_for,
+    preset_names,
+)
 from agilerl.config.schema import Manifest
 
 __all__ = [
-    "Manifest",
-    "apply_overrides",
-    "apply_sets",
-    "dump_yaml",
-    "has_preset",
-    "load_manifest",
-    "manifest_from",
-    "on_preset",
-    "preset_for",
-    "preset_names",
-]
+    "Manifest", "apply_overrides", "apply_sets", "dump_yaml", "has_preset", "load_manifest", "manifest_from",
+    "on_preset", "preset_for", "preset_names",
+]  # fmt: skip

@@ -1,21 +1,22 @@
-"""From YAML, presets and plain dictionaries to a manifest, and back to YAML."""
+"""From YAML, presets, dictionaries and single settings to a manifest, and back to YAML; problems in our words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from agilerl.algorithms import USUAL, canonical_name
-from agilerl.config.messages import explain
-from agilerl.config.schema import Manifest
-from agilerl.errors import ConfigError, RunError
+from agilerl.config.schema import Algorithm, HyperparameterRange, Manifest, algorithm_model
+from agilerl.errors import ConfigError, RunError, nearest
 from agilerl.hostile import read_text
+from agilerl.ranges import describe
 
 SECTION_ALIASES = {"selection_strategy": "tournament_selection"}
 KEY_ALIASES = {
@@ -34,6 +35,69 @@ TOP_LEVEL_ALIASES = {
     "total_timesteps": ("training", "max_steps"),
     "learning_rate": ("algorithm", "lr"),
 }
+_FREE = ("mutation.rl_hp_selection.", "environment.kwargs.")  # what stands below these is the user's own
+
+
+def explain(error: ValidationError, source: str, data: dict[str, Any]) -> str:
+    """Every problem of a manifest in one line that starts with its source."""
+    algorithm = data.get("algorithm")
+    name = algorithm.get("name", USUAL) if isinstance(algorithm, dict) else USUAL
+    problems = dict.fromkeys(_problem(e["type"], e["loc"], e, str(name)) for e in error.errors(include_url=False))
+    return f"{source}: " + " ".join(problems)
+
+
+def unknown_key(path: str, known: Sequence[str]) -> str:
+    """One sentence for an unknown key. `path` is dotted; `known` are the keys of its section."""
+    section, _, leaf = path.rpartition(".")
+    close = nearest(leaf, known, limit=1)
+    hint = f"Did you mean {close[0]!r}?" if close else f"(known: {', '.join(known)})"
+    where = "" if section else " at the top level"
+    return f"{path} is not a known key{where}. {hint}"
+
+
+def section_fields(model: type[BaseModel], algorithm: str) -> dict[str, FieldInfo]:
+    """The fields of a section; for the algorithm those that it publishes, and its name."""
+    fields = dict(model.model_fields)
+    if model is Algorithm:
+        fields |= algorithm_model(algorithm).model_fields
+    return fields
+
+
+def _problem(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str) -> str:
+    path, field, siblings = _locate(loc, algorithm)
+    message = str(error.get("ctx", {}).get("error", ""))
+    if kind == "extra_forbidden":
+        return unknown_key(".".join(str(p) for p in loc), siblings)
+    if kind == "missing":
+        return f"{path} is missing. fix: add it."
+    if kind == "value_error" and field is None:  # a rule of ours over several keys
+        return f"{path}: {message}" if path else message
+    if kind == "model_type" or field is None:
+        return f"{path} must be a section of keys; got {error['input']!r}."
+    return f"{path} must be {describe(field.annotation, field.metadata)}; got {error['input']!r}."
+
+
+def _locate(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo | None, list[str]]:
+    """(dotted path, the field there or None for a section, the keys of the last section met)."""
+    model: type[BaseModel] = Manifest
+    path: list[str] = []
+    for position, part in enumerate(loc):
+        fields = section_fields(model, algorithm)
+        if part not in fields:
+            break
+        path.append(str(part))
+        annotation = fields[str(part)].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+        elif part == "rl_hp_selection" and position + 1 < len(loc):
+            path.append(str(loc[position + 1]))
+            rest, bounds = loc[position + 2 :], HyperparameterRange.model_fields
+            if rest and rest[0] in bounds:
+                return ".".join([*path, str(rest[0])]), bounds[str(rest[0])], list(bounds)
+            return ".".join(path), None, list(bounds)
+        else:
+            return ".".join(path), fields[str(part)], list(fields)
+    return ".".join(path), None, list(section_fields(model, algorithm))
 
 
 def parse_yaml(text: str, source: str) -> Any:
@@ -62,9 +126,8 @@ def parse_yaml(text: str, source: str) -> Any:
         what = " ".join(str(error).split())
         raise ConfigError(f"{source}: holds a value that cannot be read ({what}). fix: correct that value.") from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "cannot be read"
-        raise _yaml_error(source, mark, problem) from None
+        raise _yaml_error(source, getattr(error, "problem_mark", None), problem) from None
     if repeated is not None:
         raise _yaml_error(source, repeated.start_mark, f"the key {repeated.value!r} stands twice")
     return content
@@ -194,13 +257,9 @@ def on_preset(
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` wins, section by section; a list of mutable hyperparameters and keyword arguments replace whole."""
-    merged = dict(base)
-    for key, value in over.items():
-        if isinstance(value, Mapping) and isinstance(base.get(key), dict) and key not in ("rl_hp_selection", "kwargs"):
-            merged[key] = _merge(base[key], value)
-        else:
-            merged[key] = value
-    return merged
+    whole = ("rl_hp_selection", "kwargs")
+    both = {k for k, v in over.items() if isinstance(v, Mapping) and isinstance(base.get(k), dict) and k not in whole}
+    return {**base, **{k: _merge(base[k], v) if k in both else v for k, v in over.items()}}
 
 
 def preset_names() -> list[str]:
@@ -233,9 +292,13 @@ def preset_for(env_id: str, algo: str | None = None) -> Manifest:
     name, files = _preset_name(env_id), _preset_files()
     wanted = None if algo is None else canonical_name(str(algo))
     label = f"{name}.{wanted}" if (name, wanted) in files and wanted is not None else name
-    data = _preset_content(files, (name, wanted if label != name else None))
+
+    def content(key: tuple[str, str | None]) -> dict[str, Any]:
+        return dict(parse_yaml(files[key].read_text(encoding="utf-8"), f"preset {key[0]}"))
+
+    data = content((name, wanted if label != name else None))
     if wanted is not None and wanted != canonical_name(data["algorithm"]["name"]):
-        general = _preset_content(files, ("default", wanted)) if ("default", wanted) in files else {}
+        general = content(("default", wanted)) if ("default", wanted) in files else {}
         training = {**general.get("training", {}), **{k: data["training"][k] for k in BUDGET if k in data["training"]}}
         data = {"algorithm": {"name": wanted}, "environment": data.get("environment", {}), **general}
         data["training"] = training
@@ -246,11 +309,6 @@ def preset_for(env_id: str, algo: str | None = None) -> Manifest:
 def has_preset(env_id: str) -> bool:
     """Whether an environment, or another version of it, has a preset of its own."""
     return _preset_name(env_id) != "default"
-
-
-def _preset_content(files: Mapping[tuple[str, str | None], Any], key: tuple[str, str | None]) -> dict[str, Any]:
-    data: dict[str, Any] = parse_yaml(files[key].read_text(encoding="utf-8"), f"preset {key[0]}")
-    return data
 
 
 def _preset_name(env_id: str) -> str:
@@ -266,3 +324,94 @@ def dump_yaml(manifest: Manifest) -> str:
     """The whole manifest as YAML; reading it gives an equal manifest."""
     text: str = yaml.safe_dump(manifest.as_dict(), sort_keys=False, default_flow_style=None, width=120)
     return text
+
+
+def apply_sets(manifest: Manifest, sets: Iterable[str]) -> Manifest:
+    """Apply `section.key=value` settings in order; values are YAML (`true`, `3`, `[64, 64]`, `null`)."""
+    values: dict[str, Any] = {}
+    for text in sets:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {text!r} is not KEY=VALUE. fix: write it as training.pop_size=6.")
+        values[key.strip()] = parse_yaml(value, f"--set {key.strip()}")
+    return apply_overrides(manifest, values, "--set")
+
+
+def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: str = "override") -> Manifest:
+    """A new manifest with some keys replaced.
+
+    Args:
+        manifest: the starting values; unchanged.
+        overrides: dotted keys (`training.pop_size`), or last names that occur once (`pop_size`), to values.
+        source: stands in front of every problem.
+
+    Raises:
+        ConfigError: an unknown key (the nearest one is named), an ambiguous name, or a value out of range.
+    """
+    if not overrides:
+        return manifest
+    data = manifest.as_dict()
+    paths = leaf_paths(manifest.algorithm.name)
+    for name, value in overrides.items():
+        path = resolve_key(name, paths, source)
+        *sections, leaf = path.split(".")
+        target = data
+        for section in sections:
+            if not isinstance(target.get(section), dict):
+                target[section] = {}
+            target = target[section]
+        target[leaf] = value
+    return manifest_from(data, source)
+
+
+def leaf_paths(algorithm: str, model: type[BaseModel] = Manifest, prefix: str = "") -> list[str]:
+    """Dotted paths of every key that can be set for an algorithm."""
+    found = []
+    for name, field in section_fields(model, algorithm).items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            found += leaf_paths(algorithm, kind, f"{prefix}{name}.")
+        else:
+            found.append(prefix + name)
+    return found
+
+
+def resolve_key(name: str, paths: list[str], source: str) -> str:
+    """The full dotted path that `name` means."""
+    path = _without_aliases(name)
+    if path in paths or path.startswith(_FREE):
+        return path
+    below = [p for p in paths if p.startswith(path + ".")]
+    if below:
+        raise ConfigError(f"{source}: {name} is a section. fix: set one of its keys: {', '.join(below)}.")
+    if "." not in path:
+        return _unique_leaf(path, paths, source)
+    section = path.rpartition(".")[0]
+    siblings = [p.removeprefix(section + ".") for p in paths if p.startswith(section + ".")]
+    if siblings:
+        raise ConfigError(f"{source}: {unknown_key(name, siblings)}")
+    raise ConfigError(f"{source}: {name} is not a known key. {_hint(path, paths)}")
+
+
+def _without_aliases(name: str) -> str:
+    if name in TOP_LEVEL_ALIASES:
+        return ".".join(TOP_LEVEL_ALIASES[name])
+    head, dot, rest = name.partition(".")
+    head = SECTION_ALIASES.get(head, head)
+    return f"{head}{dot}{KEY_ALIASES.get((head, rest), rest)}"
+
+
+def _unique_leaf(leaf: str, paths: list[str], source: str) -> str:
+    leaf = {alias: name for (_, alias), name in KEY_ALIASES.items()}.get(leaf, leaf)
+    matches = [p for p in paths if p.rpartition(".")[2] == leaf]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise ConfigError(f"{source}: {leaf} is ambiguous: {', '.join(matches)}. fix: write the dotted name.")
+    leaves = {p.rpartition(".")[2] for p in paths}
+    raise ConfigError(f"{source}: {leaf} is not a known key. {_hint(leaf, sorted(leaves))}")
+
+
+def _hint(name: str, known: list[str]) -> str:
+    close = nearest(name, known, limit=1)
+    return f"Did you mean {close[0]!r}?" if close else "fix: `agilerl train ENV_ID --dry-run` prints every key."

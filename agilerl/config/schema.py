@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from agilerl.algorithms import USUAL, canonical_name, find_algorithm
-from agilerl.config.algorithms import algorithm_model
+from agilerl.algorithms.declared import hyperparameters
 from agilerl.errors import nearest
 from agilerl.options import OffPolicyOptions
 from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction, Whole
+
+
+def algorithm_model(name: str) -> type[BaseModel]:
+    """A pydantic model of the algorithm's keys (without `name`)."""
+    cls: Any = find_algorithm(name)
+    return _model_of(cls)
+
+
+@lru_cache(maxsize=64)
+def _model_of(cls: Any) -> type[BaseModel]:
+    fields: dict[str, Any] = {name: (each.values, each.manifest) for name, each in hyperparameters(cls).items()}
+    return create_model(f"{cls.__name__}Keys", __config__=ConfigDict(extra="forbid"), **fields)
+
 
 # Keys of the training section that came after results had been stored under the hashes of manifests.
 ADDED_LATER = ("carry_envs", "explore_least", "normalize_rewards", "reward_floor", "threads")

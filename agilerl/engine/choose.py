@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
-from agilerl.engine.parts import PartName, parts_of
-from agilerl.engine.rows.bindings import MemberBinding, OptimizerBinding, PartBinding
-from agilerl.engine.rows.optim import rule_of
+from agilerl.engine.parts import MemberBinding, OptimizerBinding, PartBinding, PartName, parts_of
+from agilerl.engine.rows.kernels import rule_of
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.networks.base import EvolvableNetwork
 
@@ -68,8 +67,10 @@ def bind(agent: Any) -> MemberBinding | Reason:
         shared = [parts_of(getattr(agent, other)) for other in group.shared_networks or []]
         if own is None or len(shared) > 1 or any(other is None or other.keys() != own.keys() for other in shared):
             return Reason.NOT_DENSE
-        target, reads = (shared[0] if shared else None) or {}, _reads(agent, name)
-        parts += [PartBinding(PartName(name, key), part, target.get(key), reads) for key, part in own.items()]
+        target, lender = (shared[0] if shared else None) or {}, registry.lenders.get(name)
+        depth = None if lender is None else getattr(agent, name).lent_depth()  # layers of it that give the features
+        lent = None if depth is None else (lender, depth)
+        parts += [PartBinding(PartName(name, key), part, target.get(key), lent) for key, part in own.items()]
     optimizers = []
     for config in registry.optimizers:
         optimizer = getattr(agent, config.name).optimizer
@@ -79,13 +80,6 @@ def bind(agent: Any) -> MemberBinding | Reason:
         moved = tuple(p.name for name in config.networks for p in parts if p.name.network == name)
         optimizers.append(OptimizerBinding(config.name, moved, rule, optimizer))
     return MemberBinding(tuple(parts), tuple(optimizers))
-
-
-def _reads(agent: Any, name: str) -> tuple[str, int] | None:
-    """The network whose features `name` reads, and how many of its layers give them."""
-    lender = agent.registry.lenders.get(name)
-    depth = None if lender is None else getattr(agent, name).lent_depth()
-    return None if lender is None or depth is None else (lender, depth)
 
 
 def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:

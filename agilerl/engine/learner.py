@@ -5,24 +5,23 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from agilerl.engine.batches import TransitionBatch, UpdateResult
 from agilerl.engine.choose import Choice, bind, choose
-from agilerl.engine.hidden import HiddenStates
 from agilerl.engine.modules import ModuleEngine
-from agilerl.engine.protocol import Trainable
-from agilerl.engine.rows.bindings import MemberBinding
-from agilerl.engine.rows.kernels import TORCH, Kernels
-from agilerl.engine.rows.ownership import Ownership
+from agilerl.engine.parts import MemberBinding, parts_of
+from agilerl.engine.protocol import Draws, Mask, Trainable, TransitionBatch, UpdateResult
+from agilerl.engine.rows.kernels import RULES, TORCH, Kernels, rule_of
 from agilerl.engine.rows.rows_engine import RowsEngine
-from agilerl.modules.noisy import set_noise
-from agilerl.tree import map_leaves
+from agilerl.modules.base import EvolvableModule
+from agilerl.modules.layers import set_noise
+from agilerl.tree import leaves, map_leaves
 
 
 class Group(ABC):
@@ -46,26 +45,25 @@ class Group(ABC):
 
     @abstractmethod
     def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
-        """Policy outputs [N_g, E, out] for observations as the environment gives them, as constants."""
+        """Policy outputs [N_g, E, out] for observations as the environment gives them, as constants.
+
+        `noisy` keeps the noise of noisy layers, as exploration wants it.
+        """
 
     def values(self, obs: Any) -> Tensor:
-        """State values [N_g, B] of prepared observations."""
+        """State values [N_g, B] of prepared observations, for algorithms that have `state_values`."""
         values: Tensor = self._outer(self.lead.state_values(self.engine, self._inner(obs)))
         return values
 
-    def recur(self, obs: Any, hidden: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def recur(self, obs: Any, hidden: dict[str, Tensor]) -> Any:
         """One step of a recurrent group; see `Learner.recur`."""
-        found = self.lead.recur(self.engine, self._inner(self.prepare(obs)), self._inner(hidden))
-        joined: tuple[Tensor, Tensor, dict[str, Tensor]] = self._outer(found)
-        return joined
+        return self._outer(self.lead.recur(self.engine, self._inner(self.prepare(obs)), self._inner(hidden)))
 
     def _inner(self, tree: Any) -> Any:
         """Tensors as the engine takes them."""
         return tree
 
-    def _outer(self, tree: Any) -> Any:
-        """What the engine gives, with its member axis."""
-        return tree
+    _outer = _inner  # what the engine gives, with its member axis
 
     @abstractmethod
     def set_policy_noise(self, noise: np.ndarray) -> None:
@@ -101,11 +99,8 @@ class RowsGroup(Group):
         self._noisy, self._quiet = self.engine.frozen(self._policy), self.engine.frozen(self._policy, noisy=False)
 
     def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
-        if live is None:
+        with nullcontext() if live is None else self.engine.only(live):
             result: UpdateResult = self.lead.update(self.engine, batch)
-        else:
-            with self.engine.only(live):
-                result = self.lead.update(self.engine, batch)
         return result
 
     def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
@@ -132,7 +127,7 @@ class ModuleGroup(Group):
     """One member by itself, with its own modules, which preprocess observations, and its torch optimisers."""
 
     def __init__(self, member: int, agent: Trainable) -> None:
-        super().__init__([member], [agent], _as_it_is)
+        super().__init__([member], [agent], lambda obs: obs)
         self._engine: ModuleEngine | None = None
 
     @property
@@ -179,8 +174,31 @@ class ModuleGroup(Group):
         """Nothing was adopted."""
 
 
-def _as_it_is(obs: Any) -> Any:
-    return obs
+class HiddenStates:
+    """Hidden states of the members of a learner: [N_g, layers, E, units] of each group.
+
+    Attributes:
+        hidden: by group, key -> states; None where an episode has not begun yet.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        self._groups = learner.groups
+        self.hidden: list[dict[str, Tensor] | None] = [None] * len(learner.groups)
+
+    def step(self, number: int, obs: Any) -> tuple[Tensor, Tensor]:
+        """(raw output, values) of one group [N_g, E, ...]."""
+        raw, value, self.hidden[number] = self._groups[number].recur(obs, self.of(number, obs))
+        return raw, value
+
+    def of(self, number: int, obs: Any) -> dict[str, Tensor]:
+        """The hidden states of a group; zeros where an episode has not begun yet."""
+        known = self.hidden[number]
+        if known is not None:
+            return known
+        lead: Any = self._groups[number].lead
+        members, lanes = next(leaves(obs)).shape[:2]
+        start = lead.get_initial_hidden_state(lanes).items()
+        return {key: part.expand(members, *part.shape).clone() for key, part in start}
 
 
 class Learner:
@@ -204,7 +222,11 @@ class Learner:
         self.agents, self.kernels = list(agents), kernels
         choice = choose(self.agents) if choice is None else choice
         self.name: str = choice.name
-        self.groups: list[Group] = self._in_rows(choice.bindings) if choice.name == "fused" else self._by_themselves()
+        self.groups: list[Group]
+        if choice.name == "fused":
+            self.groups = self._in_rows(choice.bindings)
+        else:
+            self.groups = [ModuleGroup(position, agent) for position, agent in enumerate(self.agents)]
         self._hidden = HiddenStates(self)
 
     def _in_rows(self, bindings: Sequence[MemberBinding]) -> list[Group]:
@@ -219,9 +241,6 @@ class Learner:
             by_key.setdefault((type(agent), binding.signature(), options), []).append(position)
         each = by_key.values()
         return [RowsGroup(m, [self.agents[i] for i in m], [bindings[i] for i in m], self.kernels) for m in each]
-
-    def _by_themselves(self) -> list[Group]:
-        return [ModuleGroup(position, agent) for position, agent in enumerate(self.agents)]
 
     # --- learning ---------------------------------------------------------------------------------------------------
 
@@ -240,23 +259,12 @@ class Learner:
         """Stored observations (nested for Dict and Tuple spaces) as the engine of a group takes them."""
         return self.groups[group].prepare(obs)
 
-    def values(self, group: int, obs: Any) -> Tensor:
-        """State values [N_g, B] of prepared observations, for algorithms that have `state_values`."""
-        return self.groups[group].values(obs)
-
     def refresh(self) -> None:
         """Read the members' hyperparameters anew."""
         for group in self.groups:
             group.refresh()
 
     # --- acting -----------------------------------------------------------------------------------------------------
-
-    def outputs(self, obs: Any, noisy: bool = False) -> list[tuple[list[int], Tensor]]:
-        """Policy outputs for observations [N, E, ...], as (member positions, [N_g, E, out]) per group.
-
-        The observations are nested as the space is. `noisy` keeps the noise of noisy layers, as exploration wants it.
-        """
-        return [(group.members, group.outputs(self._own(group, obs), noisy)) for group in self.groups]
 
     def outputs_of(self, group: int, obs: Any) -> Tensor:
         """Policy outputs [N_g, E, out] of one group for its own observations [N_g, E, ...], with noise."""
@@ -271,13 +279,14 @@ class Learner:
         Returns:
             (raw output [N_g, E, out], values [N_g, E], next hidden states).
         """
-        return self.groups[group].recur(obs, hidden)
+        found: tuple[Tensor, Tensor, dict[str, Tensor]] = self.groups[group].recur(obs, hidden)
+        return found
 
     def begin_episodes(self) -> None:
         """Every lane that `act_greedy` plays in begins an episode: recurrent policies start anew."""
         self._hidden = HiddenStates(self)
 
-    def act_greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+    def act_greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         """Greedy actions of all members for the environment, [N, E, ...]; obs [N, E, ...], mask [N, E, A]."""
         parts, is_recurrent = [], self.agents[0].is_recurrent
         for number, group in enumerate(self.groups):
@@ -287,9 +296,7 @@ class Learner:
             parts.append(lead.environment_action(lead.greedy(raw, legal)))
         return self._joined(parts)
 
-    def explore(
-        self, obs: Any, draws: tuple[np.ndarray, ...], epsilon: float, mask: np.ndarray | None = None
-    ) -> np.ndarray:
+    def explore(self, obs: Any, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """Exploring actions to store, [N, E, ...]; draws [N, E, ...] each."""
         if len(self.groups) == 1:
             group = self.groups[0]
@@ -325,8 +332,6 @@ class Learner:
 
     def sound(self) -> np.ndarray:
         """[N] bool: which members' weights are finite, targets left out (they follow, and show in the loss)."""
-        if len(self.groups) == 1:
-            return self.groups[0].sound()
         sound = np.ones(len(self.agents), dtype=bool)
         for group in self.groups:
             sound[group.members] = group.sound()
@@ -339,6 +344,61 @@ class Learner:
         """Copy every row back into its member's own tensors."""
         for group in self.groups:
             group.release()
+
+
+class Ownership:
+    """The networks, parameters, moments and step counts that an agent's row was bound to.
+
+    Args:
+        agent: whose row `engine` has just adopted; it is not kept. binding: of the row.
+    """
+
+    def __init__(self, agent: Trainable, binding: MemberBinding, engine: RowsEngine) -> None:
+        self._binding, self._engine = binding, engine
+        self._networks = [getattr(agent, name) for name in agent.registry.all_registered()]
+        self._parameters = [p for network in self._networks for p in network.parameters()]
+        self._pointers = [p.data_ptr() for p in self._parameters]
+        engine.write_steps()
+        self._states: list[tuple[torch.optim.Optimizer, nn.Parameter, str, int]] = []
+        self._counters: dict[str, list[Tensor]] = {o.name: [] for o in binding.optimizers}
+        for optimizer in binding.optimizers:
+            moment = next(name for name in RULES[optimizer.rule.kind].moments if name is not None)
+            for parameter in (p for g in optimizer.optimizer.param_groups for p in g["params"]):
+                state = optimizer.optimizer.state[parameter]
+                self._states.append((optimizer.optimizer, parameter, moment, state[moment].data_ptr()))
+                self._counters[optimizer.name].append(state["step"])
+        self._taken = {name: float(steps[0]) for name, steps in self._counters.items()}
+
+    def holds(self, agent: Trainable) -> bool:
+        """Whether everything is as it was bound, of the networks that it was bound to."""
+        present = [p for network in self._networks for p in network.parameters()]
+        if len(present) != len(self._parameters):
+            return False
+        if any(
+            p is not q or p.data_ptr() != at for p, q, at in zip(present, self._parameters, self._pointers, strict=True)
+        ):
+            return False
+        if not all(
+            isinstance(network, EvolvableModule) and parts_of(network) is not None for network in self._networks
+        ):
+            return False  # hooks, say: not a stack of parts any more
+        bound = self._binding.optimizers
+        live = [getattr(agent, entry.name).optimizer for entry in agent.registry.optimizers]
+        if any(o is not b.optimizer or rule_of(o) != b.rule for o, b in zip(live, bound, strict=True)):
+            return False
+        for optimizer, parameter, moment, pointer in self._states:
+            value = optimizer.state.get(parameter, {}).get(moment)
+            if value is None or value.data_ptr() != pointer:
+                return False
+        firsts = [(o, o.param_groups[0]["params"][0]) for o in live]
+        return all(float(o.state[p]["step"]) == self._taken[b.name] for (o, p), b in zip(firsts, bound, strict=True))
+
+    def settle(self) -> None:
+        """Tell the torch optimisers' own counters how many steps each of them took."""
+        for name, taken in self._engine.steps_taken().items():
+            if taken != self._taken[name]:
+                torch._foreach_add_(self._counters[name], taken - self._taken[name])
+                self._taken[name] = taken
 
 
 class Alone(Learner):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from agilerl.engine.parts import Network
-from agilerl.modules.noisy import set_noise
+from agilerl.engine.protocol import Network, Trainable
+from agilerl.modules.layers import set_noise
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.tree import map_leaves
-
-if TYPE_CHECKING:
-    from agilerl.engine.protocol import Trainable
 
 
 class ModuleEngine:
@@ -50,11 +47,8 @@ class ModuleEngine:
         return module
 
     def _raw(self, name: str) -> Network:
-        """What runs: the raw output of a network, or a module of the user's own."""
-        return self._reading(self._module(name))
-
-    def _reading(self, module: nn.Module) -> Network:
         """As `raw_output`; features that several networks read are computed once, until their encoder moves."""
+        module = self._module(name)
         if not (isinstance(module, EvolvableNetwork) and module.lender is not None and module.takes_features):
             return raw_output(module)
         reader: Any = module

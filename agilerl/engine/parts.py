@@ -1,18 +1,17 @@
-"""What a network consists of, as the engines see it: named parts, each of one kind."""
+"""What of a member lives in rows: the named parts of its networks, its optimisers, and which of them are alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
 
-from agilerl.modules.base import EvolvableModule
-from agilerl.modules.spec import DenseStack
+from agilerl.engine.rows.kernels import OptimizerRule
+from agilerl.modules.layers import DenseStack
 
-Network = Callable[..., Tensor]
 WHOLE = ""  # the part of a network that is one stack
 
 
@@ -35,15 +34,14 @@ class PartName(NamedTuple):
 class Part:
     """A part that can live in rows."""
 
-    kind: PartKind
     stack: DenseStack
 
-    @classmethod
-    def of(cls, stack: DenseStack) -> Part:
-        """The part that is this stack."""
-        if stack.is_cell:
-            return cls(PartKind.CELL, stack)
-        return cls(PartKind.NOISY if any(layer.noisy for layer in stack.layers) else PartKind.DENSE, stack)
+    @property
+    def kind(self) -> PartKind:
+        """How it runs."""
+        if self.stack.is_cell:
+            return PartKind.CELL
+        return PartKind.NOISY if any(layer.noisy for layer in self.stack.layers) else PartKind.DENSE
 
 
 def parts_of(network: Any) -> dict[str, Part] | None:
@@ -57,9 +55,93 @@ def parts_of(network: Any) -> dict[str, Part] | None:
     else:
         stack = network.dense_stack()
         stacks = None if stack is None else {WHOLE: stack}
-    return None if stacks is None else {name: Part.of(stack) for name, stack in stacks.items()}
+    return None if stacks is None else {name: Part(stack) for name, stack in stacks.items()}
 
 
-def is_dense(network: Any) -> bool:
-    """Whether a network is nothing but parts that can live in rows, without hooks."""
-    return isinstance(network, EvolvableModule) and parts_of(network) is not None
+@dataclass(frozen=True)
+class PartBinding:
+    """One part of an evaluation network of a member, with that of the target network that shadows it (None without).
+
+    Attributes:
+        lender: (name, depth) of the network whose first `depth` layers give this one its features, as constants; None
+            for a network that reads observations.
+    """
+
+    name: PartName
+    part: Part
+    target: Part | None = None
+    lender: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class OptimizerBinding:
+    """One optimiser of a member: the live torch optimiser, the rule that repeats it, the parts it moves."""
+
+    name: str
+    parts: tuple[PartName, ...]
+    rule: OptimizerRule
+    optimizer: torch.optim.Optimizer
+
+
+@dataclass(frozen=True)
+class MemberBinding:
+    """Everything of a member that lives in rows. `parts` are in column order: each optimiser's lie side by side."""
+
+    parts: tuple[PartBinding, ...]
+    optimizers: tuple[OptimizerBinding, ...]
+
+    def signature(self) -> tuple[object, ...]:
+        """Members of equal signature can share rows: names, depth, activations, normalisation, targets, optimisers."""
+        names = tuple(p.name for p in self.parts)
+        return names, tuple((o.name, o.parts) for o in self.optimizers), self.shape()
+
+    def shape(self) -> tuple[object, ...]:
+        """The signature without names."""
+        shape = []
+        for p in self.parts:
+            layers = p.part.stack.layers
+            within = tuple((layer.activation, layer.layer_norm, layer.noisy) for layer in layers)
+            ends = layers[0].in_features, layers[-1].out_features
+            shape.append((p.target is not None, p.lender, p.part.kind, *ends, *within))
+        like = self.parts[0].part.stack.parameters[0][0]
+        rules = tuple((len(o.parts), o.rule) for o in self.optimizers)
+        return tuple(shape), rules, like.dtype, str(like.device)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What one cohort holds: for each of K optimisers, in turn, the N members' networks that it moves.
+
+    Attributes:
+        optimizers: [K] names. networks: [K] the names of the networks that each one moves.
+        bindings: [K·N], optimiser by optimiser; the names in them are those of the first optimiser.
+    """
+
+    optimizers: tuple[str, ...]
+    networks: tuple[tuple[str, ...], ...]
+    bindings: tuple[MemberBinding, ...]
+
+
+def clusters_of(members: Sequence[MemberBinding]) -> list[Cluster]:
+    """Optimisers of members of equal signature, together with those that are like them, in order.
+
+    Optimisers are alike if their networks have the same signature, part by part and target by target, in every member.
+    """
+    alike: dict[object, list[int]] = {}
+    for position in range(len(members[0].optimizers)):
+        alike.setdefault(_of_optimizer(members[0], position, position).shape(), []).append(position)
+    clusters = []
+    for positions in alike.values():
+        optimizers = [members[0].optimizers[p] for p in positions]
+        networks = tuple(tuple(dict.fromkeys(name.network for name in o.parts)) for o in optimizers)
+        bindings = tuple(_of_optimizer(member, p, positions[0]) for p in positions for member in members)
+        clusters.append(Cluster(tuple(o.name for o in optimizers), networks, bindings))
+    return clusters
+
+
+def _of_optimizer(member: MemberBinding, position: int, lead: int) -> MemberBinding:
+    """What one optimiser moves, under the names of the optimiser at `lead`."""
+    optimizer, known = member.optimizers[position], member.optimizers[lead]
+    own = {part.name: part for part in member.parts}
+    parts = tuple(replace(own[name], name=alias) for name, alias in zip(optimizer.parts, known.parts, strict=True))
+    return MemberBinding(parts, (replace(optimizer, name=known.name, parts=known.parts),))

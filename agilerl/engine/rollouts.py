@@ -1,9 +1,12 @@
-"""From a stored rollout to what minibatches are gathered from: values, advantages, returns and sequences."""
+"""Learning from a stored rollout: values, advantages and returns, sequences, epochs of minibatches.
+
+Written once for a group of members and for one agent alone: who runs an update is behind the learner.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,15 +14,55 @@ import torch
 from torch import Tensor
 
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.engine.batches import RolloutBatch
-from agilerl.engine.epochs import EpochPlan, learn_rollout
-from agilerl.engine.protocol import GroupLearner, RolloutMember
+from agilerl.engine.learner import Learner
+from agilerl.engine.protocol import RolloutBatch
 from agilerl.losses.returns import following_values, gae, standardised
-from agilerl.tree import map_leaves
-
-__all__ = ["KINDS", "Rollout", "SequenceRollout", "learn_rollout", "make_rollout"]
+from agilerl.tree import map_leaves, stack, take
 
 KINDS = ("chunked", "maximum", "fifty_percent_overlap")
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """One pass over rollouts of N members, in minibatches.
+
+    Attributes:
+        rows: [K, N, B] int64, numbers of samples within each member's rollout (0 where weight is 0).
+        weight: [K, N, B] float64: 1/B_k in the rows of minibatch k, 0 beyond.
+        live: [K, N] bool: whether a member has a k-th minibatch.
+    """
+
+    rows: np.ndarray
+    weight: np.ndarray
+    live: np.ndarray
+
+
+def plan_epoch(
+    rngs: Sequence[np.random.Generator], samples: Sequence[np.ndarray], sizes: Sequence[int], active: Sequence[bool]
+) -> EpochPlan:
+    """Every sample of every active member once, in random order and in minibatches of the member's own size.
+
+    Args:
+        rngs: one per member; an inactive member draws nothing.
+        samples: per member the numbers of the samples that count. sizes: B_i.
+    """
+    counts = [-(-len(own) // size) if go else 0 for own, size, go in zip(samples, sizes, active, strict=True)]
+    widest = max((min(len(own), size) for own, size in zip(samples, sizes, strict=True)), default=0)
+    shape = (max(counts, default=0), len(sizes), widest)
+    rows, weight = np.zeros(shape, np.int64), np.zeros(shape)
+    for member, (rng, own, size, count) in enumerate(zip(rngs, samples, sizes, counts, strict=True)):
+        if not count:
+            continue
+        order = rng.permutation(own)
+        size = min(size, len(own))
+        padded = np.zeros(count * size, np.int64)
+        padded[: len(order)] = order
+        rows[:count, member, :size] = padded.reshape(count, size)
+        weight[:count, member, :size] = 1 / size
+        rest = len(order) - (count - 1) * size
+        weight[count - 1, member, :size] = np.where(np.arange(size) < rest, 1 / rest, 0.0)
+    live = np.arange(shape[0])[:, None] < np.asarray(counts)
+    return EpochPlan(rows, weight, live)
 
 
 @dataclass(frozen=True)
@@ -42,6 +85,12 @@ class Rollout:
         """Rows of one member."""
         return int(self.numbers.shape[1])
 
+    def _columns(self, noise: Tensor | None) -> list[tuple[str, Tensor]]:
+        """What a batch has one row of for each row here, observations apart."""
+        names = ("log_prob", "value", "advantage", "returns", "action", "legal", "noise")
+        each = (*self.numbers.unbind(-1), self.action, self.legal, noise)
+        return [(name, x) for name, x in zip(names, each, strict=True) if x is not None]
+
     def batches(self, plan: EpochPlan, noise: Tensor | None = None) -> Iterator[RolloutBatch]:
         """The minibatches of one epoch; `noise` [N, T·E, A] goes with the rows."""
         count, members, width = plan.rows.shape
@@ -52,26 +101,12 @@ class Rollout:
             chosen = x.flatten(0, 1).index_select(0, rows)
             return list(chosen.view(count, members, width, *x.shape[2:]).unbind())
 
-        log_prob, value, advantage, returns = (gather(x) for x in self.numbers.unbind(-1))
-        action = gather(self.action)
-        legal = None if self.legal is None else gather(self.legal)
-        numbers = None if noise is None else gather(noise)
-        obs = _unbound(self.obs, gather, count)
-        weight = torch.from_numpy(plan.weight).to(device, self.numbers.dtype).unbind()
+        columns: dict[str, Any] = {name: gather(x) for name, x in self._columns(noise)}
+        columns["weight"] = torch.from_numpy(plan.weight).to(device, self.numbers.dtype).unbind()
+        obs = map_leaves(gather, self.obs)  # lists are leaves
         for k in range(count):
-            live = plan.live[k]
-            yield RolloutBatch(
-                obs[k],
-                action[k],
-                log_prob[k],
-                value[k],
-                advantage[k],
-                returns[k],
-                weight[k],
-                None if legal is None else legal[k],
-                live=None if live.all() else tuple(live.tolist()),
-                noise=None if numbers is None else numbers[k],
-            )
+            batch = RolloutBatch(take(obs, k), **{name: column[k] for name, column in columns.items()})
+            yield batch if plan.live[k].all() else replace(batch, live=tuple(plan.live[k].tolist()))
 
 
 @dataclass(frozen=True)
@@ -101,12 +136,10 @@ class SequenceRollout(Rollout):
             rows = step * self.lanes + lane[k] + self.size * np.arange(members)[:, None, None]  # [N, S, L]
             real = offset < length[k]
             weight = real / np.maximum(real.sum((1, 2), keepdims=True), 1)
-            live = plan.live[k]
-            yield self._batch(rows, weight.reshape(members, -1), None if live.all() else tuple(live.tolist()), noise)
+            batch = self._batch(rows, weight.reshape(members, -1), noise)
+            yield batch if plan.live[k].all() else replace(batch, live=tuple(plan.live[k].tolist()))
 
-    def _batch(
-        self, rows: np.ndarray, weight: np.ndarray, live: tuple[bool, ...] | None, noise: Tensor | None
-    ) -> RolloutBatch:
+    def _batch(self, rows: np.ndarray, weight: np.ndarray, noise: Tensor | None) -> RolloutBatch:
         members, sequences, length = rows.shape
         device = self.numbers.device
         index = torch.from_numpy(rows.reshape(-1)).to(device)
@@ -119,67 +152,44 @@ class SequenceRollout(Rollout):
             key: x.flatten(0, 1).index_select(0, starts).view(members, sequences, *x.shape[2:]).transpose(1, 2)
             for key, x in self.hidden.items()
         }
-        log_prob, value, advantage, returns = gather(self.numbers).unbind(-1)
-        return RolloutBatch(
-            map_leaves(gather, self.obs),
-            gather(self.action),
-            log_prob,
-            value,
-            advantage,
-            returns,
-            torch.from_numpy(weight).to(device, self.numbers.dtype),
-            None if self.legal is None else gather(self.legal),
-            hidden,
-            live,
-            length,
-            None if noise is None else gather(noise),
-        )
+        columns: dict[str, Any] = {name: gather(x) for name, x in self._columns(noise)}
+        columns["weight"] = torch.from_numpy(weight).to(device, self.numbers.dtype)
+        return RolloutBatch(map_leaves(gather, self.obs), hidden=hidden, length=length, **columns)
 
 
-def _unbound(obs: Any, gather: Any, count: int) -> list[Any]:
-    """`gather` on every leaf; the parts of minibatch k together."""
-    parts = map_leaves(gather, obs)  # lists are leaves
-    return [_at(parts, k) for k in range(count)]
-
-
-def _at(rows: Any, k: int) -> Any:
-    """Entry k of every leaf."""
-    return map_leaves(lambda x: x[k], rows)
-
-
-def by_member(x: np.ndarray, members: int) -> Tensor:
+def _by_member(x: np.ndarray, members: int) -> Tensor:
     """[T, N·E, ...] as a tensor [N, T, E, ...]."""
     steps, lanes = x.shape[:2]
     shaped = x.reshape(steps, members, lanes // members, *x.shape[2:])
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(shaped, 1, 0)))
 
 
-def make_rollout(
-    learner: GroupLearner, group: int, members: Sequence[RolloutMember], buffer: RolloutBuffer, like: Tensor
-) -> Rollout:
+def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: RolloutBuffer, like: Tensor) -> Rollout:
     """What a full buffer of N·E lanes (member by member) teaches.
 
     Values that nobody stored are computed here, in one pass over the rollout: the policy did not change in it.
 
     Args:
+        members: agents with `gamma` and `gae_lambda`; recurrent ones also with `bptt_sequence_type` and
+            `sequence_limit(steps)`, most steps of a sequence in a rollout of so many.
         like: gives dtype and device.
     """
     count = len(members)
 
     def numbers(name: str) -> Tensor:
-        return by_member(buffer.stored(name), count).to(like.device, like.dtype)
+        return _by_member(buffer.stored(name), count).to(like.device, like.dtype)
 
     def merged(x: np.ndarray) -> Tensor:
-        return by_member(x, count).flatten(1, 2).to(like.device)
+        return _by_member(x, count).flatten(1, 2).to(like.device)
 
-    obs = learner.prepare(group, map_leaves(merged, buffer.stored("obs")))
+    obs = learner.groups[group].prepare(map_leaves(merged, buffer.stored("obs")))
     reward, log_prob = numbers("reward"), numbers("log_prob")
-    terminated, truncated, valid = (by_member(buffer.stored(x), count) for x in ("terminated", "truncated", "valid"))
-    value = numbers("value") if buffer.values_known else learner.values(group, obs).view_as(reward)
+    terminated, truncated, valid = (_by_member(buffer.stored(x), count) for x in ("terminated", "truncated", "valid"))
+    value = numbers("value") if buffer.values_known else learner.groups[group].values(obs).view_as(reward)
     after = _bootstrap(learner, group, count, buffer, value)
     hyper = torch.tensor([[m.gamma, m.gae_lambda] for m in members], dtype=like.dtype, device=like.device)
     gamma, lam = (x.view(count, 1, 1) for x in hyper.unbind(1))
-    # What follows a row that is no transition (a lane that was replaced, say) is not the outcome of the row before it.
+    # What follows a row that is not a transition (of a replaced lane, say) is not the outcome of the row before it.
     before_gap = torch.cat((~valid[:, 1:], torch.zeros_like(valid[:, :1])), 1)
     cut = (terminated | truncated | ~valid | before_gap).to(like.device)
     discount = gamma * (~terminated).to(like.device, like.dtype)
@@ -203,20 +213,20 @@ def make_rollout(
     return SequenceRollout(obs, action, packed, legal, samples, sequences, width, hidden)
 
 
-def _bootstrap(learner: GroupLearner, group: int, count: int, buffer: RolloutBuffer, value: Tensor) -> Tensor:
+def _bootstrap(learner: Learner, group: int, count: int, buffer: RolloutBuffer, value: Tensor) -> Tensor:
     """v(s'ₜ) [N, T, E]: of the next observation, and of the FINAL one where a time limit cut an episode off."""
     width = buffer.num_envs // count
     cuts: list[list[tuple[int, int, Any]]] = [[] for _ in range(count)]
     for part in buffer.truncations:
         for i, lane in enumerate(part.lanes.tolist()):
             known = None if part.value is None else part.value[i]
-            cuts[lane // width].append((part.step, lane % width, (_at(part.obs, i), known)))
+            cuts[lane // width].append((part.step, lane % width, (take(part.obs, i), known)))
     if buffer.last_value is not None:
         last = torch.from_numpy(np.asarray(buffer.last_value)).to(value).view(count, width)
     else:
         shaped = map_leaves(lambda x: torch.from_numpy(np.asarray(x)).to(value.device), buffer.last_obs)
         shaped = map_leaves(lambda x: x.view(count, width, *x.shape[1:]), shaped)
-        last = learner.values(group, learner.prepare(group, shaped))
+        last = learner.groups[group].values(learner.groups[group].prepare(shaped))
     after = following_values(value, last)
     most = max(map(len, cuts))
     if not most:
@@ -227,23 +237,14 @@ def _bootstrap(learner: GroupLearner, group: int, count: int, buffer: RolloutBuf
     else:
         spare = next(own[0][2][0] for own in cuts if own)
         rows = [[obs for *_, (obs, _) in own] + [spare] * (most - len(own)) for own in cuts]
-        stacked = _stack([_stack(own) for own in rows])
+        stacked = stack(None, [stack(None, own) for own in rows])
         moved = map_leaves(lambda x: torch.from_numpy(np.asarray(x)).to(value.device), stacked)
-        values = list(learner.values(group, learner.prepare(group, moved)).unbind())
+        values = list(learner.groups[group].values(learner.groups[group].prepare(moved)).unbind())
     for member, own in enumerate(cuts):
         if own:
             steps, lanes = (torch.tensor([entry[k] for entry in own]) for k in (0, 1))
             after[member, steps, lanes] = values[member][: len(own)]
     return after
-
-
-def _stack(rows: Sequence[Any]) -> Any:
-    first = rows[0]
-    if isinstance(first, dict):
-        return {key: _stack([row[key] for row in rows]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(_stack([row[i] for row in rows]) for i in range(len(first)))
-    return np.stack([np.asarray(row) for row in rows])
 
 
 # --- sequences for truncated back-propagation through time ----------------------------------------------------------
@@ -270,7 +271,7 @@ def sequences_of(cut: np.ndarray, valid: np.ndarray, longest: int, kind: str) ->
     """All sequences of a rollout of some lanes: no sequence crosses the end of an episode.
 
     Args:
-        cut: [T, E] bool, the episode ended with this step. valid: [T, E] bool, False where a row is no transition.
+        cut: [T, E] bool, the episode ended with this step. valid: [T, E] bool, False where a row is not a transition.
         longest: most steps of a sequence.
 
     Returns:
@@ -279,7 +280,7 @@ def sequences_of(cut: np.ndarray, valid: np.ndarray, longest: int, kind: str) ->
     found = []
     steps = len(cut)
     for lane in range(cut.shape[1]):
-        # An episode goes from the row after an end, or after a row that is no transition, to the next of either.
+        # An episode goes from the row after an end, or after a row that is not a transition, to the next of either.
         ends = np.flatnonzero(cut[:, lane] | ~valid[:, lane]) + 1
         start = 0
         for end in (*ends.tolist(), steps):
@@ -289,3 +290,82 @@ def sequences_of(cut: np.ndarray, valid: np.ndarray, longest: int, kind: str) ->
             found += [(lane, start + first, count) for first, count in cut_points(stop - start, longest, kind)]
             start = end
     return np.array(found, np.int64).reshape(-1, 3)
+
+
+# --- epochs -----------------------------------------------------------------------------------------------------------
+
+
+def _entropy_noise(
+    members: Sequence[Any], rollout: Rollout, rngs: Sequence[np.random.Generator], active: Sequence[bool]
+) -> Tensor | None:
+    """New numbers [N, T·E, A] for one epoch, of each active member from its own stream; None where none are needed."""
+    drawn = {i: m.draw_entropy_noise(rngs[i], rollout.size) for i, m in enumerate(members) if active[i]}
+    found = {i: numbers for i, numbers in drawn.items() if numbers is not None}
+    if not found:
+        return None
+    noise = np.zeros((len(members), *next(iter(found.values())).shape))
+    for i, numbers in found.items():
+        noise[i] = numbers
+    return torch.from_numpy(noise).to(rollout.numbers.device, rollout.numbers.dtype)
+
+
+@dataclass
+class LearnReport:
+    """What one member's learning from one rollout came to.
+
+    Attributes:
+        updates: optimiser steps. loss, actor_loss, kl: sums over them; kl is of the last epoch, per minibatch.
+        epochs: passes over the rollout that were begun.
+    """
+
+    updates: int = 0
+    epochs: int = 0
+    loss: float = 0.0
+    kl: float = 0.0
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean over the minibatches: it does not depend on how many there were."""
+        return self.loss / max(1, self.updates)
+
+
+def learn_rollout(
+    learner: Learner, group: int, members: Sequence[Any], rollout: Rollout, rngs: Sequence[np.random.Generator]
+) -> list[LearnReport]:
+    """All epochs of all members of a group; each member's own batch size, epochs and `target_kl`.
+
+    A member stops after the epoch whose mean divergence exceeds its `target_kl` (Schulman et al.'s released code does
+    the same, openai/spinningup, ppo.py); the others go on.
+
+    Args:
+        members: agents with `batch_size`, `update_epochs`, `target_kl` and `draw_entropy_noise(rng, rows)`: what one
+            epoch over so many rows needs of random numbers, [rows, A]; None for nothing.
+    """
+    reports = [LearnReport() for _ in members]
+    active = [True] * len(members)
+    sizes = [int(m.batch_size) for m in members]
+    losses: list[Tensor] = []
+    for epoch in range(max(int(m.update_epochs) for m in members)):
+        active = [go and epoch < int(m.update_epochs) for go, m in zip(active, members, strict=True)]
+        if not any(active):
+            break
+        plan = plan_epoch(rngs, rollout.samples, sizes, active)
+        batches = rollout.batches(plan, _entropy_noise(members, rollout, rngs, active))
+        results = [learner.learn(group, batch) for batch in batches]
+        losses += [result.loss for result in results]
+        divergence: Any = sum(result.kl for result in results if result.kl is not None)
+        watched = isinstance(divergence, Tensor) and any(m.target_kl is not None for m in members)
+        counts, found = plan.live.sum(0), divergence.tolist() if watched else [0.0] * len(members)
+        for i, (report, member) in enumerate(zip(reports, members, strict=True)):
+            if not active[i]:
+                continue
+            report.updates += int(counts[i])
+            report.epochs += 1
+            report.kl = found[i] / max(1, int(counts[i]))
+            if member.target_kl is not None and report.kl > member.target_kl:
+                active[i] = False
+    if losses:
+        total: Any = sum(losses)
+        for report, value in zip(reports, total.tolist(), strict=True):
+            report.loss = value
+    return reports

@@ -1,21 +1,25 @@
-"""Any vector environment, in any of Gymnasium's three autoreset modes, as lanes."""
+"""Environments of others as lanes: vector ones in any of Gymnasium's three autoreset modes, EnvPool's, loose ones.
+
+Masks of legal actions, which they give in their info, are read here too.
+"""
 
 from __future__ import annotations
 
 import inspect
+import warnings
+from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agilerl import tree as trees
-from agilerl.envs.contract import HEAL, Contract, is_signal, raised, short
-from agilerl.envs.kept_statistics import warn_of_statistics
-from agilerl.envs.lanes import check_seeds
-from agilerl.envs.protocol import StepBatch
+from agilerl.envs.lanes import HEAL, Contract, check_seeds, failure, short, warn_of_statistics
+from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.errors import EnvError, warn_once
-from agilerl.spaces import mask_width
+from agilerl.spaces import mask_width, observation_space_channels_to_first, swap_channels
 
 
 class VectorLanes:
@@ -51,31 +55,23 @@ class VectorLanes:
         self._contract: Contract | None = None
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a new episode in every lane; `seeds` [L] integers or None. Returns obs [L, ...] and the info."""
         self._resets_now = np.zeros(self.num_lanes, dtype=bool)
         numbers = check_seeds(seeds, self.num_lanes)
-        if numbers is None or not self._takes_seed:
-            if numbers is not None:
-                _warn_unseeded(self.backend)
-            obs, info = self._call("reset()", self.env.reset)
-        else:
-            seed = numbers if self._takes_seed_per_lane else numbers[0]
-            obs, info = self._call("reset()", self.env.reset, seed=seed)
+        if numbers is not None and not self._takes_seed:
+            _warn_unseeded(self.backend)
+            numbers = None
+        given = {} if numbers is None else {"seed": numbers if self._takes_seed_per_lane else numbers[0]}
+        obs, info = self._call("reset()", self.env.reset, **given)
         obs = self._numbers(_own(obs))
         self._contract = Contract(None, self.backend, obs)
         self._contract.finite(obs, call="reset()")
         return obs, info
 
     def _call(self, what: str, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """A call of the environment; what it raises is named as the environment's."""
         try:
             return function(*args, **kwargs)
-        except EnvError:
-            raise
         except (Exception, SystemExit) as error:
-            if is_signal(error):
-                raise
-            raise EnvError(f"{self.backend}: {what} {raised(error)}. {HEAL}") from error
+            raise failure(error, f"{self.backend}: {what}") from error
 
     def _numbers(self, obs: Any) -> Any:
         for part in trees.leaves(obs):
@@ -92,10 +88,9 @@ class VectorLanes:
             self._resets_now = np.asarray(ended, dtype=bool).reshape(self.num_lanes).copy()
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        """Step every lane; see `protocol.Lanes.step`."""
         obs, reward, terminated, truncated, info = self._call("step()", self.env.step, actions)
         obs = self._numbers(_own(obs))
-        terminated, truncated = self._flags(terminated), self._flags(truncated)
+        terminated, truncated = (np.asarray(f, dtype=bool).reshape(self.num_lanes) for f in (terminated, truncated))
         healed = np.asarray(info.get("healed", np.zeros(self.num_lanes)), dtype=bool)
         ended = (terminated | truncated) & ~healed  # a healed lane has begun its new episode already: no reset follows
         if not self._is_declared and ended.any() and _final_key(info) is not None:
@@ -109,14 +104,17 @@ class VectorLanes:
             final_obs = self._final_observations(obs, ended, info)
             info = self._with_final_mask(info, ended, info.get("final_info") or {})
         elif ended.any():
-            before = info
-            obs, info = self._reset_ended(obs, ended, info)
-            info = self._with_final_mask(info, ended, before)
+            obs, begun = self._reset_ended(obs, ended, info)
+            info = self._with_final_mask(begun, ended, info)
         if active is not None:
             mask = mask & active
         mask = mask & ~healed
         reward = np.where(mask, self._rewards(reward), 0.0)
-        self._check(obs, final_obs, reward, mask)
+        contract = self._contract or Contract(None, self.backend, obs)
+        contract.finite(obs)
+        if final_obs is not obs:
+            contract.finite(final_obs)
+        contract.finite_rewards(reward, mask)
         truncated = (truncated & mask) | healed  # no transition, but the end of an episode
         return StepBatch(obs, reward, terminated & mask, truncated, final_obs, mask, info)
 
@@ -128,16 +126,6 @@ class VectorLanes:
                 f"environments. {HEAL}"
             )
         return given.astype(np.float64).reshape(self.num_lanes)
-
-    def _check(self, obs: Any, final_obs: Any, reward: np.ndarray, mask: np.ndarray) -> None:
-        contract = self._contract or Contract(None, self.backend, obs)
-        contract.finite(obs)
-        if final_obs is not obs:
-            contract.finite(final_obs)
-        contract.finite_rewards(reward, mask)
-
-    def _flags(self, values: Any) -> np.ndarray:
-        return np.asarray(values, dtype=bool).reshape(self.num_lanes)
 
     def _final_observations(self, obs: Any, ended: np.ndarray, info: dict[str, Any]) -> Any:
         key = _final_key(info)
@@ -172,7 +160,6 @@ class VectorLanes:
         return trees.choose(ended, begun, obs), merged
 
     def close(self) -> None:
-        """Close the environment, if it can be closed."""
         if hasattr(self.env, "close"):
             self.env.close()
 
@@ -187,7 +174,7 @@ class LooseEnv:
         self.spec = None
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """As in Gymnasium; the seed is passed on when there is one and the environment takes it."""
+        """The seed is passed on when there is one and the environment takes it."""
         if seed is not None and not _takes_seed(self.env):
             _warn_unseeded(type(self.env).__name__)
             seed = None
@@ -195,15 +182,120 @@ class LooseEnv:
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """As in Gymnasium, with plain booleans; the reward is checked by the lanes."""
+        """Flags become plain booleans; the reward is checked by the lanes."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         ended, cut = (np.asarray(value).reshape(-1)[0] for value in (terminated, truncated))
         return obs, reward, bool(ended), bool(cut), info
 
     def close(self) -> None:
-        """Close the environment, if it can be closed."""
         if hasattr(self.env, "close"):
             self.env.close()
+
+
+# Ids that tests/unit/test_envs_pool.py compares with Gymnasium: add one there and here together.
+CONFORMING = ("Acrobot-v1", "CartPole-v1", "LunarLander-v3", "MountainCar-v0")
+
+
+class EnvPoolLanes:
+    """L environments of one EnvPool; each lane's episodes depend on its own seed and actions alone.
+
+    The dynamics are EnvPool's: equal to Gymnasium's to rounding, but the start states of a seed differ, so the back end
+    is part of a run's identity. EnvPool takes seeds only when a pool is made, so `reset(seeds)` makes a new one (6 ms
+    for 64 lanes). Its environments reset on the step after the end: that row has mask False. Lanes cannot rest: with
+    `active` they are stepped all the same and the row is masked.
+
+    Args:
+        env_id: one of `CONFORMING`. num_lanes: L. num_threads: of the pool; results do not depend on it.
+    """
+
+    backend = "envpool"
+
+    def __init__(self, env_id: str, num_lanes: int, *, num_threads: int = 1) -> None:
+        if env_id not in CONFORMING:
+            known = ", ".join(CONFORMING)
+            raise EnvError(
+                f"backend 'envpool' is compared with Gymnasium for {known}; got {env_id!r}. fix: no backend."
+            )
+        single = gymnasium.make(env_id, disable_env_checker=True)
+        self.single_observation_space: Space[Any] = single.observation_space
+        self.single_action_space: Space[Any] = single.action_space
+        single.close()
+        self.env_id, self.num_lanes, self.num_threads = env_id, num_lanes, num_threads
+        self._lanes = self._make(None)
+
+    def _make(self, seeds: list[int] | None) -> VectorLanes:
+        try:
+            import envpool
+        except ImportError as exc:
+            raise EnvError("backend 'envpool' needs EnvPool. fix: pip install \"agilerl[fast]\"") from exc
+        entropy = np.random.SeedSequence().generate_state(self.num_lanes, np.uint32) >> 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the float32 bounds of its spaces
+            pool = envpool.make_gymnasium(
+                self.env_id,
+                num_envs=self.num_lanes,
+                num_threads=self.num_threads,
+                seed=entropy.tolist() if seeds is None else [seed % 2**31 for seed in seeds],
+            )
+            _ = pool.observation_space, pool.action_space  # made at first use, with those warnings
+        return VectorLanes(_Pool(pool, self.num_lanes))
+
+    def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        numbers = check_seeds(seeds, self.num_lanes)
+        if numbers is not None:
+            self._lanes.close()
+            self._lanes = self._make(numbers)
+        return self._lanes.reset()
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
+        return self._lanes.step(np.asarray(actions, dtype=np.int32), active)
+
+    def close(self) -> None:
+        self._lanes.close()
+
+
+class _Pool:
+    """An EnvPool as a vector environment: copies of its arrays, whose memory the next step may use again."""
+
+    def __init__(self, pool: Any, num_envs: int) -> None:
+        self.pool, self.num_envs = pool, num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def reset(self) -> tuple[np.ndarray, dict[str, Any]]:
+        obs, _ = self.pool.reset()
+        return np.array(obs), {}
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        obs, reward, terminated, truncated, _ = self.pool.step(actions)
+        return np.array(obs), np.array(reward), np.array(terminated), np.array(truncated), {}
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+class ChannelsFirstLanes:
+    """Other lanes, with every image [H, W, C] in their observations as [C, H, W]; inside Dict and Tuple spaces too.
+
+    For agents that were built for such observations while the environment gives channels last.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes, self.num_lanes, self.backend = lanes, lanes.num_lanes, lanes.backend
+        self._space = lanes.single_observation_space
+        self.single_observation_space: Space[Any] = observation_space_channels_to_first(self._space)
+        self.single_action_space = lanes.single_action_space
+
+    def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.lanes.reset(seeds)
+        return swap_channels(obs, self._space), info
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
+        batch = self.lanes.step(actions, active)
+        obs, final_obs = (swap_channels(part, self._space) for part in (batch.obs, batch.final_obs))
+        return replace(batch, obs=obs, final_obs=final_obs)
+
+    def close(self) -> None:
+        self.lanes.close()
 
 
 def action_mask(info: dict[str, Any], num_lanes: int, num_actions: int) -> np.ndarray | None:
@@ -229,10 +321,8 @@ def action_mask(info: dict[str, Any], num_lanes: int, num_actions: int) -> np.nd
             continue
         legal = np.asarray(row)
         if legal.shape != (num_actions,):
-            raise EnvError(
-                f"info['action_mask'] of lane {lane} must have one entry per action: expected ({num_actions},), "
-                f"got {legal.shape}."
-            )
+            wanted = f"one entry per action: expected ({num_actions},)"
+            raise EnvError(f"info['action_mask'] of lane {lane} must have {wanted}, got {legal.shape}.")
         out[lane] = legal.astype(bool)
     return out
 

@@ -1,14 +1,114 @@
-"""Classic-control environments as NumPy over all lanes, bit for bit what Gymnasium's single environments do."""
+"""Classic-control environments as NumPy over all lanes, bit for bit what Gymnasium's single environments do.
+
+Some have a sibling whose velocities are hidden: the next action needs what was seen before (`env_ids.SHIPPED`).
+"""
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
+from gymnasium import Space, spaces
+from gymnasium.utils import seeding
 
-from agilerl.envs.batch_lanes import BatchLanes
-from agilerl.envs.masked import CARTPOLE_KEPT, PENDULUM_KEPT
+from agilerl.envs.lanes import check_seeds
+from agilerl.envs.protocol import StepBatch
+from agilerl.errors import EnvError
+
+
+class BatchLanes:
+    """Lanes whose state is one float64 array [L, S]: seeds, time limit, resets and resting are here.
+
+    A subclass gives `_advance` (the dynamics), `_initial`, and `_observe`. Every lane owns the generator that
+    Gymnasium's single environment would have for that seed, so its episodes are the same, whatever other lanes do.
+    """
+
+    backend: str
+    env_id: str
+
+    def __init__(self, num_lanes: int, *, reset_ended: bool = True) -> None:
+        spec = gymnasium.spec(self.env_id)
+        single = gymnasium.make(self.env_id, disable_env_checker=True)
+        self.num_lanes, self.reset_ended = num_lanes, reset_ended
+        self.single_observation_space: Space[Any] = single.observation_space
+        self.single_action_space: Space[Any] = single.action_space
+        single.close()
+        assert spec.max_episode_steps is not None
+        self._limit = spec.max_episode_steps
+        self._generators = [seeding.np_random()[0] for _ in range(num_lanes)]
+        self._state = np.empty((num_lanes, 0))
+        self._obs = np.empty((num_lanes, 0))
+        self._elapsed = np.zeros(num_lanes, dtype=np.int64)
+
+    def _initial(self, rng: np.random.Generator) -> np.ndarray:
+        """One lane's state [S] at the start of an episode, drawn as Gymnasium's environment draws it."""
+        raise NotImplementedError
+
+    def _observe(self, state: np.ndarray) -> np.ndarray:
+        """States [L, S] float64 -> observations [L, O] float32; by default what is observed is the state."""
+        return state.astype(np.float32)
+
+    def _observe_initial(self, state: np.ndarray) -> np.ndarray:
+        """Observations [K, O] of states [K, S] at the start of an episode, where they differ in rounding."""
+        return self._observe(state)
+
+    def _advance(self, state: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """One step of every lane: new state [L, S], reward [L] float64, terminated [L] bool."""
+        raise NotImplementedError
+
+    def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        numbers = check_seeds(seeds, self.num_lanes)
+        if numbers is not None:
+            self._generators = [seeding.np_random(number)[0] for number in numbers]
+        self._state = np.stack([self._initial(rng) for rng in self._generators])
+        self._elapsed = np.zeros(self.num_lanes, dtype=np.int64)
+        self._obs = self._observe_initial(self._state)
+        return self._obs.copy(), {}
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
+        """Step the lanes; `actions` [L] integers, or [L, A]. EnvError: not reset, or an action outside of the space."""
+        if self._state.shape[1] == 0:
+            raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
+        actions = self._check(actions)
+        mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
+        state, reward, terminated = self._advance(self._state, actions)
+        obs = self._observe(state)
+        if active is not None:
+            state = np.where(mask[:, None], state, self._state)
+            obs = np.where(mask[:, None], obs, self._obs)
+            reward, terminated = np.where(mask, reward, 0.0), terminated & mask
+        self._elapsed += mask
+        truncated = (self._elapsed >= self._limit) & mask
+        final_obs = obs
+        ended = np.flatnonzero(terminated | truncated)
+        if self.reset_ended and len(ended):
+            state, obs = state.copy(), obs.copy()
+            for lane in ended.tolist():
+                state[lane] = self._initial(self._generators[lane])
+            obs[ended] = self._observe_initial(state[ended])
+            self._elapsed[ended] = 0
+        self._state, self._obs = state, obs
+        return StepBatch(obs.copy(), reward, terminated, truncated, final_obs, mask, {})
+
+    def _check(self, actions: np.ndarray) -> np.ndarray:
+        space = self.single_action_space
+        if isinstance(space, spaces.Discrete):
+            actions, wanted = np.asarray(actions), f"one action in 0..{space.n - 1} per lane"
+            fits = actions.shape == (self.num_lanes,) and actions.min() >= 0 and actions.max() < space.n
+        else:
+            actions, wanted = np.asarray(actions, dtype=space.dtype), f"finite actions {space.shape} per lane"
+            fits = actions.shape == (self.num_lanes, *(space.shape or ())) and bool(np.isfinite(actions).all())
+        if not fits:
+            values = f", values {actions.min()}..{actions.max()}" if actions.size else ""
+            expected = (self.num_lanes, *(space.shape or ()))
+            got = f"shape {actions.shape}{values}"
+            raise EnvError(f"{self.env_id} takes {wanted}: expected shape {expected}, got {got}.")
+        return actions
+
+    def close(self) -> None:
+        pass
 
 
 class AcrobotLanes(BatchLanes):
@@ -19,9 +119,7 @@ class AcrobotLanes(BatchLanes):
     halfway) in every bit; the products of those constants are written out.
     """
 
-    backend = "acrobot"
-    env_id = "Acrobot-v1"
-
+    backend, env_id = "acrobot", "Acrobot-v1"
     GRAVITY, SECONDS = 9.8, 0.2
     MAX_SPEEDS = np.array([4 * np.pi, 9 * np.pi])
 
@@ -84,9 +182,7 @@ class CartPoleLanes(BatchLanes):
     State: cart position (m), its speed, pole angle (rad), its speed. Reward 1. Ends beyond 2.4 m or 12 degrees.
     """
 
-    backend = "cartpole"
-    env_id = "CartPole-v1"
-
+    backend, env_id = "cartpole", "CartPole-v1"
     GRAVITY, POLE_MASS, HALF_LENGTH, FORCE, SECONDS = 9.8, 0.1, 0.5, 10.0, 0.02
     TOTAL_MASS = POLE_MASS + 1.0
     POLE_MOMENT = POLE_MASS * HALF_LENGTH
@@ -94,9 +190,6 @@ class CartPoleLanes(BatchLanes):
 
     def _initial(self, rng: np.random.Generator) -> np.ndarray:
         return rng.uniform(low=-0.05, high=0.05, size=(4,))
-
-    def _observe(self, state: np.ndarray) -> np.ndarray:
-        return state.astype(np.float32)
 
     def _advance(self, state: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         x, speed, angle, spin = state.T
@@ -106,11 +199,8 @@ class CartPoleLanes(BatchLanes):
         inertia = self.HALF_LENGTH * (4.0 / 3.0 - self.POLE_MASS * np.square(cosine) / self.TOTAL_MASS)
         turn = (self.GRAVITY * sine - cosine * push) / inertia
         pull = push - self.POLE_MOMENT * turn * cosine / self.TOTAL_MASS
-        new = np.empty_like(state)
-        new[:, 0] = x + self.SECONDS * speed
-        new[:, 1] = speed + self.SECONDS * pull
-        new[:, 2] = angle + self.SECONDS * spin
-        new[:, 3] = spin + self.SECONDS * turn
+        changes = ((x, speed), (speed, pull), (angle, spin), (spin, turn))
+        new = np.stack([value + self.SECONDS * rate for value, rate in changes], axis=1)
         terminated = (np.abs(new[:, 0]) > self.MAX_POSITION) | (np.abs(new[:, 2]) > self.MAX_ANGLE)
         return new, np.ones(self.num_lanes), terminated
 
@@ -121,17 +211,12 @@ class MountainCarLanes(BatchLanes):
     State: position, speed. Equal to Gymnasium's MountainCar-v0 in every bit.
     """
 
-    backend = "mountain_car"
-    env_id = "MountainCar-v0"
-
+    backend, env_id = "mountain_car", "MountainCar-v0"
     ENGINE, SLOPE, MAX_SPEED = 0.001, 0.0025, 0.07
     LEFT, RIGHT, GOAL = -1.2, 0.6, 0.5
 
     def _initial(self, rng: np.random.Generator) -> np.ndarray:
         return np.array([rng.uniform(low=-0.6, high=-0.4), 0.0])
-
-    def _observe(self, state: np.ndarray) -> np.ndarray:
-        return state.astype(np.float32)
 
     def _advance(self, state: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         position, speed = state.T
@@ -151,9 +236,7 @@ class PendulumLanes(BatchLanes):
     State: angle (0 is upright), angular speed. Equal to Gymnasium's Pendulum-v1 in every bit.
     """
 
-    backend = "pendulum"
-    env_id = "Pendulum-v1"
-
+    backend, env_id = "pendulum", "Pendulum-v1"
     MAX_SPEED, MAX_TORQUE, TIME_STEP, GRAVITY = 8, 2.0, 0.05, 10.0
     HIGH = np.array([np.pi, 1.0])
 
@@ -176,37 +259,61 @@ class PendulumLanes(BatchLanes):
         return np.stack([angle + speed * self.TIME_STEP, speed], axis=1), -cost, np.zeros(self.num_lanes, dtype=bool)
 
 
-class MaskedCartPoleLanes(CartPoleLanes):
+# -- with hidden velocities -------------------------------------------------------------------------------------------
+
+
+class KeptFeatures(gymnasium.ObservationWrapper[np.ndarray, Any, np.ndarray]):
+    """Shows the features `kept` of a vector observation (of `env`, a Box of one axis), in this order."""
+
+    def __init__(self, env: gymnasium.Env[np.ndarray, Any], kept: tuple[int, ...]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        assert isinstance(space, spaces.Box)
+        self.kept = list(kept)
+        self.observation_space = spaces.Box(space.low[self.kept], space.high[self.kept], dtype=np.float32)
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        """The kept features [K] float32."""
+        return np.asarray(observation)[self.kept]
+
+
+CARTPOLE_KEPT = (0, 2)  # position of the cart, angle of the pole
+PENDULUM_KEPT = (0, 1)  # cosine and sine of the angle
+
+
+def masked_cartpole(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:
+    """CartPole-v1 without its two velocities."""
+    return KeptFeatures(gymnasium.make("CartPole-v1", **kwargs).unwrapped, CARTPOLE_KEPT)
+
+
+def masked_pendulum(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:
+    """Pendulum-v1 without its angular velocity."""
+    return KeptFeatures(gymnasium.make("Pendulum-v1", **kwargs).unwrapped, PENDULUM_KEPT)
+
+
+class _KeptLanes(BatchLanes):
+    """Other lanes, named second in the list of bases, that show the features `kept` alone."""
+
+    kept: ClassVar[list[int]]
+
+    def _observe(self, state: np.ndarray) -> np.ndarray:
+        return super()._observe(state)[:, self.kept]
+
+
+class MaskedCartPoleLanes(_KeptLanes, CartPoleLanes):
     """MaskedCartPole-v1 over all lanes at once."""
 
-    backend = "masked_cartpole"
-    env_id = "MaskedCartPole-v1"
-    kept: ClassVar[list[int]] = list(CARTPOLE_KEPT)
-
-    def _observe(self, state: np.ndarray) -> np.ndarray:
-        return super()._observe(state)[:, self.kept]
+    backend, env_id, kept = "masked_cartpole", "MaskedCartPole-v1", list(CARTPOLE_KEPT)
 
 
-class MaskedPendulumLanes(PendulumLanes):
+class MaskedPendulumLanes(_KeptLanes, PendulumLanes):
     """MaskedPendulum-v1 over all lanes at once."""
 
-    backend = "masked_pendulum"
-    env_id = "MaskedPendulum-v1"
-    kept: ClassVar[list[int]] = list(PENDULUM_KEPT)
-
-    def _observe(self, state: np.ndarray) -> np.ndarray:
-        return super()._observe(state)[:, self.kept]
+    backend, env_id, kept = "masked_pendulum", "MaskedPendulum-v1", list(PENDULUM_KEPT)
 
 
 # Plain registered ids that have lanes of their own; tests/unit/test_envs_classic.py runs over this table.
-FAST: dict[str | None, type[BatchLanes]] = {
-    lanes.env_id: lanes
-    for lanes in (
-        AcrobotLanes,
-        CartPoleLanes,
-        MaskedCartPoleLanes,
-        MaskedPendulumLanes,
-        MountainCarLanes,
-        PendulumLanes,
-    )
-}
+_LANES = (
+    AcrobotLanes, CartPoleLanes, MaskedCartPoleLanes, MaskedPendulumLanes, MountainCarLanes, PendulumLanes
+)  # fmt: skip
+FAST: dict[str | None, type[BatchLanes]] = {lanes.env_id: lanes for lanes in _LANES}

@@ -2,39 +2,105 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
 import multiprocessing
 import os
+import signal
+import sys
+import threading
+import time
+import traceback
+import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector.utils import CloudpickleWrapper
 
 from agilerl import tree as trees
-from agilerl.envs.contract import name_of
-from agilerl.envs.healing_crew import Crew, Fault, start_method
-from agilerl.envs.healing_worker import SharedRows
-from agilerl.envs.lanes import EnvFactory, check_seeds
+from agilerl.envs.lanes import EnvFactory, SyncLanes, check_seeds, name_of
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import EnvError, ShapeError
+from agilerl.spaces import nested
+
+START_S = 60.0  # a new worker may import a simulator before it answers
+CLOSE_S = 2.0
+PARENT_DEATH = 1  # PR_SET_PDEATHSIG of Linux' prctl(2)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One failure of a worker.
+
+    Attributes:
+        kind: "died", "hung" or "failed". worker: which one. lanes: its first and last lane.
+        seeds: with which those lanes last began, None where they had none.
+        message: what happened. traceback: the worker's, empty where it could not send one.
+    """
+
+    kind: str
+    worker: int
+    lanes: tuple[int, int]
+    seeds: tuple[int, ...] | None
+    message: str
+    traceback: str = ""
+
+    def __str__(self) -> str:
+        first, last = self.lanes
+        return f"worker {self.worker} (lanes {first} to {last}, seeds {self.seeds}) {self.kind}: {self.message}"
+
+
+class Worker:
+    """One process and the parent's end of its pipe."""
+
+    def __init__(self, number: int, lanes: slice) -> None:
+        self.number, self.lanes = number, lanes
+        self.process: Any = None
+        self.connection: Connection | None = None
+        self.seeds: tuple[int, ...] | None = None
+        self.restarts = 0
+
+    def stop(self, patience_s: float = 0.0) -> None:
+        """End the process, by force after `patience_s`; nothing of it is left."""
+        if self.connection is not None:
+            with contextlib.suppress(OSError):
+                if patience_s:
+                    self.connection.send(("close",))
+            if self.process is not None and patience_s:
+                self.process.join(patience_s)
+            self.connection.close()
+        if self.process is not None:
+            if self.process.is_alive():
+                self.process.kill()
+            self.process.join()
+            self.process.close()
+        self.connection = self.process = None
 
 
 class HealingLanes:
     """L environments in a few worker processes of several lanes each, which replaces workers that fail.
 
-    A worker checks what its environments return (`agilerl.envs.contract`) before it writes them to shared memory. A
+    A worker checks what its environments return (`lanes.Contract`) before it writes them to shared memory. A
     worker that dies, raises, returns anything else than observations, or has no answer after `deadline_s` is killed and
-    started again, its lanes with seeds derived from those they had. That step of ALL its lanes is no transition (mask
-    False), the running episodes are `truncated`, `info["healed"]` [L] marks them, `faults` lists what happened.
+    started again, its lanes with seeds derived from those they had. That step of ALL its lanes is not a transition
+    (mask False), the running episodes are `truncated`, `info["healed"]` [L] marks them, `faults` lists what happened.
     Episodes of other lanes are not touched, and without faults the number of workers changes nothing.
 
     Args:
         factories: one callable per lane, each giving a fresh Gymnasium environment of the same spaces.
         num_workers: processes; by default one per core, at most 4 and at most L.
         deadline_s: for an answer. max_restarts: of these lanes, in all; one more is an error.
-        reset_ended: as of `SyncLanes`. spec: of a registered environment. name: for messages.
+        reset_ended: as of `SyncLanes`. spec: of a registered environment.
+
+    Attributes:
+        faults: every failure so far.
 
     Raises:
         EnvError: from `reset` and `step`, when a worker fails and `max_restarts` have been made.
@@ -55,47 +121,43 @@ class HealingLanes:
         check_options(num_workers, deadline_s, max_restarts)
         if not factories:
             raise EnvError("lanes need at least one environment factory; got none. fix: pass a factory per lane.")
-        num_lanes = len(factories)
-        self.num_lanes, self.deadline_s, self.max_restarts = num_lanes, float(deadline_s), int(max_restarts)
+        self.num_lanes, self.factories = len(factories), list(factories)
+        self.deadline_s, self.max_restarts = float(deadline_s), int(max_restarts)
+        self.reset_ended, self.spec = reset_ended, spec
         single = factories[0]()
         self.name = name_of(single)
         self.single_observation_space: Space[Any] = single.observation_space
         self.single_action_space: Space[Any] = single.action_space
         single.close()
-        self._memory = SharedRows.allocate(multiprocessing.get_context(), self.single_observation_space, num_lanes)
+        context = multiprocessing.get_context()
+        self._memory = SharedRows(context, self.single_observation_space, self.num_lanes)
         self._obs, self._final, self._reward, self._flags = self._memory.arrays()
         self._masks: np.ndarray | None = None
         self._is_reset = False
-        self._crew = Crew(
-            factories,
-            min(num_lanes, num_workers or min(4, os.cpu_count() or 1)),
-            self._memory,
-            reset_ended=reset_ended,
-            spec=spec,
-            deadline_s=deadline_s,
-            max_restarts=max_restarts,
-            name=self.name,
-        )
+        self.faults: list[Fault] = []
+        count = min(self.num_lanes, num_workers or min(4, os.cpu_count() or 1))
+        edges = np.linspace(0, self.num_lanes, count + 1).astype(int)
+        self.workers = [Worker(i, slice(int(edges[i]), int(edges[i + 1]))) for i in range(count)]
+        self._finalizer = weakref.finalize(self, _stop_all, self.workers)
 
     @property
     def restarts(self) -> int:
         """Workers that have been replaced so far."""
-        return self._crew.restarts
-
-    @property
-    def faults(self) -> list[Fault]:
-        """Every failure so far."""
-        return self._crew.faults
+        return sum(worker.restarts for worker in self.workers)
 
     # -- what lanes do ---------------------------------------------------------------------------------------------
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin a new episode in every lane; `seeds` [L] integers, or None to go on with each lane's generator."""
         numbers = check_seeds(seeds, self.num_lanes)
         self._masks = None
-        infos, failed = self._crew.reset(numbers)
+        for worker in self.workers:
+            if worker.connection is None:  # workers start with the first episodes
+                self._start(worker)
+            if numbers is not None:
+                worker.seeds = tuple(numbers[worker.lanes])
+        infos, failed = self._begin(self.workers, is_seeded=numbers is not None)
         for fault in failed:
-            infos[fault.worker] = self._crew.heal(fault)
+            infos[fault.worker] = self._heal(fault)
         self._keep_masks(infos)
         self._is_reset = True
         return trees.copy(self._obs), self._info()
@@ -110,26 +172,26 @@ class HealingLanes:
         mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
         asked = {
             w.number: ("step", actions[w.lanes], None if active is None else mask[w.lanes])
-            for w in self._crew.workers
+            for w in self.workers
             if mask[w.lanes].any()
         }
-        infos, failed = self._crew.ask(asked)
+        infos, failed = self._ask(asked)
         reward, (terminated, truncated) = np.where(mask, self._reward, 0.0), self._flags & mask
         final, healed = trees.choose(mask, self._final, before), np.zeros(self.num_lanes, dtype=bool)
         final_masks = self._final_masks(infos)
         for fault in failed:
-            rows = self._crew.workers[fault.worker].rows
-            infos[fault.worker] = self._crew.heal(fault)
-            healed[rows], mask_before = True, mask[rows]
-            reward[rows], terminated[rows], truncated[rows], mask[rows] = 0.0, False, mask_before, False
+            rows = self.workers[fault.worker].lanes
+            infos[fault.worker] = self._heal(fault)
+            reward[rows], terminated[rows], truncated[rows] = 0.0, False, mask[rows]
+            mask[rows], healed[rows] = False, True
         final = trees.choose(healed, before, final) if failed else final
         self._keep_masks(infos)
         info = {**self._info(), **final_masks, **({"healed": healed} if failed else {})}
         return StepBatch(trees.copy(self._obs), reward, terminated, truncated, final, mask, info)
 
     def close(self) -> None:
-        """End all workers."""
-        self._crew.close()
+        for worker in self.workers:
+            worker.stop(CLOSE_S)
         self._is_reset = False
 
     # -- masks of legal actions --------------------------------------------------------------------------------------
@@ -140,20 +202,116 @@ class HealingLanes:
                 given = info["action_mask"]
                 if self._masks is None:
                     self._masks = np.ones((self.num_lanes, given.shape[1]), dtype=bool)
-                self._masks[self._crew.workers[number].lanes] = given
+                self._masks[self.workers[number].lanes] = given
 
     def _final_masks(self, infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
-        found = {n: i for n, i in infos.items() if "final_action_mask" in i}
-        if not found or self._masks is None:
+        if self._masks is None or not any("final_action_mask" in info for info in infos.values()):
             return {}
         masks = self._masks.copy()
         for number, info in infos.items():
             if "action_mask" in info:
-                masks[self._crew.workers[number].lanes] = info.get("final_action_mask", info["action_mask"])
+                masks[self.workers[number].lanes] = info.get("final_action_mask", info["action_mask"])
         return {"final_action_mask": masks}
 
     def _info(self) -> dict[str, Any]:
         return {} if self._masks is None else {"action_mask": self._masks.copy()}
+
+    # -- workers: asked, watched, replaced ---------------------------------------------------------------------------
+
+    def _start(self, worker: Worker) -> None:
+        """Begin the worker's process."""
+        context: Any = multiprocessing.get_context(start_method())
+        mine, theirs = context.Pipe()
+        factories: Any = CloudpickleWrapper(self.factories[worker.lanes])  # type: ignore[arg-type]
+        job = Job(factories, self.reset_ended, self.spec, self._memory, worker.lanes)
+        forked = context.get_start_method() == "fork"
+        held = [w.connection for w in self.workers if w.connection is not None] + [mine] if forked else []
+        worker.process = context.Process(target=work, args=(theirs, job, held), daemon=True)
+        worker.connection = mine
+        with without_main():
+            worker.process.start()
+        theirs.close()
+
+    def _begin(self, workers: Sequence[Worker], is_seeded: bool) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
+        """As `_ask`, for new episodes, with the workers' seeds or going on with each lane's generator."""
+        commands = {w.number: ("reset", np.array(w.seeds) if is_seeded else None) for w in workers}
+        return self._ask(commands, max(self.deadline_s, START_S))
+
+    def _ask(
+        self, commands: dict[int, tuple[Any, ...]], patience_s: float | None = None
+    ) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
+        """Send each worker its command and collect the answers: (info by worker, faults)."""
+        infos: dict[int, dict[str, Any]] = {}
+        faults: dict[int, Fault] = {}
+        waiting: dict[Any, Worker] = {}
+        for number, command in commands.items():
+            worker = self.workers[number]
+            try:
+                if worker.connection is None:
+                    raise EOFError
+                worker.connection.send(command)
+                waiting[worker.connection] = worker
+            except (OSError, EOFError):
+                faults[number] = self._died(worker)
+        patience_s = self.deadline_s if patience_s is None else patience_s
+        limit = time.monotonic() + patience_s
+        while waiting:
+            ready: list[Any] = wait(list(waiting), timeout=max(0.0, limit - time.monotonic()))
+            for connection in ready:
+                worker = waiting.pop(connection)
+                try:
+                    kind, *rest = connection.recv()
+                except (EOFError, OSError):
+                    faults[worker.number] = self._died(worker)
+                    continue
+                if kind == "ok":
+                    infos[worker.number] = rest[0]
+                else:
+                    faults[worker.number] = self._fault(worker, "failed", *rest)
+            if not ready:
+                for worker in waiting.values():
+                    faults[worker.number] = self._fault(worker, "hung", f"no answer after {patience_s:g} s")
+                break
+        return infos, [faults[number] for number in sorted(faults)]
+
+    def _died(self, worker: Worker) -> Fault:
+        if worker.process is not None:
+            worker.process.join(CLOSE_S)
+        code = None if worker.process is None else worker.process.exitcode
+        return self._fault(worker, "died", f"its process ended with exit code {code}")
+
+    def _fault(self, worker: Worker, kind: str, message: str, traceback: str = "") -> Fault:
+        lanes = (worker.lanes.start, worker.lanes.stop - 1)
+        return Fault(kind, worker.number, lanes, worker.seeds, message, traceback)
+
+    def _heal(self, fault: Fault) -> dict[str, Any]:
+        """Replace the worker of a fault and begin new episodes in its lanes; returns the info of their reset."""
+        worker = self.workers[fault.worker]
+        while True:
+            self.faults.append(fault)
+            worker.stop()
+            if self.restarts >= self.max_restarts:
+                for other in self.workers:
+                    other.stop(CLOSE_S)
+                text = f"\nlast traceback of the worker:\n{fault.traceback.rstrip()}" if fault.traceback else ""
+                raise EnvError(
+                    f"{self.name}: {fault}. Its worker has been replaced {self.restarts} times, which is the limit of "
+                    f"max_restarts={self.max_restarts}. fix: correct the environment.{text}"
+                )
+            worker.restarts += 1
+            worker.seeds = self._derived(worker)
+            self._start(worker)
+            infos, failed = self._begin([worker], is_seeded=True)
+            if not failed:
+                return infos[worker.number]
+            fault = failed[0]
+
+    def _derived(self, worker: Worker) -> tuple[int, ...]:
+        """New seeds of a worker's lanes: each follows from the one that the lane had."""
+        count = worker.lanes.stop - worker.lanes.start
+        old = worker.seeds or tuple(np.random.SeedSequence().generate_state(count).tolist())
+        each = [np.random.SeedSequence(abs(seed), spawn_key=(worker.restarts,)) for seed in old]
+        return tuple(int(sequence.generate_state(1, np.uint32)[0] >> 1) for sequence in each)
 
 
 def check_options(num_workers: int | None, deadline_s: float, max_restarts: int) -> None:
@@ -166,4 +324,152 @@ def check_options(num_workers: int | None, deadline_s: float, max_restarts: int)
         raise EnvError(f"max_restarts must be 0 or more; got {max_restarts!r}. fix: 10.")
 
 
-__all__ = ["Fault", "HealingLanes", "start_method"]
+def start_method() -> str:
+    """ "fork" where it is safe and there is one; else "forkserver", else "spawn".
+
+    A process with CUDA or with threads must not be forked: the child would inherit locks that nobody opens. Progress
+    bars' monitor threads hold none for long and do not count.
+    """
+    methods = multiprocessing.get_all_start_methods()
+    torch = sys.modules.get("torch")
+    has_cuda = torch is not None and torch.cuda.is_initialized()
+    threads = [t for t in threading.enumerate() if t is not threading.main_thread()]
+    others = [t for t in threads if not type(t).__module__.startswith("tqdm")]
+    if "fork" in methods and not has_cuda and not others and sys.platform != "darwin":
+        return "fork"
+    return "forkserver" if "forkserver" in methods else "spawn"
+
+
+@contextlib.contextmanager
+def without_main() -> Any:
+    """Keep a new process from running the user's script again: what it needs comes with the job."""
+    main = sys.modules["__main__"]
+    kept: dict[str, Any] = {name: main.__dict__[name] for name in ("__file__", "__spec__") if name in main.__dict__}
+    try:
+        main.__dict__.pop("__file__", None)
+        if "__spec__" in kept:
+            main.__dict__["__spec__"] = None
+        yield
+    finally:
+        main.__dict__.update(kept)
+
+
+def _stop_all(workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        with contextlib.suppress(Exception):
+            worker.stop()
+
+
+# -- in the worker: it writes into shared memory, or dies trying ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told when it starts.
+
+    Attributes:
+        factories: of its lanes, in a `CloudpickleWrapper`, for a process that does not inherit them.
+        reset_ended: as of `SyncLanes`.
+        spec: of the registered environment, for a process that does not inherit the registry; None: nothing to do.
+        memory: the shared arrays of all workers. rows: those of this worker's lanes.
+    """
+
+    factories: Any
+    reset_ended: bool
+    spec: EnvSpec | None
+    memory: SharedRows
+    rows: slice
+
+
+class SharedRows:
+    """Arrays [`count`, ...] that all workers write into, each its own rows; `StepBatch` says what they hold."""
+
+    def __init__(self, context: Any, space: Space[Any], count: int) -> None:
+        self.space, self.count = space, count
+        sizes = [int(np.prod(shape)) * dtype.itemsize for shape, dtype in self._layout()]
+        self.blocks = [context.RawArray("b", max(1, size)) for size in sizes]  # raw shared memory, one per array
+
+    def _layout(self) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
+        parts = list(trees.leaves(nested(self.space))) * 2
+        layout = [((self.count, *(part.shape or ())), np.dtype(part.dtype)) for part in parts]
+        return [*layout, ((self.count,), np.dtype(np.float64)), ((2, self.count), np.dtype(bool))]
+
+    def arrays(self) -> tuple[Any, Any, np.ndarray, np.ndarray]:
+        """(obs, final_obs, reward [L], flags [2, L] terminated and truncated) as views of the memory."""
+        found = [
+            np.frombuffer(block, dtype=dtype, count=int(np.prod(shape))).reshape(shape)
+            for block, (shape, dtype) in zip(self.blocks, self._layout(), strict=True)
+        ]
+        given = iter(found)
+        obs, final_obs = (trees.map_leaves(lambda _: next(given), nested(self.space)) for _ in range(2))
+        return obs, final_obs, found[-2], found[-1]
+
+
+def work(connection: Connection, job: Job, to_close: Sequence[Any] = ()) -> None:
+    """Serve commands until the pipe closes. Every answer is ("ok", info) or ("fault", message, traceback).
+
+    Args:
+        connection: the worker's end. job: what to do.
+        to_close: ends of pipes that a forked process has inherited and must not hold open.
+    """
+    _detach(to_close)
+    lanes: SyncLanes | None = None
+    try:
+        if job.spec is not None and job.spec.id not in gymnasium.registry:
+            gymnasium.registry[job.spec.id] = job.spec
+        views = job.memory.arrays()
+        while True:
+            command, *arguments = connection.recv()
+            if command == "close":
+                break
+            try:
+                if lanes is None:
+                    lanes = SyncLanes(job.factories.fn, reset_ended=job.reset_ended)
+                done = _reset if command == "reset" else _step
+                answer: tuple[Any, ...] = ("ok", done(lanes, views, job.rows, *arguments))
+            except (Exception, SystemExit) as error:
+                answer = ("fault", f"{error}", traceback.format_exc())
+            connection.send(answer)
+    except (EOFError, OSError, KeyboardInterrupt):
+        pass  # the other side has gone
+    finally:
+        if lanes is not None:
+            with contextlib.suppress(Exception):
+                lanes.close()
+        connection.close()
+
+
+def _reset(lanes: SyncLanes, views: Any, rows: slice, seeds: np.ndarray | None) -> dict[str, Any]:
+    obs, info = lanes.reset(seeds)
+    _copy(views[0], rows, obs)
+    return info
+
+
+def _step(lanes: SyncLanes, views: Any, rows: slice, actions: Any, active: np.ndarray | None) -> dict[str, Any]:
+    batch = lanes.step(actions, active)
+    _copy(views[0], rows, batch.obs)
+    _copy(views[1], rows, batch.final_obs)
+    views[2][rows] = batch.reward
+    views[3][0, rows], views[3][1, rows] = batch.terminated, batch.truncated
+    return batch.info
+
+
+def _copy(into: Any, rows: slice, batch: Any) -> None:
+    for shared, given in zip(trees.leaves(into), trees.leaves(batch), strict=True):
+        shared[rows] = given
+
+
+def _detach(to_close: Sequence[Any]) -> None:
+    """Be a worker: the terminal's Ctrl-C and the run's own handlers are not for this process, nor are its pipes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in to_close:
+        with contextlib.suppress(OSError):
+            other.close()
+    if sys.platform == "linux":  # also where the run is killed while an environment hangs
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGKILL)
+    torch = sys.modules.get("torch")
+    if torch is not None:  # a forked pool of threads has no threads
+        torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"

@@ -1,8 +1,13 @@
-"""Single environments stepped one after the other in this process, with as little around them as possible."""
+"""Single environments stepped one after the other in this process, with as little around them as possible.
+
+What an environment must return stands here too (`Contract`), for all lanes.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -10,12 +15,24 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl import tree as trees
-from agilerl.envs.contract import Contract, is_signal, name_of, raised
-from agilerl.envs.kept_statistics import warn_of_statistics
 from agilerl.envs.protocol import StepBatch
-from agilerl.errors import EnvError, ShapeError
+from agilerl.errors import EnvError, ShapeError, warn_once
+from agilerl.spaces import nested
 
 EnvFactory = Callable[[], Any]
+
+HEAL = "fix: correct the environment, or make_vect_envs(..., healing=True) to replace an environment that fails."
+_NUMBERS = (float, int, np.floating, np.integer, np.bool_)
+
+# Wrappers of Gymnasium that keep running statistics where neither checkpoints nor policies reach them.
+_OBSERVATIONS = "RSNorm(agent), or normalize_observations=true with PPO"
+_REWARDS = "normalize_rewards=true in the training section of a manifest"
+STATISTICS = {
+    gymnasium.wrappers.NormalizeObservation: _OBSERVATIONS,
+    gymnasium.wrappers.vector.NormalizeObservation: _OBSERVATIONS,
+    gymnasium.wrappers.NormalizeReward: _REWARDS,
+    gymnasium.wrappers.vector.NormalizeReward: _REWARDS,
+}
 
 
 class SyncLanes:
@@ -26,7 +43,7 @@ class SyncLanes:
 
     What an environment returns is checked here, before anybody sees it: an environment that raises, or gives anything
     but finite numbers of its space's shape and kind, ends in an `EnvError` that says environment, lane and what was
-    got (`agilerl.envs.contract`).
+    got (`Contract`).
 
     Args:
         factories: one callable per lane, each giving a fresh Gymnasium environment.
@@ -40,8 +57,7 @@ class SyncLanes:
         if not factories:
             raise EnvError("lanes need at least one environment factory; got none. fix: pass a factory per lane.")
         self.envs = [factory() for factory in factories]
-        self.num_lanes = len(self.envs)
-        self.reset_ended = reset_ended
+        self.num_lanes, self.reset_ended = len(self.envs), reset_ended
         self.single_observation_space: Space[Any] = self.envs[0].observation_space
         self.single_action_space: Space[Any] = self.envs[0].action_space
         self._steps = [env.step for env in self.envs]
@@ -55,14 +71,8 @@ class SyncLanes:
         self._action_masks: np.ndarray | None = None
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a new episode in every lane; `seeds` [L] integers, or None to go on with each lane's generator.
-
-        Returns:
-            obs [L, ...], and info with `action_mask` [L, A] where the environments give one.
-        """
         numbers = check_seeds(seeds, self.num_lanes)
-        self._action_masks = None
-        self._obs = None
+        self._action_masks, self._obs = None, None
         rows = []
         for lane in range(self.num_lanes):
             obs, info = self._reset_lane(lane, numbers[lane] if numbers is not None else None)
@@ -85,17 +95,9 @@ class SyncLanes:
             result = self.envs[lane].reset() if seed is None else self.envs[lane].reset(seed=seed)
             obs, info = result
         except (Exception, SystemExit) as error:
-            raise self._failed(lane, error, "reset()") from error
+            raise failure(error, f"{self.name}, lane {lane}: reset()") from error
         known = self._contract is not None or self.single_observation_space is not None
         return (self._checked().row(obs, lane, "reset()") if known else obs), info
-
-    def _failed(self, lane: int, error: BaseException, call: str = "step()") -> EnvError:
-        """What is raised where an environment raises: itself, if it speaks our language already."""
-        if isinstance(error, EnvError):
-            return error
-        if is_signal(error):
-            raise error
-        return Contract(None, self.name, np.zeros((1, 1))).error(lane, raised(error), call)
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...] (or per lane, for Dict and Tuple spaces)."""
@@ -115,7 +117,7 @@ class SyncLanes:
             try:
                 row, got, is_terminated, is_truncated, info = self._steps[lane](per_lane[lane])
             except (Exception, SystemExit) as error:
-                raise self._failed(lane, error) from error
+                raise failure(error, f"{self.name}, lane {lane}: step()") from error
             row = check_row(row, lane)
             reward[lane] = got if type(got) is float else check_reward(got, lane)
             if flat:
@@ -135,20 +137,16 @@ class SyncLanes:
             obs = trees.copy(obs)
             if self._action_masks is not None:
                 final_info = {"final_action_mask": self._action_masks.copy()}
-            self._begin_again(ended, obs)
+            for lane in ended:
+                row, info = self._reset_lane(lane)
+                trees.put(obs, lane, row)
+                if "action_mask" in info:
+                    self._keep_mask(lane, info["action_mask"])
+            contract.finite(obs, call="reset()")
         self._obs = obs
         mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
-        return StepBatch(
-            trees.copy(obs), reward, terminated, truncated, final_obs, mask, {**self._info(), **final_info}
-        )
-
-    def _begin_again(self, ended: list[int], obs: Any) -> None:
-        for lane in ended:
-            row, info = self._reset_lane(lane)
-            trees.put(obs, lane, row)
-            if "action_mask" in info:
-                self._keep_mask(lane, info["action_mask"])
-        self._checked().finite(obs, call="reset()")
+        info = {**self._info(), **final_info}
+        return StepBatch(trees.copy(obs), reward, terminated, truncated, final_obs, mask, info)
 
     def _keep_mask(self, lane: int, action_mask: Any) -> None:
         row = np.asarray(action_mask, dtype=bool)
@@ -160,17 +158,12 @@ class SyncLanes:
         return {} if self._action_masks is None else {"action_mask": self._action_masks.copy()}
 
     def close(self) -> None:
-        """Close every environment."""
         for env in self.envs:
             env.close()
 
 
 def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> list[int] | None:
-    """`seeds` as Python integers, one per lane.
-
-    Raises:
-        ShapeError: not exactly one seed per lane.
-    """
+    """`seeds` as Python integers; ShapeError if there is not exactly one per lane."""
     if seeds is None:
         return None
     numbers = np.asarray(seeds)
@@ -182,8 +175,170 @@ def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> lis
     return [int(number) for number in numbers]
 
 
+def warn_of_statistics(env: Any) -> None:
+    """Warn once of every wrapper around `env` that keeps statistics: each copy of the environment learns its own."""
+    while isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
+        if type(env) in STATISTICS:
+            name = type(env).__name__
+            warn_once(
+                f"statistics of {name}",
+                f"{name} keeps its running statistics in the environment: every lane and every evaluation has others, "
+                f"and no checkpoint and no saved policy holds them. fix: {STATISTICS[type(env)]}.",
+            )
+        env = env.env
+
+
 def _is_gymnasiums_own(env: Any) -> bool:
     if not isinstance(env, gymnasium.Env) or env.spec is None:
         return False
     is_plain = type(env.unwrapped).__module__.startswith("gymnasium.envs.")
     return is_plain and isinstance(env.action_space, gymnasium.spaces.Discrete) and not env.spec.additional_wrappers
+
+
+# -- what an environment must return, checked where it enters the package: here by row, elsewhere by batch -------------
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One array of an observation: its place, its shape, its dtype (None where any number will do)."""
+
+    path: tuple[Any, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any] | None
+
+
+class Contract:
+    """What single observations, rewards and flags of one environment must look like.
+
+    Observations may come as lists, in another width of the same kind of number (float64 for float32) or as integers for
+    floating-point; anything that would lose information, or that is not finite, is an error.
+
+    Args:
+        space: of one observation; None where the environment does not tell, then `like` says.
+        name: of the environment, for messages.
+        like: a batch [L, ...] of first observations, for environments without a space.
+    """
+
+    def __init__(self, space: Space[Any] | None, name: str, like: Any = None) -> None:
+        self.name = name
+        self._tree = _tree(like if space is None else nested(space), ())
+        self._leaves = list(trees.leaves(self._tree))
+        self._plain = self._tree if isinstance(self._tree, Leaf) else None
+
+    def error(self, lane: int, what: str, call: str = "step()") -> EnvError:
+        """An error that says environment, lane and what was got."""
+        return EnvError(f"{self.name}, lane {lane}: {call} {what}. {HEAL}")
+
+    def row(self, obs: Any, lane: int, call: str = "step()") -> Any:
+        """One observation as arrays of the right shape and dtype; finite numbers are checked by batch, see `finite`.
+
+        EnvError: None, another shape, another kind of number, missing parts.
+        """
+        plain = self._plain
+        if plain is not None and type(obs) is np.ndarray and obs.dtype == plain.dtype and obs.shape == plain.shape:
+            return obs
+        return self._row(self._tree, obs, lane, call, ())
+
+    def _row(self, node: Any, obs: Any, lane: int, call: str, path: tuple[Any, ...]) -> Any:
+        if isinstance(node, Leaf):
+            return self._array(node, obs, lane, call)
+        found = {}
+        for key in node if isinstance(node, dict) else range(len(node)):
+            try:
+                part = obs[key]
+            except (KeyError, IndexError, TypeError):
+                missing = "/".join(map(str, (*path, key)))
+                what = f"gave an observation without its part {missing!r}: {short(obs)}"
+                raise self.error(lane, what, call) from None
+            found[key] = self._row(node[key], part, lane, call, (*path, key))
+        return found if isinstance(node, dict) else tuple(found.values())
+
+    def _array(self, leaf: Leaf, value: Any, lane: int, call: str) -> np.ndarray:
+        part = f", part {'/'.join(map(str, leaf.path))!r}," if leaf.path else ""
+        try:
+            given = np.asarray(value)
+        except ValueError:  # rows of unequal length
+            given = np.asarray(None)
+        if given.dtype.kind not in "biufc":
+            raise self.error(lane, f"gave an observation{part} of {short(value)}; expected numbers", call)
+        if given.shape != leaf.shape:
+            raise self.error(lane, f"gave an observation{part} of shape {given.shape}; expected {leaf.shape}", call)
+        dtype = leaf.dtype
+        if dtype is None or given.dtype == dtype:
+            return given
+        whole = given.dtype.kind in "biu" and dtype.kind in "biu"  # the values decide
+        fits = whole or np.can_cast(given.dtype, dtype, "same_kind")
+        converted = given.astype(dtype) if fits else given
+        if not fits or (whole and not np.array_equal(converted, given)):
+            raise self.error(lane, f"gave an observation{part} of {given.dtype}; expected {dtype}", call)
+        return converted
+
+    def reward(self, value: Any, lane: int) -> float:
+        """The reward as a plain number, which an array of one number is too; EnvError if it is not a number."""
+        if not isinstance(value, _NUMBERS):
+            array = np.asarray(value)
+            if array.dtype.kind not in "biuf" or array.size != 1:
+                raise self.error(lane, f"gave the reward {short(value)}; expected a number")
+            value = array.reshape(-1)[0]
+        return float(value)
+
+    def finite(self, batch: Any, call: str = "step()") -> None:
+        """Every number of the observations [L, ...] is finite, or an EnvError says the first lane where not."""
+        for leaf in self._leaves:
+            part = batch
+            for key in leaf.path:
+                part = part[key]
+            if part.dtype.kind not in "fc" or math.isfinite(_square(part)) or np.isfinite(part).all():
+                continue
+            lane = int(np.argmin(np.isfinite(part.reshape(len(part), -1)).all(axis=1)))
+            raise self.error(lane, f"gave an observation that is not finite: {short(part[lane])}", call)
+
+    def finite_rewards(self, reward: np.ndarray, rows: np.ndarray | None = None) -> None:
+        """Every reward [L] is finite (in `rows` [L] bool alone), or an EnvError says the first lane where not."""
+        if math.isfinite(_square(reward)):
+            return
+        bad = ~np.isfinite(reward) & (True if rows is None else rows)
+        if bad.any():
+            lane = int(np.argmax(bad))
+            raise self.error(lane, f"gave the reward {reward[lane]}; expected a finite number")
+
+
+def _square(values: np.ndarray) -> float:
+    """Sum of squares: not finite if a value is not (or if it overflows), and cheaper than looking at each."""
+    flat = values.reshape(-1)
+    return float(np.vdot(flat, flat).real)
+
+
+def name_of(env: Any) -> str:
+    """What an environment is called: its registered id, else its class."""
+    spec = getattr(env, "spec", None)
+    inner = getattr(env, "unwrapped", None) or env
+    return str(getattr(spec, "id", None) or type(inner).__name__)
+
+
+def failure(error: BaseException, where: str) -> BaseException:
+    """What is raised where an environment's call raises: itself, if it speaks our language or ends the run.
+
+    A handler of signals ends a run by SystemExit (exit code 128 + number): that is not the environment's fault.
+    """
+    is_end = isinstance(error, SystemExit) and isinstance(error.code, int) and 128 < error.code < 160
+    if is_end or isinstance(error, EnvError):
+        return error
+    text = " ".join(str(error).split())
+    return EnvError(f"{where} raised {type(error).__name__}{f': {text[:300]}' if text else ''}. {HEAL}")
+
+
+def short(value: Any) -> str:
+    """A value in a message: its type and the beginning of its text."""
+    text = " ".join(repr(value).split())
+    return "None" if value is None else f"{type(value).__name__} {text[:80]}{'...' if len(text) > 80 else ''}"
+
+
+def _tree(node: Any, path: tuple[Any, ...]) -> Any:
+    """Leaves, nested as `node` is: a tree of spaces, or a batch of first observations."""
+    if isinstance(node, dict):
+        return {key: _tree(part, (*path, key)) for key, part in node.items()}
+    if isinstance(node, tuple):
+        return tuple(_tree(part, (*path, i)) for i, part in enumerate(node))
+    shape = tuple(node.shape or ()) if isinstance(node, Space) else node.shape[1:]
+    return Leaf(path, shape, None if node.dtype is None else np.dtype(node.dtype))

@@ -19,11 +19,10 @@ class StepBatch:
         obs: [L, ...] what the policy acts on next: the reset observation where the episode has just ended. (NEXT_STEP
             vector environments give it one call later: until then this is the final one, and the row of that later
             call has mask False.)
-        reward: [L] float64.
-        terminated, truncated: [L] bool, never merged.
+        reward: [L] float64. terminated, truncated: [L] bool, never merged.
         final_obs: [L, ...] s' of the transition: the true FINAL observation where the episode ended, else `obs`.
-        mask: [L] bool; False where the row is no transition (the reset step of NEXT_STEP autoreset, a lane at rest, a
-            lane whose environment failed and was replaced: there `truncated` is True all the same).
+        mask: [L] bool; False where the row is not a transition (the reset step of NEXT_STEP autoreset, a lane at rest,
+            a lane whose environment failed and was replaced: there `truncated` is True all the same).
         info: the backend's info dictionary, as it came (keys as in Gymnasium's vector environments). Lanes stepped in
             this process carry `action_mask` (of `obs`), `final_action_mask` (of `final_obs`, where an episode has
             ended) and nothing else; those of `healing` also `healed` [L], after a step in which a worker was replaced.
@@ -47,7 +46,10 @@ class Lanes(Protocol):
     backend: str  # name for run.json: "lanes", "cartpole", "envpool", "gymnasium.SyncVectorEnv", ...
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a new episode in every lane; `seeds` [L] int64, one per lane, makes each lane's episodes repeatable."""
+        """Begin a new episode in every lane: obs [L, ...], and info, with `action_mask` [L, A] where there is one.
+
+        `seeds` [L] int64 make each lane's episodes repeatable; None goes on with each lane's generator.
+        """
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes. Where `active` [L] is False the lane rests: nothing is stepped and mask is False."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -10,21 +11,34 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from agilerl import tree as trees
 from agilerl.env_ids import registered_id
-from agilerl.envs.adapters import VectorLanes
+from agilerl.envs.adapters import EnvPoolLanes, VectorLanes
 from agilerl.envs.classic import FAST
 from agilerl.envs.healing import HealingLanes, check_options
 from agilerl.envs.lanes import EnvFactory, SyncLanes
-from agilerl.envs.pool import EnvPoolLanes
-from agilerl.envs.preprocessing import preprocessing as find_preprocessing
 from agilerl.envs.protocol import Lanes
-from agilerl.errors import EnvError
+from agilerl.errors import ConfigError, EnvError, unknown_name
 from agilerl.rng import Purpose
 from agilerl.rng import seeds as derive_seeds
 
 Wrapper = Callable[[Any], Any]
+
+
+def _atari(env: Any) -> Any:
+    try:
+        frames = AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
+    except ImportError as error:
+        raise EnvError(f'Atari preprocessing: {error} fix: pip install "agilerl[atari]"') from error
+    return FrameStackObservation(frames, 4)
+
+
+# Name -> wrapper of every single environment, and keywords that the environment itself must be made with.
+# "atari": up to 30 no-ops, the maximum of the last two of 4 repeated frames, grey 84 x 84, 4 frames stacked
+# (Mnih et al. 2015, methods; Machado et al. 2018, arXiv:1709.06009, who leave life loss alone).
+PREPROCESSING: dict[str, tuple[Wrapper, dict[str, Any]]] = {"atari": (_atari, {"frameskip": 1})}
 
 
 class Replicable:
@@ -35,25 +49,24 @@ class Replicable:
     num_envs: int
     is_plain: bool  # the registered environment as it is: no keyword, no wrapper
     backend: str | None  # of the replicas: None for the fastest that equals Gymnasium's, or "envpool"
+    spec: EnvSpec | None
     _first_seed: int | None
 
-    def _remember(
-        self, factory: EnvFactory, env_id: str | None, is_plain: bool, seed: int | None, backend: str | None
-    ) -> None:
-        self.factory, self.env_id, self.is_plain, self.backend = factory, env_id, is_plain, backend
-        self._first_seed = seed
-        self.spec: EnvSpec | None = gymnasium.spec(env_id) if env_id is not None else None
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        """As Gymnasium's; without a seed the first reset uses the one given to `make_vect_envs`."""
+        return super().reset(seed=self._seeds(seed), options=options)  # type: ignore[misc]
 
     def _seeds(self, seed: int | list[int | None] | None) -> int | list[int | None] | None:
         """The seed of this reset: as given, else once those derived from the seed of `make_vect_envs`."""
         first, self._first_seed = self._first_seed, None
         if seed is not None or first is None:
             return seed
-        numbers: list[int | None] = derive_seeds(first, Purpose.ENVIRONMENT, self.num_envs).tolist()
-        return numbers
+        return list(derive_seeds(first, Purpose.ENVIRONMENT, self.num_envs).tolist())
 
     def replicate(self, n: int, *, reset_ended: bool = True) -> Lanes:
-        """n * num_envs new lanes of the same environment, in this process: one block of lanes per member.
+        """n * num_envs new lanes of the same environment, one block of lanes per member.
+
+        They are in this process, or in worker processes of their own where those of this environment are.
 
         Args:
             n: members.
@@ -61,27 +74,25 @@ class Replicable:
         """
         if n < 1:
             raise EnvError(f"replicate takes a positive number of copies; got {n}. fix: use 1 for one copy.")
-        lanes = n * self.num_envs
+        return self._new_lanes(n * self.num_envs, reset_ended)
+
+    def _new_lanes(self, count: int, reset_ended: bool) -> Lanes:
         if self.backend == "envpool" and self.env_id is not None:
-            return EnvPoolLanes(self.env_id, lanes)
+            return EnvPoolLanes(self.env_id, count)
         if self.is_plain and self.env_id in FAST:
-            return FAST[self.env_id](lanes, reset_ended=reset_ended)
-        return SyncLanes([self.factory] * lanes, reset_ended=reset_ended)
+            return FAST[self.env_id](count, reset_ended=reset_ended)
+        return SyncLanes([self.factory] * count, reset_ended=reset_ended)
 
 
 class SyncVectEnv(Replicable, SyncVectorEnv):
     """In-process vector environment, NEXT_STEP autoreset."""
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As Gymnasium's; without a seed the first reset uses the one given to `make_vect_envs`."""
-        return super().reset(seed=self._seeds(seed), options=options)
 
 
 class HealingVectEnv(Replicable, VectorEnv):
     """Vector environment in a few worker processes that are replaced when they fail, NEXT_STEP autoreset.
 
     `info["healed"]` [L] bool is there after a step in which a worker was replaced: the episodes of those lanes are
-    truncated, the step is no transition, and the observations are those of new episodes (no reset step follows).
+    truncated, the step is not a transition, and the observations are those of new episodes (no reset step follows).
 
     Args:
         factory: makes one environment. num_envs: L. options: of `HealingLanes`.
@@ -101,7 +112,6 @@ class HealingVectEnv(Replicable, VectorEnv):
         self._ended = np.zeros(num_envs, dtype=bool)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As Gymnasium's; without a seed the first reset uses the one given to `make_vect_envs`."""
         seeds = self._seeds(seed)
         if isinstance(seeds, int):
             seeds = [seeds + lane for lane in range(self.num_envs)]  # as Gymnasium's vector environments count on
@@ -109,7 +119,6 @@ class HealingVectEnv(Replicable, VectorEnv):
         return self.lanes.reset(None if seeds is None else np.asarray(seeds))
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """As Gymnasium's."""
         again = self._ended
         batch = self.lanes.step(actions, ~again if again.any() else None)
         obs = trees.choose(again, self._begun, batch.obs) if again.any() else batch.obs
@@ -123,25 +132,18 @@ class HealingVectEnv(Replicable, VectorEnv):
         """End the workers."""
         self.lanes.close()
 
-    def replicate(self, n: int, *, reset_ended: bool = True) -> Lanes:
-        """n * num_envs new lanes in worker processes of their own."""
-        if n < 1:
-            raise EnvError(f"replicate takes a positive number of copies; got {n}. fix: use 1 for one copy.")
-        return HealingLanes([self.factory] * (n * self.num_envs), reset_ended=reset_ended, **self.options)
+    def _new_lanes(self, count: int, reset_ended: bool) -> Lanes:
+        return HealingLanes([self.factory] * count, reset_ended=reset_ended, **self.options)
 
 
 class AsyncVectEnv(Replicable, AsyncVectorEnv):
-    """Vector environment with one worker process per environment, NEXT_STEP autoreset."""
+    """Vector environment with one worker process per environment, NEXT_STEP autoreset.
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As Gymnasium's; without a seed the first reset uses the one given to `make_vect_envs`."""
-        return super().reset(seed=self._seeds(seed), options=options)
+    Its replicas have worker processes too, and always reset lanes that have ended.
+    """
 
-    def replicate(self, n: int, *, reset_ended: bool = True) -> Lanes:
-        """n * num_envs new lanes in worker processes, as asked for when this was made; ended lanes always reset."""
-        if n < 1:
-            raise EnvError(f"replicate takes a positive number of copies; got {n}. fix: use 1 for one copy.")
-        return VectorLanes(AsyncVectorEnv([self.factory] * (n * self.num_envs), autoreset_mode=AutoresetMode.SAME_STEP))
+    def _new_lanes(self, count: int, reset_ended: bool) -> Lanes:
+        return VectorLanes(AsyncVectorEnv([self.factory] * count, autoreset_mode=AutoresetMode.SAME_STEP))
 
 
 def make_vect_envs(
@@ -172,7 +174,7 @@ def make_vect_envs(
         seed: makes the first reset without a seed repeatable; every environment gets a seed of its own.
         backend: "envpool" steps the replicas (what the training loops use) with EnvPool, for the ids on which it has
             been compared with Gymnasium. It needs `pip install "agilerl[fast]"` and a plain id.
-        preprocessing: names in `envs.preprocessing.PREPROCESSING`, such as "atari", applied before `extra_wrappers`.
+        preprocessing: names in `envs.vector.PREPROCESSING`, such as "atari", applied before `extra_wrappers`.
         healing: step the environments in a few worker processes, and replace a worker that dies, raises, hangs or
             returns anything but finite numbers of the space; the steps lost are kept out of replay. For environments
             that fail; it costs about 0.1 ms a step. See `agilerl.envs.healing.HealingLanes`.
@@ -184,6 +186,7 @@ def make_vect_envs(
         A vector environment that has in addition `.env_id`, `.factory` and `.replicate(n)` (fast lanes).
 
     Raises:
+        ConfigError: an unknown preprocessing.
         EnvError: neither id nor factory, an unknown id, a missing dependency, a number of environments below one.
     """
     if env_name is None and make_env is None:
@@ -195,9 +198,12 @@ def make_vect_envs(
         )
     wrappers = [extra_wrappers] if callable(extra_wrappers) else list(extra_wrappers or ())
     named = [preprocessing] if isinstance(preprocessing, str) else list(preprocessing or ())
-    for step in reversed([find_preprocessing(name) for name in named]):
-        wrappers.insert(0, step.wrap)
-        env_kwargs = {**step.env_kwargs, **env_kwargs}
+    for name in named:
+        if name not in PREPROCESSING:
+            raise ConfigError(unknown_name("preprocessing", str(name), PREPROCESSING))
+    for wrap, keywords in reversed([PREPROCESSING[name] for name in named]):
+        wrappers.insert(0, wrap)
+        env_kwargs = {**keywords, **env_kwargs}
     is_plain = make_env is None and not wrappers and not env_kwargs
     if backend not in (None, "envpool") or (backend and (should_async_vector or not is_plain)):
         raise EnvError(
@@ -210,23 +216,24 @@ def make_vect_envs(
     if not healing and (num_workers is not None or deadline_s != 60.0 or max_restarts != 10):
         raise EnvError("num_workers, deadline_s and max_restarts are options of healing=True. fix: healing=True.")
     env_id = resolve_id(env_name) if env_name is not None and make_env is None else None
-    factory = _factory(env_id, make_env, wrappers, env_kwargs)
-    vector: Any
+    factory, spec = _factory(env_id, make_env, wrappers, env_kwargs), None if env_id is None else gymnasium.spec(env_id)
+    vector: SyncVectEnv | AsyncVectEnv | HealingVectEnv
     try:
         if healing:
-            spec = None if env_id is None else gymnasium.spec(env_id)
             options = {"num_workers": num_workers, "deadline_s": deadline_s, "max_restarts": max_restarts, "spec": spec}
             vector = HealingVectEnv(factory, int(num_envs), options)
         else:
             kind = AsyncVectEnv if should_async_vector else SyncVectEnv
             vector = kind([factory] * int(num_envs), autoreset_mode=AutoresetMode.NEXT_STEP)
     except gymnasium.error.DependencyNotInstalled as exc:
-        raise EnvError(f"{env_id or 'the environment'}: {exc} {_dependency_fix(str(exc))}") from exc
+        extra = next((extra for extra in ("box2d", "mujoco", "atari") if extra in str(exc).lower()), "envs")
+        fix = f'fix: pip install "agilerl[{extra}]"'
+        raise EnvError(f"{env_id or 'the environment'}: {exc} {fix}") from exc
     except gymnasium.error.Error as exc:
         raise EnvError(str(exc)) from exc
-    vector._remember(factory, env_id, is_plain=is_plain, seed=seed, backend=backend)
-    made: VectorEnv = vector
-    return made
+    vector.factory, vector.env_id, vector.is_plain, vector.backend = factory, env_id, is_plain, backend
+    vector.spec, vector._first_seed = spec, seed
+    return vector
 
 
 def resolve_id(env_name: str) -> str:
@@ -238,19 +245,10 @@ def _factory(
     env_id: str | None, make_env: Callable[..., Any] | None, wrappers: list[Wrapper], env_kwargs: dict[str, Any]
 ) -> EnvFactory:
     def make() -> Any:
-        if make_env is not None:
-            env = make_env(**env_kwargs)
-        else:
-            assert env_id is not None
-            env = gymnasium.make(env_id, disable_env_checker=True, **env_kwargs)
+        made_by_id = partial(gymnasium.make, str(env_id), disable_env_checker=True)
+        env = (make_env or made_by_id)(**env_kwargs)
         for wrapper in wrappers:
             env = wrapper(env)
         return env
 
     return make
-
-
-def _dependency_fix(message: str) -> str:
-    lower = message.lower()
-    extra = next((extra for extra in ("box2d", "mujoco", "atari") if extra in lower), "envs")
-    return f'fix: pip install "agilerl[{extra}]"'

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from agilerl.hpo.effects import (
-    MutationRecord,
-    Probe,
-    follow,
-    greedy_agreement,
-    is_discrete,
-    loses_entries,
-    networks_of,
-    output_of,
-    policy_group,
-    probe_for,
-    probe_of,
-    probing,
-    rebuild_optimizers,
-    registry_of,
-    relative_change,
-    shared_names,
-)
+from agilerl.hpo import effects
+from agilerl.hpo.effects import MutationRecord, Probe
 from agilerl.modules.base import EvolvableModule
 
 SMALLEST_STEP = 4  # units or channels; below that a removal is not worth a rebuild
@@ -75,10 +60,17 @@ def attempt(
     network: EvolvableModule, name: str, options: ArchitectureOptions, probe: Probe | None, arguments: dict[str, Any]
 ) -> tuple[EvolvableModule, Any]:
     """A changed copy of `network` and what the method returned; the network itself is not touched."""
-    copy = network.clone()
-    copy.fresh = options.fresh  # type: ignore[assignment]
-    with probing([copy], probe.fit if probe is not None and options.fresh == "preserve" else None):
-        result = copy.apply_mutation(name, **arguments)
+    return changed_copy(network, options, probe, lambda copy: copy.apply_mutation(name, **arguments))
+
+
+def changed_copy(
+    network: EvolvableModule, options: ArchitectureOptions, probe: Probe | None, change: Callable[[Any], Any]
+) -> tuple[Any, Any]:
+    """A copy of `network` to which `change` was applied, and what that returned."""
+    copy: Any = network.clone()
+    copy.fresh = options.fresh
+    with effects.probing(copy, probe.fit if probe is not None and options.fresh == "preserve" else None):
+        result = change(copy)
     copy.fresh = network.fresh
     return copy, result
 
@@ -87,7 +79,7 @@ def bounded(
     policy: EvolvableModule, method: str, options: ArchitectureOptions, probe: Probe | None
 ) -> tuple[EvolvableModule, Any, float | None] | None:
     """A changed copy of the policy within the bound, by fewer and fewer units; None if there is none."""
-    before = None if probe is None else output_of(policy, probe.measure)
+    before = None if probe is None else effects.output_of(policy, probe.measure)
     arguments: dict[str, Any] = {}
     while True:
         copy, result = attempt(policy, method, options, probe, arguments)
@@ -95,9 +87,9 @@ def bounded(
             return None
         if probe is None or before is None:
             return copy, result, None
-        after = output_of(copy, probe.measure)
-        change = relative_change(after, before)
-        agrees = not is_discrete(policy) or greedy_agreement(after, before) >= options.agreement
+        after = effects.output_of(copy, probe.measure)
+        change = effects.relative_change(after, before)
+        agrees = not effects.is_discrete(policy) or effects.greedy_agreement(after, before) >= options.agreement
         if options.bound is None or (change <= options.bound and agrees):
             return copy, result, change
         given = result if isinstance(result, dict) else {}
@@ -119,15 +111,15 @@ def mutate_architecture(
     Returns:
         The record; kind "none" if nothing could be applied, in which case nothing is rebuilt.
     """
-    group = policy_group(agent)
-    networks = networks_of(agent)
+    group = effects.policy_group(agent)
+    networks = effects.networks_of(agent)
     policy = networks.pop(group.eval_network)
     for network in (policy, *networks.values()):
         if isinstance(network.rng, np.random.Generator):
             network.rng = np.random.default_rng(int(rng.integers(2**63 - 1)))
-    probe = probe_of(agent, policy, rng)
-    removing = [] if options.removal else [m for m in policy.mutation_methods if _last(m).startswith("remove_")]
-    limits: dict[str, Any] = {"excluded": removing} if removing else {}
+    probe = effects.probe_of(agent, policy, rng)
+    removing = [m for m in policy.mutation_methods if m.rpartition(".")[2].startswith("remove_")]
+    limits: dict[str, Any] = {"excluded": removing} if removing and not options.removal else {}
     name = policy.sample_mutation_method(options.new_layer_prob, choice, **limits)
     found = None if name is None else bounded(policy, name, options, probe)
     if found is None:
@@ -138,50 +130,23 @@ def mutate_architecture(
     for attribute, network in networks.items():
         if applied not in network.mutation_methods or not network.can_apply(applied):
             continue
-        new, _ = attempt(network, applied, options, probe_for(network, policy, probe),
+        new, _ = attempt(network, applied, options, effects.probe_for(network, policy, probe),
                          arguments_for(network, applied, result))  # fmt: skip
         if new.last_mutation_attr is not None:
             changed[attribute] = new
-    for attribute, new in readers_of(policy, new_policy, networks, changed, options, probe).items():
-        follows_copy = bool(shared_names(group)) and restarts(policy, new_policy)
-        new.last_refit = new.last_refit or follows_copy  # so that their targets become copies as well
-        changed[attribute] = new
+    for attribute, network in networks.items():
+        if getattr(network, "lender", None) is not policy:  # else it reads the policy's features, see `borrow_encoder`
+            continue
+        reader = changed.get(attribute)
+        if reader is None:
+            reader, _ = changed_copy(network, options, probe, lambda copy: copy.follow_lender(new_policy))
+        # Where the policy's target becomes a copy, those of its readers do as well.
+        follows_copy = bool(effects.shared_names(group)) and effects.restarts(policy, new_policy)
+        reader.last_refit = reader.last_refit or follows_copy
+        changed[attribute] = reader
     record = MutationRecord("architecture", applied, describe(policy), describe(new_policy), change)
     install(agent, changed)
     return record
-
-
-def readers_of(
-    policy: EvolvableModule,
-    new_policy: EvolvableModule,
-    networks: Mapping[str, EvolvableModule],
-    changed: Mapping[str, EvolvableModule],
-    options: ArchitectureOptions,
-    probe: Probe | None,
-) -> dict[str, Any]:
-    """Copies of the networks that read the policy's features, for those of the mutated policy; see `borrow_encoder`."""
-    found = {}
-    for attribute, network in networks.items():
-        if getattr(network, "lender", None) is not policy:
-            continue
-        copy: Any = changed.get(attribute)
-        if copy is None:
-            copy = network.clone()
-            copy.fresh = options.fresh
-            with probing([copy], probe.fit if probe is not None and options.fresh == "preserve" else None):
-                copy.follow_lender(new_policy)
-            copy.fresh = network.fresh
-        found[attribute] = copy
-    return found
-
-
-def restarts(old: EvolvableModule, new: EvolvableModule) -> bool:
-    """Whether the target of a mutated network becomes a copy of it; see `follow`."""
-    return new.last_refit or loses_entries(old, new, new.last_transfer)
-
-
-def _last(name: str) -> str:
-    return name.rsplit(".", 1)[-1]
 
 
 def install(agent: Any, changed: dict[str, EvolvableModule]) -> None:
@@ -190,12 +155,12 @@ def install(agent: Any, changed: dict[str, EvolvableModule]) -> None:
     Optimisers go first: a network that is assigned while its optimiser still holds another one is a stranger to it,
     and its moments would start at zero.
     """
-    rebuild_optimizers(agent, changed, {name: network.last_transfer for name, network in changed.items()})
-    for group in registry_of(agent).groups:
+    effects.rebuild_optimizers(agent, changed, {name: network.last_transfer for name, network in changed.items()})
+    for group in effects.registry_of(agent).groups:
         new = changed.get(group.eval_network)
         if new is None:
             continue
-        old = getattr(agent, group.eval_network)
-        for name in shared_names(group):
-            setattr(agent, name, follow(getattr(agent, name), old, new))
+        old = attrgetter(group.eval_network)(agent)
+        for name in effects.shared_names(group):
+            setattr(agent, name, effects.follow(attrgetter(name)(agent), old, new))
         setattr(agent, group.eval_network, new)

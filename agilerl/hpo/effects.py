@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -81,10 +82,9 @@ def shared_names(group: Any) -> list[str]:
 
 def networks_of(agent: Any, *, shared: bool = False) -> dict[str, EvolvableModule]:
     """Attribute name -> evaluation network (with `shared` also the targets)."""
-    names = []
-    for group in registry_of(agent).groups:
-        names += [group.eval_network, *(shared_names(group) if shared else [])]
-    return {name: getattr(agent, name) for name in names}
+    groups = registry_of(agent).groups
+    names = [name for g in groups for name in (g.eval_network, *(shared_names(g) if shared else ()))]
+    return {name: attrgetter(name)(agent) for name in names}
 
 
 def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator) -> Probe | None:
@@ -146,29 +146,26 @@ def is_discrete(network: Any) -> bool:
 
 
 @contextmanager
-def probing(networks: Iterable[EvolvableModule], observations: Any) -> Iterator[None]:
-    """Give the networks their probe inputs for the time of a mutation."""
-    networks = list(networks)
-    for network in networks:
-        network.probe(observations)
+def probing(network: EvolvableModule, observations: Any) -> Iterator[None]:
+    """Give the network its probe inputs for the time of a mutation."""
+    network.probe(observations)
     try:
         yield
     finally:
-        for network in networks:
-            network.probe(None)
+        network.probe(None)
 
 
-def loses_entries(old: EvolvableModule, new: EvolvableModule, transfers: Mapping[str, Transfer]) -> bool:
-    """True if a parameter or a unit of `old` is gone in `new`."""
+def restarts(old: EvolvableModule, new: EvolvableModule) -> bool:
+    """Whether the target of a mutated network becomes a copy of it: a layer was refitted, or an entry is gone."""
     left = dict(new.named_parameters())
     for name, parameter in old.named_parameters():
         if name not in left:
             return True
-        if name in transfers:
-            kept = (int((index >= 0).sum()) for index in transfers[name].index)
+        if name in new.last_transfer:
+            kept = ((index >= 0).sum() for index in new.last_transfer[name].index)
             if any(k < size for k, size in zip(kept, parameter.shape, strict=True)):
                 return True
-    return False
+    return new.last_refit
 
 
 @torch.no_grad()
@@ -181,11 +178,10 @@ def follow(target: EvolvableModule, old_eval: EvolvableModule, new_eval: Evolvab
     twin = new_eval.clone()
     twin.train(target.training)
     frozen = not any(p.requires_grad for p in target.parameters())
-    transfers = new_eval.last_transfer
-    if not new_eval.last_refit and not loses_entries(old_eval, new_eval, transfers):
+    if not restarts(old_eval, new_eval):
         old = dict(target.named_parameters())
         for name, parameter in twin.named_parameters():
-            transfer = transfers.get(name)
+            transfer = new_eval.last_transfer.get(name)
             parameter.copy_(old[name] if transfer is None else transfer.apply(old.get(name), parameter))
     return twin.requires_grad_(False) if frozen else twin
 
@@ -200,7 +196,7 @@ def change_activations(
         # All are probed first: what reads another network's features has to see them before that one changes.
         for network in networks.values():
             seen = probe_for(network, policy, probe)
-            stack.enter_context(probing([network], None if seen is None else seen.fit))
+            stack.enter_context(probing(network, None if seen is None else seen.fit))
         for name, network in networks.items():
             parameters = [id(p) for p in network.parameters()]
             network.change_activation(activation, output=False)
@@ -216,5 +212,5 @@ def rebuild_optimizers(
     for entry in registry_of(agent).optimizers:
         names = [entry.networks] if isinstance(entry.networks, str) else list(entry.networks)
         if any(name in transfers for name in names):
-            live = {name: changed.get(name, getattr(agent, name)) for name in names}
+            live = {name: changed[name] if name in changed else attrgetter(name)(agent) for name in names}
             getattr(agent, entry.name).rebuild(live, {name: transfers.get(name, {}) for name in names})

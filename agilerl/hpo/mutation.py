@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
 
 from agilerl.errors import AgileRLWarning, MutationError
+from agilerl.hpo import effects
 from agilerl.hpo.architecture import ArchitectureOptions, mutate_architecture
-from agilerl.hpo.effects import (
-    MutationRecord,
-    change_activations,
-    inner,
-    networks_of,
-    output_of,
-    policy_group,
-    probe_of,
-    rebuild_optimizers,
-    registry_of,
-    relative_change,
-)
+from agilerl.hpo.effects import MutationRecord
 from agilerl.hpo.operators import Selection
 from agilerl.hpo.parameter_noise import NoiseOptions, mutate_parameters
 from agilerl.hpo.tournament import SettingError
 from agilerl.modules.activations import activation as check_activation
-from agilerl.modules.base import first
+from agilerl.modules.base import single_draw
 from agilerl.rng import Purpose, resolve_seed, restored_generator, stream
 
 __all__ = ["MutationError", "MutationRecord", "Mutations"]
 Agent = TypeVar("Agent")
+
+
+def _nothing(agent: Any) -> MutationRecord:
+    return MutationRecord()
 
 
 def _check_probability(name: str, value: float) -> float:
@@ -63,36 +58,17 @@ class Mutations:
     """
 
     def __init__(
-        self,
-        no_mutation: float,
-        architecture: float,
-        new_layer_prob: float,
-        parameters: float,
-        activation: float,
-        rl_hp: float,
-        mutation_sd: float = 0.1,
-        activation_selection: Sequence[str] | None = None,
-        mutate_elite: bool = True,
-        rand_seed: int | None = None,
-        device: Any = "cpu",
-        accelerator: Any = None,
-        *,
-        published: bool = False,
-        noise_bound: float = 0.02,
-        super_noise_bound: float = 0.05,
-        removal_bound: float = 0.1,
-        removal: bool = True,
-        algo: str | None = None,
-        arch: str | None = None,
-        agent_ids: Sequence[str] | None = None,
-        rl_hp_selection: Sequence[str] | None = None,
-        min_lr: float | None = None,
-        max_lr: float | None = None,
-        min_learn_step: float | None = None,
-        max_learn_step: float | None = None,
-        min_batch_size: float | None = None,
-        max_batch_size: float | None = None,
-    ) -> None:
+        self, no_mutation: float, architecture: float, new_layer_prob: float,
+        parameters: float, activation: float, rl_hp: float,
+        mutation_sd: float = 0.1, activation_selection: Sequence[str] | None = None,
+        mutate_elite: bool = True, rand_seed: int | None = None, device: Any = "cpu", accelerator: Any = None, *,
+        published: bool = False, noise_bound: float = 0.02, super_noise_bound: float = 0.05,
+        removal_bound: float = 0.1, removal: bool = True,
+        algo: str | None = None, arch: str | None = None, agent_ids: Sequence[str] | None = None,
+        rl_hp_selection: Sequence[str] | None = None, min_lr: float | None = None, max_lr: float | None = None,
+        min_learn_step: float | None = None, max_learn_step: float | None = None,
+        min_batch_size: float | None = None, max_batch_size: float | None = None,
+    ) -> None:  # fmt: skip
         self.no_mut = _check_probability("Probability of no mutation", no_mutation)
         self.architecture_mut = _check_probability("Probability of architecture mutation", architecture)
         self.parameters_mut = _check_probability("Probability of parameters mutation", parameters)
@@ -111,12 +87,9 @@ class Mutations:
         bound = None if published else _check_probability("removal_bound", removal_bound)
         fresh = "random" if published else "preserve"
         self.architecture_options = ArchitectureOptions(self.new_layer_prob, bound, fresh=fresh, removal=removal)
-        self.noise_options = NoiseOptions(
-            self.mutation_sd,
-            _check_probability("noise_bound", noise_bound),
-            _check_probability("super_noise_bound", super_noise_bound),
-            published=published,
-        )
+        normal = _check_probability("noise_bound", noise_bound)
+        strong = _check_probability("super_noise_bound", super_noise_bound)
+        self.noise_options = NoiseOptions(self.mutation_sd, normal, strong, published=published)
         self.selection = Selection.of(
             rl_hp_selection, min_lr=min_lr, max_lr=max_lr, min_learn_step=min_learn_step,
             max_learn_step=max_learn_step, min_batch_size=min_batch_size, max_batch_size=max_batch_size,
@@ -137,10 +110,7 @@ class Mutations:
 
     def state(self) -> dict[str, Any]:
         """What the draws of the next call depend on.
-
-        Raises:
-            MutationError: `rng` was replaced by something other than a numpy generator.
-        """
+        Raises MutationError: `rng` was replaced by something other than a numpy generator."""
         replaced = self._replaced
         if replaced is not None and not isinstance(replaced, np.random.Generator):
             raise MutationError(
@@ -158,12 +128,8 @@ class Mutations:
     # -- the population ------------------------------------------------------------------------------------------
 
     def mutation(self, population: Sequence[Agent], pre_training_mut: bool = False) -> list[Agent]:
-        """Mutate each agent by one operator; returns the agents that were given, changed in place.
-
-        Args:
-            population: agents; indices and order stay.
-            pre_training_mut: drop "no mutation" from the options.
-        """
+        """Mutate each agent by one operator; returns the agents that were given, in order, changed in place.
+        `pre_training_mut`: drop "no mutation" from the options."""
         options = self._options(pre_training_mut)
         self.calls += 1
         self.last_births = []
@@ -171,43 +137,42 @@ class Mutations:
             self._stream = stream(self.seed, Purpose.MUTATION, self.calls, slot)
             operator = self._draw(options)
             if slot == 0 and not self.mutate_elite:
-                operator = self._nothing
+                operator = _nothing
             self._run(agent, operator)
-            self.last_births.append(getattr(inner(agent), "mutation_record", None) or MutationRecord())
+            self.last_births.append(getattr(effects.inner(agent), "mutation_record", None) or MutationRecord())
         return list(population)
 
     def _options(self, pre_training: bool) -> list[tuple[float, Callable[[Any], MutationRecord]]]:
         weighted = [
-            (0.0 if pre_training else self.no_mut, self._nothing),
+            (0.0 if pre_training else self.no_mut, _nothing),
             (self.architecture_mut, self._architecture),
             (self.parameters_mut, self._parameters),
             (self.activation_mut, self._activation),
             (self.rl_hp_mut, self._hyperparameter),
         ]
-        return [(w, operator) for w, operator in weighted if w > 0] or [(1.0, self._nothing)]
+        return [(w, operator) for w, operator in weighted if w > 0] or [(1.0, _nothing)]
 
     def _draw(self, options: list[tuple[float, Callable[[Any], MutationRecord]]]) -> Callable[[Any], MutationRecord]:
         if len(options) == 1:
             return options[0][1]
         total = sum(weight for weight, _ in options)
         chosen = self.rng.choice(list(range(len(options))), p=[weight / total for weight, _ in options])
-        return options[int(first(chosen))][1]
+        return options[int(single_draw(chosen))][1]
 
     def _run(self, agent: Agent, operator: Callable[[Any], MutationRecord]) -> Agent:
         """Apply, label, record; hooks run only if something changed."""
-        member = inner(agent)
+        member = effects.inner(agent)
         record = operator(member)
-        member.mut = _label(record)
+        labels = {"none": "None", "parameters": "param", "activation": "act"}
+        member.mut = labels.get(record.kind, record.path)
         member.mutation_record = record
         if record.kind != "none" and hasattr(member, "mutation_hook"):
             member.mutation_hook()
         return agent
 
-    # -- one agent -----------------------------------------------------------------------------------------------
-
     def no_mutation(self, individual: Agent) -> Agent:
         """Label the agent as unchanged."""
-        return self._run(individual, self._nothing)
+        return self._run(individual, _nothing)
 
     def architecture_mutate(self, individual: Agent) -> Agent:
         """Change the architecture of all evaluation networks, targets and optimisers following."""
@@ -230,11 +195,6 @@ class Mutations:
         self._stream = stream(self.seed, Purpose.MUTATION, self.calls)
         return self._run(agent, operator)
 
-    # -- operators -----------------------------------------------------------------------------------------------
-
-    def _nothing(self, agent: Any) -> MutationRecord:
-        return MutationRecord()
-
     def _architecture(self, agent: Any) -> MutationRecord:
         return mutate_architecture(agent, self.architecture_options, self.rng, self._stream)
 
@@ -242,30 +202,29 @@ class Mutations:
         return mutate_parameters(agent, self.noise_options, self._stream)
 
     def _activation(self, agent: Any) -> MutationRecord:
-        group = policy_group(agent)
-        policy = networks_of(agent)[group.eval_network]
+        group = effects.policy_group(agent)
+        policy = effects.networks_of(agent)[group.eval_network]
         current = getattr(policy, "activation", None)
         if current is None:
-            warnings.warn(
-                f"Activation mutations are not supported by {type(policy).__name__}: it has no activation.",
-                AgileRLWarning,
-                stacklevel=4,
-            )
+            message = f"Activation mutations are not supported by {type(policy).__name__}: it has no activation."
+            warnings.warn(message, AgileRLWarning, stacklevel=4)
             return MutationRecord()
         others = [name for name in self.activation_selection if name != current]
         if not others:
             return MutationRecord()
-        new = str(first(self.rng.choice(others)))
-        probe = probe_of(agent, policy, self._stream)
-        before = None if probe is None else output_of(policy, probe.measure)
-        changed = change_activations(agent, policy, new, None if self.published else probe)
+        new = str(single_draw(self.rng.choice(others)))
+        probe = effects.probe_of(agent, policy, self._stream)
+        before = None if probe is None else effects.output_of(policy, probe.measure)
+        changed = effects.change_activations(agent, policy, new, None if self.published else probe)
         if changed:
-            rebuild_optimizers(agent, {name: getattr(agent, name) for name in changed}, changed)
-        change = None if probe is None or before is None else relative_change(output_of(policy, probe.measure), before)
+            effects.rebuild_optimizers(agent, {name: attrgetter(name)(agent) for name in changed}, changed)
+        change = None
+        if probe is not None and before is not None:
+            change = effects.relative_change(effects.output_of(policy, probe.measure), before)
         return MutationRecord("activation", "activation", current, new, change)
 
     def _hyperparameter(self, agent: Any) -> MutationRecord:
-        config = self.selection.config_for(agent, registry_of(agent).hp_config)
+        config = self.selection.config_for(agent, effects.registry_of(agent).hp_config)
         if not config:
             return MutationRecord()
         name, parameter = config.sample(self.rng)
@@ -279,7 +238,3 @@ class Mutations:
         setattr(agent, name, after)
         plain = [v.tolist() if isinstance(v, np.ndarray) else v for v in (before, after)]
         return MutationRecord("rl_hp", name, plain[0], plain[1], 0.0)
-
-
-def _label(record: MutationRecord) -> str:
-    return {"none": "None", "parameters": "param", "activation": "act"}.get(record.kind, record.path)

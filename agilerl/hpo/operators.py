@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.errors import ConfigError, unknown_name
-from agilerl.modules.base import first
+from agilerl.modules.base import single_draw
 
 
 class UnsetValueError(ConfigError, AssertionError):
@@ -63,16 +63,13 @@ class RLParameter:
 
     def mutate(self, rng: Any = None) -> Any:
         """One step up or down; at a limit the step goes the other way. Returns and stores the new value.
-
-        Args:
-            rng: anything with numpy's `choice`; a generator of its own if None.
-        """
+        `rng`: anything with numpy's `choice`; a generator of its own if None."""
         if self.value is None:
             raise UnsetValueError("Hyperparameter value is not set. fix: set .value, or mutate through an agent.")
         rng = np.random.default_rng() if rng is None else rng
         integer = self.dtype is int or (isinstance(self.value, (int, np.integer)) and not isinstance(self.value, bool))
         factors = [self.shrink_factor, self.grow_factor]
-        drawn = float(first(rng.choice(factors)))
+        drawn = float(single_draw(rng.choice(factors)))
         other = factors[1] if drawn == factors[0] else factors[0]
         new = step(self.value, self.min, self.max, drawn, integer)
         if np.array_equal(new, self.value):
@@ -103,7 +100,7 @@ class HyperparameterConfig:
         if not self.config:
             raise ConfigError("this HyperparameterConfig is empty: there is nothing to sample.")
         rng = np.random.default_rng() if rng is None else rng
-        name = str(first(rng.choice(self.names())))
+        name = str(single_draw(rng.choice(self.names())))
         return name, self.config[name]
 
     def copy(self) -> HyperparameterConfig:
@@ -124,9 +121,6 @@ class HyperparameterConfig:
     def __len__(self) -> int:
         return len(self.config)
 
-    def __bool__(self) -> bool:
-        return bool(self.config)
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HyperparameterConfig) and self.config == other.config
 
@@ -138,12 +132,8 @@ class HyperparameterConfig:
 
 # -- keywords of the first published versions of `Mutations`, as a configuration --------------------------------------
 
-# Keyword stem -> attributes that an agent may have for it.
-ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "lr": ("lr", "lr_actor", "lr_critic"),
-    "learn_step": ("learn_step",),
-    "batch_size": ("batch_size",),
-}
+# Keyword stem -> attributes that an agent may have for it, where those are others.
+ATTRIBUTES: dict[str, tuple[str, ...]] = {"lr": ("lr", "lr_actor", "lr_critic")}
 BOUNDS: dict[str, tuple[float, float]] = {"lr": (1e-4, 1e-2), "learn_step": (1, 120), "batch_size": (8, 1024)}
 
 
@@ -162,10 +152,8 @@ class Selection:
     @classmethod
     def of(cls, names: Sequence[str] | None, **limits: float | None) -> Selection:
         """From the keywords min_lr, max_lr, min_learn_step, ... (None: the default of the first versions)."""
-        bounds = {}
-        for stem, (low, high) in BOUNDS.items():
-            given = limits.get(f"min_{stem}"), limits.get(f"max_{stem}")
-            bounds[stem] = (low if given[0] is None else given[0], high if given[1] is None else given[1])
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        bounds = {s: (given.get(f"min_{s}", low), given.get(f"max_{s}", high)) for s, (low, high) in BOUNDS.items()}
         return cls(None if names is None else tuple(names), bounds)
 
     def config_for(self, agent: Any, own: HyperparameterConfig | None) -> HyperparameterConfig:

@@ -5,24 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.hpo.effects import (
-    MutationRecord,
-    evaluating,
-    greedy_agreement,
-    is_discrete,
-    networks_of,
-    output_of,
-    policy_group,
-    probe_of,
-    relative_change,
-    shared_names,
-)
+from agilerl.hpo import effects
+from agilerl.hpo.effects import MutationRecord
 
 SHARE = 0.1  # of the weights are touched
 RESET_SHARE = 0.05  # of those are drawn anew
@@ -113,20 +104,20 @@ def largest_scale(
     is left as it was.
     """
     moved = [(p, p.detach().clone(), deltas[name].to(p)) for name, p in policy.named_parameters() if name in deltas]
-    before = output_of(policy, observations)
-    least = agreement if is_discrete(policy) else 0.0
+    before = effects.output_of(policy, observations)
+    least = agreement if effects.is_discrete(policy) else 0.0
 
     @torch.no_grad()
     def change_at(scale: float) -> float:
         for parameter, value, delta in moved:
             parameter.copy_(value).add_(delta, alpha=scale)
-        after = output_of(policy, observations)
+        after = effects.output_of(policy, observations)
         for parameter, value, _ in moved:
             parameter.copy_(value)
-        change = relative_change(after, before)
-        return change if greedy_agreement(after, before) >= least else float("inf")
+        change = effects.relative_change(after, before)
+        return change if effects.greedy_agreement(after, before) >= least else float("inf")
 
-    with evaluating(policy):
+    with effects.evaluating(policy):
         change = change_at(1.0)
         if change <= bound:
             return 1.0, change
@@ -143,12 +134,12 @@ def largest_scale(
 
 def mutate_parameters(agent: Any, options: NoiseOptions, rng: np.random.Generator) -> MutationRecord:
     """Add noise to the agent's policy, in place; targets move by the same amount; optimiser moments stay."""
-    group = policy_group(agent)
-    policy = networks_of(agent)[group.eval_network]
+    group = effects.policy_group(agent)
+    policy = effects.networks_of(agent)[group.eval_network]
     weights = mutable_weights(policy)
     if not weights:
         return MutationRecord()
-    targets = [getattr(agent, name) for name in shared_names(group)]
+    targets = [attrgetter(name)(agent) for name in effects.shared_names(group)]
     if options.published:
         shift(policy, published_noise(weights, options.sd, rng), 1.0)
         for target in targets:
@@ -156,10 +147,9 @@ def mutate_parameters(agent: Any, options: NoiseOptions, rng: np.random.Generato
         return MutationRecord("parameters", "published", None, {"sd": options.sd}, None)
     is_super = bool(rng.random() < SUPER_PROB)
     deltas = noise(weights, SUPER_SD if is_super else options.sd, rng)
-    bound, agreement = (
-        (options.super_bound, options.super_agreement) if is_super else (options.bound, options.agreement)
-    )
-    probe = probe_of(agent, policy, rng)
+    bound = options.super_bound if is_super else options.bound
+    agreement = options.super_agreement if is_super else options.agreement
+    probe = effects.probe_of(agent, policy, rng)
     scale, change = 1.0, None
     if probe is not None:
         scale, change = largest_scale(policy, deltas, probe.measure, bound, agreement)

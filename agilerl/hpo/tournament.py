@@ -127,13 +127,9 @@ class TournamentSelection:
         self.calls += 1
         chosen = tournament(fitness, self.tournament_size, self.population_size, rng, self.elitism)
         best = population[int(rank(fitness).argmax())]
-        next_index = max(agent.index for agent in population)
         self.parents = [population[i].index for i in chosen]
-        new: list[Agent] = []
-        for place, parent in enumerate(chosen):
-            if self.elitism and place == 0:
-                new.append(best.clone())
-                continue
-            next_index += 1
-            new.append(population[parent].clone(index=next_index))
+        first_index = max(agent.index for agent in population) + 1
+        new = [best.clone()] if self.elitism else []
+        for index, parent in enumerate(chosen[len(new) :], first_index):
+            new.append(population[parent].clone(index=index))
         return best.clone(), new

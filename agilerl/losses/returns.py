@@ -25,7 +25,8 @@ def gae(
         reward: [..., T, E] received AFTER acting at t.
         discount: [..., T, E] γ of that member · (1 − terminatedₜ); 0 where the step ended the episode for good.
         value, next_value: [..., T, E] v(sₜ) and v(s'ₜ); s'ₜ is the FINAL observation at a cut, never the reset one.
-        cut: [..., T, E] terminated | truncated at t; stops the trace, not the bootstrap.
+        cut: [..., T, E] terminated | truncated at t; stops the trace, not the bootstrap (Pardo et al. 2018,
+            arXiv:1712.00378, eq. 6).
         lam: [..., 1, 1] or a number, λ in [0, 1]; 0 is one-step TD, 1 is Monte Carlo with a bootstrap at the end.
 
     Returns:
@@ -38,26 +39,6 @@ def gae(
         for (now, factor), (after, _) in zip(steps[-2::-1], steps[:0:-1], strict=True):
             now.addcmul_(factor, after)
         return advantage
-
-
-def monte_carlo_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor) -> Tensor:
-    """Gₜ = rₜ + γₜ·Gₜ₊₁, with v(s'ₜ) in place of Gₜ₊₁ at a cut and after the last step.
-
-    Sutton and Barto 2018, section 3.3, with the bootstrap of a time limit (Pardo et al. 2018, arXiv:1712.00378, eq. 6).
-
-    Args:
-        reward, discount, next_value, cut: as of `gae`.
-
-    Returns:
-        [..., T, E] returns, detached.
-    """
-    with torch.no_grad():
-        goes_on = ~cut.bool()
-        total = torch.addcmul(reward, discount, next_value)
-        steps = list(zip(*(x.unbind(-2) for x in (total, reward, discount, goes_on)), strict=True))
-        for (now, gained, factor, runs_on), (after, *_) in zip(steps[-2::-1], steps[:0:-1], strict=True):
-            now.copy_(torch.where(runs_on, torch.addcmul(gained, factor, after), now))
-        return total
 
 
 def standardised(values: Tensor, weight: Tensor) -> Tensor:

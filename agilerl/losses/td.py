@@ -1,4 +1,7 @@
-"""Temporal-difference targets and losses. Leading axes are free: members [N], batch [B]; the last one is the batch."""
+"""Temporal-difference targets and losses, of values and of categorical distributions of returns.
+
+Leading axes are free: members [N]; then batch [B], and atoms [K] of distributions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ def take(values: Tensor, index: Tensor) -> Tensor:
 
 
 def q_learning_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_q_selector: Tensor | None) -> Tensor:
-    """One-step target of Q-learning, y = r + γ(1 − terminated) · Q⁻(s', a*).
+    """One-step target of Q-learning [..., B], y = r + γ(1 − terminated) · Q⁻(s', a*).
 
     a* = argmax Q⁻(s', ·) (Mnih et al. 2015, Nature 518, algorithm 1), or argmax Q(s', ·) where a selector is given
     (double Q-learning: van Hasselt et al. 2016, arXiv:1509.06461, eq. 4).
@@ -22,9 +25,6 @@ def q_learning_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_q_s
         discount: [..., B] γ of that member · (1 − terminated); a truncated step keeps its γ.
         next_q: [..., B, A] target network's values of s', the FINAL observation where an episode was cut.
         next_q_selector: [..., B, A] evaluation network's values of s', or None.
-
-    Returns:
-        [..., B].
     """
     if next_q_selector is None:
         return torch.addcmul(reward, discount, next_q.amax(-1))
@@ -49,3 +49,65 @@ def squared_td_error(values: Tensor, action: Tensor, target: Tensor, weight: Ten
     weighted = error * weight
     grad = torch.zeros_like(values).scatter_(-1, index, (weighted + weighted).unsqueeze(-1))
     return (weighted * error).sum(-1), grad, error
+
+
+# --- categorical distributions of returns -----------------------------------------------------------------------------
+
+
+def expected_index(logits: Tensor) -> Tensor:
+    """Σ_k k · softmax(logits)_k: logits [..., K] -> [...].
+
+    The expected return is v_min + Δ · this, with Δ > 0: both rank actions alike, whatever the support.
+    """
+    index = torch.arange(logits.shape[-1], dtype=logits.dtype, device=logits.device)
+    return (logits.softmax(-1) * index).sum(-1)
+
+
+def take_atoms(values: Tensor, action: Tensor) -> Tensor:
+    """The atoms of one action per row: [..., A, K] and int64 [...] give [..., K]."""
+    index = action[..., None, None].expand(*action.shape, 1, values.shape[-1])
+    return values.gather(-2, index).squeeze(-2)
+
+
+def project(probabilities: Tensor, reward: Tensor, discount: Tensor, v_min: Tensor, v_max: Tensor) -> Tensor:
+    """The return distribution one step earlier, on the same atoms (Bellemare et al. 2017, arXiv:1707.06887, eq. 7).
+
+    T z_j = r + γ z_j, clipped to [v_min, v_max], gives its probability p_j to the two atoms around it:
+    m_i = Σ_j [1 − |T z_j − z_i| / Δ]₀¹ · p_j with z_i = v_min + i · Δ, Δ = (v_max − v_min) / (K − 1).
+
+    Args:
+        probabilities: [..., B, K] of the next state under its chosen action.
+        reward: [..., B] (the discounted sum of n rewards after n steps).
+        discount: [..., B] γⁿ · (1 − terminated); with 0 everything falls on the reward.
+        v_min, v_max: scalars, or [..., 1] per member.
+
+    Returns:
+        [..., B, K], summing to 1 where `probabilities` do; no gradient is meant to pass.
+    """
+    atoms = probabilities.shape[-1]
+    low, high = v_min.unsqueeze(-1), v_max.unsqueeze(-1)  # [..., 1, 1], or [1]
+    spacing = (high - low) / (atoms - 1)
+    support = low + torch.arange(atoms, dtype=probabilities.dtype, device=probabilities.device) * spacing
+    moved = torch.addcmul(reward.unsqueeze(-1), discount.unsqueeze(-1), support)
+    moved = torch.minimum(torch.maximum(moved, low), high)
+    place = ((moved - low) / spacing).clamp_(0, atoms - 1)
+    lower = place.floor()
+    share = place - lower
+    below = lower.long().clamp_(0, atoms - 1)  # of a NaN: whatever it becomes must not stop the other members
+    above = (below + 1).clamp_(max=atoms - 1)  # on an atom the share of the one above is 0, so this never counts twice
+    projected = torch.zeros_like(probabilities)
+    projected.scatter_add_(-1, below, probabilities * (1 - share))
+    projected.scatter_add_(-1, above, probabilities * share)
+    return projected
+
+
+def categorical_divergence(logits: Tensor, target: Tensor) -> Tensor:
+    """D_KL(target ‖ softmax(logits)) [...], at least 0 up to rounding: Hessel et al. 2018, arXiv:1710.02298, section 3.
+
+    Its gradient in `logits` is softmax(logits) − target, that of the cross-entropy.
+
+    Args:
+        logits: [..., K]. target: [..., K] probabilities, a constant.
+    """
+    divergence: Tensor = (torch.special.xlogy(target, target) - target * logits.log_softmax(-1)).sum(-1)
+    return divergence

@@ -10,32 +10,16 @@ from agilerl.modules.configs import (
     ResNetNetConfig,
     SimBaNetConfig,
 )
+from agilerl.modules.layers import DenseLayer, DenseStack
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.modules.resnet import EvolvableResNet
 from agilerl.modules.simba import EvolvableSimBa
-from agilerl.modules.spec import DenseLayer, DenseStack
 
 __all__ = [
-    "CnnNetConfig",
-    "DenseLayer",
-    "DenseStack",
-    "DummyEvolvable",
-    "EvolvableCNN",
-    "EvolvableLSTM",
-    "EvolvableMLP",
-    "EvolvableModule",
-    "EvolvableMultiInput",
-    "EvolvableResNet",
-    "EvolvableSimBa",
-    "EvolvableWrapper",
-    "LstmNetConfig",
-    "MlpNetConfig",
-    "ModuleDict",
-    "MultiInputNetConfig",
-    "MutationType",
-    "ResNetNetConfig",
-    "SimBaNetConfig",
-    "mutation",
-]
+    "CnnNetConfig", "DenseLayer", "DenseStack", "DummyEvolvable", "EvolvableCNN", "EvolvableLSTM", "EvolvableMLP",
+    "EvolvableModule", "EvolvableMultiInput", "EvolvableResNet", "EvolvableSimBa", "EvolvableWrapper",
+    "LstmNetConfig", "MlpNetConfig", "ModuleDict", "MultiInputNetConfig", "MutationType", "ResNetNetConfig",
+    "SimBaNetConfig", "mutation",
+]  # fmt: skip

@@ -12,7 +12,10 @@ from torch.nn import functional as F
 
 from agilerl.errors import ConfigError, unknown_name
 
+Map = Callable[[Tensor], Tensor]
+Gradient = Callable[[Tensor, Tensor], Tensor]
 aten = torch.ops.aten
+softmax, log_softmax = partial(F.softmax, dim=-1), partial(F.log_softmax, dim=-1)
 
 
 def _not_elementwise(grad: Tensor, _: Tensor) -> Tensor:
@@ -33,33 +36,16 @@ class Activation:
         pointwise: False for functions over the last axis; those are allowed at the output only.
     """
 
-    function: Callable[[Tensor], Tensor]
+    function: Map
     module: Callable[[], nn.Module]
     zero_at_zero: bool
-    in_place: Callable[[Tensor], Tensor]
-    backward: Callable[[Tensor, Tensor], Tensor] = _not_elementwise
+    in_place: Map
+    backward: Gradient = _not_elementwise
     needs_input: bool = False
     pointwise: bool = True
 
 
-def _softmax(x: Tensor) -> Tensor:
-    return F.softmax(x, dim=-1)
-
-
-def _log_softmax(x: Tensor) -> Tensor:
-    return F.log_softmax(x, dim=-1)
-
-
-def _identity(x: Tensor) -> Tensor:
-    return x
-
-
-def _of_input(
-    function: Callable[[Tensor], Tensor],
-    module: Callable[[], nn.Module],
-    zero_at_zero: bool,
-    backward: Callable[[Tensor, Tensor], Tensor],
-) -> Activation:
+def _of_input(function: Map, module: Callable[[], nn.Module], zero_at_zero: bool, backward: Gradient) -> Activation:
     return Activation(function, module, zero_at_zero, function, backward, needs_input=True)
 
 
@@ -76,9 +62,9 @@ ACTIVATIONS: dict[str, Activation] = {
     "Sigmoid": Activation(torch.sigmoid, nn.Sigmoid, False, torch.sigmoid_, aten.sigmoid_backward),
     "Softplus": _of_input(F.softplus, nn.Softplus, False, lambda g, x: aten.softplus_backward(g, x, 1.0, 20.0)),
     "Softsign": _of_input(F.softsign, nn.Softsign, True, lambda g, x: g / (1 + x.abs()).square()),
-    "Identity": Activation(_identity, nn.Identity, True, _identity, lambda g, y: g),
-    "Softmax": Activation(_softmax, lambda: nn.Softmax(dim=-1), False, _softmax, pointwise=False),
-    "LogSoftmax": Activation(_log_softmax, lambda: nn.LogSoftmax(dim=-1), False, _log_softmax, pointwise=False),
+    "Identity": Activation(lambda x: x, nn.Identity, True, lambda x: x, lambda g, y: g),
+    "Softmax": Activation(softmax, partial(nn.Softmax, dim=-1), False, softmax, pointwise=False),
+    "LogSoftmax": Activation(log_softmax, partial(nn.LogSoftmax, dim=-1), False, log_softmax, pointwise=False),
 }
 
 

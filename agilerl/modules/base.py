@@ -1,27 +1,505 @@
-"""Published import path of the evolvable base class, its containers and the mutation decorator."""
+"""What evolution may change: the base class, the marks of mutation methods, and modules that hold other modules."""
 
-from agilerl.modules.dummy import DummyEvolvable
-from agilerl.modules.evolvable import (
-    EvolvableModule,
-    EvolvableWrapper,
-    Fresh,
-    ModuleDict,
-    MutationType,
-    Refused,
-    first,
-    is_untouched,
-    mutation,
-)
+from __future__ import annotations
 
-__all__ = [
-    "DummyEvolvable",
-    "EvolvableModule",
-    "EvolvableWrapper",
-    "Fresh",
-    "ModuleDict",
-    "MutationType",
-    "Refused",
-    "first",
-    "is_untouched",
-    "mutation",
-]
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from agilerl.errors import ConfigError, unknown_name, warn_once
+from agilerl.modules.copying import copy_module
+from agilerl.modules.layers import DenseStack
+from agilerl.modules.morph import Index, Transfer, fresh, leading_block, prefixed
+from agilerl.rng import Purpose, resolve_seed, stream
+from agilerl.tree import map_leaves
+
+Fresh = Literal["preserve", "random"]
+# Constructor arguments that the network around a module decides, not its configuration.
+SURROUNDINGS = frozenset({
+    "num_inputs", "num_outputs", "input_shape", "input_size", "observation_space", "sample_input", "device", "name",
+    "random_seed",
+})  # fmt: skip
+_unseeded = itertools.count()  # so that two modules made without a seed differ, and a rerun of the script does not
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class MutationType(Enum):
+    """What a mutation method changes."""
+
+    LAYER = "layer"
+    NODE = "node"
+    ACTIVATION = "activation"
+
+
+class Refused(dict[str, Any]):
+    """What a mutation method returns when it stands at its limit: nothing was changed, nothing is recreated."""
+
+
+def mutation(kind: MutationType, **recreate_kwargs: Any) -> Callable[[Method], Method]:
+    """Mark a method of an `EvolvableModule` as a mutation.
+
+    After the method its module's `recreate_network(**recreate_kwargs)` runs once, `last_mutation_attr` holds the
+    name of what was applied and `last_transfer` covers every parameter whose shape changed; the method's own return
+    value (its arguments as a dict) is passed on. A method that returns `Refused` has changed nothing:
+    `last_mutation_attr` is None. A method may fall back on another mutation method: that one's name is then reported.
+    """
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        def run(self: EvolvableModule, *args: Any, **kwargs: Any) -> Any:
+            shapes = {name: tuple(p.shape) for name, p in self.named_parameters()}
+            self.last_mutation_attr, self.last_transfer, self.last_refit = None, {}, False
+            result = method(self, *args, **kwargs)
+            if isinstance(result, Refused) or self.last_mutation_attr is not None:
+                return result
+            self.recreate_network(**recreate_kwargs)
+            self.last_mutation_attr = method.__name__
+            self._complete_transfer(shapes)
+            return result
+
+        run.mutation_type = kind  # type: ignore[attr-defined]
+        return cast(Method, run)
+
+    return decorate
+
+
+def single_draw(drawn: Any) -> Any:
+    """The draw itself where a generator returned a list of one draw."""
+    many = isinstance(drawn, (list, tuple)) or (isinstance(drawn, np.ndarray) and drawn.ndim > 0)
+    return single_draw(drawn[0]) if many else drawn
+
+
+@functools.lru_cache(maxsize=256)
+def marked_methods(cls: type) -> dict[str, MutationType]:
+    """Name -> kind of every method that the class or a base of it marks; a class is looked through once."""
+    own = [(name, f) for c in reversed(cls.__mro__) for name, f in vars(c).items() if inspect.isfunction(f)]
+    return {name: vars(f)["mutation_type"] for name, f in own if "mutation_type" in vars(f)}
+
+
+def probabilities(layers: int, nodes: int, new_layer_prob: float) -> list[float]:
+    if not layers or not nodes:
+        return [1 / max(layers + nodes, 1)] * (layers + nodes)
+    return [new_layer_prob / layers] * layers + [(1 - new_layer_prob) / nodes] * nodes
+
+
+def is_untouched(module: nn.Module) -> bool:
+    """True if calling `module` does what its class says: no hooks, parametrizations, compilation or patched forward."""
+    calls = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_compiled_call_impl")
+    for _, part in module.named_modules():
+        state = part.__dict__
+        if any(state.get(name) for name in calls) or "forward" in state or "parametrizations" in part._modules:
+            return False
+    return True
+
+
+def constructor_arguments(cls: Any) -> dict[str, inspect.Parameter]:
+    """What a class's constructor takes; `inspect.signature(cls)` shows `__new__` in some versions of Python."""
+    _, *arguments = inspect.signature(cls.__init__).parameters.items()
+    return dict(arguments)
+
+
+class EvolvableModule(nn.Module):
+    """Base of every network that evolution may change.
+
+    A module of your own joins by subclassing this, marking methods with `@mutation(...)` and rebuilding its layers
+    in `recreate_network`. Evolvable sub-modules contribute their methods under dotted names ("encoder.add_node").
+
+    Note:
+        `modules()` returns the evolvable children by name, as published; torch itself walks `named_modules()`.
+
+    Args:
+        device: where parameters are made.
+        random_seed: of every draw of this module; None counts up from torch's initial seed.
+    """
+
+    resizes_outputs: ClassVar[bool] = False  # True where `resize_outputs` can change the width of the output
+    output_layernorm: bool = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        object.__setattr__(self, "_init_arguments", (args, kwargs))
+        return self
+
+    def __init__(self, device: str | torch.device = "cpu", random_seed: int | None = None) -> None:
+        super().__init__()
+        self._device = str(device)
+        self.random_seed = resolve_seed(None) + next(_unseeded) if random_seed is None else int(random_seed)
+        self._rng: Any = stream(self.random_seed, Purpose.INITIAL_WEIGHTS)
+        self._fresh: Fresh = "preserve"
+        self._disabled: set[MutationType] = set()
+        self.last_mutation_attr: str | None = None
+        self.last_transfer: dict[str, Transfer] = {}
+        self.last_refit = False  # True if the last mutation also changed entries that `last_transfer` calls kept
+        self.probe_inputs: Any = None  # a tensor [B, ...], or a mapping of such
+
+    # -- identity ------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> str:
+        """Where the parameters live now."""
+        parameter = next(self.parameters(), None)
+        return self._device if parameter is None else str(parameter.device)
+
+    @device.setter
+    def device(self, device: str | torch.device) -> None:
+        self._device = str(device)
+
+    @property
+    def init_dict(self) -> dict[str, Any]:
+        """Constructor arguments with which this module, as it is now, would be made."""
+        return self.get_init_dict()
+
+    def get_init_dict(self) -> dict[str, Any]:
+        """As `init_dict`: live attributes where one has the argument's name, else what the constructor was given."""
+        args, kwargs = self._init_arguments  # type: ignore[misc]
+        bound = inspect.signature(self.__init__).bind_partial(*args, **kwargs)  # type: ignore[misc]
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
+        arguments.update(arguments.pop("kwargs", {}))
+        for name in arguments:
+            if name in self.__dict__ or isinstance(getattr(type(self), name, None), property):
+                arguments[name] = getattr(self, name)
+        arguments = {k: list(v) if isinstance(v, list) else v for k, v in arguments.items()}
+        return arguments | {"device": self.device, "random_seed": self.random_seed}
+
+    @property
+    def net_config(self) -> dict[str, Any]:
+        """`init_dict` without what the surroundings decide: sizes of input and output, device, name and seed."""
+        return {k: v for k, v in self.get_init_dict().items() if k not in SURROUNDINGS}
+
+    def spec(self) -> dict[str, Any]:
+        """Architecture as data, JSON-able where the constructor's arguments are; `from_spec` makes a network of it."""
+        drop = ("device", "random_seed")
+        return {"class": type(self).__name__, **{k: v for k, v in self.get_init_dict().items() if k not in drop}}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
+        """A module with the architecture of `spec` and fresh weights; `arguments` are `device` and `random_seed`."""
+        data = dict(spec)
+        if data.pop("class", cls.__name__) != cls.__name__:
+            raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
+        return cls(**{**data, **arguments})
+
+    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
+        """As `from_spec`; what only this instance holds (a module or an encoder class of the user's) fills the gaps."""
+        return type(self).from_spec(spec, device=device)
+
+    def clone(self) -> Self:
+        """An independent copy: shares no storage, no generator, no probe inputs."""
+        memo: dict[int, Any] = {id(module): module for module in self.not_owned()}
+        for module in self.evolvable_modules():
+            if module.probe_inputs is not None:
+                memo[id(module.probe_inputs)] = None
+        return cast(Self, copy_module(self, memo))
+
+    def not_owned(self) -> Sequence[Any]:
+        """Objects that this module refers to and that its copies refer to as well."""
+        return ()
+
+    # -- what reaches the sub-modules ----------------------------------------------------------------------------
+
+    def modules(self) -> dict[str, EvolvableModule]:  # type: ignore[override]
+        """Evolvable children by name."""
+        return {name: child for name, child in self._modules.items() if isinstance(child, EvolvableModule)}
+
+    def torch_modules(self) -> dict[str, nn.Module]:
+        """All other children by name."""
+        own = self.modules()
+        return {name: child for name, child in self._modules.items() if child is not None and name not in own}
+
+    def evolvable_modules(self) -> Iterator[EvolvableModule]:
+        """This module and every evolvable module below it."""
+        yield self
+        for child in self.modules().values():
+            yield from child.evolvable_modules()
+
+    @property
+    def rng(self) -> Any:
+        """Source of this module's draws: anything with `choice` and `integers`. Assigning reaches sub-modules."""
+        return self._rng
+
+    @rng.setter
+    def rng(self, rng: Any) -> None:
+        for module in self.evolvable_modules():
+            module._rng = rng
+
+    @property
+    def fresh(self) -> Fresh:
+        """ "preserve": growth keeps the function (default). "random": the published behaviour. Reaches sub-modules."""
+        return self._fresh
+
+    @fresh.setter
+    def fresh(self, fresh: Fresh) -> None:
+        if fresh not in ("preserve", "random"):
+            raise ConfigError(unknown_name("value of fresh", str(fresh), ("preserve", "random")))
+        for module in self.evolvable_modules():
+            module._fresh = fresh
+
+    def probe(self, inputs: Any) -> None:
+        """Remember inputs [B, ...] of this module, by which mutations judge what matters; None forgets them.
+        `inputs`: a tensor, or a (nested) mapping of tensors where the module takes one."""
+        self.probe_inputs = None if inputs is None else map_leaves(lambda leaf: leaf.detach(), inputs)
+
+    def generator(self) -> torch.Generator:
+        """A torch generator seeded by one draw of `rng`."""
+        generator = torch.Generator()
+        generator.manual_seed(int(single_draw(self.rng.integers(0, 2**31 - 1))))
+        return generator
+
+    # -- mutations -----------------------------------------------------------------------------------------------
+
+    def own_mutations(self) -> dict[str, MutationType]:
+        """Names of the methods that this class itself marks, without the disabled kinds."""
+        marked = marked_methods(cast(Any, type(self)))
+        return {name: kind for name, kind in marked.items() if kind not in self._disabled}
+
+    def surface(self) -> dict[str, MutationType]:
+        """Dotted name -> kind, of this module and all evolvable modules below."""
+        names = self.own_mutations()
+        for key, child in self.modules().items():
+            names.update({f"{key}.{name}": kind for name, kind in child.surface().items()})
+        return names
+
+    @property
+    def layer_mutation_methods(self) -> list[str]:
+        """Dotted names of the methods that change the number of layers."""
+        return [name for name, kind in self.surface().items() if kind is MutationType.LAYER]
+
+    @property
+    def node_mutation_methods(self) -> list[str]:
+        """Dotted names of the methods that change the width of layers."""
+        return [name for name, kind in self.surface().items() if kind is MutationType.NODE]
+
+    @property
+    def mutation_methods(self) -> list[str]:
+        """Layer methods, then node methods."""
+        return self.layer_mutation_methods + self.node_mutation_methods
+
+    def get_mutation_methods(self) -> dict[str, Callable[..., Any]]:
+        """Dotted name -> callable that applies the mutation and keeps this module's records."""
+        return {name: functools.partial(self.apply_mutation, name) for name in self.surface()}
+
+    def apply_mutation(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Apply the method `name` of this module or of one below; returns what the method returns."""
+        if name not in self.surface():
+            raise ConfigError(unknown_name(f"mutation method of {type(self).__name__}", name, self.surface()))
+        if "." not in name:
+            return getattr(self, name)(*args, **kwargs)
+        key, rest = name.split(".", 1)
+        child = self.modules()[key]
+        result = child.apply_mutation(rest, *args, **kwargs)
+        self.last_mutation_attr = child.last_mutation_attr and f"{key}.{child.last_mutation_attr}"
+        self.last_transfer, self.last_refit = prefixed(key, child.last_transfer), child.last_refit
+        self.after_child_mutation(key)
+        return result
+
+    def after_child_mutation(self, key: str) -> None:
+        """Called after a mutation of the child `key`; a parent that depends on its child's shape overrides this."""
+
+    def can_apply(self, name: str) -> bool:
+        """False where the method stands at its limit; such a method is not offered by sampling."""
+        if "." not in name:
+            return True
+        key, rest = name.split(".", 1)
+        return self.modules()[key].can_apply(rest)
+
+    def get_mutation_probs(self, new_layer_prob: float) -> list[float]:
+        """Probability of each of `mutation_methods`, in that order, limits aside."""
+        return probabilities(len(self.layer_mutation_methods), len(self.node_mutation_methods), new_layer_prob)
+
+    def sample_mutation_method(
+        self, new_layer_prob: float, rng: Any = None, *, excluded: Sequence[str] = ()
+    ) -> str | None:
+        """Draw one method that can apply now: its dotted name, or None if every method stands at its limit.
+
+        Args:
+            new_layer_prob: share of the layer methods, divided among them; node methods share the rest. If only one
+                kind can apply, its methods are equally likely.
+            rng: anything with numpy's `choice(a, size, replace, p)`; this module's own by default.
+            excluded: names not to offer.
+
+        Raises:
+            ValueError: the module has no mutation methods at all.
+        """
+        if not self.mutation_methods:
+            raise ConfigError(f"No mutation methods available for {type(self).__name__}.")
+        layers, nodes = (
+            [name for name in names if name not in excluded and self.can_apply(name)]
+            for names in (self.layer_mutation_methods, self.node_mutation_methods)
+        )
+        if not layers and not nodes:
+            return None
+        chosen = (rng or self.rng).choice(layers + nodes, p=probabilities(len(layers), len(nodes), new_layer_prob))
+        return str(single_draw(chosen))
+
+    def disable_mutations(self, mut_type: MutationType | None = None) -> None:
+        """Withdraw the mutations of one kind (all kinds by default) of this module and of those below it."""
+        if mut_type is not None and not isinstance(mut_type, MutationType):
+            raise ConfigError(f"Invalid mutation type {mut_type!r}; expected one of {[m.name for m in MutationType]}.")
+        for module in self.evolvable_modules():
+            module._disabled |= set(MutationType) if mut_type is None else {mut_type}
+
+    def recreate_network(self, **kwargs: Any) -> None:
+        """Build the layers for the present configuration, carrying the weights over. A subclass with mutation
+        methods of its own overrides this."""
+        raise NotImplementedError(f"{type(self).__name__} marks mutation methods: define recreate_network(**kwargs).")
+
+    def change_activation(self, activation: str, output: bool = False) -> None:
+        """Change the hidden activation (with `output` also the output's) here and below; weights stay."""
+        for child in self.modules().values():
+            child.change_activation(activation, output=output)
+
+    def resize_outputs(self, index: Index) -> None:
+        """Change the output width: `index` maps new outputs to old ones (-1: new). See `resizes_outputs`."""
+        raise NotImplementedError(f"{type(self).__name__} cannot change the width of its output")
+
+    def short(self) -> Any:
+        """The architecture in short, for tables: the name of the class where a class says nothing better."""
+        return type(self).__name__
+
+    def dense_stack(self) -> DenseStack | None:
+        """The network as plain dense layers, or None if it is anything more (the learner then calls it as it is)."""
+        return None
+
+    def _complete_transfer(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Add the parameters that changed shape and that the mutation did not speak of: leading block, else fresh."""
+        for name, parameter in self.named_parameters():
+            old, new = shapes.get(name), tuple(parameter.shape)
+            if name in self.last_transfer or old == new:
+                continue
+            known = old is not None and len(old) == len(new)
+            self.last_transfer[name] = (
+                leading_block(old or (), new) if known else Transfer(tuple(fresh(size) for size in new))
+            )
+
+
+class ModuleDict(EvolvableModule):
+    """Evolvable modules under string keys, in the order of insertion; their mutations appear as "key.method"."""
+
+    def __setitem__(self, key: str, module: nn.Module) -> None:
+        self.add_module(key, module)
+
+    def __getitem__(self, key: str) -> nn.Module:
+        return cast(nn.Module, self._modules[key])
+
+    def __delitem__(self, key: str) -> None:
+        del self._modules[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._modules
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def keys(self) -> list[str]:
+        return list(self._modules)
+
+    def values(self) -> list[nn.Module]:
+        return [self[key] for key in self]
+
+    def items(self) -> list[tuple[str, nn.Module]]:
+        return [(key, self[key]) for key in self]
+
+
+class EvolvableWrapper(EvolvableModule):
+    """Another evolvable module behind the same mutation names; override `forward` to add to it."""
+
+    def __init__(self, module: EvolvableModule) -> None:
+        super().__init__(module.device, module.random_seed)
+        self.wrapped = module
+
+    def surface(self) -> dict[str, MutationType]:
+        return self.wrapped.surface()
+
+    def can_apply(self, name: str) -> bool:
+        return self.wrapped.can_apply(name)
+
+    def apply_mutation(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        result = self.wrapped.apply_mutation(name, *args, **kwargs)
+        self.last_mutation_attr = self.wrapped.last_mutation_attr
+        self.last_transfer, self.last_refit = prefixed("wrapped", self.wrapped.last_transfer), self.wrapped.last_refit
+        return result
+
+    def probe(self, inputs: Any) -> None:
+        super().probe(inputs)
+        self.wrapped.probe(inputs)
+
+    @property
+    def activation(self) -> str | None:
+        return cast("str | None", getattr(self.wrapped, "activation", None))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.wrapped(*args, **kwargs)
+
+
+class DummyEvolvable(EvolvableModule):
+    """Any `nn.Module` in the place of an evolvable one: its weights can be mutated, its architecture not.
+
+    It has no mutation methods and no activation to change. Its spec names the class of the module and no more: to make
+    a network of a spec, `from_spec` needs the module (`module=` or `module_fn=`), because a file must not decide which
+    code is imported.
+
+    Args:
+        module: the module itself.
+        device: where it is put.
+        module_fn: makes the module, with `module_kwargs`, where `module` is not given.
+    """
+
+    def __init__(
+        self, module: nn.Module | None = None, device: str | torch.device = "cpu",
+        module_fn: Callable[..., nn.Module] | None = None, module_kwargs: Mapping[str, Any] | None = None,
+        random_seed: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(device, random_seed)
+        if (module is None) == (module_fn is None):
+            raise ConfigError(f"{type(self).__name__} needs either module or module_fn")
+        made = module_fn(**dict(module_kwargs or {})) if module_fn is not None else module
+        if not isinstance(made, nn.Module):
+            raise TypeError(f"{type(self).__name__} wraps a torch.nn.Module; got {type(made).__name__}")
+        self.module = made.to(device)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def change_activation(self, activation: str, output: bool = False) -> None:
+        """Changes nothing, and says so once: the activations of an arbitrary module are not known."""
+        name = type(self.module).__name__
+        warn_once(
+            f"activation of {name}",
+            f"activation mutation leaves {name} as it is: it is wrapped as it stands. "
+            "fix: make it an EvolvableModule with change_activation.",
+        )
+
+    def get_init_dict(self) -> dict[str, Any]:
+        return {"module": self.module, "device": self.device, "random_seed": self.random_seed}
+
+    def spec(self) -> dict[str, Any]:
+        kind = type(self.module)
+        return {"class": type(self).__name__, "module": f"{kind.__module__}.{kind.__qualname__}"}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
+        """A wrapper of the module in `arguments`, which has to be of the class in `spec`.
+        Raises ConfigError: no module is given, or one of another class."""
+        if arguments.get("module") is None and arguments.get("module_fn") is None:
+            raise ConfigError(
+                f"the network is a {spec.get('module')} in a {cls.__name__}: a spec does not hold its code. "
+                "fix: make the agent with it, or from_spec(spec, module=...)."
+            )
+        wrapper = cls(**arguments)
+        if wrapper.spec() != dict(spec):
+            raise ConfigError(f"this is the spec of {dict(spec)}; got {wrapper.spec()}")
+        return wrapper
+
+    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
+        return type(self).from_spec(spec, module=copy_module(self.module, {}), device=device)

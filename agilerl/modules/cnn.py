@@ -1,37 +1,137 @@
-"""The evolvable convolutional network."""
+"""The evolvable convolutional network, and the sizes of stacked convolutions: what fits, and where pixels go."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.modules import convolution as sizes
+from agilerl.errors import ConfigError, unknown_name
+from agilerl.modules import layers
 from agilerl.modules.activations import activation as known_activation
-from agilerl.modules.convolution import ConvGeometry, centred, dims_of, per_axis, plain
-from agilerl.modules.evolvable import MutationType, Refused, first, mutation
-from agilerl.modules.layer_kinds import (
-    activation_layer,
-    convolution,
-    image_norm,
-    linear,
-    orthogonal,
-    uniform,
-    whole,
-    zeros,
-)
-from agilerl.modules.layered import OUTPUT, Axis, Layer, LayeredModule, check_limits, drawn_amount, pick_layer
+from agilerl.modules.base import MutationType, Refused, mutation, single_draw
+from agilerl.modules.layered import OUTPUT, LayeredModule, check_limits, drawn_step
+from agilerl.modules.layers import Axis, Layer, whole
 from agilerl.modules.mlp import FEATURES, IDEMPOTENT
-from agilerl.modules.morph import Index, Transfer, fresh, grown, leading, same, without
+from agilerl.modules.morph import FRESH, Index, Transfer, fresh, grown, leading, same
 
 GAIN = 2**0.5
 CHANNEL_STEPS = (8, 16, 32)
 NEW_KERNELS = (3, 5, 7)
 LARGEST_KERNEL = 9
 MUTABLE_LAYERS = 3  # change_kernel takes layers 1..3, as published
+PROBE_IMAGES, PROBE_VALUES = (32, 256), 2**25  # images to judge by, and activations that they may fill (128 MiB)
+Sizes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """Convolutions one after another.
+
+    Attributes:
+        input_size: pixels along each axis of the input.
+        kernels, strides, paddings: per layer, one per axis.
+    """
+
+    input_size: tuple[int, ...]
+    kernels: Sizes
+    strides: Sizes
+    paddings: Sizes
+
+    @property
+    def sizes(self) -> Sizes:
+        """Pixels of every layer's output: floor((n + 2·padding − kernel) / stride) + 1, layer after layer."""
+        found, size = [], self.input_size
+        for kernel, stride, padding in zip(self.kernels, self.strides, self.paddings, strict=True):
+            size = tuple((n + 2 * p - k) // s + 1 for n, k, s, p in zip(size, kernel, stride, padding, strict=True))
+            found.append(size)
+        return tuple(found)
+
+    def input_of(self, layer: int) -> tuple[int, ...]:
+        """Pixels that a layer reads."""
+        return self.sizes[layer - 1] if layer > 0 else self.input_size
+
+    def with_kernel(self, layer: int, kernel: int) -> ConvGeometry | None:
+        """The same with another kernel size in one layer, padded so that it looks at the same centre; None if it
+        does not fit. `kernel` is that of the first axis; the others change by as much."""
+        change = kernel - self.kernels[layer][0]
+        new = tuple(k + change for k in self.kernels[layer])
+        padding = tuple(max(p + change // 2, 0) for p in self.paddings[layer])
+        if min(new) < 1:
+            return None
+        kernels = (*self.kernels[:layer], new, *self.kernels[layer + 1 :])
+        paddings = (*self.paddings[:layer], padding, *self.paddings[layer + 1 :])
+        changed = replace(self, kernels=kernels, paddings=paddings)
+        return changed if all(min(size) >= 1 for size in changed.sizes) else None
+
+
+def centred(old_size: int, new_size: int) -> Index:
+    """Old position of each new one when both are laid upon each other by their centres; -1 beyond the old rim."""
+    index = np.arange(new_size, dtype=np.int64) + (old_size - new_size) // 2
+    return np.where((index >= 0) & (index < old_size), index, FRESH)
+
+
+def dims_of(block_type: str) -> int:
+    """Axes that a convolution slides along."""
+    if block_type not in layers.CONVOLUTIONS:
+        raise ConfigError("Invalid block type: " + unknown_name("block_type", str(block_type), layers.CONVOLUTIONS))
+    return int(block_type[4])
+
+
+def image_shape(input_shape: Sequence[int], sample_input: Any, dims: int) -> tuple[int, ...]:
+    """(channels, pixels along each axis) from the shape given or, where there is one, from a sample [B, ...]."""
+    shape = tuple(int(n) for n in (input_shape if sample_input is None else sample_input.shape[1:]))
+    if len(shape) != dims + 1 or min(shape) < 1:
+        hint = " fix: give sample_input, a tensor [B, channels, depth, height, width]." if dims == 3 else ""
+        raise ConfigError(
+            f"input_shape of a Conv{dims}d network must be (channels, {dims} sizes), all positive; got {shape}.{hint}"
+        )
+    return shape
+
+
+def listed(value: Any, what: str) -> list[Any]:
+    """A non-empty list."""
+    if not isinstance(value, list | tuple | np.ndarray) or len(value) == 0:
+        raise ConfigError(f"{what} must be a non-empty list with one entry per layer; got {value!r}.")
+    return list(value)
+
+
+def per_axis(value: Any, layers: int, dims: int, what: str, least: int = 1) -> Sizes:
+    """One tuple of `dims` integers per layer, from one integer, a list of integers, or a list of tuples."""
+    given = listed(value, what) if isinstance(value, list | tuple | np.ndarray) else [value] * layers
+    if len(given) != layers:
+        raise ConfigError(f"{what} must have one entry per layer, {layers} as channel_size has; got {value!r}.")
+    found = []
+    for i, entry in enumerate(given):
+        axes = list(entry) if isinstance(entry, list | tuple | np.ndarray) else [entry] * dims
+        if len(axes) != dims:
+            raise ConfigError(f"{what} of layer {i} must have a length of {dims}, one per axis; got {entry!r}.")
+        found.append(tuple(whole(n, f"{what} of layer {i}", least) for n in axes))
+    return tuple(found)
+
+
+def plain(sizes: Sizes) -> list[Any]:
+    """Per layer an integer where all axes agree, else a list: as a user writes it, and as JSON keeps it."""
+    return [layer[0] if len(set(layer)) == 1 else list(layer) for layer in sizes]
+
+
+def check_fits(geometry: ConvGeometry) -> None:
+    """Raise ConfigError that names the first layer whose kernel is larger than what it reads."""
+    for layer, size in enumerate(geometry.sizes):
+        if min(size) < 1:
+            raise ConfigError(
+                f"layer {layer} has a kernel of {geometry.kernels[layer]} for an input of {geometry.input_of(layer)} "
+                "pixels. fix: smaller kernel_size or stride_size, or fewer layers."
+            )
+
+
+def probe_count(values: int) -> int:
+    """How many probe images to keep where one image makes so many activations."""
+    return int(min(max(PROBE_VALUES // max(values, 1), PROBE_IMAGES[0]), PROBE_IMAGES[1]))
 
 
 class EvolvableCNN(LayeredModule):
@@ -59,36 +159,21 @@ class EvolvableCNN(LayeredModule):
     """
 
     def __init__(
-        self,
-        input_shape: Sequence[int],
-        num_outputs: int,
-        channel_size: Sequence[int] = (32, 32),
-        kernel_size: Any = 3,
-        stride_size: Any = 1,
-        sample_input: Any = None,
-        block_type: str = "Conv2d",
-        activation: str | None = "ReLU",
-        output_activation: str | None = None,
-        min_hidden_layers: int = 1,
-        max_hidden_layers: int = 6,
-        min_channel_size: int = 16,
-        max_channel_size: int = 256,
-        layer_norm: bool = False,
-        init_layers: bool = True,
-        padding_size: Any = 0,
-        device: str | torch.device = "cpu",
-        name: str = "cnn",
-        random_seed: int | None = None,
-    ) -> None:
+        self, input_shape: Sequence[int], num_outputs: int,
+        channel_size: Sequence[int] = (32, 32), kernel_size: Any = 3, stride_size: Any = 1,
+        sample_input: Any = None, block_type: str = "Conv2d",
+        activation: str | None = "ReLU", output_activation: str | None = None,
+        min_hidden_layers: int = 1, max_hidden_layers: int = 6, min_channel_size: int = 16, max_channel_size: int = 256,
+        layer_norm: bool = False, init_layers: bool = True, padding_size: Any = 0,
+        device: str | torch.device = "cpu", name: str = "cnn", random_seed: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
         dims = dims_of(block_type)
         self.block_type = block_type
-        self.input_shape = sizes.image_shape(input_shape, sample_input, dims)
+        self.input_shape = image_shape(input_shape, sample_input, dims)
         self.sample_input = None  # its shape is all that was asked of it
         self.num_outputs = whole(num_outputs, "num_outputs")
-        self.channel_size = [
-            whole(c, "channel_size, of each layer,") for c in sizes.listed(channel_size, "channel_size")
-        ]
+        self.channel_size = [whole(c, "channel_size, of each layer,") for c in listed(channel_size, "channel_size")]
         depth = len(self.channel_size)
         self.kernel_size = plain(per_axis(kernel_size, depth, dims, "kernel_size"))
         self.stride_size = plain(per_axis(stride_size, depth, dims, "stride_size"))
@@ -101,19 +186,16 @@ class EvolvableCNN(LayeredModule):
         self.min_hidden_layers, self.max_hidden_layers = min_hidden_layers, max_hidden_layers
         self.min_channel_size, self.max_channel_size = min_channel_size, max_channel_size
         self.layer_norm, self.init_layers, self.name = bool(layer_norm), bool(init_layers), name
-        sizes.check_fits(self.geometry)
+        check_fits(self.geometry)
         self.build()
 
     @property
     def geometry(self) -> ConvGeometry:
         """Kernels, strides and paddings per layer and axis, with the sizes that follow from them."""
         dims, depth = dims_of(self.block_type), len(self.channel_size)
-        return ConvGeometry(
-            tuple(self.input_shape[1:]),
-            per_axis(self.kernel_size, depth, dims, "kernel_size"),
-            per_axis(self.stride_size, depth, dims, "stride_size"),
-            per_axis(self.padding_size, depth, dims, "padding_size", least=0),
-        )
+        least = {"kernel_size": 1, "stride_size": 1, "padding_size": 0}
+        found = (per_axis(getattr(self, name), depth, dims, name, n) for name, n in least.items())
+        return ConvGeometry(tuple(self.input_shape[1:]), *found)
 
     def layers(self) -> dict[str, Layer]:
         """Per layer `conv`, `norm`, `act`; then `linear_output`."""
@@ -124,18 +206,19 @@ class EvolvableCNN(LayeredModule):
         for i in range(len(self.channel_size)):
             rows, columns = ((channels(i), widths[i + 1]),), ((channels(i - 1), widths[i]),)
             fan_in = widths[i] * int(np.prod(shape.kernels[i]))
-            weight = orthogonal(GAIN) if self.init_layers else uniform(fan_in**-0.5)
+            weight = layers.orthogonal(GAIN) if self.init_layers else layers.uniform(fan_in**-0.5)
             taps = shape.kernels[i], shape.strides[i], shape.paddings[i]
-            found[f"conv_{i}"] = convolution(self.block_type, rows, columns, *taps, f"conv_{i}", weight)
+            found[f"conv_{i}"] = layers.convolution(self.block_type, rows, columns, *taps, f"conv_{i}", weight)
             if self.layer_norm:
-                found[f"norm_{i}"] = image_norm(rows)
-            found[f"act_{i}"] = activation_layer(self.activation, hidden=True)
+                found[f"norm_{i}"] = layers.image_norm(rows)
+            found[f"act_{i}"] = layers.activation_layer(self.activation, hidden=True)
         pixels = tuple((f"pixel_{axis}", size) for axis, size in enumerate(shape.sizes[-1]))
         columns = ((FEATURES, widths[-1]), *pixels)
         inputs = widths[-1] * int(np.prod(shape.sizes[-1]))
-        weight, bias = (orthogonal(GAIN), zeros) if self.init_layers else (uniform(inputs**-0.5),) * 2
-        found[OUTPUT] = linear((("output", self.num_outputs),), columns, weight, bias)
-        found["act_output"] = activation_layer(self.output_activation, hidden=False)
+        usual = layers.uniform(inputs**-0.5)
+        weight, bias = (layers.orthogonal(GAIN), layers.zeros) if self.init_layers else (usual, usual)
+        found[OUTPUT] = layers.linear((("output", self.num_outputs),), columns, weight, bias)
+        found["act_output"] = layers.activation_layer(self.output_activation, hidden=False)
         return found
 
     def feature_maps(self, x: Tensor, depth: int | None = None) -> Tensor:
@@ -155,13 +238,12 @@ class EvolvableCNN(LayeredModule):
         """Images [..., C, H, W] (as many axes as `input_shape`) -> [..., O]; one image gives [1, O]."""
         x = self.as_input(x)
         lead = x.shape[: x.dim() - len(self.input_shape)] or (1,)
-        features = self.output_features(x.reshape(-1, *self.input_shape))
-        return self.finish(features).reshape(*lead, self.num_outputs)
+        return self.finish(self.output_features(x.reshape(-1, *self.input_shape))).reshape(*lead, self.num_outputs)
 
     def probe(self, inputs: Any) -> None:
         """Remember the first images [B, ...], as many as memory allows; None forgets them."""
         made = zip(self.channel_size, self.geometry.sizes, strict=True)
-        count = sizes.probe_count(sum(c * int(np.prod(size)) for c, size in made))
+        count = probe_count(sum(c * int(np.prod(size)) for c, size in made))
         super().probe(None if inputs is None else inputs[:count])
 
     @torch.no_grad()
@@ -184,23 +266,20 @@ class EvolvableCNN(LayeredModule):
         return list(self.kernel_size)
 
     def short(self) -> str:
-        """E.g. "cnn 32k3 64k3"."""
         return " ".join(["cnn", *(f"{c}k{k}" for c, k in zip(self.channel_size, self.kernel_size, strict=True))])
 
     # -- mutations -----------------------------------------------------------------------------------------------
 
     def can_apply(self, name: str) -> bool:
-        """Whether the limits leave room for the method."""
         depth = len(self.channel_size)
-        if name == "add_layer":
-            return depth < self.max_hidden_layers and min(self.geometry.sizes[-1]) > 2
-        if name == "remove_layer":
-            return depth > self.min_hidden_layers
-        if name == "add_channel":
-            return any(self._can_add(c, CHANNEL_STEPS[0]) for c in self.channel_size)
-        if name == "remove_channel":
-            return any(self._can_remove(c, CHANNEL_STEPS[0]) for c in self.channel_size)
-        return name != "change_kernel" or any(self._kernel_steps(i) for i in self._mutable_layers())
+        room = {
+            "add_layer": depth < self.max_hidden_layers and min(self.geometry.sizes[-1]) > 2,
+            "remove_layer": depth > self.min_hidden_layers,
+            "add_channel": any(self._can_add(c, CHANNEL_STEPS[0]) for c in self.channel_size),
+            "remove_channel": any(self._can_remove(c, CHANNEL_STEPS[0]) for c in self.channel_size),
+            "change_kernel": any(self._kernel_steps(i) for i in self._mutable_layers()),
+        }
+        return room.get(name, True)
 
     @mutation(MutationType.LAYER)
     def add_layer(self) -> dict[str, Any]:
@@ -249,17 +328,12 @@ class EvolvableCNN(LayeredModule):
     @mutation(MutationType.NODE)
     def add_channel(self, hidden_layer: int | None = None, numb_new_channels: int | None = None) -> dict[str, int]:
         """Widen one layer (drawn if not given) by 8, 16 or 32 channels; exact without normalisation.
-
-        Returns:
-            {"hidden_layer": number, "numb_new_channels": channels added}; 0 if the limit left no room.
-        """
-        layer = pick_layer(self.rng, self.channel_size, hidden_layer, lambda w: self._can_add(w, CHANNEL_STEPS[0]))
-        width = self.channel_size[layer]
-        count = drawn_amount(self.rng, CHANNEL_STEPS, numb_new_channels, lambda n: self._can_add(width, n))
+        Returns {"hidden_layer": number, "numb_new_channels": channels added}; 0 if the limit left no room."""
+        layer, count = self._drawn(hidden_layer, numb_new_channels, self._can_add)
         if count == 0:
             return Refused(hidden_layer=layer, numb_new_channels=0)
         self._change.target = self.output_target() if self.layer_norm else None
-        self._move_channels(layer, grown(width, count))
+        self._move_channels(layer, grown(self.channel_size[layer], count))
         self.channel_size[layer] += count
         return {"hidden_layer": layer, "numb_new_channels": count}
 
@@ -271,15 +345,11 @@ class EvolvableCNN(LayeredModule):
         the channel; without probe inputs the norm of the incoming weights stands for the activation. Arguments and
         result as `add_channel`.
         """
-        layer = pick_layer(self.rng, self.channel_size, hidden_layer, lambda w: self._can_remove(w, CHANNEL_STEPS[0]))
-        width = self.channel_size[layer]
-        count = drawn_amount(self.rng, CHANNEL_STEPS, numb_new_channels, lambda n: self._can_remove(width, n))
+        layer, count = self._drawn(hidden_layer, numb_new_channels, self._can_remove)
         if count == 0:
             return Refused(hidden_layer=layer, numb_new_channels=0)
         self._change.target = self.output_target()
-        last = list(range(width - count, width))  # the published choice
-        gone = last if self.fresh == "random" else self.importance(layer).argsort()[:count].tolist()
-        self._move_channels(layer, without(width, gone))
+        self._move_channels(layer, self.remaining(self.importance(layer), count))
         self.channel_size[layer] -= count
         return {"hidden_layer": layer, "numb_new_channels": count}
 
@@ -292,16 +362,14 @@ class EvolvableCNN(LayeredModule):
         A larger kernel is the old one in a ring of zeros with more padding: exact where the difference is even. A
         smaller one loses its rim and, where there is some, padding.
 
-        Returns:
-            {"hidden_layer": number, "kernel_size": the new size}; `Refused` if no other kernel fits.
-        """
+        Returns {"hidden_layer": number, "kernel_size": the new size}; `Refused` if no other kernel fits."""
         if len(self.channel_size) == 1 and hidden_layer is None:
             return self.add_layer()
         open_layers = [i for i in self._mutable_layers() if self._kernel_steps(i)]
         if hidden_layer is not None:
             layer = min(int(hidden_layer), len(self.channel_size) - 1)
         elif open_layers:
-            layer = open_layers[int(first(self.rng.integers(0, len(open_layers))))]
+            layer = self._draw(open_layers)
         else:
             return Refused(hidden_layer=0, kernel_size=self.kernel_size[0])
         old = self.geometry
@@ -317,8 +385,6 @@ class EvolvableCNN(LayeredModule):
                 self._change.groups[f"pixel_{axis}"] = centred(o, n)
         self.kernel_size, self.padding_size = plain(new.kernels), plain(new.paddings)
         return {"hidden_layer": layer, "kernel_size": self.kernel_size[layer]}
-
-    # -- small facts ---------------------------------------------------------------------------------------------
 
     def _move_channels(self, layer: int, index: Index) -> None:
         self._change.groups[channels(layer)] = index
@@ -337,7 +403,10 @@ class EvolvableCNN(LayeredModule):
         return [new for new in (shape.with_kernel(layer, k) for k in sizes) if new is not None]
 
     def _draw(self, options: Sequence[Any]) -> Any:
-        return options[int(first(self.rng.integers(0, len(options))))]
+        return options[int(single_draw(self.rng.integers(0, len(options))))]
+
+    def _drawn(self, layer: int | None, amount: int | None, fits: Callable[[int, int], bool]) -> tuple[int, int]:
+        return drawn_step(self.rng, CHANNEL_STEPS, self.channel_size, layer, amount, fits)
 
     def _can_add(self, width: int, count: int) -> bool:
         return width + count <= self.max_channel_size

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.activations import activation
-from agilerl.modules.convolution import dims_of, per_axis
-from agilerl.modules.evolvable import SURROUNDINGS
-from agilerl.modules.layer_kinds import as_widths, whole
+from agilerl.modules.base import SURROUNDINGS, constructor_arguments
+from agilerl.modules.cnn import dims_of, per_axis
+from agilerl.modules.layers import as_widths, whole
+
+
+class _Checked:
+    """What all of them check: the fields that are whole numbers, and the activations."""
+
+    labels: ClassVar[Mapping[str, str]] = {}  # field -> what an error calls it, where that is more than its name
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            if field.type == "int":
+                whole(getattr(self, field.name), self.labels.get(field.name, field.name))
+        activation(getattr(self, "activation", None), hidden=True)
+        activation(getattr(self, "output_activation", None))
 
 
 @dataclass(frozen=True)
-class MlpNetConfig:
+class MlpNetConfig(_Checked):
     """Options of an `EvolvableMLP` used as encoder or head; see there for their meaning. None: the default there."""
 
     hidden_size: tuple[int, ...] | list[int] = (64, 64)
@@ -35,12 +47,11 @@ class MlpNetConfig:
 
     def __post_init__(self) -> None:
         as_widths(list(self.hidden_size), "hidden_size")
-        activation(self.activation, hidden=True)
-        activation(self.output_activation)
+        super().__post_init__()
 
 
 @dataclass(frozen=True)
-class CnnNetConfig:
+class CnnNetConfig(_Checked):
     """Options of an `EvolvableCNN` used as encoder; see there for their meaning. None: the default there."""
 
     channel_size: tuple[int, ...] | list[int] = (32, 32)
@@ -62,12 +73,11 @@ class CnnNetConfig:
         axes = dims_of(self.block_type or "Conv2d")
         for what, value in (("kernel_size", self.kernel_size), ("stride_size", self.stride_size)):
             per_axis(value, len(channels), axes, what)
-        activation(self.activation, hidden=True)
-        activation(self.output_activation)
+        super().__post_init__()
 
 
 @dataclass(frozen=True)
-class ResNetNetConfig:
+class ResNetNetConfig(_Checked):
     """Options of an `EvolvableResNet` used as encoder; see there for their meaning. None: the default there."""
 
     channel_size: int = 32
@@ -81,15 +91,9 @@ class ResNetNetConfig:
     min_channel_size: int | None = None
     max_channel_size: int | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("channel_size", "kernel_size", "stride_size", "num_blocks"):
-            whole(getattr(self, name), name)
-        activation(self.activation, hidden=True)
-        activation(self.output_activation)
-
 
 @dataclass(frozen=True)
-class LstmNetConfig:
+class LstmNetConfig(_Checked):
     """Options of an `EvolvableLSTM` used as encoder; see there for their meaning. None: the default there."""
 
     hidden_state_size: int = 128
@@ -102,14 +106,9 @@ class LstmNetConfig:
     cell: str | None = None
     max_seq_len: int | None = None
 
-    def __post_init__(self) -> None:
-        whole(self.hidden_state_size, "hidden_state_size")
-        whole(self.num_layers, "num_layers")
-        activation(self.output_activation)
-
 
 @dataclass(frozen=True)
-class MultiInputNetConfig:
+class MultiInputNetConfig(_Checked):
     """Options of an `EvolvableMultiInput` used as encoder; see there for their meaning. None: the default there.
 
     `cnn_config` and `mlp_config` are dicts, or a `CnnNetConfig` and an `MlpNetConfig`.
@@ -125,14 +124,9 @@ class MultiInputNetConfig:
     min_latent_dim: int | None = None
     max_latent_dim: int | None = None
 
-    def __post_init__(self) -> None:
-        whole(self.latent_dim, "latent_dim")
-        activation(self.activation, hidden=True)
-        activation(self.output_activation)
-
 
 @dataclass(frozen=True)
-class SimBaNetConfig:
+class SimBaNetConfig(_Checked):
     """Options of an `EvolvableSimBa` used as encoder; see there for their meaning. None: the default there."""
 
     hidden_size: int = 128
@@ -144,12 +138,7 @@ class SimBaNetConfig:
     max_blocks: int | None = None
     min_mlp_nodes: int | None = None
     max_mlp_nodes: int | None = None
-
-    def __post_init__(self) -> None:
-        whole(self.hidden_size, "hidden_size of SimBaNetConfig (width of the trunk)")
-        whole(self.num_blocks, "num_blocks")
-        activation(self.activation, hidden=True)
-        activation(self.output_activation)
+    labels: ClassVar = {"hidden_size": "hidden_size of SimBaNetConfig (width of the trunk)"}
 
 
 _KEYS = {
@@ -164,16 +153,13 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
     A mapping with all the keys of a net config is one that became a dictionary (`dataclasses.asdict`): there None
     stands for the default, as in the net config.
     """
-    if config is None:
-        given: dict[str, Any] = {}
-    elif dataclasses.is_dataclass(config) and not isinstance(config, type):
-        given = _given(config)
-    elif isinstance(config, Mapping):
+    given = _given({} if config is None else config)
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{label} must be a mapping or a net config; got {type(config).__name__}")
+    if given is config:
         was_typed = frozenset(config) in _KEYS
         given = {key: value for key, value in config.items() if value is not None or not was_typed}
-    else:
-        raise ConfigError(f"{label} must be a mapping or a net config; got {type(config).__name__}")
-    known = set(inspect.signature(owner).parameters) - SURROUNDINGS
+    known = set(constructor_arguments(owner)) - SURROUNDINGS
     for key in given:
         if key not in known:
             sentence = unknown_name("key", str(key), known).removeprefix(f"unknown key {str(key)!r}.")
@@ -181,11 +167,9 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
     return {**defaults, **given}
 
 
-def _given(config: Any) -> dict[str, Any]:
-    """What a net config sets, configurations inside it too."""
+def _given(config: Any) -> Any:
+    """What a net config sets, configurations inside it too; anything else as it is."""
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        return config
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return {
-        key: _given(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-        for key, value in values.items()
-        if value is not None
-    }
+    return {key: _given(value) for key, value in values.items() if value is not None}

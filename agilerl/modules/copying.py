@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from typing import Any
+from typing import Any, cast
 
 import torch
 from gymnasium import Space
 from torch import Tensor, nn
-
-from agilerl.tree import map_leaves
 
 _PLAIN = {int, float, str, bool, type(None)}
 _CONTAINERS = {dict, list, set, OrderedDict}
@@ -23,9 +21,7 @@ def copy_module(module: nn.Module, memo: dict[int, Any]) -> Any:
     Parameters and buffers get contiguous storage of their own; tied parameters stay tied; hooks are carried over;
     spaces are shared, because nothing of ours draws from them. A module with a `__deepcopy__` of its own is left to it.
 
-    Args:
-        memo: as in `copy.deepcopy`: id of an object -> what stands for it in the copy. Extended in place.
-    """
+    memo: as in `copy.deepcopy`: id of an object -> what stands for it in the copy. Extended in place."""
     if id(module) in memo:
         return memo[id(module)]
     if hasattr(module, "__deepcopy__"):
@@ -71,7 +67,7 @@ def copy_value(value: Any, memo: dict[int, Any]) -> Any:
         made.update({k: copy_value(v, memo) for k, v in value.items()})
     elif kind is list:
         made.extend(copy_value(v, memo) for v in value)
-    elif kind is set:
+    else:
         made.update(copy_value(v, memo) for v in value)
     return made
 
@@ -85,10 +81,4 @@ def _copy_tensor(tensor: Tensor | None, memo: dict[int, Any]) -> Tensor | None:
         memo[id(tensor)] = (
             nn.Parameter(data, tensor.requires_grad) if is_parameter else data.requires_grad_(tensor.requires_grad)
         )
-    result: Tensor = memo[id(tensor)]
-    return result
-
-
-def detached(inputs: Any) -> Any:
-    """The same tensors without their graph, in plain dictionaries where they were in mappings."""
-    return None if inputs is None else map_leaves(lambda leaf: leaf.detach(), inputs)
+    return cast(Tensor, memo[id(tensor)])

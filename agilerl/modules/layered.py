@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -13,30 +13,11 @@ from torch import Tensor, nn
 
 from agilerl.errors import ConfigError
 from agilerl.modules.activations import activation as known_activation
-from agilerl.modules.evolvable import EvolvableModule, first
-from agilerl.modules.morph import Index, Transfer, best_ridge, leading, refit
+from agilerl.modules.base import EvolvableModule, MutationType, Refused, mutation, single_draw
+from agilerl.modules.layers import Axis, Layer, length
+from agilerl.modules.morph import Index, Transfer, best_ridge, grown, leading, refit, without
 
-Factor = tuple[str, int]  # a group of units and its size
-Axis = tuple[Factor, ...]  # one dimension of a parameter, slowest factor first: ((gate, 4), (hidden, H))
-Initial = Callable[[Sequence[int], torch.Generator], Tensor]
 OUTPUT = "linear_output"
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer as data.
-
-    Attributes:
-        make: the module, its parameters not yet set.
-        key: what it is beside the shapes of its parameters (stride, activation); an unchanged layer is kept as it is.
-        axes: parameter name -> its dimensions, the one that names the layer's own units first.
-        initial: parameter name -> its first values.
-    """
-
-    make: Callable[[], nn.Module]
-    key: tuple[Any, ...]
-    axes: Mapping[str, tuple[Axis, ...]] = field(default_factory=dict)
-    initial: Mapping[str, Initial] = field(default_factory=dict)
 
 
 @dataclass
@@ -75,16 +56,22 @@ def drawn_amount(rng: Any, steps: Sequence[int], given: int | None, fits: Callab
     """The amount given, or drawn from `steps` and lowered to the largest that fits; 0 if none does."""
     if given is not None:
         return int(given) if given > 0 and fits(int(given)) else 0
-    drawn = int(first(rng.choice(list(steps))))
+    drawn = int(single_draw(rng.choice(list(steps))))
     return max((step for step in steps if step <= drawn and fits(step)), default=0)
 
 
-def pick_layer(rng: Any, widths: Sequence[int], given: int | None, fits: Callable[[int], bool]) -> int:
-    """The layer given (beyond the last means the last), or one drawn among those whose width fits, else among all."""
-    if given is not None:
-        return min(int(given), len(widths) - 1)
-    choices = [i for i, width in enumerate(widths) if fits(width)] or list(range(len(widths)))
-    return choices[int(first(rng.integers(0, len(choices))))]
+def drawn_step(
+    rng: Any, steps: Sequence[int], widths: Sequence[int], layer: int | None, amount: int | None,
+    fits: Callable[[int, int], bool],
+) -> tuple[int, int]:  # fmt: skip
+    """A layer and the amount by which its width changes, each as given or drawn; see `drawn_amount`.
+    layer: beyond the last means the last; None: one of those with room, else of all.
+    fits: (width, amount) -> whether the limits allow it."""
+    if layer is None:
+        choices = [i for i, width in enumerate(widths) if fits(width, steps[0])] or list(range(len(widths)))
+        layer = choices[int(single_draw(rng.integers(0, len(choices))))]
+    number = min(int(layer), len(widths) - 1)
+    return number, drawn_amount(rng, steps, amount, lambda n: fits(widths[number], n))
 
 
 def moved(new: Axis, old: Axis, groups: Mapping[str, Index]) -> Index:
@@ -99,9 +86,25 @@ def moved(new: Axis, old: Axis, groups: Mapping[str, Index]) -> Index:
     return result
 
 
-def length(axis: Axis) -> int:
-    """Entries along one dimension."""
-    return int(np.prod([size for _, size in axis], dtype=np.int64))
+@torch.no_grad()
+def refit_in_place(linear: Any, features: Tensor, target: Tensor, ridge: float = 1e-4) -> None:
+    """Give a dense layer the weights with which it makes `target` [B, O] of `features` [B, I]; see `morph.refit`."""
+    weight, bias = refit(features, target, linear.weight, linear.bias, ridge)
+    linear.weight.copy_(weight)
+    linear.bias.copy_(bias)
+
+
+class Range(NamedTuple):
+    """What mutations add and remove.
+
+    Attributes:
+        attribute: holds the present number. limits: suffix of the attributes min_... and max_..., both inclusive.
+        steps: amounts to draw from.
+    """
+
+    attribute: str
+    limits: str
+    steps: tuple[int, ...] = (1,)
 
 
 class LayeredModule(EvolvableModule):
@@ -115,6 +118,7 @@ class LayeredModule(EvolvableModule):
     num_outputs: int
     output_activation: str | None
     activation: str | None = None  # of the hidden layers; None where there is none to change
+    ranges: ClassVar[Mapping[str, Range]] = {}  # by the noun in the names of the methods that add and remove it
     resizes_outputs = True
     container: ClassVar[type[nn.Module]] = nn.ModuleDict
 
@@ -147,9 +151,7 @@ class LayeredModule(EvolvableModule):
         layers = self.layers()
         modules = {name: self._carry(name, layer, change) for name, layer in layers.items()}
         self.model = self.container(OrderedDict(modules)).train(self.training)
-        self._built = Built(
-            {n: layer.axes for n, layer in layers.items()}, {n: layer.key for n, layer in layers.items()}
-        )
+        self._built = Built({n: own.axes for n, own in layers.items()}, {n: own.key for n, own in layers.items()})
         if change.target is not None:
             self.settle(change)
 
@@ -208,15 +210,41 @@ class LayeredModule(EvolvableModule):
         """Change the hidden activation, with `output` also the output's; with probe inputs the output is refitted."""
         known_activation(activation, hidden=True)
         target = self.output_target()
-        if self.activation is not None:
-            self.activation = activation
+        self.set_activation(activation)
         if output:
             self.output_activation = activation
         self._change = Change(target=target)
         self.recreate_network()
         self.last_mutation_attr = "change_activation"
 
-    # -- looking inside ------------------------------------------------------------------------------------------
+    def set_activation(self, activation: str) -> None:
+        """Change the hidden activation, where there is one, of what the next `recreate_network` builds."""
+        if self.activation is not None:
+            self.activation = activation
+
+    def has_room(self, what: str, change: int) -> bool:
+        """Whether the limits allow a change of the number of `what`."""
+        attribute, limits, steps = self.ranges[what]
+        now, low, high = getattr(self, attribute), getattr(self, f"min_{limits}"), getattr(self, f"max_{limits}")
+        if steps == (1,):  # a number that starts outside of its limits may still move towards them
+            return bool(now < high if change > 0 else now > low)
+        return bool(low <= now + change <= high)
+
+    def drawn(self, what: str, given: int | None, sign: int = 1) -> int:
+        """How many of `what` to add, or with sign -1 to remove: the amount given, or one drawn; 0 without room."""
+        return drawn_amount(self.rng, self.ranges[what].steps, given, lambda n: self.has_room(what, sign * n))
+
+    def can_apply(self, name: str) -> bool:
+        verb, _, what = name.partition("_")
+        if what not in self.ranges:
+            return super().can_apply(name)
+        least = self.ranges[what].steps[0]
+        return self.has_room(what, least if verb == "add" else -least)
+
+    def remaining(self, scores: Tensor, count: int) -> Index:
+        """The units that are left when `count` go: the least important, or the last as published (random freshness)."""
+        size = len(scores)
+        return without(size, range(size - count, size) if self.fresh == "random" else scores.argsort()[:count].tolist())
 
     @torch.no_grad()
     def output_target(self) -> Tensor | None:
@@ -232,10 +260,7 @@ class LayeredModule(EvolvableModule):
         linear: Any = self.model[OUTPUT]
         features = self.output_features(self.probe_inputs).flatten(0, -2)
         target = change.target.flatten(0, -2)
-        ridge = best_ridge(features, target, linear.weight, linear.bias)
-        weight, bias = refit(features, target, linear.weight, linear.bias, ridge)
-        linear.weight.copy_(weight)
-        linear.bias.copy_(bias)
+        refit_in_place(linear, features, target, best_ridge(features, target, linear.weight, linear.bias))
         self.last_refit = True
 
     def as_input(self, x: Any) -> Tensor:
@@ -247,6 +272,85 @@ class LayeredModule(EvolvableModule):
         """A tensor with this module's dtype, device and requires_grad."""
         parameter = next(self.parameters(), None)
         return nn.Parameter(torch.empty(0, device=self._device)) if parameter is None else parameter
+
+
+class ResidualModule(LayeredModule):
+    """A stem, residual blocks z ← z + block(z) one upon the other, and a dense layer; blocks come and go at the end.
+
+    A subclass names its layers (`stem`, and `last` of a block) and the group of the trunk's units; those inside block k
+    are the group `inner_k`, `expansion` times as many. It has the range "block".
+    """
+
+    num_blocks: int
+    expansion = 1
+    stem: ClassVar[str]
+    last: ClassVar[str]
+    trunk: ClassVar[str]
+
+    def inside(self, block: int, z: Tensor) -> Tensor:
+        """What the last layer of a block sees of the trunk."""
+        raise NotImplementedError
+
+    def after_blocks(self, x: Any) -> Tensor:
+        """The trunk after the last block, for inputs of the module."""
+        z: Tensor = self.model[self.stem](self.as_input(x))
+        for k in range(self.num_blocks):
+            z = z + self.model[f"block_{k}_{self.last}"](self.inside(k, z))
+        return z
+
+    @mutation(MutationType.LAYER)
+    def add_block(self) -> dict[str, int]:
+        """Put a block after the last one; exact, because its last layer starts at zero."""
+        if not self.can_apply("add_block"):
+            return Refused()
+        if self.fresh == "preserve":
+            shape = self.model[f"block_0_{self.last}"].weight.shape
+            self._change.initial[f"block_{self.num_blocks}_{self.last}.weight"] = torch.zeros(shape)
+        self.num_blocks += 1
+        return {}
+
+    @mutation(MutationType.LAYER)
+    def remove_block(self) -> dict[str, int]:
+        """Take the last block out; with probe inputs the output layer is refitted."""
+        if not self.can_apply("remove_block"):
+            return Refused()
+        self._change.target = self.output_target()
+        self.num_blocks -= 1
+        return {}
+
+    def widen(self, what: str, given: int | None) -> int:
+        """Add units (`what` in the ranges) to the trunk and with it to every block: how many, as `drawn` gives them."""
+        count = self.drawn(what, given)
+        if count:
+            attribute, times = self.ranges[what].attribute, {self.trunk: 1}
+            times |= {f"inner_{k}": self.expansion for k in range(self.num_blocks)}
+            width = getattr(self, attribute)
+            self._change.groups = {group: grown(width * factor, count * factor) for group, factor in times.items()}
+            setattr(self, attribute, width + count)
+        return count
+
+    def narrow(self, what: str, given: int | None) -> int:
+        """Take the least important units out of the trunk and of every block, as many as `drawn` gives; returns that.
+        The output layer is refitted.
+
+        Importance of a unit (of a channel) is its mean size over the probe inputs (and pixels) times the norm of the
+        weights that read it; without probe inputs the norm alone.
+        """
+        count = self.drawn(what, given, -1)
+        if not count:
+            return 0
+        self._change.target = self.output_target()
+        trunk, *inner = self.importance()
+        self._change.groups[self.trunk] = self.remaining(trunk, count)
+        for k, scores in enumerate(inner):
+            self._change.groups[f"inner_{k}"] = self.remaining(scores, count * self.expansion)
+        attribute = self.ranges[what].attribute
+        setattr(self, attribute, getattr(self, attribute) - count)
+        return count
+
+    def importance(self) -> list[Tensor]:
+        """Scores of the units of the trunk, then of each block's."""
+        raise NotImplementedError
 
 
 def check_limits(limits: Mapping[str, tuple[int, int]]) -> None:

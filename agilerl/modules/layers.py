@@ -1,24 +1,34 @@
-"""Layers as functions, with or without a leading member axis, and as `nn.Module` classes."""
+"""Layers as functions, with or without a leading member axis, as `nn.Module` classes, and as data."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from agilerl.errors import ConfigError
+from agilerl.modules.activations import activation
+
+Factor = tuple[str, int]  # a group of units and its size
+Axis = tuple[Factor, ...]  # one dimension of a parameter, slowest factor first: ((gate, 4), (hidden, H))
+Initial = Callable[[Sequence[int], torch.Generator], Tensor]
+CONVOLUTIONS: dict[str, type[nn.Module]] = {"Conv1d": nn.Conv1d, "Conv2d": nn.Conv2d, "Conv3d": nn.Conv3d}
+
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Affine map, for one member or for a stack of members.
+    """Affine map [..., O] for one member, or [N, B, O] for a stack of members.
 
     Args:
         x: [..., I], or [N, B, I] where `weight` has a member axis.
         weight: [O, I] or [N, O, I].
         bias: [O] or [N, O], or None.
-
-    Returns:
-        [..., O] or [N, B, O].
     """
     if weight.dim() == 2:
         return F.linear(x, weight, bias)
@@ -48,3 +58,232 @@ def init_linear(
     if orthogonal:
         return nn.init.orthogonal_(weight, gain, generator=generator)
     return nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
+
+
+# -- learned factorised Gaussian noise (Fortunato et al. 2018, arXiv:1706.10295) ------------------------------------
+
+
+def noisy_dense(
+    x: Tensor, weight: Tensor, bias: Tensor, weight_sigma: Tensor, bias_sigma: Tensor,
+    noise_in: Tensor, noise_out: Tensor,
+) -> Tensor:  # fmt: skip
+    """(w + σ_w ⊙ ε_out εᵢₙᵀ)·x + b + σ_b ⊙ ε_out, with or without a member axis.
+    x: [..., I] or [N, B, I]; weight, weight_sigma: [O, I] or [N, O, I]; bias, bias_sigma: [O] or [N, O].
+    noise_in: [I] or [N, I]; noise_out: [O] or [N, O], both already passed through f."""
+    noise = noise_out.unsqueeze(-1) * noise_in.unsqueeze(-2)
+    return dense(x, weight + weight_sigma * noise, bias + bias_sigma * noise_out)
+
+
+def noisy_layers(module: nn.Module) -> list[NoisyLinear]:
+    """The noisy layers of a network, in the order of its modules."""
+    return [child for _, child in module.named_modules() if isinstance(child, NoisyLinear)]
+
+
+def noise_size(module: nn.Module) -> int:
+    """How many numbers `set_noise` takes."""
+    return sum(layer.in_features + layer.out_features for layer in noisy_layers(module))
+
+
+def layer_noise(module: nn.Module, rng: np.random.Generator, count: int) -> np.ndarray:
+    """`count` draws of a network's noise [count, noise_size], for `set_noise`."""
+    draws = rng.standard_normal((count, noise_size(module)))
+    return np.sign(draws) * np.sqrt(np.abs(draws))  # f(x) = sgn(x)·sqrt(|x|), equation 11 of the paper
+
+
+def set_noise(module: nn.Module, values: Tensor) -> None:
+    """Give every noisy layer its noise, inputs before outputs: `values` [noise_size] as `layer_noise` draws them."""
+    position = 0
+    for layer in noisy_layers(module):
+        for noise in (layer.noise_in, layer.noise_out):
+            noise.copy_(values[position : position + len(noise)])
+            position += len(noise)
+
+
+class NoisyLinear(nn.Module):
+    """A dense layer whose weights carry learned noise; without noise in evaluation mode.
+
+    `reset_noise(generator)` draws new noise; the layer never draws by itself. Weights start unset (the owner fills
+    them), the noise scales start at `noise_std`/sqrt(in_features), section 3.2 of the paper.
+    """
+
+    def __init__(self, in_features: int, out_features: int, noise_std: float = 0.5) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.noise_std = in_features, out_features, noise_std
+        scale = noise_std / math.sqrt(in_features)
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(out_features))
+        self.weight_sigma = nn.Parameter(torch.full((out_features, in_features), scale))
+        self.bias_sigma = nn.Parameter(torch.full((out_features,), scale))
+        self.register_buffer("noise_in", torch.zeros(in_features))
+        self.register_buffer("noise_out", torch.zeros(out_features))
+        self.noise_in: Tensor
+        self.noise_out: Tensor
+
+    def reset_noise(self, generator: torch.Generator) -> None:
+        """Draw the noise anew, in place, from a CPU generator."""
+        for noise in (self.noise_in, self.noise_out):
+            x = torch.randn(len(noise), generator=generator)
+            noise.copy_(x.sign() * x.abs().sqrt())  # equation 11 of the paper
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., I] -> [..., O]."""
+        if not self.training:
+            return dense(x, self.weight, self.bias)
+        return noisy_dense(x, self.weight, self.bias, self.weight_sigma, self.bias_sigma, self.noise_in, self.noise_out)
+
+
+# -- a network that is nothing but dense layers, as data -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    """One fully connected layer: linear map, then (optional) affine LayerNorm, then (optional) activation.
+
+    Attributes:
+        in_features, out_features: widths.
+        activation: name in `modules.activations.ACTIVATIONS`, or None for the identity.
+        layer_norm: True if an affine LayerNorm over `out_features` stands between the linear map and the activation.
+        noisy: True for a `modules.layers.NoisyLinear`.
+    """
+
+    in_features: int
+    out_features: int
+    activation: str | None = None
+    layer_norm: bool = False
+    noisy: bool = False
+
+
+@dataclass(frozen=True)
+class DenseStack:
+    """A network that is nothing but dense layers, so that a population of them can run as one batched product.
+
+    Attributes:
+        layers: the layers, input to output.
+        parameters: per layer (weight [out, in], bias [out]), under LayerNorm followed by (norm weight [out], norm bias
+            [out]), for a noisy layer by (weight sigma [out, in], bias sigma [out]): the live `nn.Parameter` objects.
+        noise: per layer the live buffers (noise_in [in], noise_out [out]) of a noisy layer, else ().
+        is_cell: the recurrence of a cell: one plain layer, which runs once for every step of a sequence.
+    """
+
+    layers: tuple[DenseLayer, ...]
+    parameters: tuple[tuple[nn.Parameter, ...], ...]
+    noise: tuple[tuple[Tensor, ...], ...] = ()
+    is_cell: bool = False
+
+    @property
+    def buffers(self) -> tuple[tuple[Tensor, ...], ...]:
+        """`noise`, with one entry per layer."""
+        return self.noise or ((),) * len(self.layers)
+
+
+# -- the layers that a `LayeredModule` is made of, as data ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer as data.
+
+    Attributes:
+        make: the module, its parameters not yet set.
+        key: what it is beside the shapes of its parameters (stride, activation); an unchanged layer is kept as it is.
+        axes: parameter name -> its dimensions, the one that names the layer's own units first.
+        initial: parameter name -> its first values.
+    """
+
+    make: Callable[[], nn.Module]
+    key: tuple[Any, ...]
+    axes: Mapping[str, tuple[Axis, ...]] = field(default_factory=dict)
+    initial: Mapping[str, Initial] = field(default_factory=dict)
+
+
+def length(axis: Axis) -> int:
+    """Entries along one dimension."""
+    return int(np.prod([size for _, size in axis], dtype=np.int64))
+
+
+def zeros(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Zeros; draws nothing."""
+    return torch.zeros(tuple(shape))
+
+
+def ones(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Ones; draws nothing."""
+    return torch.ones(tuple(shape))
+
+
+def orthogonal(gain: float) -> Initial:
+    """Rows of the flattened weight orthogonal (Saxe et al. 2014, arXiv:1312.6120), scaled by `gain`."""
+
+    def draw(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+        return init_linear(shape[0], math.prod(shape[1:]), generator, gain=gain).reshape(tuple(shape))
+
+    return draw
+
+
+def he_normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """N(0, 2 / fan-in) (He et al. 2015, arXiv:1502.01852, eq. 10)."""
+    return torch.randn(tuple(shape), generator=generator) * math.sqrt(2 / math.prod(shape[1:]))
+
+
+def uniform(bound: float) -> Initial:
+    """Uniform within ±`bound`."""
+
+    def draw(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+        return (torch.rand(tuple(shape), generator=generator) * 2 - 1) * bound
+
+    return draw
+
+
+def linear(rows: Axis, columns: Axis, weight: Initial, bias: Initial = zeros) -> Layer:
+    """A dense layer from `columns` to `rows`."""
+    return _weighted(lambda: Linear(length(columns), length(rows)), ("linear",), (rows, columns), weight, bias)
+
+
+def convolution(
+    kind: str, rows: Axis, columns: Axis, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    name: str, weight: Initial,
+) -> Layer:  # fmt: skip
+    """A convolution from channels `columns` to channels `rows`; `name` makes its kernel axes known to changes."""
+    taps: tuple[Axis, ...] = tuple(((f"{name}_axis_{i}", size),) for i, size in enumerate(kernel))
+    sizes = tuple(kernel), tuple(stride), tuple(padding)
+    make: Any = partial(nn.utils.skip_init, CONVOLUTIONS[kind])  # draws nothing from torch's global generator
+    return _weighted(
+        lambda: make(length(columns), length(rows), *sizes), (kind, *sizes), (rows, columns, *taps), weight
+    )
+
+
+def layer_norm(units: Axis, eps: float = 1e-5) -> Layer:
+    """An affine LayerNorm over the last axis."""
+    return _weighted(lambda: nn.LayerNorm(length(units), eps), ("layer_norm", eps), (units,), ones)
+
+
+def image_norm(channels: Axis) -> Layer:
+    """LayerNorm over channels and pixels with one scale and shift a channel (GroupNorm with a single group)."""
+    return _weighted(lambda: nn.GroupNorm(1, length(channels)), ("image_norm",), (channels,), ones)
+
+
+def _weighted(
+    make: Callable[[], nn.Module], key: tuple[Any, ...], axes: tuple[Axis, ...], weight: Initial, bias: Initial = zeros
+) -> Layer:
+    return Layer(make, key, {"weight": axes, "bias": axes[:1]}, {"weight": weight, "bias": bias})
+
+
+def activation_layer(name: str | None, *, hidden: bool) -> Layer:
+    """An activation by name."""
+    return Layer(activation(name, hidden=hidden).module, ("activation", name))
+
+
+def as_widths(value: Any, what: str) -> list[int]:
+    """A list of positive layer widths from a sequence of integers."""
+    widths = [int(v) for v in value] if isinstance(value, (list, tuple, np.ndarray)) else None
+    if not widths or min(widths) < 1:
+        raise ConfigError(f"{what} must be a non-empty list of positive integers (layer widths); got {value!r}.")
+    return widths
+
+
+def whole(value: Any, what: str, least: int = 1) -> int:
+    """An integer of at least `least`, or ConfigError that names it."""
+    number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
+    if number is None or number < least:
+        raise ConfigError(f"{what} must be an integer of at least {least}; got {value!r}.")
+    return int(number)

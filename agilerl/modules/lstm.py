@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from agilerl.errors import ConfigError, ShapeError, unknown_name
 from agilerl.modules.activations import activation as known_activation
-from agilerl.modules.evolvable import MutationType, Refused, mutation
-from agilerl.modules.layer_kinds import activation_layer, linear, uniform, whole
-from agilerl.modules.layered import OUTPUT, Axis, Layer, LayeredModule, check_limits, drawn_amount
-from agilerl.modules.layers import dense
-from agilerl.modules.morph import Index, Transfer, fresh, grown, same, without
+from agilerl.modules.base import MutationType, Refused, mutation
+from agilerl.modules.layered import OUTPUT, LayeredModule, Range, check_limits
+from agilerl.modules.layers import Axis, Layer, activation_layer, dense, linear, uniform, whole
+from agilerl.modules.morph import Index, Transfer, fresh, grown, same
 
 NODE_STEPS = (16, 32, 64)
 CELLS = {"LSTM": 4, "GRU": 3}  # gates
@@ -37,15 +36,12 @@ class CellWeights(NamedTuple):
 
 
 def lstm_cell(x: Tensor, h: Tensor, c: Tensor, weights: CellWeights) -> tuple[Tensor, Tensor]:
-    """One step of an LSTM (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000).
+    """(h', c'), shaped as h, after one step of an LSTM (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000).
 
     i, f, g, o = W x + b + U h + d, in this order;  c' = σ(f)·c + σ(i)·tanh(g);  h' = σ(o)·tanh(c').
 
     Args:
         x: [B, I] or [N, B, I]; h, c: [B, H] or [N, B, H].
-
-    Returns:
-        (h', c'), shaped as h.
     """
     gates = dense(x, weights.input, weights.input_bias) + dense(h, weights.hidden, weights.hidden_bias)
     return lstm_gates(gates, c)
@@ -53,8 +49,7 @@ def lstm_cell(x: Tensor, h: Tensor, c: Tensor, weights: CellWeights) -> tuple[Te
 
 def lstm_gates(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """(h', c') of an LSTM from the sum of both products, gates [..., 4H] in the order i, f, g, o, and c [..., H]."""
-    result: tuple[Tensor, Tensor] = _LSTMGates.apply(gates, c)  # type: ignore[no-untyped-call]
-    return result
+    return cast("tuple[Tensor, Tensor]", _LSTMGates.apply(gates, c))  # type: ignore[no-untyped-call]
 
 
 class _LSTMGates(torch.autograd.Function):
@@ -83,15 +78,12 @@ class _LSTMGates(torch.autograd.Function):
 
 
 def gru_cell(x: Tensor, h: Tensor, weights: CellWeights) -> Tensor:
-    """One step of a GRU (Cho et al. 2014, arXiv:1406.1078, with the reset gate after the product, as in cuDNN).
+    """h', shaped as h, after one step of a GRU (Cho et al. 2014, arXiv:1406.1078; reset after the product, as cuDNN).
 
     r = σ(W_r x + b_r + U_r h + d_r);  z likewise;  n = tanh(W_n x + b_n + r·(U_n h + d_n));  h' = (1 − z)·n + z·h.
 
     Args:
         x: [B, I] or [N, B, I]; h: [B, H] or [N, B, H].
-
-    Returns:
-        h', shaped as h.
     """
     of_input = dense(x, weights.input, weights.input_bias)
     return gru_gates(of_input, dense(h, weights.hidden, weights.hidden_bias), h)
@@ -109,11 +101,8 @@ def unroll(
     steps: Iterable[Tensor], advance: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]], h: Tensor, c: Any = None
 ) -> tuple[list[Tensor], Any]:
     """(h after every step, c after the last one) of one layer.
-
-    Args:
-        steps: what `advance` takes of each step.
-        advance: (step, h, c) -> (h', c'); c is None in a GRU.
-    """
+    steps: what `advance` takes of each step.
+    advance: (step, h, c) -> (h', c'); c is None in a GRU."""
     found = []
     for step in steps:
         h, c = advance(step, h, c)
@@ -153,23 +142,17 @@ class EvolvableLSTM(LayeredModule):
         max_seq_len: length to which training cuts sequences, kept for the algorithm that reads it.
     """
 
+    ranges: ClassVar = {
+        "layer": Range("num_layers", "layers"),
+        "node": Range("hidden_state_size", "hidden_state_size", NODE_STEPS),
+    }
+
     def __init__(
-        self,
-        input_size: int,
-        hidden_state_size: int = 128,
-        num_outputs: int = 64,
-        num_layers: int = 1,
-        output_activation: str | None = None,
-        min_hidden_state_size: int = 32,
-        max_hidden_state_size: int = 512,
-        min_layers: int = 1,
-        max_layers: int = 3,
-        cell: str = "LSTM",
-        max_seq_len: int | None = None,
-        device: str | torch.device = "cpu",
-        name: str = "lstm",
-        random_seed: int | None = None,
-    ) -> None:
+        self, input_size: int, hidden_state_size: int = 128, num_outputs: int = 64, num_layers: int = 1,
+        output_activation: str | None = None, min_hidden_state_size: int = 32, max_hidden_state_size: int = 512,
+        min_layers: int = 1, max_layers: int = 3, cell: str = "LSTM", max_seq_len: int | None = None,
+        device: str | torch.device = "cpu", name: str = "lstm", random_seed: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
         self.input_size, self.num_outputs = whole(input_size, "input_size"), whole(num_outputs, "num_outputs")
         self.hidden_state_size = whole(hidden_state_size, "hidden_state_size")
@@ -208,8 +191,6 @@ class EvolvableLSTM(LayeredModule):
         found["act_output"] = activation_layer(self.output_activation, hidden=False)
         return found
 
-    # -- hidden state --------------------------------------------------------------------------------------------
-
     @property
     def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
         """Key of each part of the hidden state -> (layers, units); a batch axis stands between them in the state."""
@@ -229,9 +210,7 @@ class EvolvableLSTM(LayeredModule):
 
         Units that stayed keep their state; new units and new layers start at 0.
 
-        Args:
-            hidden_state: [old layers, B, old H] under every key. Not changed.
-        """
+        hidden_state: [old layers, B, old H] under every key. Not changed."""
         found = {}
         for key, (layers, units) in self.hidden_state_architecture.items():
             old = hidden_state[key]
@@ -240,8 +219,6 @@ class EvolvableLSTM(LayeredModule):
                 new[k] = Transfer((same(old.shape[1]), self.last_units[k])).apply(old[k], new[k])
             found[key] = new
         return found
-
-    # -- running -------------------------------------------------------------------------------------------------
 
     def run(self, x: Tensor, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
         """Inputs of the output layer [B, H] or [B, T, H], and the hidden state after the last step."""
@@ -288,19 +265,7 @@ class EvolvableLSTM(LayeredModule):
                 raise ShapeError(f"hidden_state[{key!r}] must have shape {(layers, x.shape[0], units)}; got {got}")
 
     def short(self) -> str:
-        """E.g. "lstm 128x2"."""
         return f"{self.cell.lower()} {self.hidden_state_size}x{self.num_layers}"
-
-    # -- mutations -----------------------------------------------------------------------------------------------
-
-    def can_apply(self, name: str) -> bool:
-        """Whether the limits leave room for the method."""
-        return {
-            "add_layer": self.num_layers < self.max_layers,
-            "remove_layer": self.num_layers > self.min_layers,
-            "add_node": self._fits(NODE_STEPS[0]),
-            "remove_node": self._fits(-NODE_STEPS[0]),
-        }.get(name, True)
 
     @mutation(MutationType.LAYER)
     def add_layer(self) -> dict[str, int]:
@@ -327,15 +292,11 @@ class EvolvableLSTM(LayeredModule):
     @mutation(MutationType.NODE)
     def add_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
         """Widen every layer (by 16, 32 or 64 if not given); exact, also in the middle of an episode.
-
-        Returns:
-            {"numb_new_nodes": units added}; 0 if the limit left no room.
-        """
-        count = drawn_amount(self.rng, NODE_STEPS, numb_new_nodes, self._fits)
-        if count == 0:
-            return Refused(numb_new_nodes=0)
-        self._move_units(grown(self.hidden_state_size, count))
-        return {"numb_new_nodes": count}
+        Returns {"numb_new_nodes": units added}; 0 if the limit left no room."""
+        count = self.drawn("node", numb_new_nodes)
+        if count:
+            self._move_units(grown(self.hidden_state_size, count))
+        return {"numb_new_nodes": count} if count else Refused(numb_new_nodes=0)
 
     @mutation(MutationType.NODE)
     def remove_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
@@ -344,18 +305,14 @@ class EvolvableLSTM(LayeredModule):
         With sequences [B, T, I] as probe inputs the output layer is refitted; single steps would show it nothing but
         the first moment of an episode. Argument and result as `add_node`.
         """
-        count = drawn_amount(self.rng, NODE_STEPS, numb_new_nodes, lambda n: self._fits(-n))
+        count = self.drawn("node", numb_new_nodes, -1)
         if count == 0:
             return Refused(numb_new_nodes=0)
         self._change.target = self._sequence_target()
-        size = self.hidden_state_size
-        last = range(size - count, size)  # the published choice
-        gone = last if self.fresh == "random" else self._importance().argsort()[:count].tolist()
-        self._move_units(without(size, gone))
+        self._move_units(self.remaining(self._importance(), count))
         return {"numb_new_nodes": count}
 
     def recreate_network(self, **kwargs: Any) -> None:
-        """As every layered module."""
         rescaled, self._rescaled = self._rescaled, False
         super().recreate_network(**kwargs)
         self.last_refit = self.last_refit or rescaled
@@ -379,8 +336,7 @@ class EvolvableLSTM(LayeredModule):
             squares = squares + layer.weight_hh.square().sum(0)
             if k:
                 squares = squares + layer.weight_ih.square().sum(0)
-        result: Tensor = squares.sqrt()
-        return result
+        return cast(Tensor, squares.sqrt())
 
     @torch.no_grad()
     def _near_identity(self) -> None:
@@ -405,9 +361,5 @@ class EvolvableLSTM(LayeredModule):
         initial[f"lstm_{k}.weight_ih"], initial[f"lstm_{k}.bias_ih"] = inputs.flatten(0, 1), bias.flatten()
         initial[f"lstm_{k}.weight_hh"] = like.new_zeros(gates * size, size)
         initial[f"lstm_{k}.bias_hh"] = like.new_zeros(gates * size)
-        output: Any = self.model[OUTPUT]
-        output.weight.div_(gain)
+        cast(Any, self.model[OUTPUT]).weight.div_(gain)
         self._rescaled = True
-
-    def _fits(self, change: int) -> bool:
-        return self.min_hidden_state_size <= self.hidden_state_size + change <= self.max_hidden_state_size

@@ -9,15 +9,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from agilerl.errors import ConfigError
+from agilerl.modules import layers
 from agilerl.modules.activations import activation as known_activation
-from agilerl.modules.evolvable import MutationType, Refused, is_untouched, mutation
-from agilerl.modules.layer_kinds import activation_layer, as_widths, layer_norm
-from agilerl.modules.layered import OUTPUT, Axis, Change, Initial, Layer, LayeredModule, drawn_amount, pick_layer
-from agilerl.modules.layers import Linear, dense, init_linear
-from agilerl.modules.morph import Index, Transfer, fresh, grown, leading, leading_block, refit, without
-from agilerl.modules.noisy import NoisyLinear
-from agilerl.modules.spec import DenseLayer, DenseStack
+from agilerl.modules.base import MutationType, Refused, is_untouched, mutation
+from agilerl.modules.layered import OUTPUT, Change, LayeredModule, check_limits, drawn_step, refit_in_place
+from agilerl.modules.layers import Axis, DenseLayer, DenseStack, Initial, Layer, Linear, NoisyLinear, dense
+from agilerl.modules.morph import Index, Transfer, fresh, grown, leading, leading_block, refit
 
 NODE_STEPS = (16, 32, 64)
 FEATURES = "features"  # units of the last hidden layer, as the output layer reads them
@@ -46,41 +43,24 @@ class EvolvableMLP(LayeredModule):
         output_layernorm: LayerNorm before the output activation.
         output_vanish: scale the output layer's first weights by 0.1.
         init_layers: orthogonal weights with gain sqrt(2) and zero biases, else torch's default for `nn.Linear`.
-        noisy, noise_std: noisy linear layers (`modules.noisy`).
+        noisy, noise_std: noisy linear layers (`modules.layers.NoisyLinear`).
         random_seed: of the first weights and of this module's mutations.
     """
 
     container = nn.Sequential
 
     def __init__(
-        self,
-        num_inputs: int,
-        num_outputs: int,
-        hidden_size: Sequence[int],
-        activation: str | None = "ReLU",
-        output_activation: str | None = None,
-        min_hidden_layers: int = 1,
-        max_hidden_layers: int = 3,
-        min_mlp_nodes: int = 32,
-        max_mlp_nodes: int = 500,
-        layer_norm: bool = False,
-        output_layernorm: bool = False,
-        output_vanish: bool = True,
-        init_layers: bool = True,
-        noisy: bool = False,
-        noise_std: float = 0.5,
-        device: str | torch.device = "cpu",
-        name: str = "mlp",
-        random_seed: int | None = None,
-    ) -> None:
+        self, num_inputs: int, num_outputs: int, hidden_size: Sequence[int],
+        activation: str | None = "ReLU", output_activation: str | None = None,
+        min_hidden_layers: int = 1, max_hidden_layers: int = 3, min_mlp_nodes: int = 32, max_mlp_nodes: int = 500,
+        layer_norm: bool = False, output_layernorm: bool = False, output_vanish: bool = True, init_layers: bool = True,
+        noisy: bool = False, noise_std: float = 0.5,
+        device: str | torch.device = "cpu", name: str = "mlp", random_seed: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
-        self.num_inputs, self.num_outputs = as_widths([num_inputs, num_outputs], "num_inputs and num_outputs")
-        self.hidden_size = as_widths(hidden_size, "hidden_size")
-        if not 0 < min_hidden_layers <= max_hidden_layers or not 0 < min_mlp_nodes <= max_mlp_nodes:
-            raise ConfigError(
-                "limits must be positive with min <= max; got "
-                f"{min_hidden_layers}..{max_hidden_layers} layers, {min_mlp_nodes}..{max_mlp_nodes} nodes."
-            )
+        self.num_inputs, self.num_outputs = layers.as_widths([num_inputs, num_outputs], "num_inputs and num_outputs")
+        self.hidden_size = layers.as_widths(hidden_size, "hidden_size")
+        check_limits({"layers": (min_hidden_layers, max_hidden_layers), "nodes": (min_mlp_nodes, max_mlp_nodes)})
         self.activation, self.output_activation = activation, output_activation
         self.min_hidden_layers, self.max_hidden_layers = min_hidden_layers, max_hidden_layers
         self.min_mlp_nodes, self.max_mlp_nodes = min_mlp_nodes, max_mlp_nodes
@@ -99,9 +79,9 @@ class EvolvableMLP(LayeredModule):
             rows: Axis = ((label, width),)
             found[f"linear_{label}"] = self._linear_layer(rows, columns, 0.1 if is_output and self.output_vanish else 1)
             if self.output_layernorm if is_output else self.layer_norm:
-                found[f"norm_{label}"] = layer_norm(rows)
+                found[f"norm_{label}"] = layers.layer_norm(rows)
             name = self.output_activation if is_output else self.activation
-            found[f"act_{label}"] = activation_layer(name, hidden=not is_output)
+            found[f"act_{label}"] = layers.activation_layer(name, hidden=not is_output)
             columns = ((FEATURES, width),) if k == len(self.hidden_size) - 1 else rows
         return found
 
@@ -109,8 +89,7 @@ class EvolvableMLP(LayeredModule):
         (_, inputs), (_, outputs) = columns[0], rows[0]
 
         def weight(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-            drawn: Tensor = gain * init_linear(shape[0], shape[1], generator, orthogonal=self.init_layers)
-            return drawn
+            return gain * layers.init_linear(shape[0], shape[1], generator, orthogonal=self.init_layers)
 
         def bias(shape: Sequence[int], generator: torch.Generator) -> Tensor:
             return (torch.rand(tuple(shape), generator=generator) * 2 - 1) / float(inputs**0.5)
@@ -148,7 +127,6 @@ class EvolvableMLP(LayeredModule):
     # -- mutations -----------------------------------------------------------------------------------------------
 
     def can_apply(self, name: str) -> bool:
-        """Whether the limits leave room for the method."""
         depth = len(self.hidden_size)
         room = {
             "add_layer": depth < self.max_hidden_layers,
@@ -201,12 +179,10 @@ class EvolvableMLP(LayeredModule):
         Returns:
             {"hidden_layer": number, "numb_new_nodes": units added}; 0 if the limit left no room.
         """
-        layer = pick_layer(self.rng, self.hidden_size, hidden_layer, lambda w: self._can_add(w, NODE_STEPS[0]))
-        width = self.hidden_size[layer]
-        count = drawn_amount(self.rng, NODE_STEPS, numb_new_nodes, lambda n: self._can_add(width, n))
+        layer, count = drawn_step(self.rng, NODE_STEPS, self.hidden_size, hidden_layer, numb_new_nodes, self._can_add)
         if count == 0:
             return Refused(hidden_layer=layer, numb_new_nodes=0)
-        self._move_units(layer, grown(width, count))
+        self._move_units(layer, grown(self.hidden_size[layer], count))
         self.hidden_size[layer] += count
         return {"hidden_layer": layer, "numb_new_nodes": count}
 
@@ -218,25 +194,18 @@ class EvolvableMLP(LayeredModule):
         without probe inputs the norm of its incoming weights stands for the activation and nothing is refitted.
         Arguments and result as `add_node`.
         """
-        layer = pick_layer(self.rng, self.hidden_size, hidden_layer, lambda w: self._can_remove(w, NODE_STEPS[0]))
-        width = self.hidden_size[layer]
-        count = drawn_amount(self.rng, NODE_STEPS, numb_new_nodes, lambda n: self._can_remove(width, n))
+        layer, count = drawn_step(
+            self.rng, NODE_STEPS, self.hidden_size, hidden_layer, numb_new_nodes, self._can_remove
+        )
         if count == 0:
             return Refused(hidden_layer=layer, numb_new_nodes=0)
-        if self.fresh == "random":
-            removed = list(range(width - count, width))  # the published choice: the last ones
-        else:
-            removed = self.importance(layer).argsort()[:count].tolist()
-        self._move_units(layer, without(width, removed))
+        self._move_units(layer, self.remaining(self.importance(layer), count))
         self.hidden_size[layer] -= count
         return {"hidden_layer": layer, "numb_new_nodes": count}
 
     def change_activation(self, activation: str, output: bool = False) -> None:
-        """Change the hidden activation, with `output` also the output's.
-
-        With probe inputs every layer above a changed activation is refitted to give what it gave before; without
-        them the weights stay.
-        """
+        """With probe inputs every layer above a changed activation is refitted to give what it gave before; without
+        them the weights stay."""
         known_activation(activation, hidden=True)
         targets = self.preactivations()
         self.activation = activation
@@ -253,21 +222,19 @@ class EvolvableMLP(LayeredModule):
         self.recreate_network()
 
     def short(self) -> list[int]:
-        """Widths of the hidden layers."""
         return list(self.hidden_size)
 
     def reset_noise(self) -> None:
         """Draw the noise of noisy layers anew."""
-        for _, module in self.named_modules():
-            if isinstance(module, NoisyLinear):
-                module.reset_noise(self.generator())
+        for layer in layers.noisy_layers(self):
+            layer.reset_noise(self.generator())
 
     def dense_stack(self) -> DenseStack | None:
         """Layers and live parameters, or None if a hook or a subclass adds to them."""
         if type(self).forward is not EvolvableMLP.forward or not is_untouched(self):
             return None
-        layers, parameters, noise = [], [], []
-        widths = self._widths()
+        dense_layers, parameters, noise = [], [], []
+        widths = [self.num_inputs, *self.hidden_size, self.num_outputs]
         for k, label in enumerate(self._labels()):
             linear, norm = self._part("linear", label), self._part("norm", label)
             name = self.output_activation if label == "output" else self.activation
@@ -277,7 +244,7 @@ class EvolvableMLP(LayeredModule):
             if not known_activation(name).pointwise:
                 return None
             kind = None if name == "Identity" else name
-            layers.append(DenseLayer(widths[k], widths[k + 1], kind, norm is not None, is_noisy))
+            dense_layers.append(DenseLayer(widths[k], widths[k + 1], kind, norm is not None, is_noisy))
             own = [linear.weight, linear.bias, *((norm.weight, norm.bias) if norm is not None else ())]
             parameters.append((*own, *((linear.weight_sigma, linear.bias_sigma) if is_noisy else ())))
             noise.append((linear.noise_in, linear.noise_out) if is_noisy else ())
@@ -288,7 +255,7 @@ class EvolvableMLP(LayeredModule):
             return None
         if len({(p.dtype, p.device, p.requires_grad) for p in flat}) != 1:
             return None
-        return DenseStack(tuple(layers), tuple(parameters), tuple(noise))
+        return DenseStack(tuple(dense_layers), tuple(parameters), tuple(noise))
 
     # -- what the network does, layer by layer, without hooks and without noise ------------------------------------
 
@@ -320,18 +287,13 @@ class EvolvableMLP(LayeredModule):
     @torch.no_grad()
     def input_importance(self) -> Tensor:
         """How much each input matters to the first layer [I]; by the norm of its weights without probe inputs."""
-        weight = self._linear(self._labels()[0]).weight.norm(dim=0)
-        return cast(
-            Tensor, weight if self.probe_inputs is None else weight * self.probe_inputs.to(weight).abs().mean(0)
-        )
+        weight: Tensor = self._linear(self._labels()[0]).weight.norm(dim=0)
+        return weight if self.probe_inputs is None else weight * self.probe_inputs.to(weight).abs().mean(0)
 
     @torch.no_grad()
     def refit_layer(self, number: int, features: Tensor, target: Tensor) -> None:
         """Refit the linear map `number`, in place, to give `target` [B, O] from `features` [B, I]."""
-        linear = self._linear(self._labels()[number])
-        weight, bias = refit(features, target, linear.weight, linear.bias)
-        linear.weight.copy_(weight)
-        linear.bias.copy_(bias)
+        refit_in_place(self._linear(self._labels()[number]), features, target)
 
     def preactivations(self) -> list[Tensor]:
         """Outputs of every linear map for the probe inputs; none without probe inputs or with random freshness."""
@@ -377,19 +339,14 @@ class EvolvableMLP(LayeredModule):
         output.weight.copy_(best[4])
         output.bias.copy_(best[5])
 
-    # -- small facts ---------------------------------------------------------------------------------------------
-
     def _labels(self) -> list[str]:
         return [*map(str, range(len(self.hidden_size))), "output"]
-
-    def _widths(self) -> list[int]:
-        return [self.num_inputs, *self.hidden_size, self.num_outputs]
 
     def _part(self, kind: str, label: str) -> Any:
         return self.model._modules.get(f"{kind}_{label}")
 
     def _linear(self, label: str) -> Any:
-        return self.model._modules[f"linear_{label}"]
+        return self._part("linear", label)
 
     def _after_linear(self, label: str, x: Tensor) -> Tensor:
         norm, act = self._part("norm", label), self._part("act", label)

@@ -44,11 +44,8 @@ class Transfer:
         result = fresh.detach().clone()
         if old is None:
             return result
-        to, source = [], []
-        for index in self.index:
-            kept = np.flatnonzero(index >= 0)
-            to.append(torch.as_tensor(kept, device=fresh.device))
-            source.append(torch.as_tensor(index[kept], device=fresh.device))
+        to = [torch.as_tensor(np.flatnonzero(index >= 0), device=fresh.device) for index in self.index]
+        source = [torch.as_tensor(index[index >= 0], device=fresh.device) for index in self.index]
         if all(len(t) for t in to):
             moved = old.detach().to(device=fresh.device, dtype=fresh.dtype)[torch.meshgrid(*source, indexing="ij")]
             result[torch.meshgrid(*to, indexing="ij")] = moved

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from agilerl.errors import ConfigError, ShapeError, unknown_name
 from agilerl.modules.activations import activation as known_activation
+from agilerl.modules.base import ModuleDict, MutationType, Refused, mutation
 from agilerl.modules.cnn import EvolvableCNN
 from agilerl.modules.configs import checked_config
-from agilerl.modules.evolvable import EvolvableModule, ModuleDict, MutationType, Refused, mutation
-from agilerl.modules.layer_kinds import activation_layer, linear, orthogonal, whole
-from agilerl.modules.layered import OUTPUT, Change, Layer, LayeredModule, check_limits, drawn_amount
+from agilerl.modules.layered import OUTPUT, LayeredModule, Range, check_limits
+from agilerl.modules.layers import Layer, activation_layer, linear, orthogonal, whole
 from agilerl.modules.mlp import EvolvableMLP
-from agilerl.modules.morph import Index, grown, prefixed, without
+from agilerl.modules.morph import Index, grown, prefixed
 from agilerl.rng import Purpose, seeds
 from agilerl.spaces import is_image, parts_of
 
@@ -45,23 +45,16 @@ class EvolvableMultiInput(LayeredModule):
         min_latent_dim, max_latent_dim: limits of the mutations, inclusive.
     """
 
+    ranges: ClassVar = {"latent_node": Range("latent_dim", "latent_dim", LATENT_STEPS)}
+
     def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        num_outputs: int,
-        latent_dim: int = 32,
-        vector_space_mlp: bool = False,
-        cnn_config: Any = None,
-        mlp_config: Any = None,
-        init_dicts: Mapping[str, Any] | None = None,
-        activation: str | None = "ReLU",
-        output_activation: str | None = None,
-        min_latent_dim: int = 8,
-        max_latent_dim: int = 128,
-        device: str | torch.device = "cpu",
-        name: str = "multi_input",
-        random_seed: int | None = None,
-    ) -> None:
+        self, observation_space: spaces.Space[Any], num_outputs: int,
+        latent_dim: int = 32, vector_space_mlp: bool = False,
+        cnn_config: Any = None, mlp_config: Any = None, init_dicts: Mapping[str, Any] | None = None,
+        activation: str | None = "ReLU", output_activation: str | None = None,
+        min_latent_dim: int = 8, max_latent_dim: int = 128,
+        device: str | torch.device = "cpu", name: str = "multi_input", random_seed: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
         parts = parts_of(observation_space)
         if not parts:
@@ -95,34 +88,22 @@ class EvolvableMultiInput(LayeredModule):
         self.rng = self.rng  # one source of draws for all parts
         self.build()
 
-    def _make_part(self, space: spaces.Space[Any], config: dict[str, Any], seed: int) -> EvolvableModule:
+    def _make_part(self, space: spaces.Space[Any], config: dict[str, Any], seed: int) -> Any:
         if parts_of(space):
-            options: dict[str, Any] = {
-                "latent_dim": self.latent_dim,
-                "vector_space_mlp": self.vector_space_mlp,
-                "cnn_config": self.cnn_config,
-                "mlp_config": self.mlp_config,
-                "activation": self.activation,
-                "output_activation": self.activation,
-            }
-            return EvolvableMultiInput(
-                space, self.latent_dim, **{**options, **config}, device=self._device, random_seed=seed
-            )
+            own = ("latent_dim", "vector_space_mlp", "cnn_config", "mlp_config")
+            config = {**{name: getattr(self, name) for name in own}, **config}
+            return self._made(EvolvableMultiInput, space, config, seed)
         if is_image(space):
-            options = {"activation": self.activation, "output_activation": self.activation, **self.cnn_config}
-            shape = space.shape or ()
-            return EvolvableCNN(shape, self.latent_dim, **{**options, **config}, device=self._device, random_seed=seed)
+            return self._made(EvolvableCNN, space.shape or (), {**self.cnn_config, **config}, seed)
         return self._make_mlp(int(spaces.flatdim(space)), config, seed)
 
     def _make_mlp(self, width: int, config: dict[str, Any], seed: int) -> EvolvableMLP:
-        options: dict[str, Any] = {
-            "hidden_size": [64],
-            "activation": self.activation,
-            "output_activation": self.activation,
-            "output_vanish": False,
-            **self.mlp_config,
-        }
-        return EvolvableMLP(width, self.latent_dim, **{**options, **config}, device=self._device, random_seed=seed)
+        usual: dict[str, Any] = {"hidden_size": [64], "output_vanish": False}
+        return cast(EvolvableMLP, self._made(EvolvableMLP, width, {**usual, **self.mlp_config, **config}, seed))
+
+    def _made(self, cls: Any, inputs: Any, config: dict[str, Any], seed: int) -> Any:
+        activations = {"activation": self.activation, "output_activation": self.activation}
+        return cls(inputs, self.latent_dim, **{**activations, **config}, device=self._device, random_seed=seed)
 
     def _part_modules(self) -> dict[str, Any]:
         """The networks of all parts by name, in the order in which their features stand side by side."""
@@ -132,13 +113,8 @@ class EvolvableMultiInput(LayeredModule):
     def layers(self) -> dict[str, Layer]:
         """`linear_output` over the features of all parts."""
         width = len(self._part_modules()) * self.latent_dim
-        rows, columns = (("output", self.num_outputs),), (("features", width),)
-        return {
-            OUTPUT: linear(rows, columns, orthogonal(2**0.5)),
-            "act_output": activation_layer(self.output_activation, hidden=False),
-        }
-
-    # -- running -------------------------------------------------------------------------------------------------
+        output = linear((("output", self.num_outputs),), (("features", width),), orthogonal(2**0.5))
+        return {OUTPUT: output, "act_output": activation_layer(self.output_activation, hidden=False)}
 
     def _inputs(self, x: Any) -> dict[str, Any]:
         """Name of the part -> its input."""
@@ -167,30 +143,18 @@ class EvolvableMultiInput(LayeredModule):
             module.probe(None if given is None else given[name])
 
     def short(self) -> str:
-        """E.g. "multi 16 (image: cnn 16k3, speed: [64])"."""
         inside = ", ".join(f"{name}: {module.short()}" for name, module in self._part_modules().items())
         return f"multi {self.latent_dim} ({inside})"
 
     def get_init_dict(self) -> dict[str, Any]:
-        """Constructor arguments, with those of every part as it is now."""
         parts = {name: module.net_config for name, module in self._part_modules().items()}
         return {**super().get_init_dict(), "init_dicts": parts}
-
-    # -- mutations -----------------------------------------------------------------------------------------------
-
-    def can_apply(self, name: str) -> bool:
-        """Whether the limits leave room for the method."""
-        own = {"add_latent_node": LATENT_STEPS[0], "remove_latent_node": -LATENT_STEPS[0]}
-        return self._fits(own[name]) if name in own else super().can_apply(name)
 
     @mutation(MutationType.NODE)
     def add_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
         """Widen the features of every part (by 8, 16 or 32 if not given); exact unless a part normalises its output.
-
-        Returns:
-            {"numb_new_nodes": features added}; 0 if the limit left no room.
-        """
-        count = drawn_amount(self.rng, LATENT_STEPS, numb_new_nodes, self._fits)
+        Returns {"numb_new_nodes": features added}; 0 if the limit left no room."""
+        count = self.drawn("latent_node", numb_new_nodes)
         if count == 0:
             return Refused(numb_new_nodes=0)
         self._move_features({name: grown(self.latent_dim, count) for name in self._part_modules()}, count)
@@ -199,16 +163,12 @@ class EvolvableMultiInput(LayeredModule):
     @mutation(MutationType.NODE)
     def remove_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
         """Take the least important features out of every part and refit the output layer. As `add_latent_node`."""
-        count = drawn_amount(self.rng, LATENT_STEPS, numb_new_nodes, lambda n: self._fits(-n))
+        count = self.drawn("latent_node", numb_new_nodes, -1)
         if count == 0:
             return Refused(numb_new_nodes=0)
         self._change.target = self.output_target()
-        last = range(self.latent_dim - count, self.latent_dim)  # the published choice
-        scores = self._importance()
-        self._move_features({
-            name: without(self.latent_dim, last if self.fresh == "random" else score.argsort()[:count].tolist())
-            for name, score in zip(self._part_modules(), scores, strict=True)
-        }, -count)  # fmt: skip
+        scores = zip(self._part_modules(), self._importance(), strict=True)
+        self._move_features({name: self.remaining(score, count) for name, score in scores}, -count)
         return {"numb_new_nodes": count}
 
     def recreate_network(self, **kwargs: Any) -> None:
@@ -222,18 +182,11 @@ class EvolvableMultiInput(LayeredModule):
             path = name if name == VECTOR_MLP else f"feature_net.{name}"
             self.last_transfer |= prefixed(path, modules[name].last_transfer)
 
-    def change_activation(self, activation: str, output: bool = False) -> None:
-        """Change the activation of the parts and of their features; with probe inputs the output is refitted."""
-        known_activation(activation, hidden=True)
-        target = self.output_target()
+    def set_activation(self, activation: str) -> None:
+        """That of the parts and of their features."""
         for module in self._part_modules().values():
             module.change_activation(activation, output=True)
         self.activation = activation
-        if output:
-            self.output_activation = activation
-        self._change = Change(target=target)
-        self.recreate_network()
-        self.last_mutation_attr = "change_activation"
 
     def _move_features(self, indices: dict[str, Index], change: int) -> None:
         self._latent_index = indices
@@ -249,9 +202,6 @@ class EvolvableMultiInput(LayeredModule):
         if self.probe_inputs is not None:
             strength = strength * self.output_features(self.probe_inputs).abs().mean(0)
         return strength.reshape(-1, self.latent_dim)
-
-    def _fits(self, change: int) -> bool:
-        return self.min_latent_dim <= self.latent_dim + change <= self.max_latent_dim
 
 
 def _module_name(holder: ModuleDict, key: str) -> str:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from agilerl.modules.activations import activation as known_activation
-from agilerl.modules.convolution import ConvGeometry, check_fits, image_shape, probe_count
-from agilerl.modules.evolvable import MutationType, Refused, mutation
-from agilerl.modules.layer_kinds import activation_layer, convolution, linear, orthogonal, whole
-from agilerl.modules.layered import OUTPUT, Axis, Layer, LayeredModule, check_limits, drawn_amount
-from agilerl.modules.morph import grown, without
+from agilerl.modules.base import MutationType, Refused, mutation
+from agilerl.modules.cnn import ConvGeometry, check_fits, image_shape, probe_count
+from agilerl.modules.layered import OUTPUT, Range, ResidualModule, check_limits
+from agilerl.modules.layers import Axis, Layer, activation_layer, convolution, linear, orthogonal, whole
 
 CHANNEL_STEPS = (8, 16, 32)
 GAIN = 2**0.5
 LAST_GAIN = 0.5  # of a block's last convolution: each block then adds little to the variance of the trunk
 
 
-class EvolvableResNet(LayeredModule):
+class EvolvableResNet(ResidualModule):
     """A convolution, residual blocks, and one dense layer, whose blocks and channels evolve.
 
     A block is z ← z + conv(act(conv(act(z)))) with kernels of 3 x 3 and as many channels as the trunk: the
@@ -37,24 +36,18 @@ class EvolvableResNet(LayeredModule):
         min_blocks, max_blocks, min_channel_size, max_channel_size: limits of the mutations, inclusive.
     """
 
+    ranges: ClassVar = {
+        "block": Range("num_blocks", "blocks"), "channel": Range("channel_size", "channel_size", CHANNEL_STEPS)
+    }  # fmt: skip
+    stem, last, trunk = "conv_input", "conv_1", "channels"
+
     def __init__(
-        self,
-        input_shape: Sequence[int],
-        num_outputs: int,
-        channel_size: int = 32,
-        kernel_size: int = 3,
-        stride_size: int = 2,
-        num_blocks: int = 2,
-        activation: str | None = "ReLU",
-        output_activation: str | None = None,
-        min_blocks: int = 1,
-        max_blocks: int = 4,
-        min_channel_size: int = 16,
-        max_channel_size: int = 256,
-        device: str | torch.device = "cpu",
-        name: str = "resnet",
-        random_seed: int | None = None,
-    ) -> None:
+        self, input_shape: Sequence[int], num_outputs: int,
+        channel_size: int = 32, kernel_size: int = 3, stride_size: int = 2, num_blocks: int = 2,
+        activation: str | None = "ReLU", output_activation: str | None = None,
+        min_blocks: int = 1, max_blocks: int = 4, min_channel_size: int = 16, max_channel_size: int = 256,
+        device: str | torch.device = "cpu", name: str = "resnet", random_seed: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
         self.input_shape = image_shape(input_shape, None, 2)
         self.num_outputs = whole(num_outputs, "num_outputs")
@@ -96,12 +89,9 @@ class EvolvableResNet(LayeredModule):
 
     def output_features(self, x: Any) -> Tensor:
         """Channels and pixels of the trunk after its last activation, side by side [B, F]."""
-        z = self.model["conv_input"](self.as_input(x))
-        for k in range(self.num_blocks):
-            z = z + self.model[f"block_{k}_conv_1"](self._inner(k, z))
-        return cast(Tensor, self.model["act_features"](z)).flatten(1)
+        return cast(Tensor, self.model["act_features"](self.after_blocks(x))).flatten(1)
 
-    def _inner(self, block: int, z: Tensor) -> Tensor:
+    def inside(self, block: int, z: Tensor) -> Tensor:
         y = self.model[f"block_{block}_conv_0"](self.model[f"block_{block}_act_0"](z))
         return cast(Tensor, self.model[f"block_{block}_act_1"](y))
 
@@ -109,8 +99,7 @@ class EvolvableResNet(LayeredModule):
         """Images [..., C, H, W] -> [..., O]; one image gives [1, O]."""
         x = self.as_input(x)
         lead = x.shape[:-3] or (1,)
-        features = self.output_features(x.reshape(-1, *self.input_shape))
-        return self.finish(features).reshape(*lead, self.num_outputs)
+        return self.finish(self.output_features(x.reshape(-1, *self.input_shape))).reshape(*lead, self.num_outputs)
 
     def probe(self, inputs: Any) -> None:
         """Remember the first images [B, ...], as many as memory allows; None forgets them."""
@@ -119,99 +108,36 @@ class EvolvableResNet(LayeredModule):
         super().probe(None if inputs is None else inputs[:count])
 
     def short(self) -> str:
-        """E.g. "resnet 32x2": channels and blocks."""
         return f"resnet {self.channel_size}x{self.num_blocks}"
-
-    # -- mutations -----------------------------------------------------------------------------------------------
-
-    def can_apply(self, name: str) -> bool:
-        """Whether the limits leave room for the method."""
-        return {
-            "add_block": self.num_blocks < self.max_blocks,
-            "remove_block": self.num_blocks > self.min_blocks,
-            "add_channel": self._fits(CHANNEL_STEPS[0]),
-            "remove_channel": self._fits(-CHANNEL_STEPS[0]),
-        }.get(name, True)
-
-    @mutation(MutationType.LAYER)
-    def add_block(self) -> dict[str, int]:
-        """Put a block after the last one; exact, because its last convolution starts at zero."""
-        if not self.can_apply("add_block"):
-            return Refused()
-        if self.fresh == "preserve":
-            shape = (self.channel_size, self.channel_size, 3, 3)
-            self._change.initial[f"block_{self.num_blocks}_conv_1.weight"] = torch.zeros(shape)
-        self.num_blocks += 1
-        return {}
-
-    @mutation(MutationType.LAYER)
-    def remove_block(self) -> dict[str, int]:
-        """Take the last block out; with probe inputs the output layer is refitted."""
-        if not self.can_apply("remove_block"):
-            return Refused()
-        self._change.target = self.output_target()
-        self.num_blocks -= 1
-        return {}
 
     @mutation(MutationType.NODE)
     def add_channel(self, numb_new_channels: int | None = None) -> dict[str, int]:
         """Widen the trunk (by 8, 16 or 32 if not given) and every block with it; exact.
-
-        Returns:
-            {"numb_new_channels": channels added}; 0 if the limit left no room.
-        """
-        count = drawn_amount(self.rng, CHANNEL_STEPS, numb_new_channels, self._fits)
-        if count == 0:
-            return Refused(numb_new_channels=0)
-        for group in self._groups():
-            self._change.groups[group] = grown(self.channel_size, count)
-        self.channel_size += count
-        return {"numb_new_channels": count}
+        Returns {"numb_new_channels": channels added}; 0 if the limit left no room."""
+        count = self.widen("channel", numb_new_channels)
+        return {"numb_new_channels": count} if count else Refused(numb_new_channels=0)
 
     @mutation(MutationType.NODE)
     def remove_channel(self, numb_new_channels: int | None = None) -> dict[str, int]:
-        """Take the least important channels out of the trunk and out of every block; the output layer is refitted.
-
-        Importance of a channel is its mean size over the probe images times the norm of the weights that read it;
-        without probe inputs the norm alone. Argument and result as `add_channel`.
-        """
-        count = drawn_amount(self.rng, CHANNEL_STEPS, numb_new_channels, lambda n: self._fits(-n))
-        if count == 0:
-            return Refused(numb_new_channels=0)
-        self._change.target = self.output_target()
-        last = range(self.channel_size - count, self.channel_size)  # the published choice
-        for group, scores in zip(self._groups(), self._importance(), strict=True):
-            gone = last if self.fresh == "random" else scores.argsort()[:count].tolist()
-            self._change.groups[group] = without(self.channel_size, gone)
-        self.channel_size -= count
-        return {"numb_new_channels": count}
-
-    def _groups(self) -> list[str]:
-        return ["channels", *(f"inner_{k}" for k in range(self.num_blocks))]
+        """Take channels out of the trunk and out of every block, see `narrow`. Argument and result as `add_channel`."""
+        count = self.narrow("channel", numb_new_channels)
+        return {"numb_new_channels": count} if count else Refused(numb_new_channels=0)
 
     @torch.no_grad()
-    def _importance(self) -> list[Tensor]:
-        """Scores [C] of the channels of the trunk, then of each block."""
-        readers: Any = {name: layer.weight for name, layer in self.model.items() if hasattr(layer, "weight")}
-        reads = {
-            name: weight.reshape(weight.shape[0], self.channel_size, -1).norm(dim=(0, 2))
-            for name, weight in readers.items()
-            if name != "conv_input"
-        }
+    def importance(self) -> list[Tensor]:
+        weights = {n: layer.weight for n, layer in self.model.items() if hasattr(layer, "weight") and n != "conv_input"}
+        norms = {n: w.reshape(w.shape[0], self.channel_size, -1).norm(dim=(0, 2)) for n, w in weights.items()}
         blocks = range(self.num_blocks)
-        inner: list[Tensor] = [reads[f"block_{k}_conv_1"] for k in blocks]
+        inner: list[Tensor] = [norms[f"block_{k}_conv_1"] for k in blocks]
         if self.probe_inputs is None:
-            return [sum((reads[f"block_{k}_conv_0"] for k in blocks), reads[OUTPUT]), *inner]
-        z, trunk = self.model["conv_input"](self.as_input(self.probe_inputs)), torch.zeros_like(reads[OUTPUT])
+            return [sum((norms[f"block_{k}_conv_0"] for k in blocks), norms[OUTPUT]), *inner]
+        z, trunk = self.model["conv_input"](self.as_input(self.probe_inputs)), torch.zeros_like(norms[OUTPUT])
         for k in blocks:  # a channel counts where it is read: it may be silent at the end and loud in a block
-            trunk = trunk + reads[f"block_{k}_conv_0"] * _size(self.model[f"block_{k}_act_0"](z))
-            hidden = self._inner(k, z)
+            trunk = trunk + norms[f"block_{k}_conv_0"] * _size(self.model[f"block_{k}_act_0"](z))
+            hidden = self.inside(k, z)
             inner[k] = inner[k] * _size(hidden)
             z = z + self.model[f"block_{k}_conv_1"](hidden)
-        return [trunk + reads[OUTPUT] * _size(self.model["act_features"](z)), *inner]
-
-    def _fits(self, change: int) -> bool:
-        return self.min_channel_size <= self.channel_size + change <= self.max_channel_size
+        return [trunk + norms[OUTPUT] * _size(self.model["act_features"](z)), *inner]
 
 
 def _size(maps: Tensor) -> Tensor:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from agilerl.modules.activations import activation as known_activation
-from agilerl.modules.evolvable import MutationType, Refused, mutation
-from agilerl.modules.layer_kinds import activation_layer, he_normal, layer_norm, linear, orthogonal, whole
-from agilerl.modules.layered import OUTPUT, Layer, LayeredModule, check_limits, drawn_amount
-from agilerl.modules.morph import grown, same, without
+from agilerl.modules.base import MutationType, Refused, mutation
+from agilerl.modules.layered import OUTPUT, Range, ResidualModule, check_limits
+from agilerl.modules.layers import Layer, activation_layer, he_normal, layer_norm, linear, orthogonal, whole
+from agilerl.modules.morph import same
 
 NODE_STEPS = (16, 32, 64)
 EPS_TIMES_WIDTH = 128e-5  # 1e-5 at the default width; see `norm_eps`
 
 
-class EvolvableSimBa(LayeredModule):
+class EvolvableSimBa(ResidualModule):
     """SimBa (section 4 of the paper): z = W x; z ← z + MLP(LayerNorm(z)) for every block; output = V LayerNorm(z).
 
     A block's MLP is `scale_factor` times as wide as the trunk. The running normalisation of observations that the
@@ -36,23 +36,15 @@ class EvolvableSimBa(LayeredModule):
             start.
     """
 
+    ranges: ClassVar = {"block": Range("num_blocks", "blocks"), "node": Range("hidden_size", "mlp_nodes", NODE_STEPS)}
+    stem, last, trunk = "linear_input", "linear_1", "hidden"
+
     def __init__(
-        self,
-        num_inputs: int,
-        num_outputs: int,
-        hidden_size: int = 128,
-        num_blocks: int = 2,
-        activation: str | None = "ReLU",
-        output_activation: str | None = None,
-        scale_factor: int = 4,
-        min_blocks: int = 1,
-        max_blocks: int = 4,
-        min_mlp_nodes: int = 16,
-        max_mlp_nodes: int = 500,
-        device: str | torch.device = "cpu",
-        name: str = "simba",
-        random_seed: int | None = None,
-    ) -> None:
+        self, num_inputs: int, num_outputs: int, hidden_size: int = 128, num_blocks: int = 2,
+        activation: str | None = "ReLU", output_activation: str | None = None, scale_factor: int = 4,
+        min_blocks: int = 1, max_blocks: int = 4, min_mlp_nodes: int = 16, max_mlp_nodes: int = 500,
+        device: str | torch.device = "cpu", name: str = "simba", random_seed: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
         self.num_inputs, self.num_outputs = whole(num_inputs, "num_inputs"), whole(num_outputs, "num_outputs")
         self.hidden_size = whole(hidden_size, "hidden_size of EvolvableSimBa (width of the trunk)")
@@ -60,9 +52,7 @@ class EvolvableSimBa(LayeredModule):
         self.scale_factor = whole(scale_factor, "scale_factor")
         check_limits({"blocks": (min_blocks, max_blocks), "nodes": (min_mlp_nodes, max_mlp_nodes)})
         known_activation(activation, hidden=True)
-        self.activation = activation
-        self.output_activation = output_activation
-        self.name = name
+        self.activation, self.output_activation, self.name = activation, output_activation, name
         self.min_blocks, self.max_blocks = min_blocks, max_blocks
         self.min_mlp_nodes, self.max_mlp_nodes = min_mlp_nodes, max_mlp_nodes
         self.build()
@@ -89,95 +79,38 @@ class EvolvableSimBa(LayeredModule):
 
     def output_features(self, x: Tensor) -> Tensor:
         """LayerNorm of the trunk after the last block [..., H]."""
-        z = self.model["linear_input"](self.as_input(x))
-        for k in range(self.num_blocks):
-            z = z + self.model[f"block_{k}_linear_1"](self._inner(k, z))
-        return cast(Tensor, self.model["norm_output"](z))
+        return cast(Tensor, self.model["norm_output"](self.after_blocks(x)))
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., I] -> [..., O], one input [I] -> [1, O]."""
         x = self.as_input(x)
         return self.finish(self.output_features(x if x.dim() > 1 else x.unsqueeze(0)))
 
-    def _inner(self, block: int, z: Tensor) -> Tensor:
+    @property
+    def expansion(self) -> int:  # type: ignore[override]
+        return self.scale_factor
+
+    def inside(self, block: int, z: Tensor) -> Tensor:
         normed = self.model[f"block_{block}_norm"](z)
         return cast(Tensor, self.model[f"block_{block}_act"](self.model[f"block_{block}_linear_0"](normed)))
 
     def short(self) -> str:
-        """E.g. "simba 128x2": width and blocks."""
         return f"simba {self.hidden_size}x{self.num_blocks}"
-
-    # -- mutations -----------------------------------------------------------------------------------------------
-
-    def can_apply(self, name: str) -> bool:
-        """Whether the limits leave room for the method."""
-        return {
-            "add_block": self.num_blocks < self.max_blocks,
-            "remove_block": self.num_blocks > self.min_blocks,
-            "add_node": self._fits(NODE_STEPS[0]),
-            "remove_node": self._fits(-NODE_STEPS[0]),
-        }.get(name, True)
-
-    @mutation(MutationType.LAYER)
-    def add_block(self) -> dict[str, int]:
-        """Put a block after the last one; exact, because its last layer starts at zero."""
-        if not self.can_apply("add_block"):
-            return Refused()
-        if self.fresh == "preserve":
-            shape = (self.hidden_size, self.scale_factor * self.hidden_size)
-            self._change.initial[f"block_{self.num_blocks}_linear_1.weight"] = torch.zeros(shape)
-        self.num_blocks += 1
-        return {}
-
-    @mutation(MutationType.LAYER)
-    def remove_block(self) -> dict[str, int]:
-        """Take the last block out; with probe inputs the output layer is refitted."""
-        if not self.can_apply("remove_block"):
-            return Refused()
-        self._change.target = self.output_target()
-        self.num_blocks -= 1
-        return {}
 
     @mutation(MutationType.NODE)
     def add_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
         """Widen the trunk (by 16, 32 or 64 if not given) and every block with it; exact.
-
-        Returns:
-            {"numb_new_nodes": units added}; 0 if the limit left no room.
-        """
-        count = drawn_amount(self.rng, NODE_STEPS, numb_new_nodes, self._fits)
-        if count == 0:
-            return Refused(numb_new_nodes=0)
-        width, wide = self.hidden_size, self.scale_factor * self.hidden_size
-        self._change.groups = {"hidden": grown(width, count)}
-        for k in range(self.num_blocks):
-            self._change.groups[f"inner_{k}"] = grown(wide, self.scale_factor * count)
-        self.hidden_size += count
-        if self.fresh == "preserve":
-            self._start_at_the_mean(width, count)
-        return {"numb_new_nodes": count}
+        Returns {"numb_new_nodes": units added}; 0 if the limit left no room."""
+        count = self.widen("node", numb_new_nodes)
+        if count and self.fresh == "preserve":
+            self._start_at_the_mean(self.hidden_size - count, count)
+        return {"numb_new_nodes": count} if count else Refused(numb_new_nodes=0)
 
     @mutation(MutationType.NODE)
     def remove_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
-        """Take the least important units out of the trunk and out of every block; the output layer is refitted.
-
-        Importance of a unit is its mean size over the probe inputs times the norm of the weights that read it;
-        without probe inputs the norm alone. Argument and result as `add_node`.
-        """
-        count = drawn_amount(self.rng, NODE_STEPS, numb_new_nodes, lambda n: self._fits(-n))
-        if count == 0:
-            return Refused(numb_new_nodes=0)
-        self._change.target = self.output_target()
-        trunk, inner = self._importance()
-        removed = {"hidden": (trunk, count)}
-        removed |= {f"inner_{k}": (scores, self.scale_factor * count) for k, scores in enumerate(inner)}
-        for group, (scores, number) in removed.items():
-            size = len(scores)
-            last = range(size - number, size)  # the published choice
-            gone = last if self.fresh == "random" else scores.argsort()[:number].tolist()
-            self._change.groups[group] = without(size, gone)
-        self.hidden_size -= count
-        return {"numb_new_nodes": count}
+        """Take units out of the trunk and out of every block, see `narrow`. Argument and result as `add_node`."""
+        count = self.narrow("node", numb_new_nodes)
+        return {"numb_new_nodes": count} if count else Refused(numb_new_nodes=0)
 
     def recreate_network(self, **kwargs: Any) -> None:
         """As every layered module; then the LayerNorms of a grown trunk take out the change of the variance."""
@@ -211,21 +144,17 @@ class EvolvableSimBa(LayeredModule):
         initial[f"{OUTPUT}.weight"] = orthogonal(1.0)((self.num_outputs, total), self.generator())
 
     @torch.no_grad()
-    def _importance(self) -> tuple[Tensor, list[Tensor]]:
-        """Scores of the trunk units [H], and per block of its inner units [4H]."""
+    def importance(self) -> list[Tensor]:
         weights: Any = {name: getattr(layer, "weight", None) for name, layer in self.model.items()}
         trunk = weights[OUTPUT].norm(dim=0) * weights["norm_output"].abs()
         inner = [weights[f"block_{k}_linear_1"].norm(dim=0) for k in range(self.num_blocks)]
         if self.probe_inputs is None:
-            return trunk, inner
+            return [trunk, *inner]
         z = self.model["linear_input"](self.as_input(self.probe_inputs))
         for k in range(self.num_blocks):
             seen = self.model[f"block_{k}_norm"](z).abs().mean(0)
             trunk = trunk + seen * weights[f"block_{k}_linear_0"].norm(dim=0)
-            hidden = self._inner(k, z)
+            hidden = self.inside(k, z)
             inner[k] = inner[k] * hidden.abs().mean(0)
             z = z + self.model[f"block_{k}_linear_1"](hidden)
-        return trunk, inner
-
-    def _fits(self, change: int) -> bool:
-        return self.min_mlp_nodes <= self.hidden_size + change <= self.max_mlp_nodes
+        return [trunk, *inner]

@@ -6,12 +6,6 @@ from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork, RainbowQNe
 from agilerl.networks.value_networks import Temperature, ValueNetwork
 
 __all__ = [
-    "ContinuousQNetwork",
-    "DeterministicActor",
-    "EvolvableNetwork",
-    "QNetwork",
-    "RainbowQNetwork",
-    "StochasticActor",
-    "Temperature",
-    "ValueNetwork",
-]
+    "ContinuousQNetwork", "DeterministicActor", "EvolvableNetwork", "QNetwork", "RainbowQNetwork", "StochasticActor",
+    "Temperature", "ValueNetwork",
+]  # fmt: skip

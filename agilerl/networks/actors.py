@@ -1,9 +1,9 @@
-"""Policies: deterministic ones for continuous actions, stochastic ones for every space."""
+"""Policies: deterministic ones for continuous actions, stochastic ones for every space, also with a state value."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,26 +11,24 @@ from gymnasium import spaces
 from torch import Tensor
 
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, unknown_name
+from agilerl.modules.layers import DenseStack
+from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution, distribution_of, squashed_normal_sample
-from agilerl.networks.options import USUAL, NetworkOptions, takes_options
+from agilerl.networks.encoders import USUAL, NetworkOptions, takes_options
+from agilerl.networks.stacks import FEATURES, OUTPUT, Run, dense_stacks, module_parts, overrides, recurrent_parts
 
+HEADS = ("head_net", "value_net")  # of a policy with a state value
 OUTPUT_BOUNDS: Mapping[str, tuple[float, float]] = {
-    "Tanh": (-1.0, 1.0),
-    "Softsign": (-1.0, 1.0),
-    "Sigmoid": (0.0, 1.0),
-    "Softmax": (0.0, 1.0),
-    "GumbelSoftmax": (0.0, 1.0),
+    **dict.fromkeys(("Tanh", "Softsign"), (-1.0, 1.0)),
+    **dict.fromkeys(("Sigmoid", "Softmax", "GumbelSoftmax"), (0.0, 1.0)),
 }
 """Activations with a bounded range, which is mapped to the bounds of the actions."""
 
 
 def get_output_bounds(activation: str) -> tuple[float, float]:
     """Lowest and highest output of an activation.
-
-    Raises:
-        ConfigError: the activation is unknown or its range is not bounded.
-    """
+    Raises ConfigError: the activation is unknown or its range is not bounded."""
     if activation not in OUTPUT_BOUNDS:
         raise ConfigError(unknown_name("bounded output activation", str(activation), OUTPUT_BOUNDS))
     return OUTPUT_BOUNDS[activation]
@@ -40,12 +38,10 @@ def rescale_action(action: Any, low: Any, high: Any, activation: str = "Tanh") -
     """Actions from the range of `activation` to [low, high], by one affine map per component.
 
     Args:
-        action: [..., A] numpy or torch; what lies outside of the range lands outside of the bounds.
+        action: [..., A] numpy or torch, as the result is, which has the dtype of the bounds. What lies outside of the
+            range lands outside of the bounds.
         low, high: [A]; a component with an infinite bound keeps its value.
         activation: whose range `action` is in.
-
-    Returns:
-        [..., A], of the kind of `action` and of the dtype of the bounds.
     """
     lowest, highest = get_output_bounds(activation)
     bounds = [np.asarray(b.detach().cpu() if isinstance(b, Tensor) else b) for b in (low, high)]
@@ -72,15 +68,12 @@ class DeterministicActor(EvolvableNetwork):
         action_low, action_high: [A] float64 bounds of the space, flattened.
 
     Raises:
-        AlgorithmError: the action space is no Box, or has an infinite bound.
+        AlgorithmError: the action space is not a Box, or has an infinite bound.
     """
 
     @takes_options
     def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        options: NetworkOptions = USUAL,
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL
     ) -> None:
         if isinstance(action_space, spaces.Discrete):
             raise NotAvailableYetError("DeterministicActor for Discrete actions (Gumbel-softmax) is not built yet")
@@ -91,9 +84,8 @@ class DeterministicActor(EvolvableNetwork):
         self._head_config["output_activation"] = self._head_config.get("output_activation") or "Tanh"
         self.output_activation: str = self._head_config["output_activation"]
         self.raw_bounds = get_output_bounds(self.output_activation)
-        self.action_low, self.action_high = (
-            np.asarray(bound, np.float64).ravel() for bound in (action_space.low, action_space.high)
-        )
+        bounds = (action_space.low, action_space.high)
+        self.action_low, self.action_high = (np.asarray(bound, np.float64).ravel() for bound in bounds)
         self.build_head(len(self.action_low))
 
     rescale_action = staticmethod(rescale_action)
@@ -127,13 +119,9 @@ class StochasticActor(EvolvableNetwork):
 
     @takes_options
     def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        options: NetworkOptions = USUAL,
-        squash_output: bool = False,
-        log_std_init: float = 0.0,
-    ) -> None:
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL,
+        squash_output: bool = False, log_std_init: float = 0.0,
+    ) -> None:  # fmt: skip
         if squash_output and not isinstance(action_space, spaces.Box):
             raise ConfigError(f"squash_output=True is for Box actions; got {action_space}. fix: leave it out.")
         super().__init__(observation_space, action_space, **vars(options))
@@ -162,9 +150,7 @@ class StochasticActor(EvolvableNetwork):
 
         The entropy of a squashed normal is estimated by −log π of the sample.
 
-        Args:
-            action_mask: [..., ΣA] 1 = legal, for the discrete spaces.
-        """
+        action_mask: [..., ΣA] 1 = legal, for the discrete spaces."""
         return self.sampled(self.output(obs), action_mask)
 
     def sampled(self, raw: Tensor, action_mask: Any = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,10 +176,64 @@ class StochasticActor(EvolvableNetwork):
         return rescale_action(action, self.action_space.low.ravel(), self.action_space.high.ravel(), "Tanh")
 
 
-__all__ = [
-    "DeterministicActor",
-    "StochasticActor",
-    "check_bounded",
-    "get_output_bounds",
-    "rescale_action",
-]
+class SharedActorCritic(StochasticActor):
+    """π(·|s) and V(s): `output` is the policy's raw output with the value as a last column, [..., raw_size + 1].
+
+    Gradients of both losses add up in the encoder; its mutations are those of policy and value alike. `forward`
+    samples from the policy, as of `StochasticActor`, whose arguments it takes.
+    """
+
+    def build_head(self, num_outputs: int) -> None:
+        super().build_head(num_outputs)
+        self.build_value_head(1)
+
+    def combine(self, parts: Mapping[str, Run], *inputs: Any) -> Any:
+        """Raw output and value [..., raw_size + 1] from what runs the parts; see `EvolvableNetwork.combine`."""
+        if not isinstance(self.encoder, EvolvableLSTM):
+            return _both(parts, parts["encoder"](inputs[0]))
+        heads: dict[str, Run] = {**parts, OUTPUT: lambda x: _both(parts, parts[FEATURES](x))}
+        return super().combine(heads, *inputs)
+
+    def output(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
+        """[..., raw_size + 1]; with a hidden state (that, next hidden state), as of every network."""
+        x = self.preprocess(obs)
+        parts: dict[str, Run] = {name: self.get_submodule(name) for name in HEADS}
+        if hidden_state is not None:
+            self._recurrent_encoder()
+            return self.combine({**module_parts(self), **parts}, x, hidden_state)
+        return _both(parts, self._encode(x))
+
+    def forward(self, obs: Any, action_mask: Any = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        return self.sampled(self.output(obs)[..., :-1], action_mask)
+
+    def judged(self, obs: Any) -> Tensor:
+        """What mutations measure their effect on: the policy's raw output."""
+        return cast(Tensor, self.output(obs)[..., :-1])
+
+    def value(self, obs: Any) -> Tensor:
+        """V(s) [..., 1]."""
+        return cast(Tensor, self.output(obs)[..., -1:])
+
+    def dense_parts(self) -> dict[str, DenseStack] | None:
+        if overrides(self, SharedActorCritic, "output", "combine"):
+            return None
+        if isinstance(self.encoder, EvolvableLSTM):
+            return recurrent_parts(self, *HEADS)
+        return dense_stacks(self, {name: self.get_submodule(name) for name in ("encoder", *HEADS)})
+
+    def dense_stack(self) -> DenseStack | None:
+        return None  # it is more than one
+
+
+def _both(parts: Mapping[str, Run], features: Tensor) -> Tensor:
+    return torch.cat([parts[name](features) for name in HEADS], -1)
+
+
+class ValueView:
+    """The state value of a shared network, called as a critic is: observations [..., O] -> values [..., 1]."""
+
+    def __init__(self, network: SharedActorCritic) -> None:
+        self.network = network
+
+    def __call__(self, obs: Any) -> Tensor:
+        return self.network.value(obs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
@@ -12,18 +12,18 @@ from torch import Tensor
 
 from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule, MutationType, Refused, is_untouched, mutation
+from agilerl.modules.configs import checked_config
 from agilerl.modules.layered import drawn_amount
+from agilerl.modules.layers import DenseStack
 from agilerl.modules.lstm import EvolvableLSTM, HiddenState
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.morph import Index, grown, prefixed, without
-from agilerl.modules.spec import DenseStack
-from agilerl.networks import specs
-from agilerl.networks.encoders import encoder_class, input_form, make_encoder
-from agilerl.networks.encoders import encoder_config as full_encoder_config
+from agilerl.networks import encoders, specs
+from agilerl.networks.encoders import USUAL, NetworkOptions, checked_arguments, takes_options
 from agilerl.networks.observations import InputForm, Preprocessor
-from agilerl.networks.options import USUAL, NetworkOptions, checked_arguments, checked_config, takes_options
 from agilerl.networks.stacks import dense_stacks, joined, module_parts, overrides, recurrent_parts, run_recurrent
 from agilerl.rng import Purpose, seeds
+from agilerl.spaces import flat_size
 
 HEAD_DEFAULTS: dict[str, Any] = {"hidden_size": [64]}
 LARGEST_INPUT = 10.0  # of normalised observations, in standard deviations
@@ -61,24 +61,20 @@ class EvolvableNetwork(EvolvableModule):
 
     head_net: EvolvableMLP
     last_latent_index: Index | None = None  # where the latent features came from when their width last changed
-    _value_follows = False
+    has_value_head = False  # whether `build_value_head` has made a second head
     num_beside = 0  # inputs of the head beside the features
     # A class that replaces one of these is more than its encoder's and its head's stack.
     stack_methods: tuple[str, ...] = ("forward", "output", "extract_features")
 
     @takes_options
     def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any] | None = None,
-        options: NetworkOptions = USUAL,
-        normalize_images: bool = True,
-        encoder_name: str = "encoder",
-    ) -> None:
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any] | None = None,
+        options: NetworkOptions = USUAL, normalize_images: bool = True, encoder_name: str = "encoder",
+    ) -> None:  # fmt: skip
         super().__init__(options.device, options.random_seed)
         if not isinstance(observation_space, spaces.Space):
             raise ConfigError(f"observation_space must be a gymnasium space; got {type(observation_space).__name__}")
-        encoder_cls = encoder_class(
+        encoder_cls = encoders.encoder_class(
             observation_space, options.encoder_cls, options.encoder_config, options.simba, options.recurrent
         )
         least, most = options.min_latent_dim, options.max_latent_dim
@@ -94,10 +90,10 @@ class EvolvableNetwork(EvolvableModule):
         self._latent_index: Index | None = None
         self._seeds = seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, 2, generation=1).tolist()
         self._head_config = checked_config(options.head_config, EvolvableMLP, "head_config", HEAD_DEFAULTS)
-        config = full_encoder_config(encoder_cls, options.encoder_config)
-        form = input_form(observation_space, encoder_cls)
+        config = encoders.encoder_config(encoder_cls, options.encoder_config)
+        form = encoders.input_form(observation_space, encoder_cls)
         self._prepare = Preprocessor.build(observation_space, form, self.scale_observations)
-        self.encoder: Any = make_encoder(
+        self.encoder: Any = encoders.make_encoder(
             observation_space, encoder_cls, config, self.latent_dim, options.device, self._seeds[0], encoder_name
         )
         self.encoder.rng = self.rng
@@ -110,24 +106,13 @@ class EvolvableNetwork(EvolvableModule):
         """Make `value_net`, of the architecture of `head_net`, which it follows in every mutation."""
         self.value_net = self._make_head(num_outputs, "value", self._seeds[1] + 1)
         self.value_net.disable_mutations()
-        self._value_follows = True
+        self.has_value_head = True
 
     def _make_head(self, num_outputs: int, name: str, seed: int) -> EvolvableMLP:
-        head = EvolvableMLP(
-            num_inputs=self.latent_dim + self.num_beside,
-            num_outputs=num_outputs,
-            device=self._device,
-            name=name,
-            random_seed=seed,
-            **self._head_config,
-        )
+        width = self.latent_dim + self.num_beside
+        head = EvolvableMLP(width, num_outputs, device=self._device, name=name, random_seed=seed, **self._head_config)
         head.rng = self.rng
         return head
-
-    @property
-    def has_value_head(self) -> bool:
-        """Whether `build_value_head` has made a second head."""
-        return self._value_follows
 
     def _heads(self) -> dict[str, Any]:
         """The heads by name, `head_net` first."""
@@ -144,8 +129,7 @@ class EvolvableNetwork(EvolvableModule):
             bounded by 0 and 255). One observation gives a batch of one. For a Dict or Tuple space a nested dict of
             such tensors, whatever the annotation says.
         """
-        x: Tensor = self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images)
-        mean = self._buffers.get("obs_mean")
+        x, mean = self.encoder_input(obs), self._buffers.get("obs_mean")
         if mean is None:
             return x
         scaled = (x - mean) * self.get_buffer("obs_scale")
@@ -153,15 +137,12 @@ class EvolvableNetwork(EvolvableModule):
 
     def encoder_input(self, obs: Any) -> Tensor:
         """As `preprocess`, before observations are normalised by running statistics."""
-        x: Tensor = self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images)
-        return x
+        return cast(Tensor, self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images))
 
     @property
     def normalize_observations(self) -> bool:
-        """Whether inputs are shifted and scaled by statistics that are saved with the weights.
-
-        They are 0 and 1 until `set_observation_statistics` is called. For vectors only.
-        """
+        """Whether inputs, of vectors only, are shifted and scaled by statistics that are saved with the weights.
+        They are 0 and 1 until `set_observation_statistics` is called."""
         return "obs_mean" in self._buffers
 
     @normalize_observations.setter
@@ -176,7 +157,7 @@ class EvolvableNetwork(EvolvableModule):
                 "fix: leave it out; images are divided by 255 anyway."
             )
         if not self.normalize_observations:
-            like, width = next(self.parameters()).detach(), self._prepare.width()
+            like, width = next(self.parameters()).detach(), flat_size(self.observation_space)
             self.register_buffer("obs_mean", like.new_zeros(width))
             self.register_buffer("obs_scale", like.new_ones(width))
 
@@ -187,10 +168,8 @@ class EvolvableNetwork(EvolvableModule):
 
     def reading(self) -> tuple[Any, ...]:
         """What of `preprocess` is an option: members that share it can be given observations in one call."""
-        statistics = (
-            [self.get_buffer(n).tolist() for n in ("obs_mean", "obs_scale")] if "obs_mean" in self._buffers else []
-        )
-        return self.scale_observations, self.normalize_images, *(tuple(values) for values in statistics)
+        names = ("obs_mean", "obs_scale") if self.normalize_observations else ()
+        return self.scale_observations, self.normalize_images, *(tuple(self.get_buffer(n).tolist()) for n in names)
 
     def extract_features(self, obs: Any) -> Tensor:
         """Latent features [..., latent_dim]; a recurrent encoder starts an episode (see `features_with_state`)."""
@@ -198,8 +177,7 @@ class EvolvableNetwork(EvolvableModule):
 
     def from_features(self, features: Tensor) -> Tensor:
         """As `output`, from the features [..., latent_dim] of its observations."""
-        output: Tensor = self._head()(features)
-        return output
+        return cast(Tensor, self._head()(features))
 
     def forward(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """Output of the head [..., O] for observations with any leading axes; one observation gives a batch of one.
@@ -286,16 +264,14 @@ class EvolvableNetwork(EvolvableModule):
     def output_with_state(self, obs: Any, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
         """Output of the head [B, O] or [B, T, O], and the next hidden state."""
         features, state = self.features_with_state(obs, hidden_state)
-        output: Tensor = self._head()(features)
-        return output, state
+        return self._head()(features), state
 
     def _encode(self, x: Any) -> Tensor:
         """Features of encoder inputs; a recurrent encoder starts an episode."""
-        if isinstance(self.encoder, EvolvableLSTM):
-            features: Tensor = self.encoder(x, self.encoder.initial_hidden_state(x.shape[0]))[0]
-        else:
-            features = self.encoder(x)
-        return features
+        encoder = self.encoder
+        if isinstance(encoder, EvolvableLSTM):
+            return encoder(x, encoder.initial_hidden_state(x.shape[0]))[0]  # type: ignore[no-any-return]
+        return cast(Tensor, encoder(x))
 
     # -- features of another network ---------------------------------------------------------------------------------
 
@@ -331,8 +307,7 @@ class EvolvableNetwork(EvolvableModule):
     @torch.no_grad()
     def lent_features(self, obs: Any) -> Tensor:
         """Features [..., latent_dim] of the lender for observations, as constants."""
-        features: Tensor = self.lender.extract_features(obs)
-        return features
+        return cast(Tensor, self.lender.extract_features(obs))
 
     @property
     def takes_features(self) -> bool:
@@ -376,7 +351,7 @@ class EvolvableNetwork(EvolvableModule):
         return features
 
     def apply_mutation(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """As everywhere; what happens to the head happens to the value head, which chooses its own units."""
+        """What happens to the head happens to the value head, which chooses its own units."""
         result = super().apply_mutation(name, *args, **kwargs)
         applied = self.last_mutation_attr
         if self.has_value_head and applied is not None and applied.startswith("head_net."):
@@ -386,21 +361,17 @@ class EvolvableNetwork(EvolvableModule):
         return result
 
     def after_child_mutation(self, key: str) -> None:
-        """The head sees the encoder's new features."""
         if key == "encoder" and self.probe_inputs is not None:
             self._probe_parts()
 
     @property
     def activation(self) -> str | None:
         """The encoder's hidden activation."""
-        name: str | None = getattr(self.encoder, "activation", None)
-        return name
+        return cast("str | None", getattr(self.encoder, "activation", None))
 
     def change_activation(self, activation: str, output: bool = False) -> None:
-        """Hidden activations of encoder and heads; the latent features use the hidden one too.
-
-        With probe inputs the layers above are refitted, so that the output stays near to what it was.
-        """
+        """Of encoder and heads; the latent features use the hidden one too. With probe inputs the layers above are
+        refitted, so that the output stays near to what it was."""
         heads = [head for head in self._heads().values() if isinstance(head, EvolvableMLP)]
         targets = [head.preactivations() for head in heads]
         if self.lender is None:  # else the lender has changed by itself
@@ -415,7 +386,6 @@ class EvolvableNetwork(EvolvableModule):
                 head.refit_all(target, 0)
 
     def can_apply(self, name: str) -> bool:
-        """Whether the limits leave room for the method."""
         steps = {"add_latent_node": LATENT_STEPS[0], "remove_latent_node": -LATENT_STEPS[0]}
         return self._fits(steps[name]) if name in steps else super().can_apply(name)
 
@@ -454,13 +424,11 @@ class EvolvableNetwork(EvolvableModule):
         return new < self.max_latent_dim if change > 0 else new > self.min_latent_dim
 
     def recreate_network(self, **kwargs: Any) -> None:
-        """Make the pending change of the latent width, in the encoder and the heads."""
         index, self._latent_index = self._latent_index, None
-        if index is None:
-            return
-        self.last_latent_index = index
-        self._carry_latent(index, lambda: self.encoder.resize_outputs(index))
-        self.last_transfer |= prefixed("encoder", self.encoder.last_transfer)
+        if index is not None:
+            self.last_latent_index = index
+            self._carry_latent(index, lambda: self.encoder.resize_outputs(index))
+            self.last_transfer |= prefixed("encoder", self.encoder.last_transfer)
 
     def follow_lender(self, lender: Any) -> None:
         """Read `lender` from now on, a mutated copy of the lender so far; a changed latent width reaches the head.
@@ -501,7 +469,6 @@ class EvolvableNetwork(EvolvableModule):
     # -- as data -------------------------------------------------------------------------------------------------
 
     def get_init_dict(self) -> dict[str, Any]:
-        """Constructor arguments of this network as it is now."""
         configs = {"encoder_config": self.encoder.net_config}
         if "head_net" in self._modules:
             configs["head_config"] = self.head_net.net_config
@@ -509,19 +476,12 @@ class EvolvableNetwork(EvolvableModule):
         return arguments | {k: v for k, v in configs.items() if k in arguments}
 
     def spec(self) -> dict[str, Any]:
-        """Architecture as JSON-able data; `from_spec` makes a network of it (with fresh weights)."""
         return specs.spec_of(self)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
-        """A network with the architecture of `spec`.
-
-        Args:
-            spec: what `spec()` returned, straight or through JSON.
-            arguments: `device`, `random_seed`, and `encoder_cls` where the encoder is a class of your own.
-        """
-        network: Self = specs.made_of_spec(cls, spec, arguments)
-        return network
+        """`arguments` may hold `encoder_cls` too, which an encoder of a class of your own needs."""
+        return cast(Self, specs.made_of_spec(cls, spec, arguments))
 
     def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
         """As `from_spec`, with this network's own encoder class where the spec names that one, or with its lender."""

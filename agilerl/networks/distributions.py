@@ -1,4 +1,4 @@
-"""Action distributions as pure functions of a network's raw output and of supplied random numbers.
+"""Actions: distributions as pure functions of a network's raw output and of supplied random numbers, and choices.
 
 Leading axes are free: members [N], time, lanes or batch. Nothing here draws: who calls brings uniform numbers in
 [0, 1) or standard normal ones, so that a row of members and one agent alone can be given the same.
@@ -7,18 +7,21 @@ Leading axes are free: members [N], time, lanes or batch. Nothing here draws: wh
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional as F
 
-from agilerl.errors import ConfigError
+from agilerl.errors import AlgorithmError, ConfigError
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # the limits of the SAC authors' released code
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+MOST = 4096  # joint actions; each is an output of the network
 ILLEGAL = -1e9  # exp gives exactly 0, and products with it stay finite, which the lowest number would not
 
 
@@ -42,12 +45,6 @@ def normal_log_prob(raw: Tensor, value: Tensor) -> Tensor:
     mean, log_std = split_normal(raw)
     scaled = (value - mean) * (-log_std).exp()
     return (-0.5 * scaled.square() - log_std - HALF_LOG_TWO_PI).sum(-1)
-
-
-def normal_entropy(raw: Tensor) -> Tensor:
-    """Σ_i (½ + ½ log 2π + log std_i) [...]."""
-    _, log_std = split_normal(raw)
-    return (log_std + 0.5 + HALF_LOG_TWO_PI).sum(-1)
 
 
 def log_tanh_slope(u: Tensor) -> Tensor:
@@ -105,44 +102,6 @@ def categorical_entropy(logits: Tensor) -> Tensor:
     return -(log_probabilities.exp() * log_probabilities).sum(-1)
 
 
-def multi_categorical_sample(logits: Tensor, numbers: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """One index per part: logits [..., ΣA], uniform numbers [..., D]; int64 [..., D]."""
-    parts = torch.split(logits, list(sizes), -1)
-    return torch.stack([categorical_sample(p, numbers[..., i]) for i, p in enumerate(parts)], -1)
-
-
-def multi_categorical_log_prob(logits: Tensor, action: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Sum over independent parts [...]; action [..., D]."""
-    parts = [categorical_log_prob(p, action[..., i]) for i, p in enumerate(torch.split(logits, list(sizes), -1))]
-    return torch.stack(parts, -1).sum(-1)
-
-
-def multi_categorical_entropy(logits: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Sum over independent parts [...]."""
-    return torch.stack([categorical_entropy(part) for part in torch.split(logits, list(sizes), -1)], -1).sum(-1)
-
-
-def multi_categorical_mode(logits: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """The most probable index of each part, int64 [..., D]."""
-    return torch.stack([part.argmax(-1) for part in torch.split(logits, list(sizes), -1)], -1)
-
-
-def bernoulli_sample(logits: Tensor, numbers: Tensor) -> Tensor:
-    """Bits in the dtype of `logits`: 1 where the uniform number lies below the probability; both [..., D]."""
-    return (numbers < logits.sigmoid()).to(logits.dtype)
-
-
-def bernoulli_log_prob(logits: Tensor, action: Tensor) -> Tensor:
-    """Sum over independent bits [...]; action [..., D] of 0 and 1."""
-    return -F.binary_cross_entropy_with_logits(logits, action.to(logits), reduction="none").sum(-1)
-
-
-def bernoulli_entropy(logits: Tensor) -> Tensor:
-    """Sum over independent bits [...]: p · softplus(−x) + (1 − p) · softplus(x)."""
-    p = logits.sigmoid()
-    return (p * F.softplus(-logits) + (1 - p) * F.softplus(logits)).sum(-1)
-
-
 # --- one face for all of them ---------------------------------------------------------------------------------------
 
 
@@ -183,11 +142,9 @@ class ActionDistribution:
         if self.kind == "squashed":
             return squashed_normal_sample(raw, numbers)[0]
         logits = masked_logits(raw, mask)
-        if self.kind == "categorical":
-            return categorical_sample(logits, numbers)
-        if self.kind == "multi_categorical":
-            return multi_categorical_sample(logits, numbers, self.sizes)
-        return bernoulli_sample(logits, numbers)
+        if self.kind == "bernoulli":
+            return (numbers < logits.sigmoid()).to(logits.dtype)  # 1 where the number lies below the probability
+        return self._components(categorical_sample, logits, numbers)
 
     def log_prob(self, raw: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         """Log probability or density [...] of given actions."""
@@ -196,24 +153,23 @@ class ActionDistribution:
         if self.kind == "squashed":
             return squashed_normal_log_prob(raw, action)
         logits = masked_logits(raw, mask)
-        if self.kind == "categorical":
-            return categorical_log_prob(logits, action)
-        if self.kind == "multi_categorical":
-            return multi_categorical_log_prob(logits, action, self.sizes)
-        return bernoulli_log_prob(logits, action)
+        if self.kind == "bernoulli":
+            return -F.binary_cross_entropy_with_logits(logits, action.to(logits), reduction="none").sum(-1)
+        found = self._components(categorical_log_prob, logits, action)
+        return found if self.kind == "categorical" else found.sum(-1)
 
     def entropy(self, raw: Tensor, mask: Tensor | None = None) -> Tensor:
         """Entropy [...] in nats. ConfigError for a squashed normal, which has no closed form: average −log π."""
         if self.kind == "normal":
-            return normal_entropy(raw)
+            return (split_normal(raw)[1] + 0.5 + HALF_LOG_TWO_PI).sum(-1)  # Σ_i (½ + ½ log 2π + log std_i)
         if self.kind == "squashed":
             raise ConfigError("a squashed normal has no entropy in closed form. fix: average -log_prob of samples.")
         logits = masked_logits(raw, mask)
-        if self.kind == "categorical":
-            return categorical_entropy(logits)
-        if self.kind == "multi_categorical":
-            return multi_categorical_entropy(logits, self.sizes)
-        return bernoulli_entropy(logits)
+        if self.kind == "bernoulli":
+            p = logits.sigmoid()
+            return (p * F.softplus(-logits) + (1 - p) * F.softplus(logits)).sum(-1)
+        found = self._components(categorical_entropy, logits)
+        return found if self.kind == "categorical" else found.sum(-1)
 
     def mode(self, raw: Tensor, mask: Tensor | None = None) -> Tensor:
         """The most probable action per row; of a squashed normal tanh(mean), its median."""
@@ -221,19 +177,21 @@ class ActionDistribution:
             mean = split_normal(raw)[0]
             return mean.tanh() if self.kind == "squashed" else mean
         logits = masked_logits(raw, mask)
+        if self.kind == "bernoulli":
+            return (logits > 0).to(raw.dtype)
+        return self._components(lambda x: x.argmax(-1), logits)
+
+    def _components(self, function: Callable[..., Tensor], logits: Tensor, *values: Tensor) -> Tensor:
+        """Of one categorical [...]; of several, each by itself, side by side [..., D], as `values` [..., D] are."""
         if self.kind == "categorical":
-            return logits.argmax(-1)
-        if self.kind == "multi_categorical":
-            return multi_categorical_mode(logits, self.sizes)
-        return (logits > 0).to(raw.dtype)
+            return function(logits, *values)
+        parts = torch.split(logits, list(self.sizes), -1)
+        return torch.stack([function(part, *(v[..., i] for v in values)) for i, part in enumerate(parts)], -1)
 
 
 def distribution_of(space: spaces.Space[Any], squash: bool = False) -> ActionDistribution:
     """The distribution over actions of a space; `squash` puts those of a Box through tanh.
-
-    Raises:
-        ConfigError: a kind of space that no policy here can sample from.
-    """
+    Raises ConfigError: a kind of space that no policy here can sample from."""
     if isinstance(space, spaces.Box):
         size = max(1, int(torch.Size(space.shape).numel()))
         return ActionDistribution("squashed" if squash else "normal", (size,))
@@ -244,3 +202,63 @@ def distribution_of(space: spaces.Space[Any], squash: bool = False) -> ActionDis
     if isinstance(space, spaces.MultiBinary):
         return ActionDistribution("bernoulli", (int(torch.Size(space.shape).numel()),))
     raise ConfigError(f"actions must be Box, Discrete, MultiDiscrete or MultiBinary; got {space}.")
+
+
+# --- choices as numbers -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JointActions:
+    """All combinations of the components of an action, numbered with the last component fastest (C order).
+
+    Attributes:
+        sizes: choices of each component. start: lowest value of each. shape: of an action; () for Discrete.
+    """
+
+    sizes: tuple[int, ...]
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, space: spaces.Space[Any], owner: str) -> JointActions:
+        """The choices of a space. `owner` names who needs it, for the messages.
+        Raises AlgorithmError: another kind of space, or more combinations than a network can list."""
+        if isinstance(space, spaces.Discrete):
+            return cls((int(space.n),), (int(space.start),), ())
+        if not isinstance(space, spaces.MultiDiscrete):
+            raise AlgorithmError(
+                f"{owner}: Action space must be either Discrete or MultiDiscrete; got {type(space).__name__} {space}. "
+                "fix: SAC, TD3 or DDPG for Box actions."
+            )
+        made = cls(tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()), space.nvec.shape)
+        if made.count > MOST:
+            raise AlgorithmError(
+                f"{owner} has one value per combination of actions; {space} has {made.count} combinations, more than "
+                f"{MOST}. fix: PPO, whose policy chooses each component by itself."
+            )
+        return made
+
+    @property
+    def count(self) -> int:
+        """Number of combinations."""
+        return int(np.prod(self.sizes, dtype=object))
+
+    def encode(self, action: np.ndarray) -> np.ndarray:
+        """Actions [..., *shape] of the space as numbers [...] int64."""
+        lead = action.shape[: action.ndim - len(self.shape)]
+        parts = action.reshape(*lead, len(self.sizes)).astype(np.int64) - np.array(self.start)
+        return cast(np.ndarray, np.ravel_multi_index(tuple(np.moveaxis(parts, -1, 0)), self.sizes))
+
+    def decode(self, number: np.ndarray) -> np.ndarray:
+        """Numbers [...] as actions [..., *shape] int64 of the space."""
+        parts = np.stack(np.unravel_index(np.asarray(number, np.int64), self.sizes), axis=-1) + np.array(self.start)
+        return cast(np.ndarray, parts.reshape(*np.shape(number), *self.shape))
+
+    def legal(self, mask: np.ndarray) -> np.ndarray:
+        """Masks [..., Σ sizes] of the components, 1 = legal, as masks [..., count] of the combinations."""
+        if len(self.sizes) == 1:
+            return mask
+        joint = np.ones((*mask.shape[:-1], 1), bool)
+        for part in np.split(mask.astype(bool), np.cumsum(self.sizes)[:-1], axis=-1):
+            joint = (joint[..., :, None] & part[..., None, :]).reshape(*mask.shape[:-1], -1)
+        return joint

@@ -1,25 +1,21 @@
-"""Which encoder reads which observation space, and how it is made."""
+"""Which encoder reads which observation space, how it is made, and the options that every network takes."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from gymnasium import spaces
 
 from agilerl.errors import ConfigError, unknown_name
-from agilerl.modules.base import EvolvableModule, MutationType
+from agilerl.modules import configs
+from agilerl.modules.base import EvolvableModule, MutationType, constructor_arguments
 from agilerl.modules.cnn import EvolvableCNN
-from agilerl.modules.configs import (
-    CnnNetConfig,
-    LstmNetConfig,
-    MlpNetConfig,
-    MultiInputNetConfig,
-    ResNetNetConfig,
-    SimBaNetConfig,
-)
+from agilerl.modules.configs import checked_config
 from agilerl.modules.layered import LayeredModule
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.mlp import EvolvableMLP
@@ -27,39 +23,27 @@ from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.modules.resnet import EvolvableResNet
 from agilerl.modules.simba import EvolvableSimBa
 from agilerl.networks.observations import InputForm
-from agilerl.networks.options import checked_config
 from agilerl.spaces import channels_first, flat_size, is_image, parts_of
 
-OURS: tuple[type[EvolvableModule], ...] = (
-    EvolvableMLP,
-    EvolvableCNN,
-    EvolvableResNet,
-    EvolvableMultiInput,
-    EvolvableSimBa,
-    EvolvableLSTM,
-)
-ENCODERS = {cls.__name__: cls for cls in OURS}
 # A typed configuration names its encoder.
 ENCODER_OF_CONFIG: dict[type, type[EvolvableModule]] = {
-    MlpNetConfig: EvolvableMLP,
-    CnnNetConfig: EvolvableCNN,
-    ResNetNetConfig: EvolvableResNet,
-    LstmNetConfig: EvolvableLSTM,
-    MultiInputNetConfig: EvolvableMultiInput,
-    SimBaNetConfig: EvolvableSimBa,
+    configs.MlpNetConfig: EvolvableMLP,
+    configs.CnnNetConfig: EvolvableCNN,
+    configs.ResNetNetConfig: EvolvableResNet,
+    configs.MultiInputNetConfig: EvolvableMultiInput,
+    configs.SimBaNetConfig: EvolvableSimBa,
+    configs.LstmNetConfig: EvolvableLSTM,
 }
+ENCODERS = {cls.__name__: cls for cls in ENCODER_OF_CONFIG.values()}
 AXES = {"Conv1d": 2, "Conv2d": 3, "Conv3d": 4}  # of an observation, channels included
 MLP_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
 LSTM_DEFAULTS: dict[str, Any] = {"hidden_state_size": 128, "num_layers": 2}  # where nothing is given at all
 
 
 def encoder_class(
-    space: spaces.Space[Any],
-    encoder_cls: type[EvolvableModule] | None,
-    config: Any,
-    simba: bool = False,
-    recurrent: bool = False,
-) -> type[EvolvableModule]:
+    space: spaces.Space[Any], encoder_cls: type[EvolvableModule] | None, config: Any,
+    simba: bool = False, recurrent: bool = False,
+) -> type[EvolvableModule]:  # fmt: skip
     """The class of the encoder: the one given, else the one of the configuration, else by the space.
 
     A Box of three axes is an image for an `EvolvableCNN`, or for an `EvolvableResNet` if the configuration names
@@ -101,13 +85,12 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
             "fix: leave the encoder to the space (EvolvableMultiInput for Dict and Tuple), or pass encoder_cls=."
         )
     if cls is EvolvableCNN:
-        kind = (
-            config.get("block_type", "Conv2d") if isinstance(config, Mapping) else getattr(config, "block_type", None)
-        )
-        needed = AXES.get(kind or "Conv2d", axes)  # an unknown kind is named by the encoder itself
+        kind = config.get("block_type") if isinstance(config, Mapping) else getattr(config, "block_type", None)
+        kind = kind or "Conv2d"
+        needed = AXES.get(kind, axes)  # an unknown kind is named by the encoder itself
         if axes != needed:
             raise ConfigError(
-                f"a {kind or 'Conv2d'} encoder reads observations of {needed} axes, channels included; got {space}. "
+                f"a {kind} encoder reads observations of {needed} axes, channels included; got {space}. "
                 f"fix: {_fix(axes)}"
             )
     elif cls is EvolvableResNet:
@@ -126,7 +109,7 @@ def _fix(axes: int) -> str:
 
 def input_form(space: spaces.Space[Any], cls: type[EvolvableModule]) -> InputForm:
     """What an encoder of this class reads: by its constructor's arguments, flat unless it says otherwise."""
-    taken = inspect.signature(cls).parameters
+    taken = constructor_arguments(cls)
     if parts_of(space):
         return InputForm.NESTED if "observation_space" in taken else InputForm.FLAT
     is_array = isinstance(space, spaces.Box) and len(space.shape) > 1
@@ -148,41 +131,80 @@ def encoder_config(cls: type[EvolvableModule], config: Any) -> dict[str, Any]:
 
 
 def make_encoder(
-    space: spaces.Space[Any],
-    cls: type[EvolvableModule],
-    config: Mapping[str, Any],
-    num_outputs: int,
-    device: str | torch.device,
-    random_seed: int,
-    name: str,
-) -> Any:
+    space: spaces.Space[Any], cls: type[EvolvableModule], config: Mapping[str, Any], num_outputs: int,
+    device: str | torch.device, random_seed: int, name: str,
+) -> Any:  # fmt: skip
     """The encoder from observations of `space` (as `Preprocessor` gives them) to `num_outputs` features.
 
     A class of the user's own is given those of `num_inputs`, `input_size`, `input_shape`, `observation_space` and
     `name` that its constructor takes; `num_inputs` counts everything in the observation laid side by side.
     """
-    taken = inspect.signature(cls).parameters
+    taken = constructor_arguments(cls)
     turned = channels_first(space)
-    sizes: dict[str, Any] = {
-        "num_inputs": flat_size(space),
-        "input_size": flat_size(space),
-        "input_shape": turned.shape,
-        "observation_space": turned,
-        "name": name,
-    }
+    sizes: dict[str, Any] = dict.fromkeys(("num_inputs", "input_size"), flat_size(space))
+    sizes |= {"input_shape": turned.shape, "observation_space": turned, "name": name}
     arguments = {key: value for key, value in sizes.items() if key in taken}
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values()) and set(arguments) <= {"name"}:
         arguments["num_inputs"] = sizes["num_inputs"]
-    make: Any = cls
-    encoder = make(
-        **{**arguments, "num_outputs": num_outputs, "device": device, "random_seed": random_seed, **dict(config)}
-    )
+    arguments |= {"num_outputs": num_outputs, "device": device, "random_seed": random_seed, **config}
+    encoder: Any = cls(**arguments)
     encoder.disable_mutations(MutationType.LAYER)
     return encoder
 
 
-def encoder_named(name: str) -> type[EvolvableModule]:
-    """The encoder class of this package with that name."""
-    if name not in ENCODERS:
-        raise ConfigError(unknown_name("encoder", name, ENCODERS))
-    return ENCODERS[name]
+# -- the options that every network takes, written once, and their check -----------------------------------------------
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """What every network is told about its encoder and its head; `EvolvableNetwork` says what each option means."""
+
+    encoder_cls: type[EvolvableModule] | None = None
+    encoder_config: Any = None
+    head_config: Any = None
+    min_latent_dim: int = 8
+    max_latent_dim: int = 128
+    latent_dim: int = 64
+    simba: bool = False
+    recurrent: bool = False
+    device: str | torch.device = "cpu"
+    random_seed: int | None = None
+    scale_observations: bool = False
+
+
+USUAL = NetworkOptions()
+_KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_ARGUMENTS = {
+    f.name: inspect.Parameter(f.name, _KIND, default=f.default, annotation=f.type) for f in fields(NetworkOptions)
+}
+
+
+def takes_options(init: Callable[..., None]) -> Callable[..., None]:
+    """Let a constructor's argument `options` be given as the fields of `NetworkOptions`, one by one in its place.
+
+    `inspect.signature` shows those, so that a network reads and is called as if it had written them itself.
+    """
+    written = inspect.signature(init)
+    taken = [written.parameters[name] for name in written.parameters]
+    place = next(i for i, parameter in enumerate(taken) if parameter.name == "options")
+    shown = written.replace(parameters=[*taken[:place], *_ARGUMENTS.values(), *taken[place + 1 :]])
+
+    @functools.wraps(init)
+    def run(*args: Any, **kwargs: Any) -> None:
+        given = shown.bind(*args, **kwargs).arguments
+        options = {name: given.pop(name) for name in _ARGUMENTS if name in given}
+        init(**given, options=NetworkOptions(**options))
+
+    run.__signature__ = shown  # type: ignore[attr-defined]
+    return run
+
+
+def checked_arguments(config: Any, owner: type) -> dict[str, Any]:
+    """`net_config` as constructor arguments of `owner`; unknown keys raise ConfigError."""
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(f"net_config must be a mapping; got {type(config).__name__}. fix: {{'encoder_config': ...}}.")
+    known = set(constructor_arguments(owner)) - {"observation_space", "action_space", "device", "random_seed"}
+    for key in config or {}:
+        if key not in known:
+            raise ConfigError(unknown_name("net_config key", str(key), known))
+    return dict(config or {})

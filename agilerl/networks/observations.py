@@ -78,24 +78,17 @@ class Preprocessor:
         plain = isinstance(space, spaces.Box) and len(space.shape) == 1 and form is InputForm.FLAT and unit is None
         return cls(space, form, unit, is_bytes, is_channels_last(space), inner, flat_size(space) if plain else 0)
 
-    def width(self) -> int:
-        """Features of the encoder input, of a FLAT form."""
-        return flat_size(self.space)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Preprocessor:
         return self  # nothing in it changes
 
     def __call__(self, obs: Any, like: Tensor, owner: str, normalize_images: bool = True) -> Any:
-        """Observations with any leading axes as encoder input.
+        """Observations with any leading axes as encoder input, a tensor or a dict of them; one gets a batch of one.
 
         Args:
             obs: arrays, tensors or numbers; a mapping, TensorDict or tuple of them for a Dict or Tuple space.
             like: decides dtype and device.
             owner: who is named in an error.
             normalize_images: divide images of bytes by 255.
-
-        Returns:
-            A tensor, or a dict of them, with a batch axis of one for a single observation.
         """
         if self.plain_width and isinstance(obs, np.ndarray | Tensor):  # the hot path: what a leaf would do, in no calls
             real = obs.is_floating_point() if isinstance(obs, Tensor) else obs.dtype.kind == "f"
@@ -107,8 +100,6 @@ class Preprocessor:
         rows = self._rows(obs, like, owner, normalize_images, "")
         lead = common_lead(rows, owner)
         return self._arrange(rows, lead if lead else (1,), "")
-
-    # -- one part ------------------------------------------------------------------------------------------------
 
     def _leaf(self, obs: Any, like: Tensor, owner: str, normalize: bool) -> tuple[tuple[int, ...], Tensor]:
         """(leading axes, tensor [lead, I] or [lead, *image])."""
@@ -139,8 +130,6 @@ class Preprocessor:
             centre, factor = (part.to(like) for part in self.unit)
             x = (x - centre) * factor
         return lead, x
-
-    # -- several parts -------------------------------------------------------------------------------------------
 
     def _rows(self, obs: Any, like: Tensor, owner: str, normalize: bool, path: str) -> dict[str, Any]:
         """Path of every leaf -> (space, leading axes, tensor)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,33 +14,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError
-from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.layers import DenseStack, noisy_layers
 from agilerl.modules.morph import Index, prefixed
-from agilerl.modules.noisy import NoisyLinear
-from agilerl.modules.spec import DenseStack
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.networks.joint_actions import JointActions
-from agilerl.networks.options import USUAL, NetworkOptions, takes_options
+from agilerl.networks.distributions import JointActions
+from agilerl.networks.encoders import USUAL, NetworkOptions, takes_options
 from agilerl.networks.stacks import dense_stacks, overrides
 
 
 class QNetwork(EvolvableNetwork):
     """Q(s, ·) for every choice of a Discrete or MultiDiscrete space: observations [..., O] -> values [..., A].
 
-    Choices are numbered as `JointActions` does.
+    Choices are numbered as `JointActions` does. Arguments as `EvolvableNetwork`.
 
-    Arguments as `EvolvableNetwork`.
-
-    Raises:
-        ValueError: the action space is of another kind, or has too many combinations.
-    """
+    Raises ValueError: the action space is of another kind, or has too many combinations."""
 
     @takes_options
     def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        options: NetworkOptions = USUAL,
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL
     ) -> None:
         choices = JointActions.of(action_space, "QNetwork")
         super().__init__(observation_space, action_space, **vars(options))
@@ -70,19 +61,11 @@ class RainbowQNetwork(EvolvableNetwork):
 
     @takes_options
     def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        support: Any = None,
-        num_atoms: int = 51,
-        noise_std: float = 0.5,
-        options: NetworkOptions = USUAL,
-        v_min: float = 0.0,
-        v_max: float = 200.0,
-        dueling: bool = True,
-        distributional: bool = True,
-        noisy: bool = True,
-    ) -> None:
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any],
+        support: Any = None, num_atoms: int = 51, noise_std: float = 0.5, options: NetworkOptions = USUAL,
+        v_min: float = 0.0, v_max: float = 200.0,
+        dueling: bool = True, distributional: bool = True, noisy: bool = True,
+    ) -> None:  # fmt: skip
         choices = JointActions.of(action_space, "RainbowQNetwork")
         super().__init__(observation_space, action_space, **vars(options))
         if support is not None:
@@ -109,14 +92,10 @@ class RainbowQNetwork(EvolvableNetwork):
         return torch.linspace(self.v_min, self.v_max, self.num_atoms, dtype=like.dtype, device=like.device)
 
     def get_init_dict(self) -> dict[str, Any]:
-        """Constructor arguments of this network as it is now; the support as its three numbers."""
-        return super().get_init_dict() | {"support": None}
-
-    # -- running -------------------------------------------------------------------------------------------------
+        return super().get_init_dict() | {"support": None}  # it is given by its three numbers
 
     def _streams(self) -> dict[str, Any]:
-        names = ("encoder", "head_net", "value_net") if self.dueling else ("encoder", "head_net")
-        return {name: self._modules[name] for name in names}
+        return {"encoder": self.encoder, **self._heads()}
 
     def combine(  # type: ignore[override]
         self, parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor
@@ -143,19 +122,14 @@ class RainbowQNetwork(EvolvableNetwork):
         return self.forward(obs)
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
-        """The stacks that `combine` joins; None where one is no plain stack."""
         if overrides(self, RainbowQNetwork, "output", "combine"):
             return None
         return dense_stacks(self, self._streams())
 
     def reset_noise(self) -> None:
         """Draw the noise of all noisy layers anew."""
-        if self.noisy:
-            for name in ("head_net", "value_net"):
-                if name in self._modules:
-                    self._modules[name].reset_noise()  # type: ignore[union-attr, operator]
-
-    # -- hyperparameters that live in the network -----------------------------------------------------------------
+        for mlp in self._heads().values():
+            mlp.reset_noise()
 
     @torch.no_grad()
     def set_noise_std(self, noise_std: float) -> None:
@@ -164,13 +138,12 @@ class RainbowQNetwork(EvolvableNetwork):
             raise ConfigError(f"noise_std must be above 0; got {noise_std!r}. fix: 0.5.")
         factor, self.noise_std = float(noise_std) / self.noise_std, float(noise_std)
         self._head_config["noise_std"] = self.noise_std
-        for mlp in self._mlps():
+        for mlp in self._heads().values():
             mlp.noise_std = self.noise_std
-            for _, layer in mlp.named_modules():
-                if isinstance(layer, NoisyLinear):
-                    layer.noise_std = self.noise_std
-                    layer.weight_sigma.mul_(factor)
-                    layer.bias_sigma.mul_(factor)
+            for layer in noisy_layers(mlp):
+                layer.noise_std = self.noise_std
+                layer.weight_sigma.mul_(factor)
+                layer.bias_sigma.mul_(factor)
 
     @torch.no_grad()
     def set_num_atoms(self, num_atoms: int) -> None:
@@ -187,33 +160,23 @@ class RainbowQNetwork(EvolvableNetwork):
         place = np.linspace(0, old - 1, self.num_atoms)
         below = np.minimum(place.astype(np.int64), old - 2)
         share = torch.as_tensor(place - below)
-        for name, mlp in zip(("head_net", "value_net"), self._mlps(), strict=False):
+        for name, mlp in self._heads().items():
             blocks = mlp.num_outputs // old
             start = np.repeat(np.arange(blocks, dtype=np.int64) * old, self.num_atoms)
             lower, fraction = start + np.tile(below, blocks), share.repeat(blocks)
-            before = {n: p.detach().clone() for n, p in _output_layer(mlp).named_parameters()}
+            before = {n: p.detach().clone() for n, p in mlp.model.get_submodule("linear_output").named_parameters()}
             nearest: Index = start + np.tile(np.rint(place).astype(np.int64), blocks)
             mlp.resize_outputs(nearest)
-            for key, parameter in _output_layer(mlp).named_parameters():
+            for key, parameter in mlp.model.get_submodule("linear_output").named_parameters():
                 t = fraction.to(parameter).reshape(-1, *[1] * (parameter.dim() - 1))
                 parameter.copy_(torch.lerp(before[key][lower], before[key][lower + 1], t))
             self.last_transfer |= prefixed(name, mlp.last_transfer)
         self.reset_noise()
 
-    def _mlps(self) -> list[EvolvableMLP]:
-        return [self.head_net, self.value_net] if self.dueling else [self.head_net]
-
-
-def _output_layer(mlp: EvolvableMLP) -> Any:
-    return mlp.model.get_submodule("linear_output")
-
 
 def check_support(num_atoms: Any, v_min: Any, v_max: Any) -> tuple[int, float, float]:
     """The three numbers of a support, where they make one.
-
-    Raises:
-        ConfigError: fewer than two atoms, or an empty range.
-    """
+    Raises ConfigError: fewer than two atoms, or an empty range."""
     if isinstance(num_atoms, bool) or int(num_atoms) != num_atoms or num_atoms < 2:
         raise ConfigError(f"num_atoms must be an integer of at least 2; got {num_atoms!r}. fix: 51.")
     if not v_min < v_max or not np.isfinite([v_min, v_max]).all():
@@ -240,16 +203,11 @@ class ContinuousQNetwork(EvolvableNetwork):
     LayerNorm in the encoder is turned off with a warning: normalised features beside raw actions are known to make
     value estimates unstable. Arguments as `EvolvableNetwork`.
 
-    Raises:
-        AlgorithmError: actions that are neither Box nor Discrete.
-    """
+    Raises AlgorithmError: actions that are neither Box nor Discrete."""
 
     @takes_options
     def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        options: NetworkOptions = USUAL,
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL
     ) -> None:
         if not isinstance(action_space, spaces.Box | spaces.Discrete):
             raise AlgorithmError(f"ContinuousQNetwork takes Box or Discrete actions; got {action_space}.")
@@ -301,15 +259,12 @@ class ContinuousQNetwork(EvolvableNetwork):
 
     def from_features(self, features: Tensor, action: Any) -> Tensor:  # type: ignore[override]
         """As `output`, from the features [..., latent_dim] of its observations."""
-        value: Tensor = self.head_net(torch.cat((features, self.prepare_action(action)), -1))
-        return value
+        return cast(Tensor, self.head_net(torch.cat((features, self.prepare_action(action)), -1)))
 
     def forward(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
-        """As `output`."""
         return self.output(obs, action)
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
-        """The stacks that `combine` joins; None where one is no plain stack."""
         if self.lender is not None:
             return self.head_alone()
         if overrides(self, ContinuousQNetwork, "output"):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
+import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from agilerl.errors import AlgorithmError, ConfigError
+from torch import Tensor
+
+from agilerl.errors import AlgorithmError, ConfigError, RunError
+from agilerl.modules.base import constructor_arguments
 from agilerl.modules.mlp import EvolvableMLP
-from agilerl.networks.encoders import ENCODERS, encoder_named
+from agilerl.networks.encoders import ENCODERS
 from agilerl.spaces import space_from_json, space_to_json
 
 # Options that are attributes of every network, whether its class takes them as arguments or not.
 OPTIONS: dict[str, Any] = {"normalize_images": True, "encoder_name": "encoder", "normalize_observations": False}
+FREE = 2**22  # numbers in one layer that are allowed without a look at the weights
+LONGEST = 64  # layers of one part
 BORROWED = "of the lender"  # stands for the encoder in the spec of a network that has none
 
 
@@ -60,13 +66,13 @@ def made_of_spec(cls: Any, spec: Mapping[str, Any], arguments: dict[str, Any]) -
     if encoder is not None and "encoder_cls" not in arguments:
         if encoder not in ENCODERS:
             raise ConfigError(f"the encoder is a {encoder}: pass encoder_cls=")
-        arguments["encoder_cls"] = encoder_named(encoder)
+        arguments["encoder_cls"] = ENCODERS[encoder]
     for name in ("observation_space", "action_space"):
         if data.get(name) is not None:
             data[name] = space_from_json(data[name])
         elif name in data:
             del data[name]
-    taken = inspect.signature(cls).parameters
+    taken = constructor_arguments(cls)
     later = {name: data.pop(name) for name in OPTIONS if name in data and name not in taken}
     network = cls(**{**data, **arguments})
     for name, value in later.items():
@@ -87,3 +93,63 @@ def architecture(encoder: Any) -> str:
     """What two encoders must have in common to stand for each other: class, activation, shapes of the weights."""
     shapes = {name: tuple(p.shape) for name, p in encoder.named_parameters()}
     return f"{type(encoder).__name__}({getattr(encoder, 'activation', None)}, {shapes})"
+
+
+# -- is what a file says about its networks small enough to be built? asked before anything is allocated ---------------
+
+
+def check_sizes(networks: Mapping[str, Any], source: str) -> None:
+    """Raise RunError where a specification asks for layers far larger than the weights that come with it.
+    `networks`: name -> {"spec": what `spec()` gave, "weights": name -> tensor}. source: for the message."""
+    for name, saved in networks.items():
+        stored = sum(w.numel() for w in saved["weights"].values() if isinstance(w, Tensor))
+        limit = max(FREE, 4 * stored)
+        spec = saved["spec"]
+        lists = _lists(spec)
+        widths = [width for sizes in lists for width in sizes]
+        space = spec.get("observation_space") or {}
+        latent = int(spec.get("latent_dim", 1))
+        inputs = _features(space) if isinstance(spec, Mapping) else 1
+        outputs = _features(spec.get("action_space") or {}) * int(spec.get("num_atoms", 1) or 1)
+        pairs = [a * b for sizes in lists for a, b in itertools.pairwise(sizes)]
+        largest = max([1, *widths])
+        asked = max([largest * latent, largest * outputs, latent * outputs, *pairs])
+        # An encoder of images has far fewer weights than pixels; a dense one has at least one for each input.
+        seen = inputs * (widths[0] if widths and "encoder_cls" not in spec and len(space.get("shape") or ()) < 3 else 1)
+        if any(len(sizes) > LONGEST for sizes in lists) or min([1, latent, *widths]) < 1:
+            raise RunError(f"{source}: {name} has widths that no network has. fix: do not use this file.")
+        if asked > limit or seen > max(limit, 2**24):
+            raise RunError(
+                f"{source}: {name} asks for layers of {max(asked, seen)} weights, but {stored} are stored with it. "
+                "fix: do not use this file."
+            )
+
+
+def _lists(spec: Any) -> list[list[int]]:
+    """Every list of layer sizes in a specification."""
+    found = []
+    for key, value in spec.items() if isinstance(spec, Mapping) else ():
+        if key in ("hidden_size", "channel_size", "hidden_state_size"):
+            found.append([int(v) for v in (value if isinstance(value, list | tuple) else [value])])
+        elif key not in ("observation_space", "action_space"):
+            found += _lists(value)
+    return found
+
+
+def _features(space: Mapping[str, Any]) -> int:
+    """Numbers in one observation or action of a described space, one-hot where it is discrete."""
+    kind = space.get("type")
+    if kind == "Box":
+        return math.prod(int(n) for n in space["shape"])
+    if kind in ("Discrete", "MultiBinary"):
+        return math.prod(_flat(space["n"]))
+    if kind == "MultiDiscrete":
+        return sum(_flat(space["nvec"]))
+    if kind in ("Dict", "Tuple"):
+        parts = space["spaces"]
+        return sum(_features(part) for part in (parts.values() if isinstance(parts, Mapping) else parts))
+    return 1
+
+
+def _flat(values: Any) -> list[int]:
+    return [n for part in values for n in _flat(part)] if isinstance(values, list) else [int(values)]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from agilerl.modules.base import EvolvableModule, is_untouched
+from agilerl.modules.layers import DenseLayer, DenseStack
 from agilerl.modules.lstm import EvolvableLSTM, HiddenState, gru_gates, lstm_gates, unroll
-from agilerl.modules.spec import DenseLayer, DenseStack
 
 Run = Callable[[Tensor], Tensor]
 OUTPUT = "output"  # the part after the recurrent layers: the encoder's own output layer, and the head
@@ -61,9 +61,7 @@ def recurrent_parts(network: Any, *heads: str) -> dict[str, DenseStack] | None:
 
     The widths of the cells are in the stacks' ends, so that only members of equal hidden width share rows.
 
-    Args:
-        heads: names of the heads of a network with several: they and the features below them are parts then.
-    """
+    heads: names of the heads of a network with several: they and the features below them are parts then."""
     encoder = network.encoder
     if type(encoder).run is not EvolvableLSTM.run or not is_untouched(network):
         return None
@@ -75,12 +73,12 @@ def recurrent_parts(network: Any, *heads: str) -> dict[str, DenseStack] | None:
         found[f"ih_{k}"] = _single(DenseLayer(columns, rows), layer.weight_ih, layer.bias_ih)
         found[f"hh_{k}"] = _single(DenseLayer(size, rows), layer.weight_hh, layer.bias_hh, is_cell=True)
     output = model.get_submodule("linear_output")
-    first = _single(DenseLayer(size, encoder.num_outputs, encoder.output_activation), output.weight, output.bias)
+    below = _single(DenseLayer(size, encoder.num_outputs, encoder.output_activation), output.weight, output.bias)
     if heads:
-        found |= {FEATURES: first, **{name: network.get_submodule(name) for name in heads}}
+        found |= {FEATURES: below, **{name: network.get_submodule(name) for name in heads}}
     else:
         head = network.head_net.dense_stack()
-        found[OUTPUT] = head and joined({"first": first, "head": head})
+        found[OUTPUT] = head and joined({"encoder": below, "head": head})
     return dense_stacks(network, found)
 
 
@@ -102,15 +100,12 @@ def module_parts(network: Any) -> dict[str, Run]:
 def run_recurrent(
     encoder: EvolvableLSTM, parts: Mapping[str, Run], x: Tensor, hidden: Mapping[str, Tensor]
 ) -> tuple[Tensor, HiddenState]:
-    """Outputs of S sequences of L steps, and the hidden states after their last steps.
+    """Outputs [..., S·L, out] of S sequences of L steps, and hidden states, shaped as `hidden`, after their last steps.
 
     Args:
         parts: what runs each part.
         x: [..., S·L, I], sequence by sequence.
         hidden: "<name>_h" (and "<name>_c" of an LSTM) -> [..., layers, S, H] before the first steps.
-
-    Returns:
-        ([..., S·L, out], hidden states in the shapes of `hidden`).
     """
     is_lstm = encoder.cell == "LSTM"
     state: dict[str, list[Tensor]] = {key: [] for key in encoder.hidden_state_architecture}

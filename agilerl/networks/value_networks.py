@@ -12,30 +12,23 @@ from torch.nn import functional as F
 
 from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule, is_untouched
-from agilerl.modules.spec import DenseLayer, DenseStack
+from agilerl.modules.layers import DenseLayer, DenseStack
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.networks.options import USUAL, NetworkOptions, takes_options
+from agilerl.networks.encoders import USUAL, NetworkOptions, takes_options
 
 
 class ValueNetwork(EvolvableNetwork):
     """V(s): observations [..., O] -> values [..., 1]. Arguments as `EvolvableNetwork`."""
 
     @takes_options
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        options: NetworkOptions = USUAL,
-    ) -> None:
+    def __init__(self, observation_space: spaces.Space[Any], options: NetworkOptions = USUAL) -> None:
         super().__init__(observation_space, None, **vars(options))
         self.build_head(1)
 
 
 class Temperature(EvolvableModule):
     """log α, one learned number, as a dense layer without inputs: so that it lives in rows like every network.
-
-    Args:
-        initial: α at the start, above 0.
-    """
+    initial: α at the start, above 0."""
 
     def __init__(
         self, initial: float = 1.0, device: str | torch.device = "cpu", random_seed: int | None = None
@@ -59,7 +52,6 @@ class Temperature(EvolvableModule):
         return math.exp(float(self.bias.detach()))
 
     def dense_stack(self) -> DenseStack | None:
-        """One layer from no inputs to one output."""
         if type(self).forward is not Temperature.forward or not is_untouched(self):
             return None
         return DenseStack((DenseLayer(0, 1),), ((self.weight, self.bias),))

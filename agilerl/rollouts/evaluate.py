@@ -32,8 +32,7 @@ class EvaluationResult:
 
     Attributes:
         returns: [N, episodes] float64, undiscounted; column i of every member was played with the same seed.
-        lengths: [N, episodes] int64, transitions.
-        env_steps: transitions in all.
+        lengths: [N, episodes] int64, transitions. env_steps: transitions in all.
     """
 
     returns: np.ndarray
@@ -51,20 +50,30 @@ def evaluate(
     that ended lanes are not reset for nothing.
 
     Args:
-        actor: acts for all members at once.
-        lanes: reset here, and left in the middle of things.
-        members: N.
-        episodes: per member.
-        seeds: [episodes] one per episode: common random numbers make members comparable.
+        actor: acts for all members at once. lanes: reset here, and left in the middle of things. members: N.
+        episodes: per member. seeds: [episodes] one per episode: common random numbers make members comparable.
         max_steps: transitions after which an episode is cut; its return so far counts. None plays to the end.
 
     Raises:
         ConfigError: lanes that cannot be divided among the members, or no episode.
         ShapeError: not one seed per episode.
     """
-    per_member = _lanes_per_member(lanes, members, episodes, max_steps)
+    if members < 1 or episodes < 1:
+        raise ConfigError(f"members and episodes must be positive; got {members} and {episodes}. fix: use 1.")
+    if max_steps is not None and max_steps < 1:
+        raise ConfigError(f"max_steps must be a positive integer (steps per episode) or None; got {max_steps}.")
+    per_member, left_over = divmod(lanes.num_lanes, members)
+    if left_over:
+        count = f"{lanes.num_lanes} lanes"
+        raise ConfigError(f"{count} cannot be divided among {members} members. fix: env.replicate({members}).")
     if np.shape(seeds) != (episodes,):
         raise ShapeError(f"seeds must have one integer per episode: expected ({episodes},), got {np.shape(seeds)}.")
+
+    def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+        grouped = None if mask is None else mask.reshape(members, -1, mask.shape[-1])
+        actions = np.asarray(actor.act_greedy(trees.reshape(obs, members, per_member), grouped))
+        return actions.reshape(lanes.num_lanes, *actions.shape[2:])
+
     returns = np.zeros((members, episodes))
     lengths = np.zeros((members, episodes), dtype=np.int64)
     for first in range(0, episodes, per_member):
@@ -72,36 +81,12 @@ def evaluate(
         # Lanes without an episode in the last wave get its first seed and rest from the start.
         wave = np.full(per_member, seeds[first])
         wave[: len(columns)] = seeds[columns]
-        plays = np.arange(per_member) < len(columns)
-        scores, steps = _play(actor, lanes, members, np.tile(wave, members), np.tile(plays, members), max_steps)
+        plays = np.tile(np.arange(per_member) < len(columns), members)
+        begin = getattr(actor, "begin_episodes", None)
+        scores, steps = first_episodes(act, lanes, np.tile(wave, members), plays, max_steps, begin)
         returns[:, columns] = scores.reshape(members, per_member)[:, : len(columns)]
         lengths[:, columns] = steps.reshape(members, per_member)[:, : len(columns)]
     return EvaluationResult(returns, lengths, int(lengths.sum()))
-
-
-def _lanes_per_member(lanes: Lanes, members: int, episodes: int, max_steps: int | None) -> int:
-    if members < 1 or episodes < 1:
-        raise ConfigError(f"members and episodes must be positive; got {members} and {episodes}. fix: use 1.")
-    if max_steps is not None and max_steps < 1:
-        raise ConfigError(f"max_steps must be a positive integer (steps per episode) or None; got {max_steps}.")
-    if lanes.num_lanes % members:
-        raise ConfigError(
-            f"{lanes.num_lanes} lanes cannot be divided among {members} members. fix: env.replicate({members})."
-        )
-    return lanes.num_lanes // members
-
-
-def _play(
-    actor: Actor, lanes: Lanes, members: int, seeds: np.ndarray, active: np.ndarray, max_steps: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """One episode in every active lane: returns and lengths [L]."""
-
-    def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
-        grouped = None if mask is None else mask.reshape(members, -1, mask.shape[-1])
-        actions = np.asarray(actor.act_greedy(trees.reshape(obs, members, lanes.num_lanes // members), grouped))
-        return actions.reshape(lanes.num_lanes, *actions.shape[2:])
-
-    return first_episodes(act, lanes, seeds, active, max_steps, getattr(actor, "begin_episodes", None))
 
 
 def first_episodes(

@@ -23,8 +23,7 @@ class EpisodeTracker:
     """Returns and lengths of the running episodes of L lanes.
 
     Attributes:
-        returns: [L] float64 of the running episodes so far.
-        lengths: [L] int64.
+        returns: [L] float64 of the running episodes so far. lengths: [L] int64.
         scores: returns of all completed episodes, lane by lane, in the order in which they ended.
     """
 
@@ -70,8 +69,7 @@ def uniform_actions(which: np.ndarray, count: int, mask: np.ndarray | None = Non
         return (which * count).astype(np.int64)
     legal = np.cumsum(mask.astype(bool), axis=-1)
     rank = (which * legal[..., -1]).astype(np.int64)
-    chosen: np.ndarray = (legal <= rank[..., None]).sum(-1)
-    return chosen
+    return np.asarray((legal <= rank[..., None]).sum(-1))
 
 
 def held(rng: np.random.Generator, draws: np.ndarray, longest: int) -> np.ndarray:
@@ -82,8 +80,7 @@ def held(rng: np.random.Generator, draws: np.ndarray, longest: int) -> np.ndarra
     bounded uniform duration in place of their zeta distribution); the share of random steps stays ε.
 
     Args:
-        draws: [T, E, ...] independent draws.
-        longest: 1 returns `draws` as they are.
+        draws: [T, E, ...] independent draws. longest: 1 returns `draws` as they are.
     """
     if longest <= 1:
         return draws
@@ -114,8 +111,7 @@ def calculate_vectorized_scores(
     """Episode returns from recorded steps, in a flat list, environment by environment.
 
     Args:
-        rewards: [E, T].
-        terminations: [E, T], non-zero at the last step of an episode.
+        rewards: [E, T]. terminations: [E, T], non-zero at the last step of an episode.
         include_unterminated: also count what comes after an environment's last end. An environment without any end
             counts with all its rewards in either case.
         only_first_episode: one number per environment.

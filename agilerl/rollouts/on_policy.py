@@ -85,6 +85,9 @@ def collect_rollouts(
 ) -> Collected:
     """Fill `agent.rollout_buffer` with one rollout, from which `agent.learn()` then learns.
 
+    The hidden state of a recurrent agent goes on from call to call; it starts at zero where the environment is reset,
+    and in each lane where an episode begins.
+
     Args:
         agent: of an on-policy algorithm.
         env: vector environment in any autoreset mode, or a single environment; it is stepped, never closed.
@@ -95,44 +98,17 @@ def collect_rollouts(
     Returns:
         (returns of the episodes that ended, observation, done flags, returns of the running episodes so far, info).
     """
-    return _collect(agent, env, n_steps, last_obs, last_done, last_scores, last_info)
-
-
-def collect_rollouts_recurrent(
-    agent: Any,
-    env: Any,
-    n_steps: int | None = None,
-    last_obs: Any = None,
-    last_done: np.ndarray | None = None,
-    last_scores: np.ndarray | None = None,
-    last_info: dict[str, Any] | None = None,
-) -> Collected:
-    """As `collect_rollouts`, for a recurrent agent: its hidden state goes on from call to call.
-
-    It starts at zero where the environment is reset, and in each lane where an episode begins.
-    """
-    return _collect(agent, env, n_steps, last_obs, last_done, last_scores, last_info)
-
-
-def _collect(
-    agent: Any,
-    env: Any,
-    n_steps: int | None,
-    obs: Any,
-    done: np.ndarray | None,
-    scores: np.ndarray | None,
-    info: dict[str, Any] | None,
-) -> Collected:
     lanes: Lanes = VectorLanes(env) if isinstance(env, VectorEnv) else as_lanes(env)
-    if isinstance(lanes, VectorLanes) and done is not None and obs is not None:
-        lanes.resume(done)
+    if isinstance(lanes, VectorLanes) and last_done is not None and last_obs is not None:
+        lanes.resume(last_done)
     agent.num_envs = lanes.num_lanes
     agent.set_training_mode(True)
     recorder = agent.recorder(n_steps)
+    obs, info, done = last_obs, last_info, last_done
     if obs is None:
         obs, info = lanes.reset()
         recorder.restart()
-    running = np.zeros(lanes.num_lanes) if scores is None or done is None else np.array(scores, np.float64)
+    running = np.zeros(lanes.num_lanes) if last_scores is None or done is None else np.array(last_scores, np.float64)
     completed: list[float] = []
     for seen in record(recorder, lanes, obs, info):
         batch = seen.batch
@@ -142,3 +118,6 @@ def _collect(
         running[done] = 0.0
     assert done is not None
     return completed, obs, done, running, dict(info or {})
+
+
+collect_rollouts_recurrent = collect_rollouts  # its published name for recurrent agents

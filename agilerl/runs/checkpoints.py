@@ -9,10 +9,10 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from agilerl.checkpoint import CorruptCheckpoint, sync_folder, write_synced
 from agilerl.errors import RunError
@@ -130,12 +130,19 @@ def _migrated(body: dict[str, Any], path: Path) -> dict[str, Any]:
 
 def _read_exactly(path: Path, size: int) -> bytes:
     """The content of a file of `size` bytes; nothing is read of one that has another size."""
+    with open_unlinked(path) as (file, found):
+        if found != size:
+            raise CorruptCheckpoint(f"{path} has {found} bytes; expected {size}.")
+        return file.read(size)
+
+
+@contextlib.contextmanager
+def open_unlinked(path: Path) -> Iterator[tuple[IO[bytes], int]]:
+    """(a file to read from, its size in bytes); CorruptCheckpoint for a link, and where it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         with open(descriptor, "rb") as file:
-            if os.fstat(descriptor).st_size != size:
-                raise CorruptCheckpoint(f"{path} has {os.fstat(descriptor).st_size} bytes; expected {size}.")
-            return file.read(size)
+            yield file, os.fstat(descriptor).st_size
     except OSError as error:
         raise CorruptCheckpoint(f"{path} cannot be read ({error.strerror}).") from error
 
@@ -193,8 +200,7 @@ def prune(root: Path, keep: Iterable[Path]) -> None:
     kept = set(keep)
     for path in generations(root):
         if path not in kept:
-            trash = root / f".trash-{path.name}-{secrets.token_hex(4)}"
-            os.rename(path, trash)
+            os.rename(path, root / f".trash-{path.name}-{secrets.token_hex(4)}")
     if root.is_dir():
         for path in root.iterdir():
             if path.name.startswith((".tmp-gen-", ".trash-gen-")):

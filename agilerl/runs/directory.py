@@ -1,8 +1,9 @@
-"""The folder of a run: configuration, facts, metrics, lineage and the best policy."""
+"""The folder of a run: configuration, facts, the best policy, and the append-only lineage and metrics."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -22,10 +23,11 @@ from agilerl.config import Manifest, dump_yaml, load_manifest
 from agilerl.errors import RunError
 from agilerl.hostile import MIB, malformed, read_json, read_text
 from agilerl.redaction import without_secrets
-from agilerl.telemetry.fanout import BaseSink
-from agilerl.telemetry.files import CsvSink, JsonlSink, jsonable
-from agilerl.telemetry.record import Birth
+from agilerl.runs.checkpoints import set_aside
+from agilerl.telemetry.files import CsvSink, JsonlSink, birth_line, jsonable
+from agilerl.telemetry.record import BaseSink, Birth
 
+LINEAGE, METRICS = "evolution.jsonl", "metrics.csv"
 LINEAGE_LIMIT = 1024 * MIB
 PACKAGES = ("agilerl", "torch", "numpy", "gymnasium", "tensordict", "safetensors", "pydantic")
 
@@ -67,21 +69,9 @@ class RunDirectory:
     def begin(self, manifest: Manifest, *, argv: Sequence[str] = (), **facts: Any) -> None:
         """Write config.yaml, and run.json with status "running"."""
         write_atomic(self.path / "config.yaml", dump_yaml(manifest))
-        self._write(
-            {
-                "status": "running",
-                "algo": manifest.algorithm.name,
-                "env_id": manifest.environment.name,
-                "seed": manifest.training.seed,
-                "manifest_hash": manifest.hash(),
-                "argv": list(argv),
-                "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                "git": git_hash(),
-                "versions": versions(),
-                "host": {"system": platform.platform(), "cpus": os.cpu_count()},
-                **facts,
-            }
-        )
+        host = {"system": platform.platform(), "cpus": os.cpu_count()}
+        made_with = {"git": git_hash(), "versions": versions(), "host": host}
+        self._write({**running(manifest), "argv": list(argv), "started": now(), **made_with, **facts})
 
     def update(self, **facts: Any) -> None:
         """Replace some entries of run.json (a nested dictionary is merged)."""
@@ -93,7 +83,7 @@ class RunDirectory:
 
     def finish(self, status: str, **facts: Any) -> None:
         """Record how the run ended: "done", "interrupted" or "failed"."""
-        self.update(status=status, ended=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **facts)
+        self.update(status=status, ended=now(), **facts)
 
     def facts(self) -> dict[str, Any]:
         """The content of run.json."""
@@ -108,7 +98,7 @@ class RunDirectory:
 
     def lineage(self) -> list[Birth]:
         """Every birth. A killed process may have left half of the last line: only whole lines count."""
-        path = self.path / "evolution.jsonl"
+        path = self.path / LINEAGE
         if not path.is_file():
             return []
         known = {f.name for f in fields(Birth)}
@@ -118,7 +108,7 @@ class RunDirectory:
 
     def history(self) -> list[list[float]]:
         """Fitness by generation, then member."""
-        path = self.path / "metrics.csv"
+        path = self.path / METRICS
         if not path.is_file():
             return []
         by_generation: dict[str, list[float]] = {}
@@ -129,8 +119,7 @@ class RunDirectory:
 
     def sinks(self) -> list[BaseSink]:
         """metrics.csv and evolution.jsonl, and the facts of the plan into run.json."""
-        metrics, lineage = CsvSink(self.path / "metrics.csv"), JsonlSink(self.path / "evolution.jsonl")
-        return [metrics, lineage, _PlanSink(self)]
+        return [CsvSink(self.path / METRICS), JsonlSink(self.path / LINEAGE), _PlanSink(self)]
 
     def save_best(self, spec: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec), best/policy.json and policy.py.
@@ -170,7 +159,18 @@ class _PlanSink(BaseSink):
 
     def start(self, plan: Any, founders: Sequence[Any]) -> None:
         names = ("learner", "env_backend", "threads", "device", "num_envs", "population", "max_env_steps", "notes")
-        self._run.update(**{name: getattr(plan, name) for name in names}, **dict(plan.extra))
+        self._run.update(**{name: getattr(plan, name) for name in names}, **plan.extra)
+
+
+def running(manifest: Manifest) -> dict[str, Any]:
+    """What run.json says of a run, as long as it trains, that its manifest decides."""
+    names = {"algo": manifest.algorithm.name, "env_id": manifest.environment.name}
+    return {"status": "running", **names, "seed": manifest.training.seed, "manifest_hash": manifest.hash()}
+
+
+def now() -> str:
+    """The time, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _number(name: str, algo: str) -> int:
@@ -196,3 +196,78 @@ def git_hash() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return result.stdout.strip() if result.returncode == 0 else None
+
+
+class RunFiles:
+    """Lineage and metrics in a run directory.
+
+    Checksums are carried on from save to save: only what was appended is read again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known: dict[str, tuple[int, Any]] = {}
+
+    def lengths(self) -> dict[str, dict[str, Any]]:
+        """Length and sha256 of each file that there is, flushed to disk."""
+        found = {}
+        for name in (LINEAGE, METRICS):
+            path = self.folder / name
+            if not path.is_file():
+                continue
+            done, running = self._known.get(name, (0, hashlib.sha256()))
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+                file.seek(done)
+                added = file.read()
+            running.update(added)
+            self._known[name] = done + len(added), running
+            found[name] = {"bytes": done + len(added), "sha256": running.hexdigest()}
+        return found
+
+    def begin(self) -> None:
+        """A run without any checkpoint starts anew: what an earlier attempt wrote goes."""
+        self._known.clear()
+        for name in (LINEAGE, METRICS):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def rewind(self, lengths: Mapping[str, Mapping[str, Any]], births: Sequence[Birth]) -> list[str]:
+        """Back to the files of a checkpoint; the lineage can always be written anew, from `births`.
+
+        Returns:
+            What was found damaged.
+        """
+        self._known.clear()
+        for folder in (self.folder, self.folder / "best"):  # left by a process that was killed while it replaced a file
+            for path in folder.glob(".*.tmp"):
+                path.unlink(missing_ok=True)
+        notes, path = [], self.folder / LINEAGE
+        if LINEAGE in lengths and not (self._cut(LINEAGE, lengths[LINEAGE]) and lineage_is(path, births)):
+            aside = f", the old one is {set_aside(path).name}" if path.exists() else ""
+            write_atomic(path, "".join(birth_line(birth) for birth in births))
+            notes.append(f"{LINEAGE} was damaged or missing; it was written anew from the checkpoint{aside}.")
+        if METRICS in lengths and not self._cut(METRICS, lengths[METRICS]):
+            path = self.folder / METRICS
+            aside = f"; the old file is {set_aside(path).name}" if path.exists() else ""
+            notes.append(f"{METRICS} was damaged or missing: its rows up to this checkpoint are lost{aside}.")
+        return notes
+
+    def _cut(self, name: str, facts: Mapping[str, Any]) -> bool:
+        """Cut the file to its length at the checkpoint; False if it is not what it was."""
+        path = self.folder / name
+        if path.is_symlink() or not path.is_file():
+            return False
+        data, size = path.read_bytes(), int(facts["bytes"])
+        if hashlib.sha256(data[:size]).hexdigest() != facts["sha256"]:
+            return False
+        if len(data) > size:
+            os.truncate(path, size)
+        return True
+
+
+def lineage_is(path: Path, births: Sequence[Birth]) -> bool:
+    """Whether the file holds exactly these births."""
+    try:
+        return path.read_text(encoding="utf-8") == "".join(birth_line(birth) for birth in births)
+    except (OSError, ValueError):
+        return False

@@ -8,7 +8,6 @@ import secrets
 import socket
 import weakref
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from agilerl.errors import RunError
@@ -74,9 +73,7 @@ class RunLock:
     def __enter__(self) -> RunLock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.release()
 
 
@@ -94,8 +91,6 @@ def _lock(descriptor: int) -> bool:
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks: the token alone
-        return True
+    except OSError as error:  # a file system without locks: the token alone
+        return not isinstance(error, BlockingIOError)
     return True

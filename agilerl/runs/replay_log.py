@@ -19,6 +19,7 @@ import numpy as np
 from agilerl.checkpoint import CorruptCheckpoint, decode_tree, encode_tree, sync_folder
 from agilerl.components.ring import Changes, Mark
 from agilerl.errors import RunError
+from agilerl.runs.checkpoints import open_unlinked
 
 ROLL_BYTES = 64 * 2**20  # a segment that is larger gets no further chunk
 _HEADER = 8 + 32  # length and sha256 of a chunk stand before it
@@ -91,7 +92,8 @@ class ReplayLog:
         """Append one chunk; (segment, offset of its header)."""
         if self._current is None or self._current.stat().st_size >= self.roll_bytes:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._current = self.folder / f"seg-{1 + max(map(_number, segments(self.folder)), default=0):08d}.bin"
+            numbers = (int(path.stem.removeprefix("seg-")) for path in segments(self.folder))
+            self._current = self.folder / f"seg-{1 + max(numbers, default=0):08d}.bin"
             os.close(os.open(self._current, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             sync_folder(self.folder)
         with open(self._current, "r+b", buffering=0) as file:
@@ -113,15 +115,12 @@ class ReplayLog:
     def read(self, chunk: Chunk) -> Changes:
         """The piece in `chunk`; CorruptCheckpoint where the bytes are not what was written."""
         path = self.folder / chunk.file
-        try:
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-            with open(descriptor, "rb") as file:
-                if chunk.offset + _HEADER + chunk.size > os.fstat(descriptor).st_size:
-                    raise CorruptCheckpoint(f"{path} ends before byte {chunk.offset + _HEADER + chunk.size}.")
-                file.seek(chunk.offset + _HEADER)
-                payload = file.read(chunk.size)
-        except OSError as error:
-            raise CorruptCheckpoint(f"{path} cannot be read ({error.strerror}).") from error
+        start = chunk.offset + _HEADER
+        with open_unlinked(path) as (file, size):
+            if start + chunk.size > size:
+                raise CorruptCheckpoint(f"{path} ends before byte {start + chunk.size}.")
+            file.seek(start)
+            payload = file.read(chunk.size)
         if hashlib.sha256(payload).hexdigest() != chunk.sha256:
             raise CorruptCheckpoint(f"{path} does not match its checksum at byte {chunk.offset}.")
         return Changes.of(decode_tree(payload, str(path)))
@@ -153,11 +152,6 @@ def needed(chunks: list[Chunk], oldest: Mark) -> list[Chunk]:
 def segments(folder: Path) -> list[Path]:
     """The segments in a folder, in their order."""
     return sorted(p for p in folder.iterdir() if _SEGMENT.fullmatch(p.name)) if folder.is_dir() else []
-
-
-def _number(path: Path) -> int:
-    match = _SEGMENT.fullmatch(path.name)
-    return int(match[1]) if match else 0
 
 
 def _write_all(file: Any, data: bytes) -> None:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal has asked the run to end.
-
-    Attributes:
-        signum: the signal.
-    """
+    """A signal has asked the run to end; `signum` is its number."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -43,9 +39,7 @@ class StopSignals:
             self._before = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._before = {}

@@ -5,23 +5,61 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from agilerl.checkpoint import decode_tree, encode_tree
 from agilerl.errors import AgileRLWarning, RunError
 from agilerl.hostile import malformed
-from agilerl.runs.directory import versions
 from agilerl.runs.checkpoints import Saved, newest_checkpoint, prune, whole_manifests, write_checkpoint
-from agilerl.runs.replay_log import Chunk, ReplayLog, rebuild_memories
-from agilerl.runs.files import RunFiles
+from agilerl.runs.directory import RunFiles, versions
 from agilerl.runs.lock import RunLock
-from agilerl.runs.protocol import Savable
+from agilerl.runs.replay_log import Chunk, ReplayLog, rebuild_memories
+from agilerl.telemetry.record import Birth
 
 POPULATION, BEST, REST = "population.safetensors", "best.safetensors", "run.safetensors"
 KEEP = 3
 MAX_FAILURES = 5
+Trees = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
+"""The population, the best agent, and everything else without the rows of replay."""
+
+
+class Savable(Protocol):
+    """A run between two generations, as plain data and back."""
+
+    @property
+    def generations(self) -> int:
+        """How many there were."""
+
+    @property
+    def best_generation(self) -> int:
+        """That in which the best agent was found."""
+
+    @property
+    def births(self) -> Sequence[Birth]:
+        """Every birth so far, founders first."""
+
+    def facts(self) -> dict[str, Any]:
+        """JSON values: seed, learner, env_backend, num_envs, threads, env_id, deterministic, and the options."""
+
+    def usual_options(self) -> dict[str, Any]:
+        """The options' defaults: an option that came after a run was saved had its default."""
+
+    def counters(self) -> dict[str, Any]:
+        """How far the run is, as JSON values."""
+
+    def lost(self) -> list[str]:
+        """What of the agents will not be saved; AlgorithmError for an agent that cannot be saved at all."""
+
+    def memories(self) -> Mapping[str, Any]:
+        """Replay buffers by name; RunError for one of a kind that cannot be saved piece by piece."""
+
+    def trees(self) -> Trees:
+        """The state."""
+
+    def load(self, trees: Trees, facts: Mapping[str, Any]) -> None:
+        """Become the run of which `trees` and `facts` were taken; the rows of replay follow."""
 
 
 class RunStore:
@@ -93,7 +131,7 @@ class RunStore:
             self.files.begin()
             if is_damaged:
                 self.notes.append("no checkpoint is whole: the run begins again.")
-            self._say(run)
+            self._say()
             return False
         with malformed(saved.path):
             population, best, rest = (
@@ -109,10 +147,10 @@ class RunStore:
             self.notes += damaged
             self._kept = {path: body for path, body in older.items() if body["generation"] <= saved.number}
             self.saved = Saved(saved.path, saved.number, saved.body, {})  # the files' bytes are no longer needed
-        self._say(run)
+        self._say()
         return True
 
-    def _say(self, run: Savable) -> None:
+    def _say(self) -> None:
         for note in self.notes:
             warnings.warn(note, AgileRLWarning, stacklevel=4)
 
@@ -148,16 +186,14 @@ class RunStore:
             self.notes.append(f"other versions than the run was saved with ({what}): the last bits may differ.")
 
     def _check_parts(self, run: Savable, body: Mapping[str, Any]) -> None:
-        now = {name: run.facts()[name] for name in ("learner", "env_backend", "num_envs", "threads")}
-        for name, value in now.items():
-            recorded = body["run"][name]
+        facts = run.facts()
+        for name in ("learner", "env_backend", "num_envs", "threads"):
+            recorded, value = body["run"][name], facts[name]
             if recorded != value:
-                fix = (
-                    f"threads={recorded}" if name == "threads" else f"install or choose what gives {name} {recorded!r}"
-                )
+                other = f"install or choose what gives {name} {recorded!r}"
                 raise RunError(
                     f"the run was made with {name} {recorded!r}, which is not what there is here ({value!r}). "
-                    f"fix: {fix}."
+                    f"fix: {f'threads={recorded}' if name == 'threads' else other}."
                 )
 
     # -- out ---------------------------------------------------------------------------------------------------------
@@ -193,7 +229,9 @@ class RunStore:
     def _write(self, run: Savable) -> None:
         memories = run.memories()
         for name, memory in memories.items():
-            self._append(name, memory)
+            if name not in self._logs:
+                self._logs[name] = ReplayLog(self.folder / "replay" / name)
+            self._logs[name].append(memory)
         files = dict(zip((POPULATION, BEST, REST), map(encode_tree, run.trees()), strict=True))
         body = {
             **self.facts,
@@ -207,11 +245,6 @@ class RunStore:
         path = write_checkpoint(self._root, run.generations, files, body)
         self._kept[path] = {"generation": run.generations, "replay": body["replay"]}
         self._prune(run)
-
-    def _append(self, name: str, memory: Any) -> None:
-        if name not in self._logs:
-            self._logs[name] = ReplayLog(self.folder / "replay" / name)
-        self._logs[name].append(memory)
 
     def _prune(self, run: Savable) -> None:
         """Delete what neither the newest checkpoints nor the best agent's needs."""
@@ -230,10 +263,7 @@ def store_in(folder: str | os.PathLike[str] | None, **facts: Any) -> Iterator[Ru
     if folder is None:
         yield None
         return
-    store = RunStore(folder, facts={"config": facts})
-    try:
+    with contextlib.closing(RunStore(folder, facts={"config": facts})) as store:
         if store.saved is not None and "start" in store.saved.body:
             raise RunError(f"{folder} is a run of `agilerl train`. fix: agilerl resume {folder}, or another folder.")
         yield store
-    finally:
-        store.close()

@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 
 from agilerl import tree as trees
-from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes, action_mask
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import graded, held
-from agilerl.sources.episodes import Running, lanes_of
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
-from agilerl.sources.source import Shard, Tally
+from agilerl.sources.source import Running, Shard, lanes_of
 from agilerl.sources.watch import Watch
 from agilerl.spaces import mask_width
 
@@ -28,8 +26,7 @@ class Acting:
     Args:
         shard: the members, with their exploration rate and running episodes.
         lanes: len(shard.agents) * E lanes; member i owns lanes [i·E, (i+1)·E).
-        learner: acts for exactly these members.
-        watch: whose members act. tallies: theirs.
+        watch: over exactly these members; its learner acts for them.
         rewards: sees every reward, which is stored as it is.
 
     Attributes:
@@ -41,18 +38,16 @@ class Acting:
         self,
         shard: Shard,
         lanes: Lanes,
-        learner: Learner,
         replay: SharedReplay,
         options: OffPolicyOptions,
         watch: Watch,
-        tallies: list[Tally],
         rewards: RewardScale | None,
     ) -> None:
-        self.agents, self.lanes, self.learner, self.replay = shard.agents, lanes, learner, replay
-        self.options, self.watch, self.tallies, self.rewards = options, watch, tallies, rewards
+        self.agents, self.lanes, self.learner, self.replay = shard.agents, lanes, watch.learner, replay
+        self.options, self.watch, self.tallies, self.rewards = options, watch, watch.tallies, rewards
         assert shard.shared.epsilon is not None
         self.epsilon = shard.shared.epsilon
-        self.num_envs = lanes.num_lanes // len(shard.agents)
+        self.num_envs = watch.num_envs
         self.mask_width = mask_width(lanes.single_action_space)
         self._rngs = shard.streams(Purpose.EXPLORATION)
         self._running = Running.begin(shard, lanes)

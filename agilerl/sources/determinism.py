@@ -76,15 +76,14 @@ def _compare(one: Lanes, other: Lanes, actions: _Actions, seed: int, check: Call
         if "healed" in info or "healed" in second.info:
             return Probe(None, f"an environment had to be replaced at step {step}")
         compared = {
-            "ends": np.array_equal(first.terminated, second.terminated)
-            and np.array_equal(first.truncated, second.truncated),
-            "rewards": np.array_equal(first.reward, second.reward),
-            "observations": _equal(first.obs, second.obs) and _equal(first.final_obs, second.final_obs),
+            "ends": _equal((first.terminated, first.truncated), (second.terminated, second.truncated)),
+            "rewards": _equal(first.reward, second.reward),
+            "observations": _equal((first.obs, first.final_obs), (second.obs, second.final_obs)),
             "masks of legal actions": _equal_masks(info, second.info),
         }
-        for name, same in compared.items():
-            if not same:
-                return Probe(False, f"the {name} at step {step}")
+        different = next((name for name, same in compared.items() if not same), None)
+        if different is not None:
+            return Probe(False, f"the {different} at step {step}")
     return Probe(True)
 
 

@@ -3,30 +3,130 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from agilerl.engine.choose import Choice, choose
 from agilerl.engine.learner import Learner
-from agilerl.envs.pool import EnvPoolLanes
-from agilerl.envs.step import Lanes, VectorLanes, as_lanes
-from agilerl.envs.swapped import ChannelsFirstLanes
+from agilerl.engine.rows.kernels import TORCH
+from agilerl.envs.adapters import ChannelsFirstLanes, EnvPoolLanes
+from agilerl.envs.step import Lanes, StepBatch, VectorLanes, as_lanes
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
+from agilerl.rng import Purpose, seeds
+from agilerl.rollouts.evaluate import evaluate
 from agilerl.sources.determinism import Probe, probe_determinism
-from agilerl.sources.episodes import CARRIED_NOTE
-from agilerl.sources.evaluation import Evaluator
 from agilerl.sources.own_learn import OwnLearn, brings_own_learn
-from agilerl.sources.rewards import check_learns_here
-from agilerl.sources.source import Shard, Shared, Steps, Tally
+from agilerl.sources.rewards import refuse_scaling
+from agilerl.sources.source import CARRIED_NOTE, Shard, Shared, Steps, Tally
+
+# Blocks of `Purpose.EVALUATION` seeds within one generation, so that no two uses share an episode.
+_FITNESS, _RESCORE = 0, 1
+
+
+class CheckedLanes:
+    """Other lanes, with a call before every reset and every step of them."""
+
+    def __init__(self, lanes: Lanes, check: Callable[[], None]) -> None:
+        self.lanes, self.check = lanes, check
+        self.num_lanes, self.backend = lanes.num_lanes, lanes.backend
+        self.single_observation_space = lanes.single_observation_space
+        self.single_action_space = lanes.single_action_space
+
+    def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
+        self.check()
+        return self.lanes.reset(seeds)
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
+        self.check()
+        return self.lanes.step(actions, active)
+
+    def close(self) -> None:
+        self.lanes.close()
+
+
+class Evaluator:
+    """Evaluates members of one run.
+
+    Args:
+        env: what `make_vect_envs` built is replicated; any other environment evaluates one member at a time.
+        check: called between vector steps; what it raises ends the evaluation there.
+
+    Attributes:
+        env_steps: environment steps of all evaluations so far.
+        lanes: those in use, by the number of copies of the environment; 0 is the environment itself.
+    """
+
+    def __init__(self, env: Any, options: LoopOptions, seed: int, check: Callable[[], None] | None = None) -> None:
+        self.env, self.options, self.seed, self.check = env, options, seed, check
+        self.env_steps = 0
+        self._num_envs = max(1, int(getattr(env, "num_envs", 1)))
+        self._replicable = callable(getattr(env, "replicate", None))
+        self.lanes: dict[int, Lanes] = {}
+
+    def _lanes_for(self, count: int, members: int) -> Lanes:
+        """Lanes for about `count` episodes at once, as many for each member; replicas come in whole environments."""
+        if not self._replicable:
+            count = 0
+        step = members // math.gcd(members, self._num_envs)
+        copies = -(-count // (self._num_envs * step)) * step
+        if copies not in self.lanes:
+            lanes = self.env.replicate(copies, reset_ended=False) if copies else as_lanes(self.env)
+            self.lanes[copies] = ChannelsFirstLanes(lanes) if self.options.swap_channels else lanes
+        return self.lanes[copies]
+
+    def close(self) -> None:
+        """Close the replicas; an environment that was handed over stays open."""
+        if self._replicable:
+            for lanes in self.lanes.values():
+                lanes.close()
+            self.lanes.clear()
+
+    def _run(self, learner: Learner, episode_seeds: np.ndarray) -> list[float]:
+        members, count = len(learner.agents), len(episode_seeds)
+        if not self._replicable and members > 1:
+            each = (Learner([agent], choose([agent], "sequential")) for agent in learner.agents)
+            return [self._run(one, episode_seeds)[0] for one in each]
+        lanes = self._lanes_for(members * count, members)
+        if self.check is not None:
+            lanes = CheckedLanes(lanes, self.check)
+        found = evaluate(learner, lanes, members, count, episode_seeds, self.options.eval_steps)
+        self.env_steps += int(found.env_steps)
+        return [float(np.mean(row)) for row in found.returns]
+
+    def population(self, learner: Learner, generation: int) -> list[float]:
+        """Mean return of every member over this generation's episodes; the same seeds for all."""
+        count = self.options.eval_episodes
+        return self._run(learner, seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
+
+    def rescore(self, learner: Learner, generation: int, count: int) -> list[float]:
+        """Mean return over `count` further episodes of this generation."""
+        return self._run(learner, seeds(self.seed, Purpose.EVALUATION, count, generation, _RESCORE))
+
+    def confirm(self, learner: Learner, generation: int) -> float:
+        """Mean return of one member over fresh episodes that chose nothing."""
+        count = self.options.confirm_episodes
+        return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, count, generation))[0]
+
+    def one(self, agent: Any) -> float:
+        """An agent with a `test` of its own; it appends to its own fitness. `check` is called before it only."""
+        if self.check is not None:
+            self.check()
+        loop = max(1, self.options.eval_episodes // self._num_envs)
+        more = {"swap_channels": self.options.swap_channels, "max_steps": self.options.eval_steps}
+        return float(agent.test(self.env, **more, loop=loop))
+
 
 Options = TypeVar("Options", bound=LoopOptions)
 
 
 class LaneSource(Generic[Options]):
-    """A source whose members act in lanes; what it does with a shard is said by `run` and `run_own`.
+    """A `Source` whose members act in lanes; what it does with a shard is said by `run` and `run_own`.
 
     What `make_vect_envs` built is replicated, so that all members act at the same time; any other environment is
     shared, and members train one after another.
@@ -40,8 +140,10 @@ class LaneSource(Generic[Options]):
         num_envs: lanes of one member. lockstep: whether members act at the same time.
         learner: "fused", "sequential", or "agents" where agents bring their own `learn`.
         notes: the choices with their reasons.
+        kernels: what runs and moves members that share rows.
     """
 
+    kernels = TORCH
     alone = ""  # why members train one after another and by themselves; empty where they need not
 
     def __init__(self, env: Any, options: Options, shared: Shared, eval_env: Any = None) -> None:
@@ -67,11 +169,7 @@ class LaneSource(Generic[Options]):
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
-        """Lanes, learner and evaluator for these members.
-
-        Raises:
-            ConfigError: `carry_envs` where lanes are shared or cannot rest. NotAvailableYetError: more than one shard.
-        """
+        """ConfigError also for `carry_envs` where lanes are shared or cannot rest."""
         if shards != 1:
             raise NotAvailableYetError(f"a generation runs in one shard yet; got shards={shards}. fix: shards=1.")
         self.run_seed = run_seed
@@ -94,19 +192,17 @@ class LaneSource(Generic[Options]):
 
     @property
     def learner(self) -> str:
-        """Name of the learner, for the records."""
         return self._choice.name
 
     def _choose_lockstep(self) -> bool:
         if not self.options.lockstep:
             return False
+        reason = "" if self._is_replicable else "only environments of make_vect_envs can be replicated"
         if self.learner == OwnLearn.name:
-            self.notes.append(f"one member trains at a time: {self.alone or 'an algorithm brings its own learn()'}")
-            return False
-        if not self._is_replicable:
-            self.notes.append("one member trains at a time: only environments of make_vect_envs can be replicated")
-            return False
-        return True
+            reason = self.alone or "an algorithm brings its own learn()"
+        if reason:
+            self.notes.append(f"one member trains at a time: {reason}")
+        return not reason
 
     def _check_carrying(self) -> None:
         """ConfigError where episodes cannot go on over the end of a generation."""
@@ -130,11 +226,6 @@ class LaneSource(Generic[Options]):
         return ChannelsFirstLanes(lanes) if self.options.swap_channels else lanes
 
     def fit(self, population: Sequence[Any]) -> str | None:
-        """Choose for these members: their number, or what fits their networks, may have changed.
-
-        Returns:
-            What is to be said about it.
-        """
         if self.lockstep and len(population) * self.num_envs != self.lanes.num_lanes:
             self.lanes.close()
             self.lanes = self._make_lanes(len(population))
@@ -150,7 +241,7 @@ class LaneSource(Generic[Options]):
     def _adopted(self, agents: Sequence[Any]) -> Iterator[Any]:
         """A learner that holds the agents' tensors in rows until the block ends, also by an error."""
         own = self.learner == OwnLearn.name
-        learner: Any = OwnLearn(agents) if own else Learner(agents, choose(agents, self.learner))
+        learner: Any = OwnLearn(agents) if own else Learner(agents, choose(agents, self.learner), self.kernels)
         try:
             yield learner
         finally:
@@ -160,7 +251,6 @@ class LaneSource(Generic[Options]):
 
     @property
     def epsilon(self) -> float | None:
-        """Exploration rate of the next generation's first vector step; None without one."""
         return self.shared.epsilon
 
     def steps_of_generation(self, evo_steps: int) -> int:
@@ -171,21 +261,15 @@ class LaneSource(Generic[Options]):
         """All shards: one of all members in lockstep, else one a member, each of which begins with the same epsilon."""
         slots = list(range(len(population)))
         tallies: dict[int, Tally] = {}
-        first = self.shared
+        first, vector_steps = self.shared, self.steps_of_generation(self.options.evo_steps) // self.num_envs
         for group in [slots] if self.lockstep else [[slot] for slot in slots]:
             agents = [population[slot] for slot in group]
-            shard = Shard(
-                agents=agents,
-                slots=group,
-                run_seed=self.run_seed,
-                number=number,
-                begun=begun,
-                vector_steps=self.steps_of_generation(self.options.evo_steps) // self.num_envs,
-                shared=replace(self.shared, epsilon=first.epsilon, statistics=self.statistics(agents)),
-            )
+            shared = replace(self.shared, epsilon=first.epsilon, statistics=self.statistics(agents))
+            shard = Shard(agents, group, self.run_seed, number, begun, vector_steps, shared)
             with self._adopted(agents) as learner:
                 if learner.name == OwnLearn.name:
-                    check_learns_here(agents[0], self.shared.rewards is not None)
+                    if self.shared.rewards is not None:
+                        refuse_scaling(agents[0])
                     result = yield from self.run_own(shard, self.lanes)
                 else:
                     result = yield from self.run(shard, self.lanes, learner)
@@ -200,7 +284,6 @@ class LaneSource(Generic[Options]):
 
     @property
     def evaluation_env_steps(self) -> int:
-        """Environment steps of all evaluations so far."""
         return self.evaluator.env_steps
 
     @evaluation_env_steps.setter
@@ -208,21 +291,18 @@ class LaneSource(Generic[Options]):
         self.evaluator.env_steps = env_steps
 
     def evaluate(self, agents: Sequence[Any], number: int) -> list[float]:
-        """Mean return of every member over this generation's episodes, or what its own `test` says."""
         with self._adopted(agents) as learner:
             if learner.name == OwnLearn.name:
                 return [self.evaluator.one(agent) for agent in agents]
             return self.evaluator.population(learner, number)
 
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
-        """Mean return of every member over further episodes; None for agents with a `test` of their own."""
         if self.learner == OwnLearn.name:
             return None
         with self._adopted(agents) as learner:
             return self.evaluator.rescore(learner, number, episodes)
 
     def confirm(self, agent: Any, number: int) -> float | None:
-        """Mean return over fresh episodes; None where none are asked for, or the agent has a `test` of its own."""
         if not self.options.confirm_episodes or self.learner == OwnLearn.name:
             return None
         with self._adopted([agent]) as learner:
@@ -231,18 +311,13 @@ class LaneSource(Generic[Options]):
     # -- for the records ---------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
-        """What it trains with: decides, with seed and options, the result of a run."""
-        return {
-            "learner": self.learner,
-            "env_backend": self.lanes.backend,
-            "num_envs": self.num_envs,
-            "lockstep": self.lockstep,
-        }
+        lanes = {"env_backend": self.lanes.backend, "num_envs": self.num_envs}
+        return {"learner": self.learner, **lanes, "lockstep": self.lockstep, "kernels": self.kernels.name}
 
     def faults(self) -> list[str]:
         """One line for each environment that was replaced since the last call, by lanes that heal themselves."""
         found = []
-        for lanes in (self.lanes, *self.evaluator.lanes):
+        for lanes in (self.lanes, *self.evaluator.lanes.values()):
             inner: Any = getattr(lanes, "lanes", lanes)  # lanes with swapped channels wrap others
             faults = getattr(inner, "faults", [])
             for number in range(self._said.get(inner, 0), len(faults)):
@@ -252,19 +327,15 @@ class LaneSource(Generic[Options]):
         return found
 
     def probe(self, agent: Any, budget: int, check: Callable[[], None] | None = None) -> Probe:
-        """Whether two copies of the environment do the same; see `probe_determinism`."""
         return probe_determinism(self.env, agent, self.run_seed, budget, check)
 
     def memories(self) -> Mapping[str, Any]:
-        """The replay buffers, if there are any."""
         return self.shared.memories
 
     def state(self) -> dict[str, Any]:
-        """The scale of rewards, where there is one."""
         return {} if self.shared.rewards is None else {"rewards": dict(self.shared.rewards)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state` gave."""
         epsilon = float(state["epsilon"]) if "epsilon" in state else self.shared.epsilon
         rewards = None if self.shared.rewards is None else state["rewards"]
         self.shared = replace(self.shared, epsilon=epsilon, rewards=rewards)

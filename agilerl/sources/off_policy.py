@@ -43,47 +43,27 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         return cls(env, replay(), options, eval_env=eval_env)
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
-        """One generation of a shard, all of its members at once."""
-        return Generation(shard, lanes, learner, self.options).run()
+        """One generation of a shard: its members act on `lanes`, and learn from what all have stored."""
+        num_envs, replay = lanes.num_lanes // len(shard.agents), SharedReplay(**shard.shared.memories)
+        for agent in shard.agents:
+            agent.set_training_mode(True)
+        watch = Watch(learner, [Tally() for _ in shard.agents], num_envs)
+        rewards = RewardScale.of(shard.shared.rewards, shard.agents, num_envs)
+        acting = Acting(shard, lanes, replay, self.options, watch, rewards)
+        has_masks = mask_width(lanes.single_action_space) > 0
+        updates = Updates(shard, replay, self.options, watch, rewards, has_masks)
+        for index in range(shard.vector_steps):
+            if acting.step():
+                updates.learn(index)
+                yield lanes.num_lanes
+        running = acting.end()
+        updates.end()
+        scale = None if rewards is None else rewards.state()
+        shared = Shared(acting.epsilon, scale, running=running, memories=shard.shared.memories)
+        return ShardResult(dict(zip(shard.slots, watch.tallies, strict=True)), shared)
 
     def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
-        """One generation of an agent that brings its own `learn`."""
         return OwnTransitions(shard, lanes, self.options).run()
 
     def state(self) -> dict[str, Any]:
-        """The exploration rate, and the scale of rewards where there is one."""
         return {"epsilon": self.epsilon, **super().state()}
-
-
-class Generation:
-    """One generation of some members on their lanes: they act, and learn from what all have stored.
-
-    Args:
-        shard: the members and what they begin with.
-        lanes: len(shard.agents) * E lanes. learner: adopted learner of exactly these members. options: of the run.
-    """
-
-    def __init__(self, shard: Shard, lanes: Lanes, learner: Learner, options: OffPolicyOptions) -> None:
-        self.shard, num_envs = shard, lanes.num_lanes // len(shard.agents)
-        for agent in shard.agents:
-            agent.set_training_mode(True)
-        tallies = self.tallies = [Tally() for _ in shard.agents]
-        replay = SharedReplay(**shard.shared.memories)
-        self.rewards = rewards = RewardScale.of(shard.shared.rewards, shard.agents, num_envs)
-        watch = Watch(learner, tallies, num_envs)
-        self.acting = Acting(shard, lanes, learner, replay, options, watch, tallies, rewards)
-        has_masks = mask_width(lanes.single_action_space) > 0
-        self.updates = Updates(shard, learner, replay, options, watch, tallies, rewards, num_envs, has_masks)
-
-    def run(self) -> Steps:
-        """Make the shard's vector steps, and learn as they are made."""
-        acting, updates, env_steps = self.acting, self.updates, self.acting.lanes.num_lanes
-        for index in range(self.shard.vector_steps):
-            if acting.step():
-                updates.learn(index)
-                yield env_steps
-        running = acting.end()
-        updates.end()
-        scale = None if self.rewards is None else self.rewards.state()
-        shared = Shared(acting.epsilon, scale, running=running, memories=self.shard.shared.memories)
-        return ShardResult(dict(zip(self.shard.slots, self.tallies, strict=True)), shared)

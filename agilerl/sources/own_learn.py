@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -28,13 +28,16 @@ from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
-from agilerl.rollouts.on_policy import record
+from agilerl.rollouts.on_policy import Seen, record
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.source import Shard, ShardResult, Steps, Tally
 from agilerl.sources.updates import Schedule
 from agilerl.sources.watch import is_sound
 from agilerl.spaces import mask_width
 from agilerl.tree import map_leaves
+
+Chosen = tuple[list[Any], list[Any], list[Any]]
+"""Actions, log probabilities and values, [E, ...] for every step."""
 
 
 class OwnLearn:
@@ -107,17 +110,9 @@ class OwnTransitions:
         (slot,) = self.shard.slots
         return ShardResult({slot: self.tally}, replace(self.shard.shared, epsilon=self.epsilon))
 
-    def _obs_mask(self) -> np.ndarray | None:
-        """[L, A] the actions that are legal now, for an agent that learns from it."""
-        count = mask_width(self.lanes.single_action_space)
-        if not (getattr(self.agent, "learns_from_obs_mask", False) and self.info and count):
-            return None
-        return action_mask(self.info, self.lanes.num_lanes, count)
-
-    def _act(self) -> np.ndarray:
+    def _act(self, mask: np.ndarray | None) -> np.ndarray:
+        """Actions [L, ...]; `mask` [L, A] says which are legal."""
         arguments: dict[str, Any] = {"epsilon": self.epsilon} if self._takes_epsilon else {}
-        count = mask_width(self.lanes.single_action_space)
-        mask = action_mask(self.info, self.lanes.num_lanes, count) if self.info and count else None
         if mask is not None and self._takes_mask:
             arguments["action_mask"] = mask
         if self._stored() < self.options.random_steps:
@@ -137,7 +132,9 @@ class OwnTransitions:
 
     def _step(self, index: int) -> bool:
         """One vector step; False where there was no action to take."""
-        action, legal = self._act(), self._obs_mask()
+        width = mask_width(self.lanes.single_action_space)
+        mask = action_mask(self.info, self.lanes.num_lanes, width) if self.info and width else None
+        action, legal = self._act(mask), mask if getattr(self.agent, "learns_from_obs_mask", False) else None
         if action.dtype.kind == "f" and not np.isfinite(action).all():
             self.tally.fault = "its actions are not finite"
             return False
@@ -145,7 +142,7 @@ class OwnTransitions:
         batch = self.lanes.step(action if self._environment_action is None else self._environment_action(action))
         reward = self.options.learned_reward(batch.reward)
         if callable(getattr(self.memory, "write", None)):
-            self.replay.write(self.obs, action, reward, batch, mask_width(self.lanes.single_action_space), legal)
+            self.replay.write(self.obs, action, reward, batch, width, legal)
         else:
             self._store_elsewhere(action, reward, batch)
         self.tally.scores += self._tracker.update(batch).returns.tolist()
@@ -209,21 +206,15 @@ class OwnRollouts:
     has a `learn` of its own, which is called with the published tuple. Other agents act by `get_action`.
 
     Args:
-        collect: `collect(agent, env, n_steps)`, after which the agent's `learn()` reads its rollout buffer; None steps
+        collect: `collect(agent, env, n_steps)`, after which `agent.learn()` learns from its rollout buffer; None steps
             the lanes here.
     """
 
     def __init__(
-        self,
-        shard: Shard,
-        lanes: Lanes,
-        options: LoopOptions,
-        collect: Callable[..., Any] | None = None,
-        env: Any = None,
+        self, shard: Shard, lanes: Lanes, options: LoopOptions, collect: Callable[..., Any] | None, env: Any
     ) -> None:
         (self.agent,) = shard.agents
-        self.shard, self.lanes, self.options = shard, lanes, options
-        self.collect, self.env = collect, env
+        self.shard, self.lanes, self.options, self.collect, self.env = shard, lanes, options, collect, env
         self.tally = Tally()
         self.length = -(-int(getattr(self.agent, "learn_step", 128)) // lanes.num_lanes)
         self._records = callable(getattr(unwrapped(self.agent), "recorder", None))
@@ -281,10 +272,11 @@ class OwnRollouts:
             if is_new:
                 recorder.restart()
                 is_new = False
-            steps = Rollout(begins)
+            steps: list[Seen] = []
+            begun = begins
             for seen in record(recorder, self.lanes, obs, info, self._learned, self._takes_mask):
                 if self._own_learn:
-                    steps.add(seen.obs, seen.reward, seen.batch, seen.mask)
+                    steps.append(seen)
                 batch = seen.batch
                 self.tally.scores += tracker.update(batch).returns.tolist()
                 obs, info, begins = batch.obs, batch.info, batch.terminated | batch.truncated | ~batch.mask
@@ -292,7 +284,7 @@ class OwnRollouts:
                 self._learn()
             else:
                 buffer = recorder.buffer if self._records else None
-                experiences = experiences_of(steps, recorder.chosen(), obs, buffer)
+                experiences = experiences_of(steps, begun, recorder.chosen(), obs, buffer)
                 if buffer is not None:
                     buffer.reset()
                 if experiences is not None:
@@ -306,7 +298,7 @@ class GetAction:
     def __init__(self, agent: Any, length: int) -> None:
         self.agent, self.length = agent, length
         self._convert = getattr(agent, "environment_action", None)
-        self._chosen: list[list[Any]] = [[], [], []]
+        self._chosen: Chosen = ([], [], [])
 
     @property
     def full(self) -> bool:
@@ -314,7 +306,7 @@ class GetAction:
         return len(self._chosen[0]) >= self.length
 
     def restart(self) -> None:
-        """Such an agent has no memory that this loop knows of."""
+        """Such an agent has no hidden state that this loop knows of."""
 
     def act(self, obs: Any, mask: np.ndarray | None) -> Any:
         """Actions for the environment, from observations [E, ...]."""
@@ -329,46 +321,21 @@ class GetAction:
     def finish(self, obs: Any) -> None:
         """Nothing to add."""
 
-    def chosen(self) -> tuple[list[Any], list[Any], list[Any]]:
-        """(actions, log probabilities, values), [E, ...] for every step."""
-        action, log_prob, value = self._chosen
-        return action, log_prob, value
-
-
-@dataclass
-class Rollout:
-    """Vector steps of E lanes, as they came.
-
-    Attributes:
-        begins: [E] bool, lanes in which an episode begins with the first step.
-        obs: [E, ...] what was acted on. reward: [E] as it is learned from. batch: what the environment gave.
-        legal: [E, A] bool; None where the environment gave no mask. One of each for every step.
-    """
-
-    begins: np.ndarray
-    obs: list[Any] = field(default_factory=list)
-    reward: list[np.ndarray] = field(default_factory=list)
-    batch: list[StepBatch] = field(default_factory=list)
-    legal: list[np.ndarray | None] = field(default_factory=list)
-
-    def add(self, obs: Any, reward: np.ndarray, batch: StepBatch, legal: np.ndarray | None) -> None:
-        """One vector step."""
-        self.obs.append(obs)
-        self.reward.append(reward)
-        self.batch.append(batch)
-        self.legal.append(legal)
+    def chosen(self) -> Chosen:
+        return self._chosen
 
 
 def experiences_of(
-    steps: Rollout, chosen: tuple[list[Any], list[Any], list[Any]], next_obs: Any, recorded: RolloutBuffer | None = None
+    steps: Sequence[Seen], begins: np.ndarray, chosen: Chosen, next_obs: Any, recorded: RolloutBuffer | None = None
 ) -> RolloutExperiences | None:
-    """The rollout as the published tuple, with `truncateds` and `final_observations`.
+    """A rollout of E lanes as the published tuple, with `truncateds` and `final_observations`.
 
-    Rows that are no transitions (autoreset steps, steps of a lane that was replaced) are left out. A lane then has
+    Rows that are not transitions (autoreset steps, steps of a lane that was replaced) are left out. A lane then has
     fewer rows than another one; all are cut to the shortest, and `next_obs` of a lane that was cut is what followed
     its last row. So entry t of the lists holds the t-th transition of every lane, and need not be of one moment.
 
     Args:
+        begins: [E] bool, lanes in which an episode begins with the first step.
         chosen: actions, log probabilities and values of every step.
         next_obs: [E, ...] what follows the last step.
         recorded: the same steps in a buffer, for the hidden states and the values that a recurrent agent needs.
@@ -376,49 +343,48 @@ def experiences_of(
     Returns:
         None where a lane has no transition at all.
     """
-    valid = np.stack([b.mask for b in steps.batch])  # [T, E]
+    valid = np.stack([seen.batch.mask for seen in steps])  # [T, E]
     lanes = np.arange(valid.shape[1])
     count = int(valid.sum(0).min())
     if not count:
         return None
     rows = np.argsort(~valid, axis=0, kind="stable")[:count]  # [n, E] the first transitions of each lane, in order
-    terminated, truncated = (np.stack([getattr(b, k) for b in steps.batch]) for k in ("terminated", "truncated"))
-    # What follows a row that is no transition is not the outcome of the row before it: that one was cut off.
+    terminated, truncated = (np.stack([getattr(seen.batch, k) for seen in steps]) for k in ("terminated", "truncated"))
+    # What follows a row that is not a transition is not the outcome of the row before it: that one was cut off.
     before_gap = np.concatenate((~valid[1:], np.zeros((1, len(lanes)), bool)))
     truncated = truncated | (before_gap & ~terminated)
     ended = terminated | truncated
 
     def picked(entries: list[Any]) -> list[Any]:
         """Entry t: row rows[t, e] of lane e."""
-        if valid.all():
-            return entries
-        return [_lanes_at(entries, moment) for moment in rows]
+        return entries if valid.all() else [_lanes_at(entries, moment) for moment in rows]
 
     def flags(values: np.ndarray) -> list[np.ndarray]:
         return list(values[rows, lanes])
 
     action, log_prob, value = chosen
+    obs = [seen.obs for seen in steps]
     dones = flags(ended)
-    first = np.where(rows[0] == 0, steps.begins, True)
+    first = np.where(rows[0] == 0, begins, True)
     after = rows[-1] + 1
     more: dict[str, Any] = {}
-    known = next((mask for mask in steps.legal if mask is not None), None)
+    known = next((seen.mask for seen in steps if seen.mask is not None), None)
     if known is not None:
-        more["action_masks"] = picked([np.ones_like(known) if mask is None else mask for mask in steps.legal])
+        more["action_masks"] = picked([np.ones_like(known) if seen.mask is None else seen.mask for seen in steps])
     if recorded is not None and recorded.hidden_state_architecture:
-        more |= _memories(recorded, rows, after)
+        more |= _hidden_and_values(recorded, rows, after)
     return RolloutExperiences(
         (
-            picked(steps.obs),
+            picked(obs),
             picked(action),
             picked(log_prob),
-            picked(steps.reward),
+            picked([seen.reward for seen in steps]),
             [first, *dones[:-1]],
             picked(value),
-            _lanes_at([*steps.obs, next_obs], after),
+            _lanes_at([*obs, next_obs], after),
             dones[-1],
             flags(truncated),
-            picked([b.final_obs for b in steps.batch]),
+            picked([seen.batch.final_obs for seen in steps]),
         ),
         more,
     )
@@ -433,23 +399,15 @@ def _lanes_at(entries: list[Any], moment: np.ndarray) -> Any:
     return chosen
 
 
-def _memories(recorded: RolloutBuffer, rows: np.ndarray, after: np.ndarray) -> Mapping[str, Any]:
+def _hidden_and_values(recorded: RolloutBuffer, rows: np.ndarray, after: np.ndarray) -> Mapping[str, Any]:
     """Hidden states before each picked row, and the values that depend on them."""
     lanes = np.arange(rows.shape[1])
-    hidden = [
-        {key: np.moveaxis(part[moment, lanes], 1, 0) for key, part in recorded.stored("hidden").items()}
-        for moment in rows
-    ]
+    stored, value = recorded.stored("hidden"), recorded.stored("value")
+    hidden = [{key: np.moveaxis(part[moment, lanes], 1, 0) for key, part in stored.items()} for moment in rows]
     assert recorded.last_value is not None
-    following = np.concatenate(
-        (recorded.stored("value"), recorded.last_value[None].astype(recorded.fields["value"].dtype))
-    )
+    following = np.concatenate((value, recorded.last_value[None].astype(recorded.fields["value"].dtype)))
     final = following[1:].copy()
     for part in recorded.truncations:
         if part.value is not None:
             final[part.step, part.lanes] = part.value
-    return {
-        "hidden_states": hidden,
-        "final_values": list(final[rows, lanes]),
-        "last_values": following[after, lanes],
-    }
+    return {"hidden_states": hidden, "final_values": list(final[rows, lanes]), "last_values": following[after, lanes]}

@@ -57,15 +57,9 @@ class SharedReplay:
         return {name: memory for name, memory in both.items() if memory is not None}
 
     def write(
-        self,
-        obs: Any,
-        action: Any,
-        reward: Any,
-        batch: StepBatch,
-        num_actions: int,
-        obs_mask: np.ndarray | None = None,
+        self, obs: Any, action: Any, reward: Any, batch: StepBatch, num_actions: int, obs_mask: np.ndarray | None = None
     ) -> None:
-        """Add one vector step; rows of `batch` with mask False are no transitions.
+        """Add one vector step; rows of `batch` with mask False are not transitions.
 
         Args:
             obs_mask: [L, A] bool, the actions that were legal in `obs`, for algorithms that learn from it.
@@ -99,10 +93,10 @@ class SharedReplay:
         Args:
             gammas: [N] the members' discounts per step, for the one-step transitions.
         """
-        first, later = self.memory.gather(indices), self.rows.gather(indices)
-        gamma = torch.tensor(gammas, dtype=torch.float64, device=first["done"].device).unsqueeze(1)
-        first["discount"] = gamma * (1 - first["done"])
-        joined: dict[str, Any] = concatenate([{name: rows[name] for name in later} for rows in (first, later)], 2)
+        one_step, later = self.memory.gather(indices), self.rows.gather(indices)
+        gamma = torch.tensor(gammas, dtype=torch.float64, device=one_step["done"].device).unsqueeze(1)
+        one_step["discount"] = gamma * (1 - one_step["done"])
+        joined: dict[str, Any] = concatenate([{name: rows[name] for name in later} for rows in (one_step, later)], 2)
         return joined
 
     def weights(self, indices: np.ndarray, beta: float) -> np.ndarray:

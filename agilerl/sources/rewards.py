@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class RewardScale:
         if state is None:
             return None
         scale = cls()
-        scale.load_state(state)
+        scale.statistics.load_state({**state, "epsilon": scale.statistics.epsilon})
         scale.begin(agents, num_envs)
         return scale
 
@@ -58,15 +58,10 @@ class RewardScale:
         seen = self.statistics
         return {"mean": float(seen.mean), "var": float(seen.var), "count": seen.count}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Become what `state()` was taken from."""
-        self.statistics.load_state({**state, "epsilon": self.statistics.epsilon})
 
-
-def check_learns_here(agent: Any, is_scaled: bool) -> None:
-    """Raise where rewards should be scaled for an agent whose `learn` gets them from elsewhere."""
-    if is_scaled:
-        raise ConfigError(
-            f"training.normalize_rewards is for the algorithms of this package; {type(agent).__name__} brings its own "
-            f"learn. fix: normalize_rewards=false, and gymnasium.wrappers.TransformReward around the environment."
-        )
+def refuse_scaling(agent: Any) -> NoReturn:
+    """ConfigError: rewards should be scaled for an agent whose `learn` gets them from elsewhere."""
+    raise ConfigError(
+        f"training.normalize_rewards is for the algorithms of this package; {type(agent).__name__} brings its own "
+        f"learn. fix: normalize_rewards=false, and gymnasium.wrappers.TransformReward around the environment."
+    )

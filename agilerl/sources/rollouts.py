@@ -12,19 +12,16 @@ from agilerl import tree as trees
 from agilerl.algorithms.rollouts import remember
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.running import RunningMeanStd
-from agilerl.engine.epochs import learn_rollout
-from agilerl.engine.hidden import HiddenStates
-from agilerl.engine.learner import Learner
-from agilerl.engine.rollouts import make_rollout
+from agilerl.engine.learner import HiddenStates, Learner
+from agilerl.engine.rollouts import learn_rollout, make_rollout
 from agilerl.envs.step import Lanes, StepBatch, action_mask
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.on_policy import record
-from agilerl.sources.episodes import Running
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.own_learn import OwnRollouts
 from agilerl.sources.rewards import RewardScale
-from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
+from agilerl.sources.source import Running, Shard, ShardResult, Shared, Steps, Tally, lanes_of
 from agilerl.sources.watch import Watch
 from agilerl.spaces import mask_width
 
@@ -58,11 +55,9 @@ class OnPolicySource(LaneSource[LoopOptions]):
         return cls(env, options, eval_env=eval_env)
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
-        """One generation of a shard, all of its members at once."""
         return OnPolicyGeneration(shard, lanes, learner, self.options).run()
 
     def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
-        """One generation of an agent that brings its own `learn`."""
         return OwnRollouts(shard, lanes, self.options, self.collect, self.env).run()
 
     def statistics(self, agents: Any) -> Mapping[str, Any] | None:
@@ -89,7 +84,7 @@ class Group:
         self.lead = self.agents[0]
         self.is_recurrent = bool(self.lead.is_recurrent)
         self.is_all = len(members) == len(shard.agents)
-        lanes = (np.array(members)[:, None] * num_envs + np.arange(num_envs)).ravel()
+        lanes = lanes_of(members, num_envs)
         self.lanes: Any = slice(None) if self.is_all else lanes
         self.rows: Any = slice(None) if self.is_all else members
         length = int(self.lead.update_interval())
@@ -133,7 +128,8 @@ class OnPolicyGeneration:
         self._acting = self.groups  # those whose rollouts are not complete
         self.active: np.ndarray | None = None
         self.full = False
-        self._memory, self._kept = HiddenStates(learner), {}
+        self._hidden_states = HiddenStates(learner)
+        self._kept: dict[int, tuple[int, dict[str, torch.Tensor]]] = {}
         self._recall()
         self._statistics: RunningMeanStd | None = None
         if shard.shared.statistics is not None:
@@ -143,9 +139,7 @@ class OnPolicyGeneration:
         self._total: int = max(group.vector_steps for group in self.groups)
         self._index = self._begin = self._end = 0  # present vector step; those that the draws are of
         self._draws: tuple[np.ndarray, ...] = ()
-        self._parts: list[Any] = []
-
-    _kept: dict[int, tuple[int, dict[str, torch.Tensor]]]
+        self._acted: list[Any] = []
 
     def run(self) -> Steps:
         """Make the vector steps, learning wherever a rollout is full."""
@@ -183,11 +177,11 @@ class OnPolicyGeneration:
         legal = None if mask is None else mask.reshape(*shape, -1)
         now = self._index - self._begin
         draws = tuple(part[now] for part in self._draws)
-        self._mask, self._parts = mask, [self._act(group, rows, draws, legal) for group in self.groups]
-        taken = self._parts[0][0]
+        self._mask, self._acted = mask, [self._act(group, rows, draws, legal) for group in self.groups]
+        taken = self._acted[0][0]
         if len(self.groups) > 1:
             taken = np.empty((self.lanes.num_lanes, *taken.shape[1:]), taken.dtype)
-            for group, (part, *_) in zip(self.groups, self._parts, strict=True):
+            for group, (part, *_) in zip(self.groups, self._acted, strict=True):
                 taken[group.lanes] = part
         taken = self.watch.actions(taken.reshape(*shape, *taken.shape[1:])).reshape(taken.shape)
         self.active = self.watch.lanes
@@ -210,29 +204,18 @@ class OnPolicyGeneration:
         is_cut = bool(batch.truncated.any())
         ends = batch.terminated | batch.truncated | ~batch.mask
         has_ends = bool(ends.any())
-        obs, final_obs, terminated, truncated = self.obs, batch.final_obs, batch.terminated, batch.truncated
-        lanes = (obs, reward, terminated, truncated, final_obs, valid, self._mask)
+        lanes = (self.obs, reward, batch.terminated, batch.truncated, batch.final_obs, valid, self._mask)
         self._index += 1
         self.full = self._index >= self._total
         for group in self._acting:
             for member in group.members:
                 self.tallies[member].env_steps += self.num_envs
-            action, log_prob, value, hidden = self._parts[group.number]
+            action, log_prob, value, hidden = self._acted[group.number]
             own = lanes if group.is_all else [group.of(part) for part in lanes]
-            group.buffer.add(
-                own[0],
-                action,
-                own[1],
-                own[2],
-                own[3],
-                log_prob,
-                value,
-                final_obs=own[4],
-                final_value=self._value(group, final_obs) if is_cut and group.is_recurrent else None,
-                valid=own[5],
-                legal=own[6],
-                hidden=hidden,
-            )
+            obs, gain, terminated, truncated, final_obs, sound_rows, legal = own
+            final_value = self._value(group, batch.final_obs) if is_cut else None
+            given = {"final_obs": final_obs, "final_value": final_value, "valid": sound_rows, "legal": legal}
+            group.buffer.add(obs, action, gain, terminated, truncated, log_prob, value, **given, hidden=hidden)
             if group.is_recurrent and has_ends:
                 self._begin_episodes(group, ends)
             if self._index == group.vector_steps:  # from here on its lanes rest
@@ -269,9 +252,9 @@ class OnPolicyGeneration:
         own = obs if group.is_all else trees.take(obs, rows)
         hidden = value = None
         if group.is_recurrent:
-            before = self._memory.of(group.number, own)
+            before = self._hidden_states.of(group.number, own)
             hidden = {key: part.transpose(0, 1).flatten(1, 2).cpu().numpy() for key, part in before.items()}
-            raw, values = self._memory.step(group.number, own)
+            raw, values = self._hidden_states.step(group.number, own)
             value = values.flatten().cpu().numpy()
         else:
             raw = self.learner.outputs_of(group.number, own)
@@ -284,17 +267,17 @@ class OnPolicyGeneration:
         if not group.is_recurrent:
             return None
         own = trees.reshape(group.of(obs), len(group.members), self.num_envs)
-        hidden = self._memory.of(group.number, own)
+        hidden = self._hidden_states.of(group.number, own)
         value: np.ndarray = self.learner.recur(group.number, own, hidden)[1].flatten().cpu().numpy()
         return value
 
     def _begin_episodes(self, group: Group, ends: np.ndarray) -> None:
         """Hidden states of lanes in which an episode begins start at zero."""
-        hidden, begins = self._memory.hidden[group.number], group.of(ends)
+        hidden, begins = self._hidden_states.hidden[group.number], group.of(ends)
         if hidden is None or not begins.any():
             return
         rows = torch.from_numpy(begins).view(len(group.members), 1, -1, 1)
-        self._memory.hidden[group.number] = {
+        self._hidden_states.hidden[group.number] = {
             key: part.masked_fill(rows.to(part.device), 0) for key, part in hidden.items()
         }
 
@@ -319,20 +302,18 @@ class OnPolicyGeneration:
         """
         if self._statistics is None:
             return
-        sound = [group for group in due if self.watch.sound[group.members].any()]
-        if sound:
-            seen = [group.lead.encoder_inputs(self._sound_observations(group)) for group in sound]
+        seen = []
+        for group in due:
+            sound = self.watch.sound[group.members]
+            if sound.any():  # of members that have diverged nothing is taken in
+                stored = group.buffer.stored("obs")  # [T, L, ...]
+                own = stored if sound.all() else trees.take(stored, (slice(None), np.repeat(sound, self.num_envs)))
+                seen.append(group.lead.encoder_inputs(own))
+        if seen:
             self._statistics.update(np.concatenate(seen))
         for group in due:
             for agent in group.agents:
                 agent.take_statistics(self._statistics)
-
-    def _sound_observations(self, group: Group) -> Any:
-        """Stored observations [T, L, ...] of a group's members that have not diverged."""
-        stored = group.buffer.stored("obs")
-        if self.watch.all_sound:
-            return stored
-        return trees.take(stored, (slice(None), np.repeat(self.watch.sound[group.members], self.num_envs)))
 
     # -- hidden states of episodes that go on over the end of a generation -------------------------------------------
 
@@ -342,23 +323,23 @@ class OnPolicyGeneration:
         A member that acts in the lanes of another one, or whose network has changed, begins with zeros: what it would
         take over belongs to other weights.
         """
-        if not self._running.memories:
+        if not self._running.hidden:
             return
         shown = trees.reshape(self.obs, len(self.agents), self.num_envs)
         for group in self.groups:
             if not group.is_recurrent:
                 continue
-            start = self._memory.of(group.number, trees.take(shown, group.members))
+            start = self._hidden_states.of(group.number, trees.take(shown, group.members))
             for row, position in enumerate(group.members):
                 like = {key: part[row] for key, part in start.items()}
-                known = self._running.memory(self.agents[position].index, self.shard.slots[position], like)
+                known = self._running.hidden_of(self.agents[position].index, self.shard.slots[position], like)
                 for key, part in (known or {}).items():
                     start[key][row] = part
-            self._memory.hidden[group.number] = start
+            self._hidden_states.hidden[group.number] = start
 
     def _keep(self, group: Group) -> None:
         """The members of a group have made their last vector step of the generation."""
-        hidden = self._memory.hidden[group.number]
+        hidden = self._hidden_states.hidden[group.number]
         if hidden is None or not self.options.carry_envs:
             return
         for row, position in enumerate(group.members):

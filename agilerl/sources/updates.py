@@ -1,4 +1,4 @@
-"""The second half of learning from transitions: members learn from rows of replay, whoever has stored them."""
+"""The second half: members learn from rows of replay, whoever has stored them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from agilerl import tree as trees
 from agilerl.components.prioritized import beta_schedule
-from agilerl.engine.batches import TransitionBatch, UpdateResult
 from agilerl.engine.learner import Learner
+from agilerl.engine.protocol import TransitionBatch, UpdateResult
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
-from agilerl.sources.source import Shard, Tally
+from agilerl.sources.source import Shard
 from agilerl.sources.watch import Watch
 
 
@@ -34,9 +34,7 @@ class Schedule:
 
     @classmethod
     def of(cls, learn_step: int, num_envs: int) -> Schedule:
-        if learn_step > num_envs:
-            return cls(learn_step // num_envs, 1)
-        return cls(1, num_envs // learn_step)
+        return cls(learn_step // num_envs, 1) if learn_step > num_envs else cls(1, num_envs // learn_step)
 
 
 class Plan:
@@ -79,29 +77,25 @@ class Updates:
     """Samples, prepares batches, lets members learn, and writes priorities back.
 
     Args:
-        shard: the members and their streams. learner: holds exactly these members.
-        num_envs: environment steps of one member that count as one of its vector steps.
-        watch: whose members are sound. tallies: theirs.
+        shard: the members and their streams.
+        watch: over exactly these members, which its learner holds; its `num_envs` environment steps of one member count
+            as one of its vector steps.
         rewards: with what stored rewards are multiplied; None leaves them.
     """
 
     def __init__(
         self,
         shard: Shard,
-        learner: Learner,
         replay: SharedReplay,
         options: OffPolicyOptions,
         watch: Watch,
-        tallies: list[Tally],
         rewards: RewardScale | None,
-        num_envs: int,
         has_masks: bool,
     ) -> None:
-        self.agents, self.learner, self.replay, self.options = shard.agents, learner, replay, options
-        self.watch, self.tallies, self.rewards = watch, tallies, rewards
-        self.num_envs, self.has_masks, self._begun = num_envs, has_masks, shard.begun
-        self._rngs = shard.streams(Purpose.REPLAY)
-        self.plans = [Plan(number, learner, replay, num_envs) for number in range(len(learner.groups))]
+        self.agents, self.learner, self.replay, self.options = shard.agents, watch.learner, replay, options
+        self.watch, self.tallies, self.rewards = watch, watch.tallies, rewards
+        self.has_masks, self._begun, self._rngs = has_masks, shard.begun, shard.streams(Purpose.REPLAY)
+        self.plans = [Plan(i, watch.learner, replay, watch.num_envs) for i in range(len(watch.learner.groups))]
         self._updates = [0] * len(self.agents)
         self._last: dict[int, tuple[Any, int, int, int]] = {}  # by member, of its last update: see `end`
 
@@ -210,11 +204,11 @@ class Updates:
             prepared = prepare(plan.number, rows[name])
             each[name] = prepared.unbind() if isinstance(prepared, Tensor) else trees.unbind(prepared)
         last = count - 1
-        for row, member in enumerate(plan.members):
-            if sizes[row]:
+        for row, (member, size) in enumerate(zip(plan.members, sizes, strict=True)):
+            if size:
                 self._updates[member] += count
                 number = self._updates[member] - last
-                self._last[member] = rows["obs"], last, row, sizes[row]
+                self._last[member] = rows["obs"], last, row, size
         return [
             TransitionBatch(
                 **{name: values[k] for name, values in each.items()},
@@ -236,7 +230,7 @@ class Updates:
     def _priority_weights(self, plan: Plan, sizes: list[int], indices: np.ndarray, index: int) -> Tensor:
         """[updates, N_g, B]: 1/B_i times the importance weight in member i's own rows, 0 beyond."""
         weight = np.zeros(indices.shape)
-        done = self._begun + (index + 1) * self.num_envs  # with this vector step, so that the last one has β = 1
+        done = self._begun + (index + 1) * self.watch.num_envs  # with this vector step, so that the last one has β = 1
         for row, (size, first) in enumerate(zip(sizes, plan.betas, strict=True)):
             if size:
                 beta = beta_schedule(first, done, self.options.max_steps)

@@ -49,12 +49,13 @@ class Watch:
         """Look at the weights; before acting."""
         sound = self.learner.sound()
         if not sound.all():
-            self._mark(~sound, "its weights are not finite")
+            self._mark(np.flatnonzero(~sound), "its weights are not finite")
 
     def actions(self, action: np.ndarray) -> np.ndarray:
         """The actions [N, E, ...] with zeros in place of those of quarantined members."""
         if action.dtype.kind == "f" and not np.isfinite(action).all():
-            self._mark(~np.isfinite(action.reshape(len(action), -1)).all(axis=1), "its actions are not finite")
+            sound = np.isfinite(action.reshape(len(action), -1)).all(axis=1)
+            self._mark(np.flatnonzero(~sound), "its actions are not finite")
         if self.all_sound:
             return action
         action = action.copy()
@@ -64,21 +65,16 @@ class Watch:
     def losses(self, members: Sequence[int], loss: Tensor) -> None:
         """Look at the losses [N_g] of a group's members; a sum over updates will do."""
         if not math.isfinite(loss.detach().sum()):
-            self._mark_some(np.array(members)[~loss.isfinite().cpu().numpy()], "its loss is not finite")
+            self._mark(np.array(members)[~loss.isfinite().cpu().numpy()], "its loss is not finite")
 
     def priorities(self, member: int, values: np.ndarray) -> bool:
         """Whether a member's priorities may be stored."""
         if not np.isfinite(values).all():
-            self._mark_some(member, "its TD errors are not finite")
+            self._mark(np.array([member]), "its TD errors are not finite")
         return bool(self.sound[member])
 
-    def _mark_some(self, members: Any, reason: str) -> None:
-        bad = np.zeros(len(self.sound), dtype=bool)
-        bad[members] = True
-        self._mark(bad, reason)
-
-    def _mark(self, bad: np.ndarray, reason: str) -> None:
-        for member in np.flatnonzero(bad & self.sound).tolist():
+    def _mark(self, members: np.ndarray, reason: str) -> None:
+        for member in members[self.sound[members]].tolist():
             self.tallies[member].fault = self.tallies[member].fault or reason
             self.sound[member] = self.all_sound = False
         if not self.all_sound:

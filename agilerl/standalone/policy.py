@@ -33,11 +33,7 @@ class PolicyError(ValueError):
 
 
 def load(folder: str | Path = ".") -> Policy:
-    """The policy in a folder that holds policy.json and policy.safetensors.
-
-    Raises:
-        PolicyError: a file is missing or damaged, or the policy is of a kind that is not covered.
-    """
+    """The policy in a folder of policy.json and policy.safetensors; PolicyError: missing, damaged or not covered."""
     path = Path(folder)
     try:
         spec = json.loads((path / "policy.json").read_text(encoding="utf-8"))
@@ -66,11 +62,7 @@ def build(spec: dict[str, Any], weights: dict[str, Tensor]) -> Policy:
 
 
 class Policy(nn.Module):
-    """Observations to greedy actions.
-
-    Args:
-        spec: the content of policy.json.
-    """
+    """Observations to greedy actions, by the content `spec` of policy.json."""
 
     centre: Tensor
     factor: Tensor
@@ -95,9 +87,8 @@ class Policy(nn.Module):
         self.head_net = nn.ModuleDict({"model": _dense(latent, head, self._outputs())})
         if self.dueling:
             self.value_net = nn.ModuleDict({"model": _dense(latent, head, self.atoms)})
-        self.range = (
-            RANGES[head.get("output_activation") or "Tanh"] if self.kind == "DeterministicActor" else (-1.0, 1.0)
-        )
+        activation = head.get("output_activation") if self.kind == "DeterministicActor" else None
+        self.range = RANGES[activation or "Tanh"]
         self._constants(spec)
         self.standardised = bool(network.get("normalize_observations", False))
         if self.standardised:
@@ -107,13 +98,10 @@ class Policy(nn.Module):
     def _constants(self, spec: dict[str, Any]) -> None:
         """Numbers that are not learned: bounds of observations and actions, running statistics."""
         if self.scaled and self.space["type"] == "Box":
-            low, high = _bounds(self.space)
-            kept = [math.isfinite(a) and math.isfinite(b) and 0 < b - a < 1e30 for a, b in zip(low, high, strict=True)]
-            each = list(zip(low, high, kept, strict=True))
-            centre = torch.tensor([(a + b) / 2 if k else 0.0 for a, b, k in each], dtype=torch.float64)
-            factor = torch.tensor([2 / (b - a) if k else 1.0 for a, b, k in each], dtype=torch.float64)
-            self.register_buffer("centre", centre, persistent=False)
-            self.register_buffer("factor", factor, persistent=False)
+            low, high = (torch.tensor(bound, dtype=torch.float64) for bound in _bounds(self.space))
+            kept = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
+            self.register_buffer("centre", torch.where(kept, (low + high) / 2, 0.0), persistent=False)
+            self.register_buffer("factor", torch.where(kept, 2 / (high - low), 1.0), persistent=False)
         if self.actions["type"] == "Box":
             for name, values in zip(("low", "high"), _bounds(self.actions), strict=True):
                 self.register_buffer(name, torch.tensor(values, dtype=torch.float64), persistent=False)
@@ -191,9 +179,8 @@ class Policy(nn.Module):
             columns = [nn.functional.one_hot(x[:, i] - starts[i], n) for i, n in enumerate(sizes)]
             return torch.cat(columns, -1).to(like.dtype)
         if kind == "Box" and tuple(x.shape[1:]) != shape:
-            raise PolicyError(
-                f"observations must have the shape [B, {', '.join(map(str, shape))}]; got {tuple(x.shape)}."
-            )
+            wanted = ", ".join(map(str, shape))
+            raise PolicyError(f"observations must have the shape [B, {wanted}]; got {tuple(x.shape)}.")
         x = (x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1)).to(like.dtype)
         return (x - self.centre.to(like)) * self.factor.to(like) if self.scaled and kind == "Box" else x
 

@@ -44,14 +44,9 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; std is null for a single episode."""
-        return {
-            "episodes": len(self.returns),
-            "mean": self.mean,
-            "std": None if math.isnan(self.std) else self.std,
-            "iqm": self.iqm,
-            "ci95": list(self.ci95),
-            "returns": list(self.returns),
-        }
+        std = None if math.isnan(self.std) else self.std
+        lists = {"ci95": list(self.ci95), "returns": list(self.returns)}
+        return {"episodes": len(self.returns), "mean": self.mean, "std": std, "iqm": self.iqm, **lists}
 
     def __str__(self) -> str:
         """`100 episodes: mean 224.1, 95% CI 214.0..233.0`."""

@@ -11,8 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from agilerl.telemetry.fanout import BaseSink
-from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
+from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, MemberRecord, RunPlan
 
 MEMBER_COLUMNS = (
     "generation", "id", "slot", "parent", "fitness", "score", "env_steps", "updates", "loss", "mutation", "network",
@@ -53,11 +52,9 @@ class _FileSink(BaseSink):
         return self._file
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
-        """Open the file."""
         self._open()
 
     def close(self) -> None:
-        """Flush and close."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -100,12 +97,10 @@ class JsonlSink(_FileSink):
     """One JSON line per birth, the founders first; lines are only ever appended."""
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
-        """Open the file and write the founders."""
         super().start(plan, founders)
         self._write(founders)
 
     def generation(self, record: GenerationRecord) -> None:
-        """Append the generation's births."""
         self._write(record.births)
 
     def _write(self, births: Iterable[Birth]) -> None:

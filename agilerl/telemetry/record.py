@@ -1,10 +1,15 @@
-"""What a run reports: plain frozen records, one per generation, handed to every sink."""
+"""What a run reports: plain frozen records, one per generation, handed to every sink; a broken sink is kept away."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from agilerl.errors import AgileRLError, warn_once
+from agilerl.redaction import redact
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,12 @@ class GenerationRecord:
         """The fittest member; a NaN fitness never wins."""
         return max(self.members, key=lambda m: m.fitness if m.fitness == m.fitness else float("-inf"))
 
+    @property
+    def mean_fitness(self) -> float | None:
+        """Over the members whose fitness is finite; None without any."""
+        finite = [m.fitness for m in self.members if math.isfinite(m.fitness)]
+        return sum(finite) / len(finite) if finite else None
+
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -111,3 +122,62 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Called once, also after an error or an interrupt."""
+
+
+class BaseSink:
+    """A sink that does nothing: override what you need."""
+
+    def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None: ...
+    def progress(self, env_steps: int, seconds: float) -> None: ...
+    def generation(self, record: GenerationRecord) -> None: ...
+    def message(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Sinks(BaseSink):
+    """Hands every call to each sink in turn.
+
+    A sink that raises is closed, dropped and warned about once; the training goes on. The exception is a user
+    error in `start` (`AgileRLError`), which is raised: nothing has been trained yet.
+
+    Attributes:
+        lost: name of each dropped sink -> generations that it did not get.
+    """
+
+    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
+        self.sinks: list[Sink] = list(sinks)
+        self.lost: dict[str, int] = {}
+
+    def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
+        self._each(lambda sink: sink.start(plan, founders), raise_user_errors=True)
+
+    def progress(self, env_steps: int, seconds: float) -> None:
+        self._each(lambda sink: sink.progress(env_steps, seconds))
+
+    def generation(self, record: GenerationRecord) -> None:
+        for name in self.lost:
+            self.lost[name] += 1
+        self._each(lambda sink: sink.generation(record), lost=1)
+
+    def message(self, text: str) -> None:
+        self._each(lambda sink: sink.message(text))
+
+    def close(self) -> None:
+        """Close each sink that is left, once."""
+        self._each(lambda sink: sink.close())
+        self.sinks = []
+
+    def _each(self, call: Callable[[Sink], None], raise_user_errors: bool = False, lost: int = 0) -> None:
+        for sink in list(self.sinks):
+            try:
+                call(sink)
+            except Exception as error:  # whatever a tracker may raise must not end the training
+                if raise_user_errors and isinstance(error, AgileRLError):
+                    raise
+                name, kind = type(sink).__name__, type(error).__name__
+                self.sinks.remove(sink)
+                self.lost[name] = self.lost.get(name, 0) + lost
+                with contextlib.suppress(Exception):
+                    sink.close()
+                text = f"{name} failed ({kind}: {redact(str(error))}) and gets no more records; the training goes on."
+                warn_once(f"sink:{name}:{kind}", text, stacklevel=4)

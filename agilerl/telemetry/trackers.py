@@ -1,26 +1,76 @@
-"""Experiment trackers, both optional packages."""
+"""Experiment trackers, both optional packages, and the thread in which one may be as slow as it likes."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from agilerl.errors import ConfigError, warn_once
 from agilerl.redaction import Secret, redact, without_secrets
-from agilerl.telemetry.background import CAPACITY, PATIENCE_S, Background
-from agilerl.telemetry.fanout import BaseSink
-from agilerl.telemetry.record import Birth, GenerationRecord, RunPlan
+from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, RunPlan
+
+CAPACITY = 1000
+PATIENCE_S = 10.0
+
+
+class Background:
+    """A thread of its own that makes calls in order; a full queue drops the newest and counts it.
+
+    Args:
+        on_error: called in that thread with what a call raised; no further call is made.
+        capacity: calls that wait at most. name: of the thread.
+
+    Attributes:
+        dropped: calls that were never made.
+    """
+
+    def __init__(self, on_error: Callable[[Exception], None], capacity: int = CAPACITY, name: str = "tracker") -> None:
+        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(capacity)
+        self._on_error = on_error
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._failed = threading.Event()
+        self.dropped = 0
+        self._thread.start()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Make this call when its turn comes; returns at once."""
+        if self._failed.is_set():
+            return
+        try:
+            self._queue.put_nowait(function)
+        except queue.Full:
+            self.dropped += 1
+
+    def close(self, patience_s: float = PATIENCE_S) -> bool:
+        """Let waiting calls be made, for so long at most; whether all were."""
+        try:
+            self._queue.put(None, timeout=patience_s)
+        except queue.Full:
+            return False
+        self._thread.join(patience_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (function := self._queue.get()) is not None:
+            if self._failed.is_set():
+                continue
+            try:
+                function()
+            except Exception as error:  # whatever a tracker may raise must not end the training
+                self._failed.set()
+                self._on_error(error)
 
 
 def scalars(record: GenerationRecord) -> Iterator[tuple[str, float]]:
     """(name, value) of every finite number of a generation; the population's first, then each slot's."""
-    fitness = [m.fitness for m in record.members if math.isfinite(m.fitness)]
     found: dict[str, float | None] = {
         "population/best_fitness": record.best.fitness,
-        "population/mean_fitness": sum(fitness) / len(fitness) if fitness else None,
+        "population/mean_fitness": record.mean_fitness,
         "population/env_steps": record.population_env_steps,
         "population/seconds": record.seconds,
         "population/epsilon": record.epsilon,
@@ -49,13 +99,11 @@ class TensorBoardSink(BaseSink):
         self._writer: Any = SummaryWriter(str(folder))
 
     def generation(self, record: GenerationRecord) -> None:
-        """Write the generation's numbers and flush."""
         for name, value in scalars(record):
             self._writer.add_scalar(name, value, record.env_steps)
         self._writer.flush()
 
     def close(self) -> None:
-        """Close the event file."""
         self._writer.close()
 
 
@@ -93,7 +141,6 @@ class WandbSink(BaseSink):
         self.dropped = 0
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
-        """Open the run."""
         try:
             import wandb
         except ImportError:

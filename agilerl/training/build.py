@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -23,7 +24,7 @@ from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import OffPolicyOptions
 from agilerl.runs.directory import RunDirectory
-from agilerl.runs.protocol import Store
+from agilerl.runs.store import RunStore
 from agilerl.sources import source_for
 from agilerl.spaces import is_image
 from agilerl.telemetry.record import Sink
@@ -42,7 +43,7 @@ def run_manifest(
     sinks: Sequence[Sink],
     run_directory: RunDirectory | None = None,
     evolution: bool = True,
-    store: Store | None = None,
+    store: RunStore | None = None,
     check: Callable[[], None] | None = None,
 ) -> EvolveResult:
     """Train as `manifest` says.
@@ -62,8 +63,9 @@ def run_manifest(
     train_env, eval_env = make_environments(manifest, env)
     population = make_population(manifest, train_env, seed, device)
     set_lanes(population, max(1, int(getattr(train_env, "num_envs", 1))))
-    for agent in population:
-        agent.environment = environment_facts(manifest, env)
+    for agent in population:  # what its evaluate() needs to make the environment again; None for one handed over
+        name, kwargs = manifest.environment.name, dict(manifest.environment.kwargs)
+        agent.environment = {"id": name, "kwargs": kwargs} if env is None else None
     if manifest.training.explore_least < 1 and not isinstance(population[0].action_space, gym.spaces.Box):
         raise ConfigError(
             f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
@@ -79,7 +81,7 @@ def run_manifest(
         evolution=make_evolution(manifest, seed, device) if evolution else None,
         sinks=sinks,
         env_id=manifest.environment.name,
-        on_best=_saver(run_directory),
+        on_best=None if run_directory is None else partial(_save_best, run_directory),
         store=store,
         check=check,
     )
@@ -95,17 +97,11 @@ def run_manifest(
             made.close()
 
 
-def _saver(run_directory: RunDirectory | None) -> Callable[[Any], None] | None:
-    if run_directory is None:
-        return None
-
-    def save(agent: Any) -> None:
-        try:
-            run_directory.save_best(agent.policy_spec(), agent.policy_state())
-        except OSError as error:  # a full disk must not end the training: the best agent is in the checkpoints too
-            warn_once("save-best", f"the best policy could not be written to {run_directory.path} ({error}).")
-
-    return save
+def _save_best(run_directory: RunDirectory, agent: Any) -> None:
+    try:
+        run_directory.save_best(agent.policy_spec(), agent.policy_state())
+    except OSError as error:  # a full disk must not end the training: the best agent is in the checkpoints too
+        warn_once("save-best", f"the best policy could not be written to {run_directory.path} ({error}).")
 
 
 def make_environments(manifest: Manifest, env: Any) -> tuple[Any, Any]:
@@ -119,12 +115,11 @@ def make_environments(manifest: Manifest, env: Any) -> tuple[Any, Any]:
     healing = {name: getattr(manifest.environment, name) for name in names} if manifest.environment.healing else {}
 
     def make(limited: bool) -> Any:
-        if env is None:
-            extra: dict[str, Any] = {"max_episode_steps": limit} if limited else {}
-            return make_vect_envs(name, num_envs=lanes, **kwargs, **extra, **healing)
-        if limited:
-            return make_vect_envs(num_envs=lanes, make_env=lambda: _limited(env(), limit or 0), **healing)
-        return make_vect_envs(num_envs=lanes, make_env=env, **healing)
+        if env is not None:
+            make_env = (lambda: _limited(env(), limit or 0)) if limited else env
+            return make_vect_envs(num_envs=lanes, make_env=make_env, **healing)
+        extra: dict[str, Any] = {"max_episode_steps": limit} if limited else {}
+        return make_vect_envs(name, num_envs=lanes, **kwargs, **extra, **healing)
 
     evaluated = make(limited=False)
     return (make(limited=True) if limit else evaluated), evaluated
@@ -138,13 +133,6 @@ def _limited(env: gym.Env[Any, Any], limit: int) -> gym.Env[Any, Any]:
             return gym.wrappers.TimeLimit(inner.env, limit)
         inner = inner.env
     return gym.wrappers.TimeLimit(env, limit)
-
-
-def environment_facts(manifest: Manifest, env: Any) -> dict[str, Any] | None:
-    """What `agent.evaluate()` needs to make the environment again; None for one that was handed over."""
-    if env is not None:
-        return None
-    return {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
 
 
 def make_population(manifest: Manifest, env: Any, seed: int, device: str) -> list[Any]:
@@ -188,18 +176,9 @@ def net_config(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any]:
 def hyperparameter_config(manifest: Manifest) -> HyperparameterConfig:
     """What evolution may change, with the type of the manifest's own value."""
     values = manifest.algorithm.hyperparameters
-    return HyperparameterConfig(
-        **{
-            name: RLParameter(
-                min=limits.min,
-                max=limits.max,
-                shrink_factor=limits.shrink_factor,
-                grow_factor=limits.grow_factor,
-                dtype=int if isinstance(values[name], int) else float,
-            )
-            for name, limits in manifest.mutation.rl_hp_selection.items()
-        }
-    )
+    bounds = manifest.mutation.rl_hp_selection
+    types = {name: int if isinstance(values[name], int) else float for name in bounds}
+    return HyperparameterConfig(**{k: RLParameter(**dict(limits), dtype=types[k]) for k, limits in bounds.items()})
 
 
 def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
 from agilerl.errors import RunError
 from agilerl.telemetry.record import Birth, MemberRecord
 
@@ -48,33 +46,28 @@ class TournamentEvolution:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is selection and mutation."""
         return self.tournament is not None and self.mutation is not None
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
-        """(the population that trains in `generation`, its births); fitness is read from the agents."""
         before = {agent.index: agent for agent in population}
         _, chosen = self.tournament.select(population)
         origin = getattr(self.tournament, "parents", [])
         after = self.mutation.mutation(chosen)
         births = []
         for slot, agent in enumerate(after):
-            parent = origin[slot] if slot < len(origin) else None
             if agent.index in before and str(agent.mut) == "None":
                 continue  # the elite lives on; nothing was born
-            births.append(_birth_of(agent, parent, before, generation))
+            births.append(_birth_of(agent, origin[slot] if slot < len(origin) else None, before, generation))
         return after, tuple(births)
 
     def state(self) -> dict[str, Any]:
-        """That of both parts."""
-        parts = {"tournament": self.tournament, "mutation": self.mutation}
-        return {name: _state_of(name, part) for name, part in parts.items()}
+        return {name: _state_of(name, getattr(self, name)) for name in ("tournament", "mutation")}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state` returned."""
-        for name, part in (("tournament", self.tournament), ("mutation", self.mutation)):
+        for name in ("tournament", "mutation"):
+            part = getattr(self, name)
             if (part is None) != (state[name] is None):
                 given = "none" if part is None else f"a {type(part).__name__}"
                 raise RunError(f"the run was saved with{'' if part is None else 'out'} a {name}; got {given}.")
@@ -101,11 +94,9 @@ class Family:
             self.labels[birth.id] = birth.kind if birth.kind == "healed" else labels.get(birth.id, birth.kind)
 
     def state(self) -> dict[str, Any]:
-        """As plain data."""
         return {"parents": dict(self.parents), "labels": dict(self.labels)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state` returned."""
         self.parents, self.labels = dict(state["parents"]), dict(state["labels"])
 
 
@@ -116,15 +107,7 @@ def _birth_of(agent: Any, parent: int | None, parents: dict[int, Any], generatio
     if record is None:
         return Birth(agent.index, parent, generation, "none", parent_fitness=fitness)
     return Birth(
-        agent.index,
-        parent,
-        generation,
-        record.kind,
-        record.path,
-        record.before,
-        record.after,
-        record.change,
-        fitness,
+        agent.index, parent, generation, record.kind, record.path, record.before, record.after, record.change, fitness
     )
 
 
@@ -137,9 +120,3 @@ def _state_of(name: str, part: Any) -> dict[str, Any] | None:
             "fix: add them, or train without saving."
         )
     return dict(part.state())
-
-
-def two_fittest(population: Sequence[Any], values: Sequence[float]) -> list[Any]:
-    """The two members with the highest `values`; a tie goes to the lower slot."""
-    order = np.argsort([-value for value in values], kind="stable")[:2]
-    return [population[int(i)] for i in order]

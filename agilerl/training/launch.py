@@ -1,4 +1,4 @@
-"""A run from its manifest to its directory: started, trained, ended."""
+"""A run from its manifest to its directory: started, trained, ended, and continued from what was saved."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from agilerl.checkpoint import write_atomic
-from agilerl.config import Manifest, apply_overrides
+from agilerl.config import Manifest, apply_overrides, dump_yaml, manifest_from
 from agilerl.env_ids import resolve_env_id
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.redaction import redact
-from agilerl.runs.directory import RunDirectory
-from agilerl.runs.files import LINEAGE, lineage_is
+from agilerl.runs.checkpoints import set_aside
+from agilerl.runs.directory import LINEAGE, RunDirectory, lineage_is, now, running
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.store import RunStore
 from agilerl.telemetry import Birth, Sink, Sinks, TensorBoardSink, WandbSink, console_sink
-from agilerl.telemetry.fanout import BaseSink
 from agilerl.telemetry.files import birth_line
-from agilerl.telemetry.record import GenerationRecord, RunPlan
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,8 @@ class Run:
     path: Path | None
     result: dict[str, Any]
     manifest: Manifest
-    interrupted: bool = field(default=False)
-    signal: int | None = field(default=None)
+    interrupted: bool = False
+    signal: int | None = None
 
 
 def with_known_env(manifest: Manifest) -> Manifest:
@@ -77,21 +75,6 @@ def resolve_device(device: str) -> str:
     return device
 
 
-class _Collector(BaseSink):
-    """Keeps history and lineage, so that an interrupted run has them too."""
-
-    def __init__(self) -> None:
-        self.lineage: list[Birth] = []
-        self.history: list[list[float]] = []
-
-    def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
-        self.lineage += founders
-
-    def generation(self, record: GenerationRecord) -> None:
-        self.lineage += record.births
-        self.history.append([m.fitness for m in record.members])
-
-
 @dataclass(frozen=True)
 class Setup:
     """With what a run is started."""
@@ -101,16 +84,20 @@ class Setup:
     device: str
     verbose: bool
     evolution: bool
-    sinks: tuple[Sink, ...]
+    sinks: Iterable[Sink]
     tensorboard: bool
     track: bool
-    argv: tuple[str, ...]
+    argv: Sequence[str] | None
+
+    def start(self) -> dict[str, Any]:
+        """How it is started, as run.json and every checkpoint say it."""
+        given = {"evolution": self.evolution, "device": self.device, "env_given": self.env is not None}
+        return {**given, "argv": list(sys.argv if self.argv is None else self.argv)}
 
     def facts(self) -> dict[str, Any]:
         """What every checkpoint says about it; the configuration is text, because the order of its keys counts."""
-        start = {"evolution": self.evolution, "device": self.device, "env_given": self.env is not None}
         config = {"config": json.dumps(self.manifest.as_dict()), "config_hash": self.manifest.hash()}
-        return {**config, "start": {**start, "argv": list(self.argv)}}
+        return {**config, "start": self.start()}
 
 
 def run_training(
@@ -135,29 +122,26 @@ def run_training(
     """
     if env is None:
         manifest = with_known_env(manifest)
-    arguments = tuple(sys.argv if argv is None else argv)
-    setup = Setup(
-        manifest, env, resolve_device(device), verbose, evolution, tuple(sinks), tensorboard, track, arguments
-    )
+    setup = Setup(manifest, env, resolve_device(device), verbose, evolution, sinks, tensorboard, track, argv)
     if out is None:
         return run_setup(setup, None, None)
     directory = RunDirectory.create(out, manifest.environment.name, manifest.algorithm.name)
     with contextlib.closing(RunStore(directory.path, facts=setup.facts())) as store:
-        directory.begin(
-            manifest, argv=arguments, evolution=evolution, device=setup.device, env_given=setup.env is not None
-        )
+        directory.begin(manifest, **setup.start())
         return run_setup(setup, directory, store)
 
 
 def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:
     """Train with records on the console and in the directory, and note there how the run ended."""
     run_manifest = import_module("agilerl.training.build").run_manifest
-    collector = _Collector()
     path = None if directory is None else str(directory.path)
     try:
-        every: list[Sink] = [collector, console_sink(setup.verbose, path=path), *setup.sinks]
+        every: list[Sink] = [console_sink(setup.verbose, path=path), *setup.sinks]
         every += [] if directory is None else directory.sinks()
-        every += _trackers(setup, directory)
+        if setup.tensorboard:
+            every.append(TensorBoardSink((directory.path if directory else Path("runs")) / "tb"))
+        if setup.track:
+            every.append(WandbSink(config=setup.manifest.as_dict()))
         fan_out = Sinks(every)
         with StopSignals() as signals:
             try:
@@ -180,45 +164,32 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
             finally:
                 fan_out.close()
             lost = {"lost_records": dict(fan_out.lost), "failed_saves": 0 if store is None else store.failed_saves}
-            return _finish(setup.manifest, directory, result, collector, signals.received, lost)
+            return _finish(setup.manifest, directory, result, signals.received, lost)
     except BaseException as error:
-        _note_failure(directory, error)
+        if directory is not None:
+            _note_failure(directory, error)
         raise
 
 
-def _trackers(setup: Setup, directory: RunDirectory | None) -> list[Sink]:
-    found: list[Sink] = []
-    if setup.tensorboard:
-        found.append(TensorBoardSink((directory.path if directory else Path("runs")) / "tb"))
-    if setup.track:
-        found.append(WandbSink(config=setup.manifest.as_dict()))
-    return found
-
-
 def _finish(
-    manifest: Manifest,
-    directory: RunDirectory | None,
-    result: Any,
-    collector: _Collector,
-    signum: int | None,
-    lost: Mapping[str, Any],
+    manifest: Manifest, directory: RunDirectory | None, result: Any, signum: int | None, lost: Mapping[str, Any]
 ) -> Run:
-    names = (
-        "generations", "env_steps_member", "env_steps_population", "evaluation_env_steps", "updates", "seconds",
-        "cpu_seconds", "confirmed", "stopped", "restarts", "quarantined",
-    )  # fmt: skip
-    facts = {name: getattr(result, name) for name in names}
+    facts = result.counters()
     finite = [f for generation in result.history for f in generation if math.isfinite(f)]
     facts["best_fitness"] = max(finite, default=None)
     interrupted = result.stopped == "interrupted"
-    births = list(result.births) or collector.lineage
+    births = list(result.births)
     if directory is not None:
-        with tolerating(directory.path):
+        path = directory.path
+        try:
             if result.best is not None:
                 directory.save_best(result.best.policy_spec(), result.best.policy_state())
-            if not interrupted and not lineage_is(directory.path / LINEAGE, births):  # its sink was dropped
-                write_atomic(directory.path / LINEAGE, "".join(map(birth_line, births)))
+            if not interrupted and not lineage_is(path / LINEAGE, births):  # its sink was dropped
+                write_atomic(path / LINEAGE, "".join(map(birth_line, births)))
             directory.finish("interrupted" if interrupted else "done", result=facts, **lost)
+        except OSError as error:  # it must not cost the training
+            text = f"{path} could not be written ({error}); the training is not lost."
+            warnings.warn(text, AgileRLWarning, stacklevel=3)
     return Run(
         best=result.best,
         population=list(result.population),
@@ -232,18 +203,7 @@ def _finish(
     )
 
 
-@contextlib.contextmanager
-def tolerating(path: Path) -> Iterator[None]:
-    """Inside the block a failure to write is a warning: it must not cost the training."""
-    try:
-        yield
-    except OSError as error:
-        warnings.warn(f"{path} could not be written ({error}); the training is not lost.", AgileRLWarning, stacklevel=4)
-
-
-def _note_failure(directory: RunDirectory | None, error: BaseException) -> None:
-    if directory is None:
-        return
+def _note_failure(directory: RunDirectory, error: BaseException) -> None:
     status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     if status == "interrupted":
         error.add_note(f"resume  agilerl resume {directory.path}")
@@ -251,3 +211,77 @@ def _note_failure(directory: RunDirectory | None, error: BaseException) -> None:
         directory.finish(status, error=redact(f"{type(error).__name__}: {error}"))
     except (OSError, MemoryError, RunError) as second:  # the first error is the one to show
         error.add_note(f"run.json could not be written either: {second}")
+
+
+def resume_training(
+    path: str | os.PathLike[str],
+    *,
+    steps: int | None = None,
+    env: Any = None,
+    verbose: bool = True,
+    sinks: Iterable[Sink] = (),
+    strict_replay: bool = False,
+    carry_envs: bool | None = None,
+    tensorboard: bool = False,
+    track: bool = False,
+    argv: Sequence[str] | None = None,
+) -> Run:
+    """As `agilerl.resume`, which says what its arguments mean; tensorboard, track, argv: as of `run_training`."""
+    folder = Path(path)
+    if not (folder / "checkpoints").is_dir():
+        RunDirectory.open(folder)
+    with contextlib.closing(RunStore(folder, strict_replay=strict_replay)) as store:
+        manifest, start = _record(folder, store)
+        if bool(start["env_given"]) != (env is not None):
+            raise RunError(
+                f"{folder} was trained in an environment that was handed over. fix: agilerl.resume(path, env=...)."
+                if start["env_given"]
+                else f"{folder} was trained in {manifest.environment.name}, made by its id. fix: leave env out."
+            )
+        recorded, asked = manifest, {"training.max_steps": steps, "training.carry_envs": carry_envs}
+        manifest = apply_overrides(recorded, {name: v for name, v in asked.items() if v is not None}, "resume")
+        evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
+        setup = Setup(manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv)
+        store.facts = setup.facts()
+        directory = RunDirectory(folder)
+        store.notes += _mend(directory, setup, recorded)
+        return run_setup(setup, directory, store)
+
+
+def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]:
+    """(configuration, how it was started) of a run, from its checkpoint; without one from its files."""
+    if store.saved is not None:
+        body = store.saved.body
+        if "start" not in body:
+            made = "train_off_policy(resume=...), which was given its parts"
+            raise RunError(f"{folder} was written by {made}. fix: run that script again.")
+        return manifest_from(json.loads(body["config"]), str(store.saved.path)), body["start"]
+    directory = RunDirectory.open(folder)
+    manifest, facts = directory.manifest(), directory.facts()
+    if manifest.hash() != facts.get("manifest_hash"):
+        raise RunError(
+            f"{folder} has no checkpoint, and its config.yaml is not the one that it began with. fix: train again."
+        )
+    return manifest, {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
+
+
+def _mend(directory: RunDirectory, setup: Setup, recorded: Manifest) -> list[str]:
+    """config.yaml and run.json as the checkpoint has them; what was damaged."""
+    notes, manifest = [], setup.manifest
+    try:
+        found = directory.manifest().hash()
+    except (ConfigError, OSError, ValueError):
+        found = ""
+    if found != manifest.hash():
+        if found != recorded.hash():
+            notes.append("config.yaml was damaged or missing; it was written anew from the checkpoint.")
+        write_atomic(directory.path / "config.yaml", dump_yaml(manifest))
+    try:
+        directory.facts()
+    except RunError:
+        path = directory.path / "run.json"
+        aside = f"; the old one is {set_aside(path).name}" if path.exists() else ""
+        notes.append(f"run.json was damaged or missing; it was written anew{aside}.")
+        directory.begin(manifest, **setup.start())
+    directory.update(**running(manifest), resumed=now())
+    return notes

@@ -13,17 +13,15 @@ import numpy as np
 from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.options import LoopOptions
-from agilerl.runs.protocol import Store
+from agilerl.runs.store import RunStore
 from agilerl.sources.determinism import Probe, warning_of
 from agilerl.sources.source import Source, Tally
-from agilerl.telemetry.fanout import Sinks
-from agilerl.telemetry.record import Birth, MemberRecord, Sink
+from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
 from agilerl.threads import fixed_threads
-from agilerl.training.evolution import Evolution, Family, TournamentEvolution, two_fittest
+from agilerl.training.evolution import Evolution, Family, TournamentEvolution
 from agilerl.training.population import evaluation_mode, save_population
 from agilerl.training.quarantine import Quarantine
-from agilerl.training.records import generation_record, member_records, run_plan
-from agilerl.training.result import BestAgent, EvolveResult, ranked
+from agilerl.training.result import BestAgent, EvolveResult, generation_record, member_records, ranked, run_plan
 from agilerl.training.state import SavableLoop
 
 
@@ -54,15 +52,14 @@ class TrainingLoop:
         sinks: Sequence[Sink] = (),
         env_id: str = "",
         on_best: Callable[[Any], None] | None = None,
-        store: Store | None = None,
+        store: RunStore | None = None,
         check: Callable[[], None] | None = None,
         shards: int = 1,
     ) -> None:
         self.population = list(population)
         self.best = BestAgent(on_best)
         self.store, self.check = store, check
-        self.options, self.seed, self.env_id = options, seed, env_id
-        self.source = source
+        self.options, self.seed, self.env_id, self.source = options, seed, env_id, source
         self.evolution = TournamentEvolution() if evolution is None else evolution
         self.family = Family(self.population)
         self.sinks = Sinks(sinks)
@@ -124,19 +121,16 @@ class TrainingLoop:
         self.result.history.append(fitness)
         self.result.generations = number + 1
         self._count(tallies)
-        confirmation = self._try_to_stop(number)
-        stop = confirmation is not None and confirmation[1]
-        members = member_records(self.population, fitness, tallies, self.family.parents, self.family.labels)
+        confirmed, stop = self._try_to_stop(number)
+        members = member_records(self, fitness, tallies)
         done = any(a.steps[-1] >= self.options.max_steps for a in self.population)
         healed = self._heal(number, fitness)
         births = self._evolve(number, members) if not stop and (self.options.evolve_last or not done) else ()
         if stop:
             self.result.stopped = "target"
         self.quarantine.forgive(self.population, fitness)
-        births = (*healed, *births)
-        confirmed = confirmation[0] if confirmation else None
         seconds = time.perf_counter() - self._wall
-        self.sinks.generation(generation_record(self, number, members, births, confirmed, seconds))
+        self.sinks.generation(generation_record(self, number, members, (*healed, *births), confirmed, seconds))
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
         self._save()
@@ -189,23 +183,16 @@ class TrainingLoop:
     def _window(self, agent: Any) -> float:
         return float(np.mean(agent.fitness[-self.options.fitness_window :]))
 
-    def _try_to_stop(self, number: int) -> tuple[float | None, bool] | None:
-        """(mean of the confirmation, stop?) where the target was reached, else None; keeps the best agent so far."""
-        values = ranked([self._window(a) for a in self.population])
-        leader = int(np.argmax(values))
-        target = self.options.target
-        reached = target is not None and values[leader] >= target
-        if not reached:
-            self._keep(leader, values, None, number)
-            return None
-        confirmed = self.source.confirm(self.population[leader], number)
-        self._keep(leader, values, confirmed, number)
-        assert target is not None
-        return confirmed, confirmed is None or confirmed >= target + self.options.stop_margin
-
-    def _keep(self, leader: int, values: list[float], confirmed: float | None, number: int) -> None:
-        self.best.offer(self.population[leader], values[leader], confirmed, number)
+    def _try_to_stop(self, number: int) -> tuple[float | None, bool]:
+        """(mean of the confirmation where there was one, stop?); keeps the best agent so far."""
+        values, target = ranked([self._window(a) for a in self.population]), self.options.target
+        value, leader = max(values), self.population[int(np.argmax(values))]
+        is_reached = target is not None and value >= target
+        confirmed = self.source.confirm(leader, number) if is_reached else None
+        self.best.offer(leader, value, confirmed, number)
         self.result.best, self.result.confirmed = self.best.agent, self.best.confirmed
+        is_confirmed = confirmed is None or target is None or confirmed >= target + self.options.stop_margin
+        return confirmed, is_reached and is_confirmed
 
     def _evolve(self, number: int, members: Sequence[MemberRecord]) -> tuple[Birth, ...]:
         furthest = max(a.steps[-1] for a in self.population)
@@ -229,7 +216,9 @@ class TrainingLoop:
         count = self.options.rescore_episodes
         if not count or len(self.population) < 2:
             return
-        top = two_fittest(self.population, [self._window(a) for a in self.population])
+        windows = [self._window(agent) for agent in self.population]
+        order = np.argsort([-value for value in windows], kind="stable")[:2]  # a tie goes to the lower slot
+        top = [self.population[int(slot)] for slot in order]
         means = self.source.rescore(top, number, count)
         if means is None:
             return

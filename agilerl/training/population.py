@@ -8,22 +8,17 @@ from pathlib import Path
 from typing import Any
 
 
-def set_training_mode(agent: Any, training: bool) -> None:
-    """Switch the mode of agents that have one."""
-    if callable(getattr(agent, "set_training_mode", None)):
-        agent.set_training_mode(training)
-
-
 @contextlib.contextmanager
 def evaluation_mode(population: Sequence[Any]) -> Iterator[None]:
     """Agents that have modes do not train inside the block; afterwards they do, also after an interrupt."""
-    for agent in population:
-        set_training_mode(agent, False)
+    with_modes = [agent for agent in population if callable(getattr(agent, "set_training_mode", None))]
+    for agent in with_modes:
+        agent.set_training_mode(False)
     try:
         yield
     finally:
-        for agent in population:
-            set_training_mode(agent, True)
+        for agent in with_modes:
+            agent.set_training_mode(True)
 
 
 def save_population(population: Sequence[Any], base: str | Path, overwrite: bool) -> list[Path]:

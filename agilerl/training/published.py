@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
 import gymnasium as gym
 
 from agilerl.algorithms.agent import EvolvableAlgorithm
-from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError, ShapeError, warn_once
+from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, ShapeError, warn_once
 from agilerl.options import LoopOptions
 from agilerl.rng import resolve_seed
 from agilerl.runs.store import store_in
+from agilerl.sources.own_learn import brings_own_learn
 from agilerl.sources.source import Source
 from agilerl.spaces import differ, observation_space_channels_to_first
-from agilerl.telemetry.progress import TqdmSink
+from agilerl.telemetry.console import TqdmSink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
 from agilerl.training.evolution import TournamentEvolution
@@ -26,27 +27,17 @@ from agilerl.training.loop import TrainingLoop
 Options = TypeVar("Options", bound=LoopOptions)
 
 
-@dataclass(frozen=True)
 class Request:
     """What a published function was asked for.
 
     Attributes:
         function: its name, for messages. asked: its arguments by name. population: its agents.
+        num_envs: lanes of its environment.
     """
 
-    function: str
-    asked: Mapping[str, Any]
-    population: list[Any]
-
-    @classmethod
-    def of(cls, function: str, asked: Mapping[str, Any]) -> Request:
-        """From all arguments by name."""
-        return cls(function, asked, list(asked["pop"] or []))
-
-    @property
-    def num_envs(self) -> int:
-        """Lanes of the environment."""
-        return max(1, int(getattr(self.asked["env"], "num_envs", 1)))
+    def __init__(self, function: str, asked: Mapping[str, Any]) -> None:
+        self.function, self.asked, self.population = function, asked, list(asked["pop"] or [])
+        self.num_envs = max(1, int(getattr(asked["env"], "num_envs", 1)))
 
     @property
     def name(self) -> str:
@@ -60,10 +51,21 @@ class Request:
             NotAvailableYetError: more than one process. ShapeError: agents built for other spaces.
             ConfigError: a tournament for another population size.
         """
-        asked = self.asked
-        refuse_processes(self.function, asked["accelerator"])
+        asked, processes = self.asked, int(getattr(self.asked["accelerator"], "num_processes", 1))
+        if processes > 1:
+            raise NotAvailableYetError(
+                f"{self.function} runs in one process; the accelerator has {processes}. fix: start one process."
+            )
         _check_spaces(self.population, asked["env"], asked["env_name"], asked["swap_channels"])
-        _warn_unused_paths(asked["save_elite"], asked["elite_path"], asked["checkpoint"], asked["checkpoint_path"])
+        unused = []
+        if not asked["save_elite"] and asked["elite_path"] is not None:
+            unused.append("'save_elite' set to False but 'elite_path' has been defined, elite will not "
+                          "be saved unless 'save_elite' is set to True.")  # fmt: skip
+        if asked["checkpoint"] is None and asked["checkpoint_path"] is not None:
+            unused.append("'checkpoint' set to None but 'checkpoint_path' has been defined, checkpoint will not "
+                          "be saved unless 'checkpoint' is defined.")  # fmt: skip
+        for text in unused:
+            warnings.warn(text, AgileRLWarning, stacklevel=3)
         _check_evolution(self.population, asked["tournament"], asked["mutation"])
 
     def options(self, kind: type[Options]) -> Options:
@@ -71,13 +73,8 @@ class Request:
         base, rounds = self.asked["checkpoint_path"], self.asked["eval_loop"]
         if self.asked["checkpoint"] is not None and base is None:
             base = f"{self.asked['env_name']}-EvoHPO-{self.name}-{datetime.now():%m%d%Y%H%M%S}"
-        return kind.of(
-            self.asked,
-            eval_episodes=self.num_envs * rounds,
-            fitness_window=rounds,
-            evolve_last=True,
-            checkpoint_path=base,
-        )
+        evaluation = {"eval_episodes": self.num_envs * rounds, "fitness_window": rounds}
+        return kind.of(self.asked, **evaluation, evolve_last=True, checkpoint_path=base)
 
     def run(self, source: Source, options: LoopOptions) -> tuple[list[Any], list[list[float]]]:
         """Train, save the elite where that was asked for, and give back (population, fitnesses)."""
@@ -112,32 +109,6 @@ class Request:
         return chosen
 
 
-def refuse_processes(function: str, accelerator: Any) -> None:
-    if accelerator is not None and int(getattr(accelerator, "num_processes", 1)) > 1:
-        raise NotAvailableYetError(
-            f"{function} runs in one process; the accelerator has {accelerator.num_processes}. fix: start one process."
-        )
-
-
-def _warn_unused_paths(
-    save_elite: bool, elite_path: str | None, checkpoint: int | None, checkpoint_path: str | None
-) -> None:
-    if not save_elite and elite_path is not None:
-        warnings.warn(
-            "'save_elite' set to False but 'elite_path' has been defined, elite will not "
-            "be saved unless 'save_elite' is set to True.",
-            AgileRLWarning,
-            stacklevel=4,
-        )
-    if checkpoint is None and checkpoint_path is not None:
-        warnings.warn(
-            "'checkpoint' set to None but 'checkpoint_path' has been defined, checkpoint will not "
-            "be saved unless 'checkpoint' is defined.",
-            AgileRLWarning,
-            stacklevel=4,
-        )
-
-
 def _check_spaces(pop: list[Any], env: Any, env_name: str, swap_channels: bool) -> None:
     """Agents that register anything are complete, and were built for what `env` gives and takes."""
     for agent in pop:
@@ -160,13 +131,118 @@ def _check_evolution(pop: list[Any], tournament: Any, mutation: Any) -> None:
     if tournament is not None and mutation is None:
         warn_once("no-mutation", "a tournament without a mutation does nothing. fix: pass mutation=Mutations(...).")
     if mutation is not None and tournament is None:
-        warn_once(
-            "no-tournament",
-            "a mutation without a tournament does nothing. fix: pass tournament=TournamentSelection(...).",
-        )
+        text = "a mutation without a tournament does nothing. fix: pass tournament=TournamentSelection(...)."
+        warn_once("no-tournament", text)
     size = getattr(tournament, "population_size", len(pop))
     if size != len(pop):
         raise ConfigError(
             f"tournament.population_size is {size}, but the population has {len(pop)} agents. "
             f"fix: TournamentSelection(..., population_size={len(pop)})."
         )
+
+
+def check_transitions(
+    population: Sequence[Any], memory: Any, n_step_memory: Any, *, n_step: bool, per: bool, is_mutated: bool
+) -> None:
+    """What is asked for, what the memories do and what the agents learn from must be the same thing.
+
+    Args:
+        n_step, per: whether n-step transitions, and sampling by priority, are asked for.
+        is_mutated: whether hyperparameters of the population mutate.
+    """
+    _check_kinds(n_step, per, n_step_memory, memory)
+    if n_step_memory is None and any(getattr(agent, "combined_reward", False) for agent in population):
+        raise ConfigError(
+            "combined_reward=True learns from one-step and n-step transitions together, and there are not both. fix: "
+            "n_step=True, n_step_memory=MultiStepReplayBuffer(...) beside the memory; or combined_reward=False."
+        )
+    _check_methods(population, "off-policy", "create_population(algo='DQN', ..., population_size=4)")
+    if memory is None:
+        raise AlgorithmError(
+            "off-policy training needs a replay buffer; got memory=None. fix: ReplayBuffer(max_size=100_000)"
+        )
+    for agent in population:
+        if not hasattr(agent, "batch_size"):
+            raise AlgorithmError(
+                f"{type(agent).__name__} has no batch_size, so it is not an off-policy algorithm. fix: algo='DQN'"
+            )
+    _check_memory(population, memory)
+    rows = memory if n_step_memory is None else n_step_memory
+    if isinstance(rows, MultiStepReplayBuffer):
+        _warn_of_discounts(population, rows, is_mutated)
+
+
+def check_rollouts(population: Sequence[Any]) -> None:
+    """AlgorithmError for a population that cannot train from rollouts."""
+    _check_methods(population, "on-policy", "pop=create_population(algo='PPO', ..., population_size=4)")
+    for agent in population:
+        if not hasattr(agent, "gae_lambda") and callable(getattr(agent, "make_batch", None)):
+            raise AlgorithmError(
+                f"{type(agent).__name__} learns from replay, not from rollouts. fix: train_off_policy, or algo='PPO'."
+            )
+
+
+def _check_methods(population: Sequence[Any], training: str, fix: str) -> None:
+    if not population:
+        raise AlgorithmError(f"the population is empty. fix: {fix}")
+    for agent in population:
+        for name in ("get_action", "learn"):
+            if not callable(getattr(agent, name, None)):
+                raise AlgorithmError(f"agent {agent!r} has no {name}(); {training} training calls it.")
+
+
+def _check_kinds(n_step: bool, per: bool, n_step_memory: Any, memory: Any) -> None:
+    prioritized = callable(getattr(memory, "update_priorities", None))
+    multi_step = n_step_memory is not None or isinstance(memory, MultiStepReplayBuffer)
+    if per != prioritized and memory is not None:
+        kind = type(memory).__name__
+        fix = "memory=PrioritizedReplayBuffer(...)" if per else "per=True, or memory=ReplayBuffer(...)"
+        raise ConfigError(f"train_off_policy got per={per} and a {kind}. fix: {fix}.")
+    if n_step != multi_step:
+        given = "an n-step memory" if multi_step else "no n-step memory"
+        fix = "n_step_memory=MultiStepReplayBuffer(...)" if n_step else "n_step=True, or leave n_step_memory out"
+        raise ConfigError(f"train_off_policy got n_step={n_step} and {given}. fix: {fix}.")
+
+
+def _check_memory(population: Sequence[Any], memory: Any) -> None:
+    """AlgorithmError for a memory of the user's own without what these agents' training calls."""
+    if isinstance(memory, ReplayBuffer):
+        return
+    needed = ["__len__"]
+    if any(brings_own_learn(agent) for agent in population):
+        needed += ["sample", "write" if hasattr(memory, "write") else "save_to_memory"]
+    else:
+        needed += ["write", "sample_indices", "gather", "counter"]
+    missing = [name for name in needed if not hasattr(memory, name)]
+    if missing:
+        raise AlgorithmError(
+            f"the memory is a {type(memory).__name__} without {', '.join(missing)}; off-policy training stores and "
+            f"samples by {', '.join(needed)}. fix: ReplayBuffer(max_size=100_000). (Agents with a learn() of their own "
+            "take any memory with save_to_memory(obs, action, reward, next_obs, done, is_vectorised=True), sample(n) "
+            "and len().)"
+        )
+
+
+def _warn_of_discounts(population: Sequence[Any], memory: Any, is_mutated: bool) -> None:
+    """Warn where an agent's gamma has no effect, because n-step rewards were summed by the memory's.
+
+    Args:
+        memory: the n-step memory. is_mutated: whether hyperparameters of the population mutate.
+    """
+    said = []
+    others = sorted({float(a.gamma) for a in population if hasattr(a, "gamma")} - {memory.gamma})
+    if others:
+        given = ", ".join(f"{gamma:g}" for gamma in others)
+        other_way = f"MultiStepReplayBuffer(..., gamma={given}), or " if len(others) == 1 else ""
+        said.append(
+            f"agents have gamma={given}, their n-step memory has gamma={memory.gamma:g}: n-step rewards are summed as "
+            f"they are stored, so agents learn with the memory's. fix: {other_way}agents with gamma={memory.gamma:g}."
+        )
+    if is_mutated and any("gamma" in a.hp_config.names() for a in population if hasattr(a, "hp_config")):
+        said.append(
+            f"gamma is in hp_config, but n-step rewards are summed as they are stored, with the memory's "
+            f"gamma={memory.gamma:g}: a mutated gamma has no effect. fix: leave gamma out of hp_config, or train "
+            "without n-step memory."
+        )
+    for text in said:
+        warnings.warn(text, AgileRLWarning, stacklevel=4)

@@ -14,7 +14,7 @@ A quarantined member counts as −∞ in selection and is replaced by a copy of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,9 @@ class DivergedError(AlgorithmError):
     """Every member of the population has diverged: there is nobody to go on with."""
 
 
-def all_diverged(agents: Sequence[Any], reasons: Sequence[str | None]) -> DivergedError:
-    """The error where no member is left."""
-    each = "; ".join(f"member {a.index}: {reason}" for a, reason in zip(agents, reasons, strict=True))
+def all_diverged(agents: Sequence[Any], reasons: Mapping[int, str]) -> DivergedError:
+    """The error where no member is left; `reasons` by member id."""
+    each = "; ".join(f"member {agent.index}: {reasons[agent.index]}" for agent in agents)
     return DivergedError(
         f"every member that trains has diverged ({each}). fix: a smaller learning rate, scaled rewards "
         "(training.reward_scale), or bounds on lr in mutation.rl_hp_selection."
@@ -63,7 +63,7 @@ class Quarantine:
                 self.reasons[agent.index] = reason
         sound = [agent for agent in population if agent.index not in self.reasons]
         if not sound:
-            raise all_diverged(population, [self.reasons[a.index] for a in population])
+            raise all_diverged(population, self.reasons)
         return sound
 
     def fitness(self, population: Sequence[Any], values: dict[int, float]) -> list[float]:
@@ -73,7 +73,7 @@ class Quarantine:
                 self.reasons[index] = "its fitness is not a number"
         found = [WORST if agent.index in self.reasons else values[agent.index] for agent in population]
         if all(value == WORST for value in found) and len(self.reasons) == len(population):
-            raise all_diverged(population, [self.reasons[a.index] for a in population])
+            raise all_diverged(population, self.reasons)
         return found
 
     def heal(self, population: list[Any], fitness: Sequence[float], generation: int) -> list[Birth]:
@@ -95,12 +95,8 @@ class Quarantine:
             if copy.fitness:
                 copy.fitness[-1] = WORST
             population[slot] = copy
-            births.append(
-                Birth(
-                    newest, elite.index, generation, "healed", f"member {agent.index}",
-                    after=self.reasons[agent.index], parent_fitness=max(fitness),
-                )
-            )  # fmt: skip
+            why: dict[str, Any] = {"after": self.reasons[agent.index], "parent_fitness": max(fitness)}
+            births.append(Birth(newest, elite.index, generation, "healed", f"member {agent.index}", **why))
         return births
 
     def forgive(self, population: Sequence[Any], fitness: Sequence[float]) -> None:

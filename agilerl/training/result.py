@@ -1,14 +1,21 @@
-"""What a run returns, and the best agent that it keeps for that."""
+"""What a run returns, the best agent that it keeps for that, and the records that the sinks get."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agilerl.telemetry.record import Birth
+from agilerl.sources.source import Tally
+from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
+from agilerl.training.evolution import Births
+
+if TYPE_CHECKING:
+    from agilerl.training.loop import TrainingLoop
+
+Members = tuple[MemberRecord, ...]
 
 
 @dataclass
@@ -43,6 +50,11 @@ class EvolveResult:
     stopped: str = "budget"
     restarts: int = 0
     quarantined: int = 0
+
+    def counters(self) -> dict[str, Any]:
+        """All plain numbers and words, from `generations` on."""
+        skip = ("population", "best", "history", "births")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
 
 
 class BestAgent:
@@ -88,3 +100,81 @@ class BestAgent:
 def ranked(fitness: Sequence[float]) -> list[float]:
     """Fitness for a ranking: a NaN is the worst."""
     return [value if value == value else -np.inf for value in fitness]
+
+
+def run_plan(loop: TrainingLoop) -> RunPlan:
+    """What is about to run."""
+    lead, options, facts = loop.population[0], loop.options, dict(loop.source.facts())
+    named = {name: facts.pop(name) for name in ("learner", "env_backend", "num_envs")}
+    is_exact = not options.carry_envs and loop.probe.is_deterministic is not False
+    more = {"deterministic": loop.probe.is_deterministic, "exact_resume": is_exact}
+    return RunPlan(
+        algo=str(lead.algo),
+        env_id=loop.env_id,
+        population=len(loop.population),
+        max_env_steps=options.max_steps,
+        evo_steps=options.evo_steps,
+        seed=loop.seed,
+        device=str(getattr(lead, "device", "cpu")),
+        **named,
+        threads=options.threads,
+        target=options.target,
+        notes=tuple(loop.notes),
+        extra={**facts, **more, "options": options.as_dict()},
+    )
+
+
+def generation_record(
+    loop: TrainingLoop, number: int, members: Members, births: Births, confirmation: float | None, seconds: float
+) -> GenerationRecord:
+    """One generation: its members before selection, the births after it, and how far the run is."""
+    per_generation = loop.source.steps_of_generation(loop.options.evo_steps)
+    return GenerationRecord(
+        generation=number,
+        generations=-(-loop.options.max_steps // per_generation),
+        members=members,
+        env_steps=loop.result.env_steps_member,
+        max_env_steps=loop.options.max_steps,
+        population_env_steps=loop.result.env_steps_population,
+        evaluation_env_steps=loop.source.evaluation_env_steps,
+        updates=loop.result.updates,
+        seconds=seconds,
+        epsilon=loop.source.epsilon,
+        births=births,
+        confirmation=confirmation,
+    )
+
+
+def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequence[Tally]) -> Members:
+    """One record a member, before selection; the fittest is marked (a NaN never is)."""
+    leader = int(np.argmax(ranked(fitness)))
+    return tuple(
+        MemberRecord(
+            id=agent.index,
+            slot=slot,
+            parent=loop.family.parents.get(agent.index),
+            fitness=fitness[slot],
+            score=float(np.mean(tally.scores)) if tally.scores else None,
+            env_steps=agent.steps[-1],
+            updates=tally.updates,
+            loss=tally.loss,
+            mutation=loop.family.labels.get(agent.index, "founder"),
+            hyperparameters=_hyperparameters(agent),
+            network=_architecture(agent),
+            is_best=slot == leader,
+        )
+        for slot, (agent, tally) in enumerate(zip(loop.population, tallies, strict=True))
+    )
+
+
+def _hyperparameters(agent: Any) -> dict[str, float]:
+    read = getattr(agent, "hyperparameters", None)
+    if callable(read):
+        return dict(read())
+    return {name: getattr(agent, name) for name in ("lr", "batch_size", "learn_step") if hasattr(agent, name)}
+
+
+def _architecture(agent: Any) -> str:
+    policy = getattr(agent, "policy_module", None)
+    describe = getattr(policy(), "describe", None) if callable(policy) else None
+    return str(describe()) if callable(describe) else ""

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from agilerl.errors import AlgorithmError, RunError
-from agilerl.runs.protocol import Trees
+from agilerl.runs.store import Trees
 from agilerl.sources.determinism import Probe
 from agilerl.telemetry.files import jsonable
 from agilerl.telemetry.record import Birth
@@ -15,31 +15,23 @@ from agilerl.telemetry.record import Birth
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
 
-_COUNTERS = (
-    "generations", "env_steps_member", "env_steps_population", "evaluation_env_steps", "updates", "seconds",
-    "cpu_seconds", "confirmed", "stopped", "restarts", "quarantined",
-)  # fmt: skip
-
 
 class SavableLoop:
-    """A `TrainingLoop` as `runs.protocol.Savable`."""
+    """A `TrainingLoop` as `runs.store.Savable`."""
 
     def __init__(self, loop: TrainingLoop) -> None:
         self.loop = loop
 
     @property
     def generations(self) -> int:
-        """How many there were."""
         return self.loop.result.generations
 
     @property
     def best_generation(self) -> int:
-        """That in which the best agent was found."""
         return self.loop.best.generation
 
     @property
     def births(self) -> list[Birth]:
-        """Every birth so far, founders first."""
         return self.loop.result.births
 
     def facts(self) -> dict[str, Any]:
@@ -55,19 +47,15 @@ class SavableLoop:
         }
 
     def usual_options(self) -> dict[str, Any]:
-        """The options' defaults that decide a result."""
         return _deciding(type(self.loop.options)())
 
     def counters(self) -> dict[str, Any]:
-        """How far the run is, as JSON values."""
-        return {name: jsonable(getattr(self.loop.result, name)) for name in _COUNTERS}
+        return dict(jsonable(self.loop.result.counters()))
 
     def lost(self) -> list[str]:
-        """What of the agents will not be saved."""
         return check_savable(self.loop.population)
 
     def memories(self) -> dict[str, Any]:
-        """Replay buffers by name, each of which can be saved piece by piece."""
         memories = dict(self.loop.source.memories())
         for name, memory in memories.items():
             if not callable(getattr(memory, "changes", None)):
@@ -78,37 +66,30 @@ class SavableLoop:
         return memories
 
     def trees(self) -> Trees:
-        """(members, best agent, everything else without the rows of replay)."""
         loop, best = self.loop, self.loop.best
-        leader = {
-            "agent": None if best.agent is None else best.agent.run_state(),
-            "fitness": float(best.fitness),
-            "confirmed": best.confirmed,
-            "generation": best.generation,
-        }
+        agent = None if best.agent is None else best.agent.run_state()
+        known = {"fitness": float(best.fitness), "confirmed": best.confirmed, "generation": best.generation}
         rest = {
-            "result": {name: getattr(loop.result, name) for name in _COUNTERS},
+            "result": loop.result.counters(),
             "history": [[float(value) for value in row] for row in loop.result.history],
-            "births": [birth_fields(birth) for birth in loop.result.births],
+            "births": [jsonable(asdict(birth)) for birth in loop.result.births],
             "evolution": {**loop.family.state(), **loop.evolution.state()},
             "evaluation_env_steps": loop.source.evaluation_env_steps,
             "saved_steps": loop.saved_steps,
             "source": loop.source.state(),
             "memories": {name: memory.state(rows=False) for name, memory in self.memories().items()},
         }
-        return {"members": [agent.run_state() for agent in loop.population]}, leader, rest
+        return {"members": [agent.run_state() for agent in loop.population]}, {"agent": agent, **known}, rest
 
     def load(self, trees: Trees, facts: Mapping[str, Any]) -> None:
-        """Become the run of which these were taken; the rows of replay follow."""
         loop, (members, best, rest) = self.loop, trees
         templates = {type(agent).__name__: agent for agent in loop.population}
-        saved = members["members"]
-        if len(saved) != len(loop.population):
+        saved, given = members["members"], loop.population
+        if len(saved) != len(given):
             raise RunError(
-                f"the run has {len(saved)} members, the population given has {len(loop.population)}. fix: make as many."
+                f"the run has {len(saved)} members, the population given has {len(given)}. fix: make as many."
             )
-        given = loop.population
-        loop.population = [_filled(given[slot], templates, state) for slot, state in enumerate(saved)]
+        loop.population = [_filled(agent, templates, state) for agent, state in zip(given, saved, strict=True)]
         if best["agent"] is not None:
             lead = _filled(None, templates, best["agent"])
             loop.best.agent, loop.best.fitness, loop.best.confirmed = lead, best["fitness"], best["confirmed"]
@@ -151,12 +132,6 @@ def _filled(agent: Any, templates: Mapping[str, Any], state: Mapping[str, Any]) 
         agent = templates[kind].clone()
     agent.load_run_state(state)
     return agent
-
-
-def birth_fields(birth: Birth) -> dict[str, Any]:
-    """A birth as JSON values, as its line in the lineage has them."""
-    fields: dict[str, Any] = jsonable(asdict(birth))
-    return fields
 
 
 def _deciding(options: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The published off-policy training function: its signature, and the choice of parts for the one loop."""
+"""The published off-policy training function: its signature, and the source that it hands to the one loop."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from agilerl.options import OffPolicyOptions
-from agilerl.sources.checks import check_transitions
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import Sink
-from agilerl.training.published import Request
+from agilerl.training.published import Request, check_transitions
 
 
 def train_off_policy(
@@ -103,8 +102,7 @@ def train_off_policy(
         NotAvailableYetError: an argument that this version does not know what to do with yet.
         AlgorithmError, ConfigError: what is given does not fit together.
     """
-    asked = dict(locals())
-    request = Request.of("train_off_policy", asked)
+    request = Request("train_off_policy", dict(locals()))
     is_mutated = tournament is not None and mutation is not None
     check_transitions(request.population, memory, n_step_memory, n_step=n_step, per=per, is_mutated=is_mutated)
     request.check()

@@ -1,4 +1,4 @@
-"""The published on-policy training function: its signature, and the choice of parts for the one loop."""
+"""The published on-policy training function: its signature, and the source that it hands to the one loop."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agilerl.options import LoopOptions
-from agilerl.sources.checks import check_rollouts
 from agilerl.sources.rollouts import OnPolicySource
 from agilerl.telemetry.record import Sink
 from agilerl.training.population import set_lanes
-from agilerl.training.published import Request
+from agilerl.training.published import Request, check_rollouts
 
 
 def train_on_policy(
@@ -55,38 +54,15 @@ def train_on_policy(
     rollouts: `ceil(evo_steps / rollout)` of them, and `agent.steps` says what was really run.
 
     Args:
-        env: environment or vector environment; it is never closed.
-        env_name: name for records and files.
-        algo: algorithm name for records and files; the population's own by default.
-        pop: the agents.
-        INIT_HP, MUT_P: recorded with the run (they were used to make `pop` and `mutation`).
-        swap_channels: images are [H, W, C].
-        max_steps: environment steps per member. evo_steps: steps per member between evaluations.
-        eval_steps: cut evaluation episodes there; None runs to their end.
-        eval_loop: evaluation rounds; each gives one episode per environment of `env`.
-        target: stop after the first generation whose best fitness (mean of its last `eval_loop`) reaches it.
-        tournament, mutation: objects with `select` and `mutation`; without either, the population is not evolved.
-        checkpoint: save all agents each time a member has made so many more steps.
-        checkpoint_path: where; `<path>_<slot>_<steps>.pt`. overwrite_checkpoints: leave the steps out.
-        save_elite: save the best agent at the end, at `elite_path`.
-        wb: Weights & Biases tracking; without the package or the network it warns once and trains on.
-        verbose: progress bar and a line per generation; False prints nothing.
-        accelerator: one process only.
-        wandb_api_key, wandb_kwargs: for Weights & Biases.
+        env, env_name, algo, pop: the environment (never closed), its name, the algorithm's name, the agents.
+        max_steps, evo_steps: environment steps per member, in all and between evaluations.
+        eval_loop: evaluation rounds. target: the mean fitness at which the run ends.
+        tournament, mutation: without either, the population is not evolved.
         collect_rollouts_fn: collects in place of the lockstep rollouts: `fn(agent, env, n_steps)` fills
             `agent.rollout_buffer`, as `rollouts.on_policy.collect_rollouts` does; what it returns is handed to its next
             call as last_obs, last_done, last_scores, last_info where it is such a tuple. One member trains at a time.
-        seed: run seed; None follows `torch.initial_seed()`, is recorded and (verbose) printed.
-        lockstep: members act at the same time on replicas of `env` (needs an environment of `make_vect_envs`).
-        carry_envs: episodes go on over the end of a generation instead of being cut off there, as truncated; a resumed
-            run begins them anew, and then equals one that never stopped only statistically. Needs lockstep.
-        learner: "auto", "fused" or "sequential".
-        threads: intra-op threads of torch during the run, on CPU; one is fastest for small networks. Rounding depends
-            on their number, so a resumed run must have the same.
-        sinks: further receivers of the records.
-        resume: a folder that makes the run resumable. After every generation the whole run is saved there; where it
-            has been saved before, it goes on from there, with `pop`, `tournament` and `mutation` made as by the first
-            call, and ends as if it had never stopped. Two runs in one folder are refused.
+        resume: a folder that makes the run resumable: the next call with it goes on from what was saved there.
+        others: as of `agilerl.training.train_off_policy.train_off_policy`, which says more of these too.
 
     Returns:
         (population, fitnesses), `fitnesses[generation][member]`.
@@ -95,8 +71,7 @@ def train_on_policy(
         NotAvailableYetError: an argument that this version does not know what to do with yet.
         AlgorithmError, ConfigError: what is given does not fit together.
     """
-    asked = dict(locals())
-    request = Request.of("train_on_policy", asked)
+    request = Request("train_on_policy", dict(locals()))
     check_rollouts(request.population)
     request.check()
     set_lanes(request.population, request.num_envs)

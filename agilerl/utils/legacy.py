@@ -24,12 +24,8 @@ OTHER_NAMES = {"LEARNING_RATE": "LR"}
 
 def _deprecated(what: str, instead: str) -> None:
     """One DeprecationWarning per process for the whole old dialect."""
-    warn_once(
-        "old-dialect",
-        f"{what} belongs to the old interface; it keeps working. New code: {instead}.",
-        DeprecationWarning,
-        stacklevel=5,
-    )
+    text = f"{what} belongs to the old interface; it keeps working. New code: {instead}."
+    warn_once("old-dialect", text, DeprecationWarning, stacklevel=5)
 
 
 def constructor_arguments(init_hp: Mapping[str, Any] | None, accepted: set[str]) -> dict[str, Any]:
@@ -43,19 +39,14 @@ def constructor_arguments(init_hp: Mapping[str, Any] | None, accepted: set[str])
         if upper in by_key:
             arguments[by_key[upper]] = value
             continue
-        known = {*OF_THE_RUN, *OTHER_NAMES, *by_key, *_of_any_algorithm()}
+        constructors = (inspect.signature(find_algorithm(name).__init__).parameters for name in available())
+        known = {*OF_THE_RUN, *OTHER_NAMES, *by_key, *(name.upper() for each in constructors for name in each)}
         if upper in known:
             continue  # of another algorithm: one INIT_HP serves several
         close = nearest(upper, known, limit=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         warnings.warn(f"INIT_HP key {key!r} is not known and changes nothing.{hint}", AgileRLWarning, stacklevel=3)
     return arguments
-
-
-def _of_any_algorithm() -> set[str]:
-    """The keys that some algorithm's constructor takes."""
-    each = (inspect.signature(find_algorithm(name).__init__).parameters for name in available())
-    return {argument.upper() for parameters in each for argument in parameters}
 
 
 def spaces_from_dimensions(
@@ -67,10 +58,7 @@ def spaces_from_dimensions(
     """
     _deprecated("create_population(state_dim=, action_dim=, one_hot=)", "pass observation_space= and action_space=")
     shape = tuple(int(n) for n in np.atleast_1d(state_dim))
-    if one_hot:
-        observation: gym.Space[Any] = gym.spaces.Discrete(shape[0])
-    else:
-        observation = gym.spaces.Box(-np.inf, np.inf, shape, np.float32)
+    observation = gym.spaces.Discrete(shape[0]) if one_hot else gym.spaces.Box(-np.inf, np.inf, shape, np.float32)
     count = int(np.atleast_1d(action_dim)[0])
     if discrete_actions:
         return observation, gym.spaces.Discrete(count)

@@ -17,7 +17,7 @@ from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 from agilerl.hostile import malformed
-from agilerl.networks.limits import check_sizes
+from agilerl.networks.specs import check_sizes
 from agilerl.rng import resolve_seed
 from agilerl.rollouts.off_policy import calculate_vectorized_scores
 from agilerl.spaces import observation_space_channels_to_first
@@ -25,15 +25,9 @@ from agilerl.training.population import save_population
 from agilerl.utils.legacy import constructor_arguments, network_arguments, spaces_from_dimensions
 
 __all__ = [
-    "agent_from_policy",
-    "calculate_vectorized_scores",
-    "create_population",
-    "default_progress_bar",
-    "make_vect_envs",
-    "observation_space_channels_to_first",
-    "save_population_checkpoint",
-    "tournament_selection_and_mutation",
-]
+    "agent_from_policy", "calculate_vectorized_scores", "create_population", "default_progress_bar", "make_vect_envs",
+    "observation_space_channels_to_first", "save_population_checkpoint", "tournament_selection_and_mutation",
+]  # fmt: skip
 
 
 def create_population(
@@ -196,16 +190,11 @@ def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], devi
         )
     with malformed("the policy"):
         check_sizes({"policy": {"spec": spec["network"], "weights": state}}, "the policy")
-        return _agent_from_policy(spec, state, device)
-
-
-def _agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], device: str | torch.device) -> Any:
-    cls = find_algorithm(spec["algo"])
-    network = cls.policy_from_spec(spec["network"], check_device(device))
-    network.load_state_dict(dict(state))
-    accepted = set(inspect.signature(cls.__init__).parameters)
-    values = {k: v for k, v in spec["hyperparameters"].items() if k in accepted}
-    agent: Any = cls
-    agent = agent(network.observation_space, network.action_space, actor_network=network, device=device, **values)
-    agent.environment = spec.get("environment")
-    return agent
+        cls: Any = find_algorithm(spec["algo"])
+        network = cls.policy_from_spec(spec["network"], check_device(device))
+        network.load_state_dict(dict(state))
+        accepted = set(inspect.signature(cls.__init__).parameters)
+        values = {k: v for k, v in spec["hyperparameters"].items() if k in accepted}
+        agent = cls(network.observation_space, network.action_space, actor_network=network, device=device, **values)
+        agent.environment = spec.get("environment")
+        return agent

@@ -149,7 +149,7 @@ def test_an_algorithm_in_one_file_trains_evolves_and_is_found_by_every_command(o
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     output(own_file, *train(own_file, whole))
     run = whole / "CartPole-v1" / "thrown-0001"
-    assert any(birth["path"] == "belief" for birth in history(run)) or len(history(run)) > 3
+    assert any(birth["path"] == "belief" for birth in history(run))
 
     process = command(own_file, *train(own_file, killed))
     other = killed / "CartPole-v1" / "thrown-0001"
@@ -170,7 +170,7 @@ def test_an_algorithm_in_one_file_trains_evolves_and_is_found_by_every_command(o
 
 
 def test_an_algorithm_in_one_file_makes_populations_and_speaks_for_itself(own_file: Path) -> None:
-    from agilerl.cli.own_code import import_code
+    from agilerl.cli.main import import_code
     from agilerl.errors import AlgorithmError
     from agilerl.utils.utils import create_population
 

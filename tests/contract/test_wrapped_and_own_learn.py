@@ -12,11 +12,11 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-import agilerl.algorithms.rollouts
+import agilerl.algorithms.ppo
 import agilerl.sources.rollouts
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
-from agilerl.engine.batches import TransitionBatch
+from agilerl.engine.protocol import TransitionBatch
 from agilerl.errors import AgileRLWarning
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
@@ -129,7 +129,7 @@ Learned = list[dict[str, Any]]
 def learned(monkeypatch: pytest.MonkeyPatch) -> Learned:
     """What every rollout was learned from: fields of its valid rows, returns, and log probabilities as of now."""
     found: Learned = []
-    original = agilerl.algorithms.rollouts.make_rollout
+    original = agilerl.algorithms.ppo.make_rollout
 
     def spy(learner: Any, group: int, members: Any, buffer: Any, like: Any) -> Any:
         rollout = original(learner, group, members, buffer, like)
@@ -147,7 +147,7 @@ def learned(monkeypatch: pytest.MonkeyPatch) -> Learned:
         found.append(rows)
         return rollout
 
-    for module in (agilerl.algorithms.rollouts, agilerl.sources.rollouts):
+    for module in (agilerl.algorithms.ppo, agilerl.sources.rollouts):
         monkeypatch.setattr(module, "make_rollout", spy)
     return found
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.core.single_agent import RLAlgorithm
-from agilerl.engine.batches import TransitionBatch
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner, learner_of
+from agilerl.engine.protocol import TransitionBatch
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float64)
 BOX = gym.spaces.Box(np.array([-1.0, 0.0]), np.array([2.0, 5.0]), dtype=np.float64)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.algorithms.dqn import DQN
-from agilerl.engine.batches import TransitionBatch
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
+from agilerl.engine.protocol import TransitionBatch
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float64)
 ACTIONS = gym.spaces.Discrete(3)

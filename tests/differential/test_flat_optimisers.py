@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from agilerl.engine.rows.optim import RULES, Columns, clip_rows, rule_of
+from agilerl.engine.rows.kernels import RULES, Columns, clip_rows, rule_of
 
 CASES = [
     ("Adam", {}),

@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.engine.parts import Part, PartName
-from agilerl.engine.rows.bindings import MemberBinding, OptimizerBinding, PartBinding
-from agilerl.engine.rows.optim import rule_of
+from agilerl.engine.parts import MemberBinding, OptimizerBinding, Part, PartBinding, PartName
+from agilerl.engine.rows.kernels import rule_of
 from agilerl.engine.rows.rows_engine import RowsEngine
-from agilerl.modules.noisy import layer_noise, noise_size, noisy_layers
+from agilerl.modules.layers import layer_noise, noise_size, noisy_layers
 from agilerl.networks.q_networks import QNetwork
 
 OBS, ACTIONS = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2)
@@ -39,7 +38,7 @@ def bindings(pairs: list[tuple[QNetwork, QNetwork]]) -> list[MemberBinding]:
         rule = rule_of(adam)
         assert rule is not None
         optimizer = OptimizerBinding("optimizer", (PartName("actor"),), rule, adam)
-        members.append(MemberBinding((PartBinding(PartName("actor"), Part.of(stack), Part.of(shadow)),), (optimizer,)))
+        members.append(MemberBinding((PartBinding(PartName("actor"), Part(stack), Part(shadow)),), (optimizer,)))
     return members
 
 
@@ -57,7 +56,7 @@ def test_noisy_rows_equal_each_module_alone_in_outputs_and_gradients() -> None:
     x = torch.randn(3, 17, 3, dtype=torch.float64)
     weight = torch.randn(3, 17, 2, dtype=torch.float64)
     values, ran = engine.forward("actor", x)
-    engine.backward(ran, weight)
+    engine._gradients.backward(ran, weight)
     quiet = engine.frozen("actor", noisy=False)(x)
     value, target = engine.frozen_and_target("actor")(x)
     grads: list[dict[int, Tensor]] = [

@@ -14,9 +14,8 @@ from torch.distributions import Bernoulli, Categorical, Independent, Normal, Tan
 from agilerl.algorithms.ppo import PPO
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.engine.choose import choose
-from agilerl.engine.epochs import plan_epoch
 from agilerl.engine.learner import Learner
-from agilerl.engine.rollouts import learn_rollout, make_rollout
+from agilerl.engine.rollouts import learn_rollout, make_rollout, plan_epoch
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float64)
 SPACES = {

@@ -13,9 +13,9 @@ from off_policy_case import CHOICE, OBS, SIZES, assert_all_paths_agree, batches,
 from torch import Tensor, nn
 
 from agilerl.algorithms import RainbowDQN
-from agilerl.engine.batches import TransitionBatch
 from agilerl.engine.choose import choose
-from agilerl.modules.noisy import layer_noise, noise_size, set_noise
+from agilerl.engine.protocol import TransitionBatch
+from agilerl.modules.layers import layer_noise, noise_size, set_noise
 
 
 def make(i: int, **options: Any) -> RainbowDQN:

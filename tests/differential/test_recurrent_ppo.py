@@ -14,8 +14,7 @@ from torch.distributions import Categorical
 from agilerl.algorithms.ppo import PPO
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.engine.choose import choose
-from agilerl.engine.hidden import HiddenStates
-from agilerl.engine.learner import Learner, learner_of
+from agilerl.engine.learner import HiddenStates, Learner, learner_of
 from agilerl.engine.rollouts import SequenceRollout, learn_rollout, make_rollout
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
 from agilerl.algorithms import SAC
-from agilerl.engine.batches import TransitionBatch
+from agilerl.engine.protocol import TransitionBatch
 
 
 def make(i: int, **options: Any) -> SAC:

@@ -10,7 +10,7 @@ from off_policy_case import BOX, OBS, SIZES, assert_all_paths_agree, batches, cr
 from torch import nn
 
 from agilerl.algorithms import DDPG, TD3
-from agilerl.engine.batches import TransitionBatch
+from agilerl.engine.protocol import TransitionBatch
 
 
 def common(i: int) -> dict[str, Any]:

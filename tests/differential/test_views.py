@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.engine.batches import TransitionBatch
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
+from agilerl.engine.protocol import TransitionBatch
 from agilerl.errors import RunError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agilerl.losses.distributional import categorical_divergence, expected_index, project
+from agilerl.losses.td import categorical_divergence, expected_index, project
 
 T = lambda *values: torch.tensor(values, dtype=torch.float64)  # noqa: E731
 LOW, HIGH = torch.tensor(0.0, dtype=torch.float64), torch.tensor(4.0, dtype=torch.float64)

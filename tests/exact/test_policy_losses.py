@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
-from agilerl.losses.policy import approximate_kl, categorical_gradient, clipped_surrogate, clipped_value_loss
+from agilerl.losses.actor_critic import approximate_kl, categorical_gradient, clipped_surrogate, clipped_value_loss
 
 CLIP = torch.tensor(0.2, dtype=torch.float64)
 

@@ -6,12 +6,32 @@ import pytest
 import torch
 from torch import Tensor
 
-from agilerl.losses.returns import following_values, gae, monte_carlo_returns, standardised
+from agilerl.losses.returns import following_values, gae, standardised
 
 
 def column(*numbers: float) -> Tensor:
     """[T, 1] float64: one lane."""
     return torch.tensor(numbers, dtype=torch.float64).unsqueeze(1)
+
+
+def monte_carlo_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor) -> Tensor:
+    """Gₜ = rₜ + γₜ·Gₜ₊₁, with v(s'ₜ) in place of Gₜ₊₁ at a cut and after the last step.
+
+    Sutton and Barto 2018, section 3.3, with the bootstrap of a time limit (Pardo et al. 2018, arXiv:1712.00378, eq. 6).
+
+    Args:
+        reward, discount, next_value, cut: as of `gae`.
+
+    Returns:
+        [..., T, E] returns, detached.
+    """
+    with torch.no_grad():
+        goes_on = ~cut.bool()
+        total = torch.addcmul(reward, discount, next_value)
+        steps = list(zip(*(x.unbind(-2) for x in (total, reward, discount, goes_on)), strict=True))
+        for (now, gained, factor, runs_on), (after, *_) in zip(steps[-2::-1], steps[:0:-1], strict=True):
+            now.copy_(torch.where(runs_on, torch.addcmul(gained, factor, after), now))
+        return total
 
 
 def test_ends_after_steps_two_and_four_give_ten_ten_five_five() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from agilerl.algorithms import PPO
-from agilerl.engine.batches import RolloutBatch
+from agilerl.engine.protocol import RolloutBatch
 from agilerl.errors import ShapeError
 
 BOX = gym.spaces.Box(-1, 1, (1,), np.float64)

@@ -21,7 +21,7 @@ from agilerl.checkpoint import decode_tree, digest_tree
 from agilerl.errors import AgileRLWarning
 from agilerl.runs.checkpoints import Saved, generations, read_checkpoint
 from agilerl.runs.replay_log import Chunk, ReplayLog
-from agilerl.telemetry.fanout import BaseSink
+from agilerl.telemetry.record import BaseSink
 
 SMALL: dict[str, Any] = {
     "env": "CartPole-v1", "population": 3, "steps": 960, "seed": 3, "evo_steps": 160, "learn_step": 4, "num_envs": 4,

@@ -27,9 +27,9 @@ from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.rollouts.on_policy import collect_rollouts
-from agilerl.sources.episodes import CARRIED_NOTE, Running, lanes_of
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.rollouts import OnPolicySource
+from agilerl.sources.source import CARRIED_NOTE, Running, lanes_of
 from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.train_off_policy import train_off_policy
@@ -178,10 +178,10 @@ def test_hidden_states_go_on_with_the_episodes_of_the_same_member(carry: bool, m
 def test_hidden_states_belong_to_a_member_its_lanes_and_its_network() -> None:
     states = {"h": torch.ones(1, 2, 8)}
     running = Running(None, {}, EpisodeTracker(2), False, {7: (1, states)})
-    assert running.memory(7, 1, {"h": torch.zeros(1, 2, 8)}) is states
-    assert running.memory(7, 0, {"h": torch.zeros(1, 2, 8)}) is None, "those lanes were another member's"
-    assert running.memory(7, 1, {"h": torch.zeros(1, 2, 9)}) is None, "its network has changed"
-    assert running.memory(8, 1, {"h": torch.zeros(1, 2, 8)}) is None, "it is new"
+    assert running.hidden_of(7, 1, {"h": torch.zeros(1, 2, 8)}) is states
+    assert running.hidden_of(7, 0, {"h": torch.zeros(1, 2, 8)}) is None, "those lanes were another member's"
+    assert running.hidden_of(7, 1, {"h": torch.zeros(1, 2, 9)}) is None, "its network has changed"
+    assert running.hidden_of(8, 1, {"h": torch.zeros(1, 2, 8)}) is None, "it is new"
     assert lanes_of([0, 2], 3).tolist() == [0, 1, 2, 6, 7, 8]
 
 

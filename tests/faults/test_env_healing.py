@@ -26,7 +26,7 @@ from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.step import as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import EnvError
-from agilerl.telemetry.fanout import BaseSink
+from agilerl.telemetry.record import BaseSink
 from agilerl.training.train_off_policy import train_off_policy
 
 SPACE, ACTIONS = Faulty.observation_space, Faulty.action_space
@@ -145,7 +145,7 @@ def test_the_step_of_a_fault_is_no_transition_and_other_workers_do_not_notice(tm
     lanes.reset(np.arange(4))
     for _ in range(4):
         batch = lanes.step(np.zeros(4, int))
-    before, first_seeds = batch.obs.copy(), lanes._crew.workers[0].seeds
+    before, first_seeds = batch.obs.copy(), lanes.workers[0].seeds
     (folder / "0").touch()
     batch = lanes.step(np.zeros(4, int))
     (fault,) = lanes.faults
@@ -158,7 +158,7 @@ def test_the_step_of_a_fault_is_no_transition_and_other_workers_do_not_notice(tm
     np.testing.assert_array_equal(batch.obs[:, 1], np.where(hurt, 0, np.float32(5 / 12)))  # new episodes
     np.testing.assert_array_equal(batch.reward, ~hurt * 1.0)
     assert "ValueError: the simulator lost its mind" in fault.traceback
-    assert lanes._crew.workers[fault.worker].seeds != (first_seeds if fault.worker == 0 else None)
+    assert lanes.workers[fault.worker].seeds != (first_seeds if fault.worker == 0 else None)
     again = lanes.step(np.zeros(4, int))
     assert "healed" not in again.info
     assert again.mask.all()
@@ -310,7 +310,7 @@ def test_replicas_come_from_the_healing_environment() -> None:
 
 def test_processes_that_inherit_nothing_get_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With threads or CUDA workers are not forked: closures and registered environments travel with the job."""
-    monkeypatch.setattr(agilerl.envs.healing_crew, "start_method", lambda: "forkserver")
+    monkeypatch.setattr(agilerl.envs.healing, "start_method", lambda: "forkserver")
     folder = tokens(tmp_path / "t", 1)
 
     class Local(gymnasium.Wrapper[Any, Any, Any, Any]):

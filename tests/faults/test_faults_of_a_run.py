@@ -23,7 +23,7 @@ from agilerl.errors import AgileRLWarning, RunError
 from agilerl.runs.checkpoints import generations
 from agilerl.runs.lock import RunLock
 from agilerl.runs.signals import Stopped, StopSignals
-from agilerl.telemetry.fanout import BaseSink
+from agilerl.telemetry.record import BaseSink
 
 QUICK = ("--population", "2", "--set", "evo_steps=200", "--set", "eval_episodes=4", "--set", "target_score=null")
 two_cases = pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def test_what_is_no_plain_file_is_not_read(kind: str, tmp_path: Path) -> None:
         path.mkdir()
     else:
         path.symlink_to("/dev/zero")
-    with pytest.raises(AgileRLError, match=r"symbolic link|no plain file|is a folder"):
+    with pytest.raises(AgileRLError, match=r"symbolic link|not a plain file|is a folder"):
         load_tree(path)
 
 

@@ -19,9 +19,9 @@ from agilerl.components.replay_buffer import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
-from agilerl.engine.batches import TransitionBatch
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
+from agilerl.engine.protocol import TransitionBatch
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, ReplayError
 from agilerl.hpo.mutation import Mutations
@@ -29,8 +29,7 @@ from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.watch import is_sound
-from agilerl.telemetry.fanout import BaseSink
-from agilerl.telemetry.record import GenerationRecord
+from agilerl.telemetry.record import BaseSink, GenerationRecord
 from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.quarantine import DivergedError

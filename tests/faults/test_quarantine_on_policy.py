@@ -14,7 +14,7 @@ from agilerl.algorithms import PPO
 from agilerl.envs.vector import make_vect_envs
 from agilerl.options import LoopOptions
 from agilerl.sources.rollouts import OnPolicySource
-from agilerl.telemetry.fanout import BaseSink
+from agilerl.telemetry.record import BaseSink
 from agilerl.training.loop import TrainingLoop
 
 OBS = gym.spaces.Box(-10, 10, (3,), np.float32)

@@ -17,7 +17,7 @@ import agilerl
 import agilerl.threads
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.options import LoopOptions
-from agilerl.telemetry.fanout import BaseSink
+from agilerl.telemetry.record import BaseSink
 from agilerl.threads import fixed_threads
 
 

@@ -13,13 +13,17 @@ import torch
 
 from agilerl.algorithms import DDPG, SAC, TD3, RainbowDQN
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.envs.probe import ActionRewardEnv, DiscountedRewardEnv, PolicyEnv, TruncatedEnv, TwoStepCreditEnv
-from agilerl.envs.probe_continuous import (
+from agilerl.envs.probe import (
+    ActionRewardEnv,
     ContinuousProbe,
     DiscountedActionEnv,
+    DiscountedRewardEnv,
+    PolicyEnv,
     TargetActionEnv,
     TruncatedActionEnv,
+    TruncatedEnv,
     TwoStepActionEnv,
+    TwoStepCreditEnv,
 )
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs

@@ -18,10 +18,10 @@ from agilerl.envs.probe import (
     ObsDependentRewardEnv,
     PolicyEnv,
     RecallEnv,
+    TargetActionEnv,
     TruncatedEnv,
     TwoStepCreditEnv,
 )
-from agilerl.envs.probe_continuous import TargetActionEnv
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import make_vect_envs
 
@@ -47,11 +47,22 @@ def values(agent: Any, observations: np.ndarray) -> np.ndarray:
     return found
 
 
+PROBES = [ConstantRewardEnv, ObsDependentRewardEnv, DiscountedRewardEnv, PolicyEnv, TruncatedEnv, TwoStepCreditEnv]
+FAST = [(TruncatedEnv, False), (PolicyEnv, False), (TwoStepCreditEnv, False)]
+
+
 @pytest.mark.parametrize(
-    "share", [pytest.param(False, id="separate"), pytest.param(True, id="shared", marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(
-    "make", [ConstantRewardEnv, ObsDependentRewardEnv, DiscountedRewardEnv, PolicyEnv, TruncatedEnv, TwoStepCreditEnv]
+    ("make", "share"),
+    [
+        pytest.param(
+            make,
+            share,
+            id=f"{make.__name__}-{'shared' if share else 'separate'}",
+            marks=() if (make, share) in FAST else pytest.mark.slow,
+        )
+        for make in PROBES
+        for share in (False, True)
+    ],
 )
 def test_values_are_those_of_the_best_policy(make: Any, share: bool) -> None:
     env = make()
@@ -101,6 +112,7 @@ def test_a_recurrent_policy_recalls_what_it_saw_first(cell: str) -> None:
     env.close()
 
 
+@pytest.mark.slow
 def test_a_feed_forward_policy_can_only_guess() -> None:
     agent = train(lambda: RecallEnv(3), 12_000, gamma=1.0)
     env = make_vect_envs(make_env=lambda: RecallEnv(3), num_envs=64)

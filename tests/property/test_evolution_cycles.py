@@ -58,7 +58,7 @@ def moments(agent: DQN) -> dict[str, Tensor]:
     return {name: state[p]["exp_avg"] for name, p in agent.actor.named_parameters() if p in state}
 
 
-@pytest.mark.parametrize(("generations", "seed"), [(50, 0), pytest.param(250, 0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("generations", "seed"), [(25, 0), pytest.param(250, 0, marks=pytest.mark.slow)])
 def test_hundreds_of_births_keep_every_invariant(generations: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     population = founders()

@@ -130,7 +130,7 @@ def check_limits(module: EvolvableModule) -> None:
                 values = state[size] if isinstance(state[size], list) else [state[size]]
                 assert all(state[low] <= v <= state[high] for v in values), (size, values)
         if isinstance(part, EvolvableCNN):
-            assert part.geometry.fits
+            assert all(min(size) >= 1 for size in part.geometry.sizes)
             assert part.min_hidden_layers <= len(part.channel_size) <= part.max_hidden_layers
 
 

@@ -11,9 +11,9 @@ import torch
 
 from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN
 from agilerl.components.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer
-from agilerl.engine.batches import TransitionBatch
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
+from agilerl.engine.protocol import TransitionBatch
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 

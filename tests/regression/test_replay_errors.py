@@ -12,8 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agilerl.algorithms import DQN, RainbowDQN
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
-from agilerl.engine.batches import TransitionBatch, UpdateResult
-from agilerl.engine.protocol import UpdateEngine
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 from agilerl.wrappers.agent import RSNorm

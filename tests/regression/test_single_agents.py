@@ -15,8 +15,7 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.config import Manifest
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.export import greedy_actions
-from agilerl.modules.base import DummyEvolvable
-from agilerl.modules.evolvable import EvolvableModule
+from agilerl.modules.base import DummyEvolvable, EvolvableModule
 from agilerl.rollouts.on_policy import collect_rollouts
 from agilerl.training.build import make_population
 from agilerl.training.train_off_policy import train_off_policy

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from agilerl.cli import app
 from agilerl.config import manifest_from
 from agilerl.errors import ConfigError, EnvError
 from agilerl.telemetry import Birth, Evaluation, GenerationRecord, MemberRecord, RunPlan
+from agilerl.training.result import EvolveResult
 
 COUNT = 4
 
@@ -66,7 +67,7 @@ def fake_run_manifest(manifest: Any, env: Any = None, *, seed: int, device: str,
         raise outcome
     history = [[float(10 * g + i) for i in range(size)] for g in (1, 2)]
     agents = [FakeAgent() for _ in range(size)]
-    return SimpleNamespace(
+    return EvolveResult(
         population=agents, best=agents[0], history=history, births=births, generations=2, env_steps_member=steps,
         env_steps_population=steps * size, seconds=2.0, cpu_seconds=1.9,
         evaluation_env_steps=9, updates=8, confirmed=None, stopped=outcome, restarts=0, quarantined=0,

@@ -9,7 +9,7 @@ import pytest
 
 from agilerl.algorithms import available, find_algorithm
 from agilerl.algorithms.declared import check_arguments, hp, hyperparameters
-from agilerl.config.algorithms import algorithm_model
+from agilerl.config.schema import algorithm_model
 from agilerl.errors import AlgorithmError
 from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from agilerl.envs.pool import CONFORMING, EnvPoolLanes
+from agilerl.envs.adapters import CONFORMING, EnvPoolLanes
 from agilerl.envs.step import Lanes, SyncLanes, as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import EnvError

@@ -13,7 +13,7 @@ from agilerl.algorithms.dqn import DQN
 from agilerl.algorithms.dqn_rainbow import RainbowDQN
 from agilerl.components.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.errors import AlgorithmError, ShapeError
-from agilerl.networks.joint_actions import JointActions
+from agilerl.networks.distributions import JointActions
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import create_population, make_vect_envs
 

@@ -17,8 +17,7 @@ import torch
 from agilerl.algorithms.dqn import DQN
 from agilerl.engine.choose import Reason, can_stack, choose
 from agilerl.engine.learner import Learner, learner_of
-from agilerl.engine.parts import PartKind, PartName, parts_of
-from agilerl.engine.rows.bindings import MemberBinding
+from agilerl.engine.parts import MemberBinding, PartKind, PartName, parts_of
 from agilerl.engine.rows.kernels import TORCH
 from agilerl.errors import ConfigError
 from agilerl.networks.q_networks import QNetwork

@@ -20,8 +20,7 @@ from agilerl.modules import (
     mutation,
 )
 from agilerl.modules.activations import ACTIVATIONS, activation
-from agilerl.modules.layers import dense
-from agilerl.modules.noisy import noisy_dense
+from agilerl.modules.layers import dense, noisy_dense
 
 
 class Widening(EvolvableModule):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.modules import CnnNetConfig, EvolvableCNN
-from agilerl.modules.convolution import ConvGeometry, centred
+from agilerl.modules.cnn import ConvGeometry, centred
 from agilerl.modules.morph import RIDGES, best_ridge, refit
 from agilerl.networks import QNetwork
 from agilerl.spaces import is_channels_last

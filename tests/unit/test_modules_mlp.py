@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from agilerl.errors import ConfigError
 from agilerl.modules import EvolvableMLP
-from agilerl.modules.noisy import NoisyLinear
+from agilerl.modules.layers import NoisyLinear
 
 
 def test_same_seed_gives_the_same_net_and_torch_is_left_alone() -> None:

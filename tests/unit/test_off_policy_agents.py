@@ -19,7 +19,7 @@ from agilerl.engine.choose import choose
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.modules.noisy import noise_size
+from agilerl.modules.layers import noise_size
 from agilerl.networks import ContinuousQNetwork, DeterministicActor, RainbowQNetwork
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import agent_from_policy, create_population, make_vect_envs

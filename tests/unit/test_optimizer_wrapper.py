@@ -95,7 +95,7 @@ def test_a_network_that_is_no_attribute_is_named_with_the_fix() -> None:
             self.lr = 0.1
             self.optimizer = OptimizerWrapper(optim.Adam, EvolvableMLP(3, 2, [8]), self.lr)
 
-    with pytest.raises(AttributeError, match=r"is no attribute of Lost. fix: assign it first"):
+    with pytest.raises(AttributeError, match=r"is not an attribute of Lost. fix: assign it first"):
         Lost()
 
 

@@ -17,7 +17,7 @@ from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError
 from agilerl.hpo.mutation import Mutations
-from agilerl.networks.shared import SharedActorCritic
+from agilerl.networks.actors import SharedActorCritic
 from agilerl.rollouts.on_policy import collect_rollouts, collect_rollouts_recurrent
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import create_population, make_vect_envs

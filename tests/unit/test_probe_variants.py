@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from agilerl.envs.probe import DiscountedRewardEnv, TwoStepCreditEnv
-from agilerl.envs.probe_variants import (
+from agilerl.envs.probe import (
     CONTINUOUS_PROBES,
     ContinuousDiscountedEnv,
     ContinuousPolicyEnv,
     ContinuousProbe,
     DictProbe,
+    DiscountedRewardEnv,
     FourStatesEnv,
     ImageProbe,
+    TwoStepCreditEnv,
 )
 from agilerl.errors import EnvError
 

@@ -10,7 +10,7 @@ import torch
 
 from agilerl.checkpoint import decode_tree, digest_tree, encode_tree
 from agilerl.hpo.mutation import Mutations
-from agilerl.modules.evolvable import MutationType
+from agilerl.modules.base import MutationType
 from agilerl.rng import restored_generator
 from agilerl.training.state import check_savable
 from agilerl.utils.utils import create_population, make_vect_envs

@@ -397,7 +397,7 @@ class Plain(DummyEvolvable):
 
 def test_without_an_encoder_sharing_is_disabled_with_a_warning() -> None:
     policy = DummyEvolvable(nn.Sequential(nn.Linear(3, 2), nn.Tanh()))
-    with pytest.warns(UserWarning, match="^Encoder sharing is disabled: actor of DDPG is no EvolvableNetwork"):
+    with pytest.warns(UserWarning, match="^Encoder sharing is disabled: actor of DDPG is not an EvolvableNetwork"):
         a = DDPG(OBS, BOX, actor_network=policy, share_encoders=True)
     assert a.share_encoders is False
     assert isinstance(a.critic._modules["encoder"], nn.Module)

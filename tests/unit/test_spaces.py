@@ -20,8 +20,7 @@ from agilerl.engine.learner import Learner
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.modules.configs import MlpNetConfig
-from agilerl.telemetry.fanout import BaseSink
-from agilerl.telemetry.record import RunPlan
+from agilerl.telemetry.record import BaseSink, RunPlan
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.tree import leaves
 from agilerl.utils.utils import create_population, make_vect_envs

@@ -33,7 +33,7 @@ from agilerl.telemetry import (
     WandbSink,
     console_sink,
 )
-from agilerl.telemetry.text import clock, count, number, pace, sparkline
+from agilerl.telemetry.console import clock, count, number, pace, sparkline
 
 PLAN = RunPlan("DQN", "CartPole-v1", 2, 4, 1000, 500, 0, "cpu", "fused", "cartpole", 1, notes=("a note",))
 FOUNDERS = [Birth(0, None, 0, "founder"), Birth(1, None, 0, "founder")]

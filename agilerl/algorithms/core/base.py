@@ -1,8 +1,5 @@
 """Published import path of the bases of all algorithms."""
 
-from agilerl.algorithms.agent import EvolvableAlgorithm
-from agilerl.algorithms.language import LLMAlgorithm
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
-from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.core import EvolvableAlgorithm, LLMAlgorithm, MultiAgentRLAlgorithm, RLAlgorithm
 
 __all__ = ["EvolvableAlgorithm", "LLMAlgorithm", "MultiAgentRLAlgorithm", "RLAlgorithm"]

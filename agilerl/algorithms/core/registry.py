@@ -1,11 +1,5 @@
 """Published import path of what an algorithm registers."""
 
-from agilerl.algorithms.registry import (
-    HyperparameterConfig,
-    MutationRegistry,
-    NetworkGroup,
-    OptimizerConfig,
-    RLParameter,
-)
+from agilerl.algorithms.core import HyperparameterConfig, MutationRegistry, NetworkGroup, OptimizerConfig, RLParameter
 
 __all__ = ["HyperparameterConfig", "MutationRegistry", "NetworkGroup", "OptimizerConfig", "RLParameter"]

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import torch
 from torch import Tensor, nn
 
-from agilerl.engine.parts import PartName
-from agilerl.engine.rows.bindings import MemberBinding, OptimizerBinding
-from agilerl.engine.rows.kernels import LayerViews, NoiseViews
-from agilerl.engine.rows.optim import RULES, Columns
+from agilerl.engine.parts import MemberBinding, OptimizerBinding, PartName
+from agilerl.engine.rows.kernels import RULES, Columns, LayerViews, NoiseViews
 from agilerl.modules.activations import ACTIVATIONS
-from agilerl.modules.spec import DenseLayer
+from agilerl.modules.layers import DenseLayer
 
 
 class Rows(Enum):
@@ -42,15 +40,22 @@ class _Slot:
 
 
 @dataclass
-class _PartLayout:
+class PartLayout:
+    """Where one part lives."""
+
     name: PartName
     has_target: bool
-    layers: tuple[DenseLayer, ...]  # padded widths
+    layers: list[DenseLayer] = field(default_factory=list)  # padded widths
     slots: list[list[_Slot]] = field(default_factory=list)
     noise: list[list[_Slot]] = field(default_factory=list)  # per layer, in `Cohort.noise`; empty where not noisy
     widths: list[Tensor] = field(default_factory=list)  # per layer [N] real output widths
     start: int = 0
     end: int = 0
+
+    @property
+    def span(self) -> slice:
+        """Its columns."""
+        return slice(self.start, self.end)
 
 
 class Cohort:
@@ -89,23 +94,16 @@ class Cohort:
         for row in range(len(members)):
             self._adopt(row)
 
-    def _lay_out(self) -> tuple[list[_PartLayout], int, int]:
+    def _lay_out(self) -> tuple[list[PartLayout], int, int]:
         column = noise = 0
         layouts = []
         for position, binding in enumerate(self.members[0].parts):
             stacks = [m.parts[position].part.stack for m in self.members]
-            padded = tuple(
-                DenseLayer(
-                    max(s.layers[i].in_features for s in stacks),
-                    max(s.layers[i].out_features for s in stacks),
-                    layer.activation,
-                    layer.layer_norm,
-                    layer.noisy,
-                )
-                for i, layer in enumerate(binding.part.stack.layers)
-            )
-            layout = _PartLayout(binding.name, binding.target is not None, padded, start=column)
-            for i, layer in enumerate(padded):
+            layout = PartLayout(binding.name, binding.target is not None, start=column)
+            for i, own in enumerate(binding.part.stack.layers):
+                wide, high = (max(getattr(s.layers[i], k) for s in stacks) for k in ("in_features", "out_features"))
+                layer = replace(own, in_features=wide, out_features=high)
+                layout.layers.append(layer)
                 shapes: list[tuple[int, ...]] = [(layer.out_features, layer.in_features), (layer.out_features,)]
                 shapes += [(layer.out_features,)] * (2 if layer.layer_norm else 0)
                 shapes += [(layer.out_features, layer.in_features), (layer.out_features,)] if layer.noisy else []
@@ -151,7 +149,7 @@ class Cohort:
         each = []
         for member in self.members:
             own = {p.name: p.part.stack for p in member.parts}
-            layouts = [self._layout(name) for name in parts]
+            layouts = [self.layout(name) for name in parts]
             slots = [
                 torch.arange(slot.start, slot.start + len(buffer))
                 for layout in layouts
@@ -225,12 +223,13 @@ class Cohort:
                         binding.optimizer.state[parameter][name] = view.clone(memory_format=torch.contiguous_format)
         self.write_steps()
 
-    def _layout(self, name: PartName) -> _PartLayout:
+    def layout(self, name: PartName) -> PartLayout:
+        """Where a part lives."""
         return next(layout for layout in self._layouts if layout.name == name)
 
     def layers(self, name: PartName, members: slice, which: Rows = Rows.VALUE) -> list[LayerViews]:
         """A part's layers as views of the rows of some members; `Rows.BOTH` takes all members."""
-        layout = self._layout(name)
+        layout = self.layout(name)
         count = len(self.members)
         if which is Rows.BOTH:
             assert self.value_and_target is not None
@@ -249,15 +248,6 @@ class Cohort:
             for layer, slots, pair, widths in zip(layout.layers, layout.slots, layout.noise, layout.widths, strict=True)
         ]
 
-    def has_target(self, name: PartName) -> bool:
-        """Whether a target network shadows the part."""
-        return self._layout(name).has_target
-
-    def span(self, name: PartName) -> slice:
-        """The columns of one part."""
-        layout = self._layout(name)
-        return slice(layout.start, layout.end)
-
     def columns(self, optimizer: str, members: slice) -> Columns:
         """The columns of one optimiser in the rows of some members, as views.
 
@@ -265,7 +255,7 @@ class Cohort:
             ValueError: its networks do not lie side by side.
         """
         binding = next(o for o in self.members[0].optimizers if o.name == optimizer)
-        spans = sorted((self.span(name) for name in binding.parts), key=lambda span: span.start)
+        spans = sorted((self.layout(name).span for name in binding.parts), key=lambda span: span.start)
         if any(left.stop != right.start for left, right in itertools.pairwise(spans)):
             raise ValueError(f"the networks of {optimizer!r} do not lie side by side in the rows")
         span = slice(spans[0].start, spans[-1].stop)

@@ -1,4 +1,7 @@
-"""Runs an algorithm's update over the rows of cohorts: one pass trains every member."""
+"""Runs an algorithm's update over the rows of cohorts: one pass trains every member.
+
+Networks over rows are units; a pass through a part of one is joined to autograd by `DenseFunction`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,167 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.engine.parts import WHOLE, Network, parts_of
-from agilerl.engine.rows.bindings import MemberBinding
-from agilerl.engine.rows.clusters import Cluster, clusters_of
-from agilerl.engine.rows.cohort import Cohort
-from agilerl.engine.rows.kernels import TORCH, Kernels, LayerViews
-from agilerl.engine.rows.optim import Columns, OptimizerRule, clip_rows
-from agilerl.engine.rows.units import Gradients, RowsPass, Unit, differentiable
+from agilerl.engine.parts import WHOLE, Cluster, MemberBinding, Part, PartKind, PartName, clusters_of, parts_of
+from agilerl.engine.protocol import Network
+from agilerl.engine.rows.cohort import Cohort, Rows
+from agilerl.engine.rows.kernels import TORCH, Columns, Kernels, LayerViews, OptimizerRule, Saved, clip_rows
+
+
+class Unit:
+    """Networks that run in one pass: one network of every member, or K alike ones, as K·N rows of one cohort.
+
+    Args:
+        cohort, rows: where they are. names: the networks, [K]. holder: the network by whose name the cohort knows them.
+        parts: of one of them. network: one of them, which says how parts combine. count: members.
+
+    Attributes:
+        lender: as of `PartBinding`; its program takes features in place of observations.
+        value, target, both: the layers by part, as views of the rows; `target` is empty where nothing shadows them, and
+            `both` where values and targets do not lie together.
+        grad: the gradients' columns by part. all_grad: those of all parts, which lie side by side.
+        pairs: (targets, values) of what a soft update moves.
+        keys: by part, one key for each of the networks: what `Gradients` notes as written.
+    """
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        rows: slice,
+        names: tuple[str, ...],
+        holder: str,
+        parts: dict[str, Part],
+        network: Any,
+        count: int,
+    ) -> None:
+        self.cohort, self.rows, self.names, self.network, self.count = cohort, rows, names, network, count
+        self.columns = {part: PartName(holder, part) for part in parts}
+        self.cells = {part for part, own in parts.items() if own.kind is PartKind.CELL}
+        self.is_noisy = any(own.kind is PartKind.NOISY for own in parts.values())
+        held = next(p for p in cohort.members[rows.start].parts if p.name.network == holder)
+        self.lender = held.lender
+        shadowed = {part: name for part, name in self.columns.items() if cohort.layout(name).has_target}
+        self.value = {part: cohort.layers(name, rows) for part, name in self.columns.items()}
+        self.target = {part: cohort.layers(name, rows, Rows.TARGET) for part, name in shadowed.items()}
+        whole = cohort.value_and_target is not None and rows == slice(0, len(cohort.members))
+        self.both = {part: cohort.layers(name, rows, Rows.BOTH) for part, name in shadowed.items()} if whole else {}
+        spans = {part: cohort.layout(name).span for part, name in self.columns.items()}
+        start, end = min(s.start for s in spans.values()), max(s.stop for s in spans.values())
+        self.all_grad = cohort.grad[rows, start:end]
+        self.grad = {part: cohort.grad[rows, span] for part, span in spans.items()}
+        self.pairs = [(cohort.target[rows, spans[part]], cohort.value[rows, spans[part]]) for part in shadowed]
+        self.keys = {part: {PartName(name, part) for name in names} for part in parts}
+
+    def program(self, run: Callable[[str], Network]) -> Network:
+        """The network as a function of its inputs, given what runs one part."""
+        if tuple(self.columns) == (WHOLE,):
+            return run(WHOLE)
+        functions = {part: run(part) for part in self.columns}
+        if self.lender is not None:
+            functions["encoder"] = lambda features: features
+        combine = self.network.combine
+        return lambda *inputs: combine(functions, *inputs)
+
+    def constant(self, layers: dict[str, list[LayerViews]], kernels: Kernels, noisy: bool = True) -> Network:
+        """The program over `layers` (`value`, `target` or `both`), without gradients."""
+        forward = kernels.forward
+        return self.program(lambda part: lambda x: forward(layers[part], x, False, noisy)[0])
+
+
+@dataclass(slots=True)
+class RowsPass:
+    """A forward pass whose gradient is still to come.
+
+    Its outputs are not in it: autograd's node of a pass would hold the outputs, which hold the node, and such a circle
+    with all that it saved stays in memory until Python's collector comes round.
+
+    Attributes:
+        unit, part: what ran.
+        saved: what its backward needs.
+    """
+
+    unit: Unit
+    part: str
+    saved: list[Saved]
+
+
+class Gradients:
+    """Where the gradients of passes go: into the gradient rows, and which of those hold something.
+
+    Attributes:
+        written: the parts whose gradient holds something since the last optimiser step.
+    """
+
+    def __init__(self, kernels: Kernels) -> None:
+        self.kernels = kernels
+        self.written: set[PartName] = set()
+        self._pending: dict[tuple[tuple[str, ...], str], tuple[Unit, list[tuple[Tensor, Tensor]]]] = {}
+
+    def backward(self, ran: RowsPass, grad: Tensor, parameters: bool = True, inputs: bool = False) -> Tensor | None:
+        """Add the gradients of a pass's parameters, given [N, B, out] at its outputs; that of its input if wanted."""
+        unit, part = ran.unit, ran.part
+        if parameters and part in unit.cells:  # runs many times in one pass: see `finish`
+            layer, keep = unit.value[part][0], ran.saved[0]
+            self._pending.setdefault((unit.names, part), (unit, []))[1].append((keep.inputs, grad.mT))
+            return torch.bmm(layer.weight.mT, grad.mT).mT if inputs else None
+        blocks, of_input = self.kernels.backward(unit.value[part], ran.saved, grad, parameters, inputs)
+        if not parameters:
+            return of_input
+        into, keys = unit.grad[part], unit.keys[part]
+        if self.written.isdisjoint(keys):
+            torch.cat(blocks, 1, out=into)
+        else:
+            self.clear(unit, part)
+            into.add_(torch.cat(blocks, 1))
+        self.written |= keys
+        return of_input
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Parameter gradients of the cells that ran many times in one pass: one product over all of their steps."""
+        for (_, part), (unit, steps) in self._pending.items():
+            inputs, grads = (torch.cat(x, 2) for x in zip(*steps, strict=True))
+            torch.cat((torch.bmm(grads, inputs.mT).flatten(1), grads.sum(2)), 1, out=unit.grad[part])
+            self.written |= unit.keys[part]
+        self._pending.clear()
+
+    def begin(self) -> None:
+        """A new optimiser step: nothing is written yet."""
+        self.written.clear()
+        if self._pending:  # of a pass that an error ended
+            self._pending.clear()
+
+    def clear(self, unit: Unit, part: str) -> None:
+        """Zero the gradients of those networks of a unit that nothing has reached since the last step."""
+        for k, name in enumerate(unit.names):
+            if (name, part) not in self.written:
+                unit.grad[part][k * unit.count : (k + 1) * unit.count].zero_()
+
+
+class DenseFunction(torch.autograd.Function):
+    """Joins the closed-form kernels to autograd. Parameter gradients go straight into the gradient rows."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, x: Tensor, gradients: Gradients, unit: Unit, part: str, own: bool) -> Tensor:
+        output, saved = gradients.kernels.forward(unit.value[part], x, True, True)
+        ctx.ran, ctx.gradients, ctx.parameters = RowsPass(unit, part, saved), gradients, own
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, None, None, None, None]:
+        of_input = ctx.gradients.backward(ctx.ran, grads[0], ctx.parameters, ctx.needs_input_grad[1])
+        return None, of_input, None, None, None, None
+
+
+def differentiable(unit: Unit, anchor: Tensor, gradients: Gradients, parameters: bool) -> Network:
+    """The program of a unit through autograd; its parameters are constants without `parameters`.
+
+    Args:
+        anchor: joins the graph, so that autograd calls our backward although no parameter is an autograd leaf.
+    """
+    apply = DenseFunction.apply
+    return unit.program(
+        lambda part: lambda x: apply(anchor, x, gradients, unit, part, parameters)  # type: ignore[no-untyped-call]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +241,17 @@ class RowsEngine:
 
     def _bind(self, cohort: Cohort, cluster: Cluster, networks: Mapping[str, Any]) -> None:
         lead = cohort.members[0].optimizers[0].name
-        count, rungs = self.count, range(len(cluster.optimizers))
-        for k in (*rungs, None):
-            rows = slice(0, count * len(rungs)) if k is None else slice(k * count, (k + 1) * count)
-            chosen = tuple(cluster.networks[i] for i in (rungs if k is None else (k,)))
+        count, each = self.count, range(len(cluster.optimizers))
+        for chosen in (*((k,) for k in each), tuple(each)):  # one by one, and all of them in one pass
+            rows = slice(chosen[0] * count, (chosen[-1] + 1) * count)
             units = []
             for position, holder in enumerate(cluster.networks[0]):
-                names = tuple(own[position] for own in chosen)
+                names = tuple(cluster.networks[k][position] for k in chosen)
                 if names not in self._units:
                     parts = parts_of(networks[holder]) or {}
                     self._units[names] = Unit(cohort, rows, names, holder, parts, networks[names[0]], count)
                 units.append(self._units[names])
-            optimizers = tuple(cluster.optimizers[i] for i in (rungs if k is None else (k,)))
+            optimizers = tuple(cluster.optimizers[k] for k in chosen)
             if optimizers not in self._steps:
                 binding = next(o for o in cohort.members[rows.start].optimizers if o.name == lead)
                 self._steps[optimizers] = _Step(cohort.columns(lead, rows), binding.rule, units)
@@ -141,10 +297,10 @@ class RowsEngine:
         With `target` those of that network's target, where it has one.
         """
         times, count = len(unit.names), self.count
-        lender, forward = None if unit.reads is None else self._units[(unit.reads[0],)], self.kernels.forward
-        layers: list[LayerViews] = []
-        if lender is not None and unit.reads is not None:
-            layers = (lender.target if target and lender.target else lender.value)[WHOLE][: unit.reads[1]]
+        forward, layers = self.kernels.forward, list[LayerViews]()
+        if unit.lender is not None:
+            lender, depth = self._units[(unit.lender[0],)], unit.lender[1]
+            layers = (lender.target if target and lender.target else lender.value)[WHOLE][:depth]
         if times == 1:
             return run if not layers else lambda obs, *rest: run(forward(layers, obs, False, True)[0], *rest)
 
@@ -156,7 +312,7 @@ class RowsEngine:
         return repeated
 
     def _value_and_target(self, unit: Unit) -> Callable[..., tuple[Tensor, Tensor]]:
-        if not unit.both or unit.reads is not None:
+        if not unit.both or unit.lender is not None:
             value, target = self._frozen[unit.names[0], True], self._target[unit.names[0]]
             return lambda *inputs: (value(*inputs), target(*inputs))
         program, count = unit.constant(unit.both, self.kernels), self.count
@@ -168,47 +324,35 @@ class RowsEngine:
         return run
 
     def network(self, name: str) -> Network:
-        """The evaluation network, differentiable in its parameters and inputs."""
         return self._network[name]
 
     def through(self, name: str) -> Network:
-        """The evaluation network with its parameters as constants: differentiable in its inputs alone."""
         return self._through[name]
 
     def frozen(self, name: str, noisy: bool = True) -> Network:
-        """The evaluation network as a constant; without the noise of noisy layers if not `noisy`."""
+        """Without the noise of noisy layers if not `noisy`."""
         return self._frozen[name, noisy]
 
     def target(self, name: str) -> Network:
-        """The target network of `name`, as a constant."""
         return self._target[name]
 
     def frozen_and_target(self, name: str) -> Callable[..., tuple[Tensor, Tensor]]:
-        """Both, as one pass of twice as many members where their rows lie together."""
         return self._both[name]
 
     def networks(self, names: tuple[str, ...]) -> Network:
-        """Several evaluation networks of the same inputs, differentiable: [K, N, B, out], in one pass if alike."""
         return self._network.get(names) or _each(self._network, names)
 
     def targets(self, names: tuple[str, ...]) -> Network:
-        """Their target networks, as constants: [K, N, B, out]."""
         return self._target.get(names) or _each(self._target, names)
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
     def forward(self, name: str, x: Tensor) -> tuple[Tensor, RowsPass]:
-        """Outputs [N, B, out] of the evaluation network for a loss that knows its own gradient; see `descend`."""
         unit = self._units[(name,)]
         output, saved = self.kernels.forward(unit.value[WHOLE], x, True, True)
         return output, RowsPass(unit, WHOLE, saved)
 
-    def backward(self, ran: RowsPass, grad: Tensor) -> None:
-        """Add the gradients of a pass's parameters to the gradient rows, given [N, B, out] at its outputs."""
-        self._gradients.backward(ran, grad)
-
     def descend(self, optimizer: str, ran: RowsPass, grad: Tensor, max_norm: Tensor | None = None) -> None:
-        """One optimiser step of every member, given the gradient [N, B, out] at the outputs of one pass."""
         self._gradients.written.clear()
         self._gradients.backward(ran, grad)
         self._move((optimizer,), max_norm)
@@ -221,14 +365,12 @@ class RowsEngine:
         max_norm: Tensor | None = None,
         live: Sequence[bool] | None = None,
     ) -> None:
-        """One optimiser step of the members that are live, given the gradients at outputs of `network`s."""
         self._gradients.begin()
         torch.autograd.backward(list(outputs), list(grads))
         self._gradients.finish()
         self._move((optimizer,), max_norm, live)
 
     def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:
-        """One optimiser step of every member on its own entry of `loss` [N]; of several optimisers on [K, N]."""
         self._gradients.begin()
         loss.sum().backward()  # type: ignore[no-untyped-call]
         self._gradients.finish()
