@@ -173,7 +173,11 @@ class ReplayBuffer(RowRing):
             elif field.columns is None and role in ("reward", "done"):
                 values = values.to(self.dtype)
             is_number = field.is_scalar or is_choice or role in ("reward", "done")
-            put(out, field.path, values.squeeze(-1) if is_number and field.shape == (1,) else values)
+            values = values.squeeze(-1) if is_number and field.shape == (1,) else values
+            if len(field.path) == 1:
+                out[role] = values
+            else:
+                put(out, field.path, values)
         return out
 
     # -- published: add and sample -----------------------------------------------------------------------------------

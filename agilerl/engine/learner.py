@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -99,8 +98,11 @@ class RowsGroup(Group):
         self._noisy, self._quiet = self.engine.frozen(self._policy), self.engine.frozen(self._policy, noisy=False)
 
     def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
-        with nullcontext() if live is None else self.engine.only(live):
+        if live is None:
             result: UpdateResult = self.lead.update(self.engine, batch)
+        else:
+            with self.engine.only(live):
+                result = self.lead.update(self.engine, batch)
         return result
 
     def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
@@ -332,6 +334,8 @@ class Learner:
 
     def sound(self) -> np.ndarray:
         """[N] bool: which members' weights are finite, targets left out (they follow, and show in the loss)."""
+        if len(self.groups) == 1:
+            return self.groups[0].sound()
         sound = np.ones(len(self.agents), dtype=bool)
         for group in self.groups:
             sound[group.members] = group.sound()

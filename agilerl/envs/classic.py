@@ -82,9 +82,9 @@ class BatchLanes:
         self._elapsed += mask
         truncated = (self._elapsed >= self._limit) & mask
         final_obs = obs
-        ended = np.flatnonzero(terminated | truncated)
-        if self.reset_ended and len(ended):
-            state, obs = state.copy(), obs.copy()
+        has_ended = terminated | truncated
+        if self.reset_ended and has_ended.any():
+            state, obs, ended = state.copy(), obs.copy(), np.flatnonzero(has_ended)
             for lane in ended.tolist():
                 state[lane] = self._initial(self._generators[lane])
             obs[ended] = self._observe_initial(state[ended])
@@ -199,8 +199,9 @@ class CartPoleLanes(BatchLanes):
         inertia = self.HALF_LENGTH * (4.0 / 3.0 - self.POLE_MASS * np.square(cosine) / self.TOTAL_MASS)
         turn = (self.GRAVITY * sine - cosine * push) / inertia
         pull = push - self.POLE_MOMENT * turn * cosine / self.TOTAL_MASS
-        changes = ((x, speed), (speed, pull), (angle, spin), (spin, turn))
-        new = np.stack([value + self.SECONDS * rate for value, rate in changes], axis=1)
+        new = np.empty_like(state)
+        new[:, 0], new[:, 1] = x + self.SECONDS * speed, speed + self.SECONDS * pull
+        new[:, 2], new[:, 3] = angle + self.SECONDS * spin, spin + self.SECONDS * turn
         terminated = (np.abs(new[:, 0]) > self.MAX_POSITION) | (np.abs(new[:, 2]) > self.MAX_ANGLE)
         return new, np.ones(self.num_lanes), terminated
 

@@ -129,7 +129,8 @@ class EvolvableNetwork(EvolvableModule):
             bounded by 0 and 255). One observation gives a batch of one. For a Dict or Tuple space a nested dict of
             such tensors, whatever the annotation says.
         """
-        x, mean = self.encoder_input(obs), self._buffers.get("obs_mean")
+        x: Tensor = self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images)
+        mean = self._buffers.get("obs_mean")
         if mean is None:
             return x
         scaled = (x - mean) * self.get_buffer("obs_scale")
@@ -177,7 +178,7 @@ class EvolvableNetwork(EvolvableModule):
 
     def from_features(self, features: Tensor) -> Tensor:
         """As `output`, from the features [..., latent_dim] of its observations."""
-        return cast(Tensor, self._head()(features))
+        return self._head()(features)  # type: ignore[no-any-return]
 
     def forward(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """Output of the head [..., O] for observations with any leading axes; one observation gives a batch of one.
@@ -271,7 +272,7 @@ class EvolvableNetwork(EvolvableModule):
         encoder = self.encoder
         if isinstance(encoder, EvolvableLSTM):
             return encoder(x, encoder.initial_hidden_state(x.shape[0]))[0]  # type: ignore[no-any-return]
-        return cast(Tensor, encoder(x))
+        return encoder(x)  # type: ignore[no-any-return]
 
     # -- features of another network ---------------------------------------------------------------------------------
 

@@ -144,6 +144,8 @@ class ActionDistribution:
         logits = masked_logits(raw, mask)
         if self.kind == "bernoulli":
             return (numbers < logits.sigmoid()).to(logits.dtype)  # 1 where the number lies below the probability
+        if self.kind == "categorical":
+            return categorical_sample(logits, numbers)
         return self._components(categorical_sample, logits, numbers)
 
     def log_prob(self, raw: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -252,7 +254,8 @@ class JointActions:
     def decode(self, number: np.ndarray) -> np.ndarray:
         """Numbers [...] as actions [..., *shape] int64 of the space."""
         parts = np.stack(np.unravel_index(np.asarray(number, np.int64), self.sizes), axis=-1) + np.array(self.start)
-        return cast(np.ndarray, parts.reshape(*np.shape(number), *self.shape))
+        decoded: np.ndarray = parts.reshape(*np.shape(number), *self.shape)
+        return decoded
 
     def legal(self, mask: np.ndarray) -> np.ndarray:
         """Masks [..., Σ sizes] of the components, 1 = legal, as masks [..., count] of the combinations."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -259,7 +259,8 @@ class ContinuousQNetwork(EvolvableNetwork):
 
     def from_features(self, features: Tensor, action: Any) -> Tensor:  # type: ignore[override]
         """As `output`, from the features [..., latent_dim] of its observations."""
-        return cast(Tensor, self.head_net(torch.cat((features, self.prepare_action(action)), -1)))
+        values: Tensor = self.head_net(torch.cat((features, self.prepare_action(action)), -1))
+        return values
 
     def forward(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
         return self.output(obs, action)
