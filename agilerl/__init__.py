@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agilerl.api import Evaluation, Run, load, resume, train
     from agilerl.errors import AgileRLError, AgileRLWarning
+    from agilerl.telemetry.callbacks import Callback
 
 __version__ = "0.1.0"
-__all__ = ["AgileRLError", "AgileRLWarning", "Evaluation", "Run", "__version__", "load", "resume", "train"]
+__all__ = ["AgileRLError", "AgileRLWarning", "Callback", "Evaluation", "Run", "__version__", "load", "resume", "train"]
 
 _HOME = dict.fromkeys(("train", "load", "resume", "Run", "Evaluation"), "agilerl.api")
 _HOME |= dict.fromkeys(("AgileRLError", "AgileRLWarning"), "agilerl.errors")
+_HOME["Callback"] = "agilerl.telemetry.callbacks"
 
 
 def __getattr__(name: str) -> Any:

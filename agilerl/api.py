@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -38,6 +38,7 @@ def train(
     verbose: bool = True,
     evolution: bool = True,
     sinks: Iterable[Sink] = (),
+    callbacks: Sequence[Any] = (),
     **overrides: Any,
 ) -> Run:
     """Train a population and evolve its hyperparameters.
@@ -53,6 +54,8 @@ def train(
         verbose: False prints nothing.
         evolution: False trains the population without selection and mutation.
         sinks: more places for the records.
+        callbacks: hooks of your own (`agilerl.Callback`: on_generation, on_birth, on_best, on_end), or functions that
+            take a `GenerationRecord`; one that returns False stops the run.
         overrides: manifest keys by their last name (`lr=1e-3`) or dotted (`**{"training.eval_episodes": 4}`).
 
     Raises:
@@ -65,7 +68,14 @@ def train(
     given = None if isinstance(env, str) else env
     return _obeying_sigterm(
         lambda: run_training(
-            manifest, env=given, device=device, out=out, verbose=verbose, evolution=evolution, sinks=sinks
+            manifest,
+            env=given,
+            device=device,
+            out=out,
+            verbose=verbose,
+            evolution=evolution,
+            sinks=sinks,
+            callbacks=callbacks,
         )
     )
 
@@ -79,6 +89,7 @@ def resume(
     sinks: Iterable[Sink] = (),
     strict_replay: bool = False,
     carry_envs: bool | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> Run:
     """Go on with a run from its newest checkpoint that is whole, as if it had never stopped, to the bit.
 
@@ -89,7 +100,7 @@ def resume(
     Args:
         path: the run directory. steps: a new budget per member; the run then equals none that never stopped.
         env: the environment, of a run that was given one and not an id.
-        verbose: False prints nothing. sinks: more places for the records.
+        verbose: False prints nothing. sinks: more places for the records. callbacks: as of `train`.
         strict_replay: refuse where a part of the replay is damaged, instead of going on without it.
         carry_envs: switches that option from here on, which the run says of itself; None follows the record.
 
@@ -98,7 +109,14 @@ def resume(
     """
     return _obeying_sigterm(
         lambda: resume_training(
-            path, steps=steps, env=env, verbose=verbose, sinks=sinks, strict_replay=strict_replay, carry_envs=carry_envs
+            path,
+            steps=steps,
+            env=env,
+            verbose=verbose,
+            sinks=sinks,
+            strict_replay=strict_replay,
+            carry_envs=carry_envs,
+            callbacks=callbacks,
         )
     )
 

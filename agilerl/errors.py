@@ -47,6 +47,10 @@ class MutationError(AgileRLError, ValueError):
     """A mutation cannot be applied to this object."""
 
 
+class CallbackError(AgileRLError, RuntimeError):
+    """A callback of the user's own has raised."""
+
+
 class AgileRLWarning(UserWarning):
     """Category of every warning of this package."""
 

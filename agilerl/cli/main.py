@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import agilerl
-from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, NotAvailableYetError
+from agilerl.cli import viewing
+from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError
 from agilerl.redaction import redact
 from agilerl.runs.signals import exit_code
 
@@ -303,24 +304,4 @@ def export(
         typer.echo(f"check  {report}")
 
 
-# Published commands that this version does not have yet: each says so, none is ignored.
-LATER = {
-    "record": ("Film the best agent.", "load the run with agilerl.load(RUN) and render its episodes."),
-    "report": ("Write the run's HTML report.", "read RUN/metrics.csv and RUN/evolution.jsonl."),
-    "compare": ("Compare runs in a table.", "use `agilerl evaluate RUN --json` on each of them."),
-    "doctor": ("Check this machine.", "`python -m pip check` and `agilerl train CartPole-v1 --steps 2000`."),
-}
-
-
-def _add_later(name: str, summary: str, instead: str) -> None:
-    """Register a command of `LATER`; any arguments are accepted and end in the same message."""
-    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-    @app.command(name=name, help=f"{summary} (Not in this version yet.)", context_settings=settings)
-    def command(context: typer.Context) -> None:
-        with user_errors("--debug" in context.args):
-            raise NotAvailableYetError(f"`agilerl {name}` is not available in this version. fix: {instead}")
-
-
-for _name, (_summary, _instead) in LATER.items():
-    _add_later(_name, _summary, _instead)
+viewing.register(app, user_errors)

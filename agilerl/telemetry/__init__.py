@@ -1,5 +1,6 @@
 """What a run reports and where it goes: records, and the sinks that write, draw or send them."""
 
+from agilerl.telemetry.callbacks import Callback
 from agilerl.telemetry.console import LiveSink, PlainSink, TqdmSink, console_sink
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.files import CsvSink, JsonlSink
@@ -7,6 +8,6 @@ from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, MemberRe
 from agilerl.telemetry.trackers import TensorBoardSink, WandbSink
 
 __all__ = [
-    "BaseSink", "Birth", "CsvSink", "Evaluation", "GenerationRecord", "JsonlSink", "LiveSink", "MemberRecord",
-    "PlainSink", "RunPlan", "Sink", "Sinks", "TensorBoardSink", "TqdmSink", "WandbSink", "console_sink",
+    "BaseSink", "Birth", "Callback", "CsvSink", "Evaluation", "GenerationRecord", "JsonlSink", "LiveSink",
+    "MemberRecord", "PlainSink", "RunPlan", "Sink", "Sinks", "TensorBoardSink", "TqdmSink", "WandbSink", "console_sink",
 ]  # fmt: skip

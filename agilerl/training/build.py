@@ -45,6 +45,7 @@ def run_manifest(
     evolution: bool = True,
     store: RunStore | None = None,
     check: Callable[[], None] | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> EvolveResult:
     """Train as `manifest` says.
 
@@ -56,6 +57,7 @@ def run_manifest(
         evolution: False trains the same population without selection and mutation.
         store: saves the run after every generation, and restores it where it was saved before.
         check: called between vector steps; a KeyboardInterrupt that it raises ends the run there.
+        callbacks: the user's own hooks (`telemetry.callbacks.Callback`).
 
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
@@ -84,13 +86,13 @@ def run_manifest(
         on_best=None if run_directory is None else partial(_save_best, run_directory),
         store=store,
         check=check,
+        callbacks=callbacks,
     )
     try:
         return loop.run()
     except KeyboardInterrupt:
         if loop.result.best is None:
             raise
-        loop.result.stopped = "interrupted"
         return loop.result
     finally:
         for made in {id(e): e for e in (train_env, eval_env) if e is not env}.values():

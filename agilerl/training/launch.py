@@ -88,6 +88,7 @@ class Setup:
     tensorboard: bool
     track: bool
     argv: Sequence[str] | None
+    callbacks: Sequence[Any] = ()
 
     def start(self) -> dict[str, Any]:
         """How it is started, as run.json and every checkpoint say it."""
@@ -112,6 +113,7 @@ def run_training(
     tensorboard: bool = False,
     track: bool = False,
     argv: Sequence[str] | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> Run:
     """Train as `manifest` says, into a new run directory under `out`, which is saved after every generation.
 
@@ -122,7 +124,7 @@ def run_training(
     """
     if env is None:
         manifest = with_known_env(manifest)
-    setup = Setup(manifest, env, resolve_device(device), verbose, evolution, sinks, tensorboard, track, argv)
+    setup = Setup(manifest, env, resolve_device(device), verbose, evolution, sinks, tensorboard, track, argv, callbacks)
     if out is None:
         return run_setup(setup, None, None)
     directory = RunDirectory.create(out, manifest.environment.name, manifest.algorithm.name)
@@ -155,6 +157,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
                     evolution=setup.evolution,
                     store=store,
                     check=signals.check,
+                    callbacks=setup.callbacks,
                 )
             except Exception as error:
                 if signals.received is None:
@@ -225,6 +228,7 @@ def resume_training(
     tensorboard: bool = False,
     track: bool = False,
     argv: Sequence[str] | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> Run:
     """As `agilerl.resume`, which says what its arguments mean; tensorboard, track, argv: as of `run_training`."""
     folder = Path(path)
@@ -241,7 +245,7 @@ def resume_training(
         recorded, asked = manifest, {"training.max_steps": steps, "training.carry_envs": carry_envs}
         manifest = apply_overrides(recorded, {name: v for name, v in asked.items() if v is not None}, "resume")
         evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
-        setup = Setup(manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv)
+        setup = Setup(manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks)
         store.facts = setup.facts()
         directory = RunDirectory(folder)
         store.notes += _mend(directory, setup, recorded)

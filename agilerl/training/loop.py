@@ -16,6 +16,7 @@ from agilerl.options import LoopOptions
 from agilerl.runs.store import RunStore
 from agilerl.sources.determinism import Probe, warning_of
 from agilerl.sources.source import Source, Tally
+from agilerl.telemetry.callbacks import Callbacks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
 from agilerl.threads import fixed_threads
 from agilerl.training.evolution import Evolution, Family, TournamentEvolution
@@ -39,6 +40,7 @@ class TrainingLoop:
         store: saves the run after every generation, and restores it where it was saved before.
         check: called between vector steps, those of evaluations too; what it raises ends the run there.
         shards: into how many parts a generation is cut that run beside each other.
+        callbacks: the user's own hooks (`telemetry.callbacks.Callback`).
     """
 
     def __init__(
@@ -55,9 +57,11 @@ class TrainingLoop:
         store: RunStore | None = None,
         check: Callable[[], None] | None = None,
         shards: int = 1,
+        callbacks: Sequence[Any] = (),
     ) -> None:
         self.population = list(population)
-        self.best = BestAgent(on_best)
+        self.callbacks = Callbacks(callbacks)
+        self.best = BestAgent(on_best, self.callbacks.best)
         self.store, self.check = store, check
         self.options, self.seed, self.env_id, self.source = options, seed, env_id, source
         self.evolution = TournamentEvolution() if evolution is None else evolution
@@ -80,6 +84,7 @@ class TrainingLoop:
             anew = ", with new episodes" if self.options.carry_envs else ""
             self.notes.append(f"continues after {self.result.generations} generations{anew}")
         self.result.births += founders
+        self.callbacks.births(founders)
         self._wall = time.perf_counter() - self.result.seconds
         self._cpu = time.process_time() - self.result.cpu_seconds
         self.best.announce()
@@ -88,10 +93,12 @@ class TrainingLoop:
             try:
                 self._probe(is_resumed)
                 self.sinks.start(run_plan(self), founders)
-                while self.result.stopped != "target" and all(
-                    a.steps[-1] < self.options.max_steps for a in self.population
-                ):
+                while self._goes_on():
                     self._generation()
+            except KeyboardInterrupt:
+                self.result.stopped = "interrupted"
+                self.callbacks.end(self.result)
+                raise
             finally:
                 self._count_time()
                 self._report_faults()  # those since the last generation
@@ -100,7 +107,16 @@ class TrainingLoop:
         windows = [self._window(a) if a.fitness else -np.inf for a in self.population]
         self.result.best = self.best.or_fittest(self.population, windows)
         self.result.population = self.population
+        self.callbacks.end(self.result)
         return self.result
+
+    def _goes_on(self) -> bool:
+        if self.callbacks.stopped_by is not None:
+            self.result.stopped = f"callback {self.callbacks.stopped_by}"
+            return False
+        return self.result.stopped != "target" and all(
+            agent.steps[-1] < self.options.max_steps for agent in self.population
+        )
 
     def _probe(self, is_resumed: bool) -> None:
         """Look whether resume can be exact, where the run is saved; a resumed run knows it from its record."""
@@ -130,11 +146,13 @@ class TrainingLoop:
             self.result.stopped = "target"
         self.quarantine.forgive(self.population, fitness)
         seconds = time.perf_counter() - self._wall
-        self.sinks.generation(generation_record(self, number, members, (*healed, *births), confirmed, seconds))
+        record = generation_record(self, number, members, (*healed, *births), confirmed, seconds)
+        self.sinks.generation(record)
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
         self._save()
         return_freed_memory()
+        self.callbacks.generation(record)  # after the run is saved: whatever a hook does, the generation is not lost
 
     def _collect(self, number: int) -> list[Tally]:
         begun, members = self.result.env_steps_member, len(self.population)

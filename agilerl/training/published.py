@@ -90,6 +90,7 @@ class Request:
                 sinks=self._sinks(),
                 env_id=asked["env_name"],
                 store=store,
+                callbacks=asked["callbacks"],
             )
             result = loop.run()
         if asked["save_elite"]:

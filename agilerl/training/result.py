@@ -30,7 +30,7 @@ class EvolveResult:
         env_steps_member, env_steps_population: training steps of the furthest member, and of all members.
         evaluation_env_steps: steps of all evaluations, confirmations included.
         confirmed: mean of the confirmation that `best` has, None without one.
-        stopped: "target" or "budget".
+        stopped: "target", "budget", "interrupted", or "callback <name of the hook>".
         restarts: workers of self-healing environments that were replaced, those of evaluations included.
         quarantined: members that had diverged at the end of a generation and were kept out of selection.
     """
@@ -61,15 +61,15 @@ class BestAgent:
     """Keeps a copy of the best agent of a run: a confirmation beats fitness, a better one beats a worse one.
 
     Args:
-        on_best: called with the copy whenever there is a better one.
+        on_best: each is called with the copy whenever there is a better one.
 
     Attributes:
         agent: the copy, None before the first. fitness: that it was kept for.
         confirmed: mean of its confirmation, None without one. generation: in which it was found.
     """
 
-    def __init__(self, on_best: Callable[[Any], None] | None = None) -> None:
-        self.on_best = on_best
+    def __init__(self, *on_best: Callable[[Any], None] | None) -> None:
+        self.on_best = [hear for hear in on_best if hear is not None]
         self.agent: Any = None
         self.fitness = -np.inf
         self.confirmed: float | None = None
@@ -87,8 +87,8 @@ class BestAgent:
 
     def announce(self) -> None:
         """Tell `on_best` of the copy, if there is one."""
-        if self.agent is not None and self.on_best is not None:
-            self.on_best(self.agent)
+        for hear in self.on_best if self.agent is not None else ():
+            hear(self.agent)
 
     def or_fittest(self, population: Sequence[Any], fitness: Sequence[float]) -> Any:
         """The copy; where none could be kept the fittest member stands, else the first."""

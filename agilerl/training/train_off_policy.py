@@ -52,6 +52,7 @@ def train_off_policy(
     learner: str = "auto",
     threads: int = 1,
     sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Any] = (),
     resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[float]]]:
     """Train a population off-policy and evolve it; returns the trained population and its fitnesses.
@@ -90,7 +91,7 @@ def train_off_policy(
         learner: "auto", "fused" or "sequential".
         threads: intra-op threads of torch during the run, on CPU; one is fastest for small networks. Rounding depends
             on their number, so a resumed run must have the same.
-        sinks: further receivers of the records.
+        sinks: further receivers of the records. callbacks: hooks of your own, as of `agilerl.train`.
         resume: a folder that makes the run resumable. After every generation the whole run is saved there; where it
             has been saved before, it goes on from there, with `pop`, `memory`, `tournament` and `mutation` made as by
             the first call, and ends as if it had never stopped. Two runs in one folder are refused.

@@ -46,6 +46,7 @@ def train_on_policy(
     learner: str = "auto",
     threads: int = 1,
     sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Any] = (),
     resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[float]]]:
     """Train a population on-policy and evolve it; returns the trained population and its fitnesses.

@@ -1,0 +1,89 @@
+"""A user's own hooks into a run: they are told what happened, and may stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from agilerl.errors import CallbackError, ConfigError, nearest
+from agilerl.telemetry.record import Birth, GenerationRecord
+
+HOOKS = ("on_generation", "on_birth", "on_best", "on_end")
+
+
+class Callback:
+    """Base of hooks with nothing in them: override what you need. Any object with one of the methods does as well.
+
+    A hook that returns False stops the run after the generation, whose record then says which hook it was. A hook that
+    raises ends the run with a `CallbackError` that names it; the run is saved up to there and can be resumed.
+    """
+
+    def on_generation(self, record: GenerationRecord) -> bool | None:
+        """After a generation has been evaluated, selected, mutated and saved."""
+
+    def on_birth(self, birth: Birth) -> bool | None:
+        """For every member that was born, founders first; before `on_generation` of the generation that bore it."""
+
+    def on_best(self, agent: Any) -> bool | None:
+        """The best agent so far, a copy that does not train on; whenever there is a better one."""
+
+    def on_end(self, result: Any) -> bool | None:
+        """With the `EvolveResult`, once, when training has ended by itself or by Ctrl-C; not after an error."""
+
+
+class Callbacks:
+    """All callbacks of a run, called one after another.
+
+    Args:
+        given: objects with some of the hooks, or functions, which are taken for `on_generation`.
+
+    Attributes:
+        stopped_by: "<name>.<hook>" of the hook that returned False first; None while none has.
+
+    Raises:
+        ConfigError: something that has no hook.
+    """
+
+    def __init__(self, given: Iterable[Any] = ()) -> None:
+        self._hooks: dict[str, list[tuple[str, Any]]] = {name: [] for name in HOOKS}
+        self.stopped_by: str | None = None
+        for one in given:
+            self._take(one)
+
+    def _take(self, one: Any) -> None:
+        found = [name for name in HOOKS if callable(getattr(one, name, None))]
+        name = getattr(one, "__name__", type(one).__name__)
+        if not found and not callable(one):
+            similar = [close for own in dir(one) if own.startswith("on") for close in nearest(own, HOOKS, 1)]
+            hint = f" Did you mean {similar[0]!r}?" if similar else ""
+            raise ConfigError(f"callback {name} has none of the hooks {', '.join(HOOKS)}.{hint}")
+        if not found:
+            self._hooks["on_generation"].append((name, one))
+        for hook in found:
+            self._hooks[hook].append((f"{name}.{hook}", getattr(one, hook)))
+
+    def generation(self, record: GenerationRecord) -> None:
+        self.births(record.births)
+        self._call("on_generation", record)
+
+    def births(self, births: Sequence[Birth]) -> None:
+        for birth in births:
+            self._call("on_birth", birth)
+
+    def best(self, agent: Any) -> None:
+        self._call("on_best", agent)
+
+    def end(self, result: Any) -> None:
+        self._call("on_end", result)
+
+    def _call(self, hook: str, what: Any) -> None:
+        for name, function in self._hooks[hook]:
+            try:
+                answer = function(what)
+            except Exception as error:
+                raise CallbackError(
+                    f"callback {name} raised {type(error).__name__}: {error}. fix: mend it; a run with a directory "
+                    "goes on from its last generation (agilerl.resume)."
+                ) from error
+            if answer is False and self.stopped_by is None:
+                self.stopped_by = name
