@@ -89,7 +89,7 @@ class RowsGroup(Group):
     def __init__(
         self, members: list[int], agents: list[Trainable], bindings: list[MemberBinding], kernels: Kernels
     ) -> None:
-        super().__init__(members, agents, agents[0].policy_network().preprocess)
+        super().__init__(members, agents, agents[0].policy_network().row_input)
         rates = {o.name: o.lr for o in self.lead.registry.optimizers}
         self.engine = RowsEngine(bindings, rates, self.lead.evaluation_networks(), kernels)
         self._hyperparameters: list[dict[str, float]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -16,7 +16,7 @@ from agilerl.modules.base import ModuleDict, MutationType, Refused, mutation
 from agilerl.modules.cnn import EvolvableCNN
 from agilerl.modules.configs import checked_config
 from agilerl.modules.layered import OUTPUT, LayeredModule, Range, check_limits
-from agilerl.modules.layers import Layer, activation_layer, linear, orthogonal, whole
+from agilerl.modules.layers import DenseLayer, DenseStack, Layer, activation_layer, linear, orthogonal, whole
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.morph import Index, grown, prefixed
 from agilerl.rng import Purpose, seeds
@@ -24,6 +24,12 @@ from agilerl.spaces import is_image, parts_of
 
 LATENT_STEPS = (8, 16, 32)
 VECTOR_MLP = "vector_mlp"
+RUN_BY = (
+    "forward",
+    "output_features",
+    "finish",
+    "_inputs",
+)  # a class that replaces one of these is more than its parts
 
 
 class EvolvableMultiInput(LayeredModule):
@@ -134,6 +140,50 @@ class EvolvableMultiInput(LayeredModule):
     def forward(self, x: Mapping[str, Any]) -> Tensor:
         """Parts by key, [..., I] (one-hot where they are discrete) or [..., C, H, W] -> [..., O]."""
         return self.finish(self.output_features(x))
+
+    # -- as dense stacks, where every part of the space is a vector once encoded ---------------------------------------
+
+    def flat(self, x: Mapping[str, Any]) -> Tensor:
+        """The parts' inputs side by side [..., I], in the order of the parts: what `features_by` takes."""
+        inputs, modules = self._inputs(x), self._part_modules()
+        own = [m.flat(inputs[n]) if isinstance(m, EvolvableMultiInput) else inputs[n] for n, m in modules.items()]
+        return torch.cat(own, dim=-1)
+
+    @property
+    def flat_width(self) -> int:
+        """Inputs of all parts together."""
+        modules = self._part_modules().values()
+        return sum(m.flat_width if isinstance(m, EvolvableMultiInput) else m.num_inputs for m in modules)
+
+    def dense_parts(self, path: str = "") -> dict[str, DenseStack] | None:
+        """The stack of each part by its name, and of the output layer by `OUTPUT`, which come in the order in which
+        they run; None where one is more than dense layers, as an image's is."""
+        if any(getattr(type(self), name) is not getattr(EvolvableMultiInput, name) for name in RUN_BY):
+            return None
+        found: dict[str, DenseStack] = {}
+        for name, module in self._part_modules().items():
+            inside = isinstance(module, EvolvableMultiInput)
+            own = module.dense_parts(f"{path}{name}.") if inside else {f"{path}{name}": module.dense_stack()}
+            if own is None or None in own.values():
+                return None
+            found |= own
+        if not known_activation(self.output_activation).pointwise:
+            return None
+        last, kind = self.model.get_submodule(OUTPUT), self.output_activation
+        width = len(self._part_modules()) * self.latent_dim
+        layer = DenseLayer(width, self.num_outputs, None if kind in (None, "Identity") else kind)
+        parameters = (last.get_parameter("weight"), last.get_parameter("bias"))
+        return {**found, f"{path}{OUTPUT}": DenseStack((layer,), (parameters,))}
+
+    def features_by(self, parts: Mapping[str, Callable[[Tensor], Tensor]], x: Tensor, path: str = "") -> Tensor:
+        """What `forward` gives, from flat inputs [..., I] and what runs each of `dense_parts`."""
+        start, features = 0, []
+        for name, module in self._part_modules().items():
+            inside = isinstance(module, EvolvableMultiInput)
+            end = start + (module.flat_width if inside else module.num_inputs)
+            own, start = x[..., start:end], end
+            features.append(module.features_by(parts, own, f"{path}{name}.") if inside else parts[f"{path}{name}"](own))
+        return parts[f"{path}{OUTPUT}"](torch.cat(features, dim=-1))
 
     def probe(self, inputs: Any) -> None:
         """Remember inputs by key [B, ...], here and in the parts; None forgets them."""

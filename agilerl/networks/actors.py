@@ -190,7 +190,7 @@ class SharedActorCritic(StochasticActor):
     def combine(self, parts: Mapping[str, Run], *inputs: Any) -> Any:
         """Raw output and value [..., raw_size + 1] from what runs the parts; see `EvolvableNetwork.combine`."""
         if not isinstance(self.encoder, EvolvableLSTM):
-            return _both(parts, parts["encoder"](inputs[0]))
+            return _both(parts, self.encode_by(parts, inputs[0]))
         heads: dict[str, Run] = {**parts, OUTPUT: lambda x: _both(parts, parts[FEATURES](x))}
         return super().combine(heads, *inputs)
 
@@ -219,7 +219,8 @@ class SharedActorCritic(StochasticActor):
             return None
         if isinstance(self.encoder, EvolvableLSTM):
             return recurrent_parts(self, *HEADS)
-        return dense_stacks(self, {name: self.get_submodule(name) for name in ("encoder", *HEADS)})
+        encoder = self.encoder_parts()
+        return None if encoder is None else dense_stacks(self, {**encoder, **self._heads()})
 
     def dense_stack(self) -> DenseStack | None:
         return None  # it is more than one

@@ -13,11 +13,13 @@ from torch import Tensor
 from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule, MutationType, Refused, is_untouched, mutation
 from agilerl.modules.configs import checked_config
+from agilerl.modules.layered import OUTPUT as LAST
 from agilerl.modules.layered import drawn_amount
 from agilerl.modules.layers import DenseStack
 from agilerl.modules.lstm import EvolvableLSTM, HiddenState
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.morph import Index, grown, prefixed, without
+from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks import encoders, specs
 from agilerl.networks.encoders import USUAL, NetworkOptions, checked_arguments, takes_options
 from agilerl.networks.observations import InputForm, Preprocessor
@@ -206,6 +208,8 @@ class EvolvableNetwork(EvolvableModule):
         """
         if self.lender is not None:
             return parts["head_net"](parts["encoder"](inputs[0]))
+        if isinstance(self.encoder, EvolvableMultiInput):
+            return self.encoder.features_by(parts, inputs[0])
         encoder, x = self._recurrent_encoder(), inputs[0]
         if len(inputs) > 1:
             return run_recurrent(encoder, parts, *inputs)
@@ -214,14 +218,40 @@ class EvolvableNetwork(EvolvableModule):
         return run_recurrent(encoder, parts, x, start)[0]
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
-        """The dense stacks of which the network consists: one ("") of a feed-forward one; None where it is more."""
+        """The dense stacks of which the network consists: one ("") of a feed-forward one that reads vectors, several of
+        a recurrent one and of one that reads the parts of a Dict or Tuple space; None where it is more."""
         if self.lender is not None:
             return self.head_alone()
-        if isinstance(self.encoder, EvolvableLSTM):
+        if isinstance(self.encoder, EvolvableLSTM | EvolvableMultiInput):
             replaced = overrides(self, EvolvableNetwork, "output", "combine", "extract_features")
-            return None if replaced or "head_net" not in self._modules else recurrent_parts(self)
+            if replaced or "head_net" not in self._modules:
+                return None
+            if isinstance(self.encoder, EvolvableLSTM):
+                return recurrent_parts(self)
+            own, head = self.encoder.dense_parts(), self.head_net.dense_stack()
+            if own is None or head is None:
+                return None
+            return dense_stacks(self, {**own, LAST: joined({LAST: own[LAST], "head_net": head})})
         stack = self.dense_stack()
         return None if stack is None else {"": stack}
+
+    def encoder_parts(self) -> dict[str, Any] | None:
+        """What `dense_stacks` takes of the encoder: itself as "encoder", or its own parts; None where it has none."""
+        encoder = self.encoder
+        return encoder.dense_parts() if isinstance(encoder, EvolvableMultiInput) else {"encoder": encoder}
+
+    def encode_by(self, parts: Mapping[str, Callable[[Any], Tensor]], x: Any) -> Tensor:
+        """Features from what runs the encoder: as one of `parts`, or as several, which read its parts side by side."""
+        encoder = parts.get("encoder")
+        return self.encoder.features_by(parts, x) if encoder is None else encoder(x)  # type: ignore[no-any-return]
+
+    @property
+    def row_input(self) -> Callable[[Any], Tensor]:
+        """What gives the observations for the functions of `dense_parts`: `preprocess`, its parts laid side by side."""
+        encoder = None if self.lender is not None else self.encoder
+        if not isinstance(encoder, EvolvableMultiInput):
+            return self.preprocess
+        return lambda obs: encoder.flat(self.preprocess(obs))  # type: ignore[arg-type]  # nested for such spaces
 
     def dense_stack(self) -> DenseStack | None:
         """Encoder layers, then head layers; None if either, or a subclass's `forward`, adds anything to them."""
@@ -317,9 +347,10 @@ class EvolvableNetwork(EvolvableModule):
         return self.lender is not None and "from_features" in vars(writer) and is_untouched(self)
 
     def lent_depth(self) -> int | None:
-        """How many layers of the lender's one dense stack are its encoder; None where it is no such stack."""
-        stack = self.lender.encoder.dense_stack()
-        parts = self.lender.dense_parts()
+        """How many layers of the lender's last dense stack are its encoder; None where it ends in anything else."""
+        parts, stack = self.lender.dense_parts(), self.lender.encoder.dense_stack()
+        if parts is not None and isinstance(self.lender.encoder, EvolvableMultiInput):
+            return 1 if tuple(parts)[-1] == LAST else None
         return None if stack is None or parts is None or tuple(parts) != ("",) else len(stack.layers)
 
     def head_alone(self) -> dict[str, DenseStack] | None:

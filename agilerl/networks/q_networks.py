@@ -101,7 +101,7 @@ class RainbowQNetwork(EvolvableNetwork):
         self, parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor
     ) -> Tensor:
         """Logits [..., A, K] (values [..., A]) from what runs the parts; obs preprocessed [..., in]."""
-        features = parts["encoder"](obs)
+        features = self.encode_by(parts, obs)
         values = parts["head_net"](features)
         values = values.view(*values.shape[:-1], self.num_actions, self._width)
         if self.dueling:
@@ -122,9 +122,10 @@ class RainbowQNetwork(EvolvableNetwork):
         return self.forward(obs)
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
-        if overrides(self, RainbowQNetwork, "output", "combine"):
+        encoder = self.encoder_parts()
+        if encoder is None or overrides(self, RainbowQNetwork, "output", "combine"):
             return None
-        return dense_stacks(self, self._streams())
+        return dense_stacks(self, {**encoder, **self._heads()})
 
     def reset_noise(self) -> None:
         """Draw the noise of all noisy layers anew."""
@@ -245,10 +246,13 @@ class ContinuousQNetwork(EvolvableNetwork):
         x = x.to(like.dtype)
         return x.unsqueeze(0) if x.dim() == 1 else x
 
-    @staticmethod
-    def combine(parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor, action: Tensor) -> Tensor:
+    def combine(  # type: ignore[override]
+        self, parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor, action: Tensor
+    ) -> Tensor:
         """Values [..., 1] from what runs the encoder and the head; obs preprocessed [..., in], action [..., A]."""
-        return parts["head_net"](torch.cat((parts["encoder"](obs), action), -1))
+        encoder = parts.get("encoder")  # as `encode_by`, in no call: it runs in every update
+        features = self.encoder.features_by(parts, obs) if encoder is None else encoder(obs)
+        return parts["head_net"](torch.cat((features, action), -1))
 
     def output(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
         """Values [..., 1]; the actions may be of any form that `prepare_action` takes."""
@@ -268,9 +272,10 @@ class ContinuousQNetwork(EvolvableNetwork):
     def dense_parts(self) -> dict[str, DenseStack] | None:
         if self.lender is not None:
             return self.head_alone()
-        if overrides(self, ContinuousQNetwork, "output"):
+        encoder = self.encoder_parts()
+        if encoder is None or overrides(self, ContinuousQNetwork, "output", "combine"):
             return None
-        return dense_stacks(self, {"encoder": self.encoder, "head_net": self.head_net})
+        return dense_stacks(self, {**encoder, "head_net": self.head_net})
 
 
 def _without_layer_norm(config: Any) -> Any:

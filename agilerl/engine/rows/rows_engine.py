@@ -297,15 +297,17 @@ class RowsEngine:
         With `target` those of that network's target, where it has one.
         """
         times, count = len(unit.names), self.count
-        forward, layers = self.kernels.forward, list[LayerViews]()
+        features: Network | None = None
         if unit.lender is not None:
             lender, depth = self._units[(unit.lender[0],)], unit.lender[1]
-            layers = (lender.target if target and lender.target else lender.value)[WHOLE][:depth]
+            parts = lender.target if target and lender.target else lender.value
+            last = next(reversed(parts))  # what the encoder has of it are its first layers
+            features = lender.constant({**parts, last: parts[last][:depth]}, self.kernels)
         if times == 1:
-            return run if not layers else lambda obs, *rest: run(forward(layers, obs, False, True)[0], *rest)
+            return run if features is None else lambda obs, *rest: run(features(obs), *rest)
 
         def repeated(obs: Tensor, *rest: Tensor) -> Tensor:
-            obs = forward(layers, obs, False, True)[0] if layers else obs
+            obs = obs if features is None else features(obs)
             output = run(*[torch.cat([x] * times) for x in (obs, *rest)])
             return output.view(times, count, *output.shape[1:])
 
@@ -347,12 +349,17 @@ class RowsEngine:
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
-    def forward(self, name: str, x: Tensor) -> tuple[Tensor, RowsPass]:
+    def forward(self, name: str, x: Tensor) -> tuple[Tensor, RowsPass | Tensor]:
         unit = self._units[(name,)]
+        if WHOLE not in unit.value:  # several parts: autograd knows how they hang together
+            joined = self._network[name](x)
+            return joined.detach(), joined
         output, saved = self.kernels.forward(unit.value[WHOLE], x, True, True)
         return output, RowsPass(unit, WHOLE, saved)
 
-    def descend(self, optimizer: str, ran: RowsPass, grad: Tensor, max_norm: Tensor | None = None) -> None:
+    def descend(self, optimizer: str, ran: RowsPass | Tensor, grad: Tensor, max_norm: Tensor | None = None) -> None:
+        if isinstance(ran, Tensor):
+            return self.descend_all(optimizer, [ran], [grad], max_norm)
         self._gradients.written.clear()
         self._gradients.backward(ran, grad)
         self._move((optimizer,), max_norm)
