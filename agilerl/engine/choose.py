@@ -101,7 +101,7 @@ def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:
     found = [bind(agent) for agent in agents]
     bindings = tuple(binding for binding in found if isinstance(binding, MemberBinding))
     if len(bindings) == len(found):
-        return Choice("fused", "every network is a stack of dense layers", bindings)
+        return Choice("fused", "every network consists of dense layers", bindings)
     agent, why = next((a, b) for a, b in zip(agents, found, strict=True) if isinstance(b, Reason))
     reason = f"agent {agent.index} does not stack: {why.value}"
     if wanted == "fused":

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from agilerl.engine.choose import Choice, bind, choose
 from agilerl.engine.modules import ModuleEngine
-from agilerl.engine.parts import MemberBinding, parts_of
+from agilerl.engine.parts import MemberBinding, by_size, parts_of
 from agilerl.engine.protocol import Draws, Mask, Trainable, TransitionBatch, UpdateResult
 from agilerl.engine.rows.kernels import RULES, TORCH, Kernels, rule_of
 from agilerl.engine.rows.rows_engine import RowsEngine
@@ -207,7 +207,8 @@ class Learner:
     """Adopts a population for one generation; `release` gives every agent its own tensors back.
 
     Over rows, members fall into groups by architecture signature, update options, hyperparameter names and update
-    frequency. Groups depend on the genomes alone, in population order. Otherwise each member is a group by itself.
+    frequency, and by size where narrow members would be padded to wide ones at a loss (`by_size`). Groups depend on the
+    genomes alone, in population order. Otherwise each member is a group by itself.
 
     Args:
         agents: the members. choice: made for these agents as they are now; by default that of `choose`.
@@ -241,7 +242,7 @@ class Learner:
             names, reading = tuple(agent.update_hyperparameters()), agent.policy_network().reading()
             options = (reading, names, agent.update_interval(), *agent.update_options())
             by_key.setdefault((type(agent), binding.signature(), options), []).append(position)
-        each = by_key.values()
+        each = [[alike[i] for i in own] for alike in by_key.values() for own in by_size([bindings[i] for i in alike])]
         return [RowsGroup(m, [self.agents[i] for i in m], [bindings[i] for i in m], self.kernels) for m in each]
 
     # --- learning ---------------------------------------------------------------------------------------------------

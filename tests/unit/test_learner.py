@@ -17,7 +17,8 @@ import torch
 from agilerl.algorithms.dqn import DQN
 from agilerl.engine.choose import Reason, can_stack, choose
 from agilerl.engine.learner import Learner, learner_of
-from agilerl.engine.parts import MemberBinding, PartKind, PartName, parts_of
+from agilerl.engine.parts import GROUP_WEIGHTS, MemberBinding, PartKind, PartName, by_size, parts_of
+from agilerl.engine.protocol import TransitionBatch
 from agilerl.engine.rows.kernels import TORCH
 from agilerl.errors import ConfigError
 from agilerl.networks.q_networks import QNetwork
@@ -137,3 +138,59 @@ def test_kernels_are_those_that_were_handed_in() -> None:
     alone.learn_batch(batches[1])
     for p, q in zip(pop[1].actor.parameters(), alone.actor.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+def wide(units: int, index: int) -> DQN:
+    net = {
+        "latent_dim": 8,
+        "encoder_config": {"hidden_size": [units], "max_mlp_nodes": 20_000},
+        "head_config": NET["head_config"],
+    }
+    return DQN(OBS, ACTIONS, index, net_config=net, seed=index)
+
+
+def test_members_are_cut_into_groups_where_padding_costs_more_than_a_group() -> None:
+    """Of u units the layers 3 -> u -> 8 have 11·u weights, the rest 80: a narrow member beside one of v units is padded
+    by 11·(v - u). Two groups cost `GROUP_WEIGHTS` more than one.
+    """
+    just, more = GROUP_WEIGHTS // 11, GROUP_WEIGHTS // 11 + 1
+
+    def groups(*units: int) -> list[list[int]]:
+        return by_size(
+            [
+                bound
+                for agent in map(wide, units, range(len(units)))
+                if isinstance(bound := can_stack(agent), MemberBinding)
+            ]
+        )
+
+    assert groups(8, 8, 8) == [[0, 1, 2]]
+    assert groups(8, 8 + just) == [[0, 1]]
+    assert groups(8, 8 + more) == [[0], [1]]
+    assert groups(8 + more, 8, 8, 8 + more) == [[0, 3], [1, 2]]
+    assert groups(8, 8 + just // 2 + 1, 8) == [[0, 2], [1]], "two narrow members waste twice as much"
+    assert groups(8, 8 + more, 8 + 2 * more) == [[0], [1], [2]]
+
+
+def test_groups_by_size_learn_what_one_group_learns() -> None:
+    pops = [[wide(units, i).clone() for i, units in enumerate((8, 1400, 8))] for _ in range(2)]
+    for agent in (one for pop in pops for one in pop):
+        for name in agent.registry.all_registered():
+            getattr(agent, name).double()
+    cut, alone = Learner(pops[0], choose(pops[0])), [Learner([one], choose([one])) for one in pops[1]]
+    assert [group.members for group in cut.groups] == [[0, 2], [1]]
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        obs, next_obs = (torch.from_numpy(rng.uniform(-1, 1, (3, 6, 3))) for _ in range(2))
+        reward, weight = torch.from_numpy(rng.normal(size=(3, 6))), torch.full((3, 6), 1 / 6, dtype=torch.float64)
+        action = torch.from_numpy(rng.integers(2, size=(3, 6)))
+        batch = TransitionBatch(obs, action, reward, next_obs, torch.zeros(3, 6, dtype=torch.float64), weight)
+        for number, group in enumerate(cut.groups):
+            cut.learn(number, batch.map(lambda x, rows=group.members: x[rows]))
+        for member, learner in enumerate(alone):
+            learner.learn(0, batch.map(lambda x, m=member: x[[m]]))
+    for learner in (cut, *alone):
+        learner.release()
+    for one, other in zip(*pops, strict=True):
+        for p, q in zip(one.actor.parameters(), other.actor.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-10, atol=1e-12)
