@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import agilerl
-from agilerl.cli import viewing
+from agilerl.cli import configuring, viewing
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError
 from agilerl.redaction import redact
 from agilerl.runs.signals import exit_code
@@ -305,3 +305,4 @@ def export(
 
 
 viewing.register(app, user_errors)
+configuring.register(app, user_errors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -13,8 +14,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from agilerl.algorithms import USUAL, canonical_name
+from agilerl.config.convert import convert, is_published
 from agilerl.config.schema import Algorithm, HyperparameterRange, Manifest, algorithm_model
-from agilerl.errors import ConfigError, RunError, nearest
+from agilerl.errors import AgileRLWarning, ConfigError, RunError, nearest
 from agilerl.hostile import read_text
 from agilerl.ranges import describe
 
@@ -242,7 +244,13 @@ def load_manifest(path: str | Path, env_id: str | None = None, algo: str | None 
 def on_preset(
     data: Mapping[str, Any], source: str = "config", env_id: str | None = None, algo: str | None = None
 ) -> Manifest:
-    """A plain mapping over the preset of its environment; the arguments are those of `load_manifest`."""
+    """A plain mapping over the preset of its environment; the arguments are those of `load_manifest`.
+
+    A configuration of the published library is translated, with a warning for what has no counterpart here; it says
+    everything by itself, and no preset is read.
+    """
+    if is_published(data):
+        return _from_published(data, source, env_id, algo)
     plain = normalise(data, source)
     for section, given in (("environment", env_id), ("algorithm", algo)):
         if given is not None and isinstance(plain.setdefault(section, {}), Mapping):
@@ -253,6 +261,20 @@ def on_preset(
         raise ConfigError(f"{source}: environment.name is missing. fix: add it, or name the environment in the call.")
     base = preset_for(str(named["environment"]), named.get("algorithm"))
     return manifest_from(_merge(base.as_dict(), plain), source)
+
+
+def _from_published(data: Mapping[str, Any], source: str, env_id: str | None, algo: str | None) -> Manifest:
+    made = convert(data, source)
+    found = made.content["algorithm"]["name"]
+    if algo is not None and canonical_name(algo) != found:
+        raise ConfigError(f"{source}: is a configuration of {found}, not of {algo}. fix: leave --algo out.")
+    if env_id is not None:
+        made.put("environment", "name", env_id)
+    if "name" not in made.content["environment"]:
+        raise ConfigError(f"{source}: INIT_HP.ENV_NAME is missing. fix: add it, or name the environment in the call.")
+    for note in made.notes:
+        warnings.warn(f"{source}: {note}.", AgileRLWarning, stacklevel=4)
+    return manifest_from(made.content, source)
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
