@@ -253,9 +253,9 @@ def _with_published_defaults(made: Conversion, algo: str) -> dict[str, str]:
     own = hyperparameters(find_algorithm(algo))
     for name, each in own.items():
         made.put("algorithm", name, each.published)
-    if not find_algorithm(algo).experience.on_policy:
-        made.content["training"] = {"learning_delay": 0, "eps_start": 1.0, "eps_end": 0.1, "eps_decay": 0.995}
-    made.content.setdefault("training", {})["max_steps"] = 1_000_000
+    ignored = find_algorithm(algo).experience.ignores
+    usual = {"max_steps": 1_000_000, "learning_delay": 0, "eps_start": 1.0, "eps_end": 0.1, "eps_decay": 0.995}
+    made.content["training"] = {key: value for key, value in usual.items() if f"training.{key}" not in ignored}
     made.put("environment", "num_envs", 1)
     return {name.upper(): name for name in own}
 
