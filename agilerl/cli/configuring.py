@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from agilerl.checkpoint import write_atomic
 from agilerl.errors import ConfigError
 
 
@@ -24,6 +23,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
     ) -> None:
         """Translate a configuration of AgileRL 2.x; what has no counterpart is named on standard error."""
         with user_errors(debug):
+            from agilerl.checkpoint import write_atomic
             from agilerl.config import dump_yaml, load_manifest
 
             text = dump_yaml(load_manifest(file))
