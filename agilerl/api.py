@@ -17,7 +17,8 @@ from agilerl.hostile import malformed
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
 from agilerl.telemetry import Evaluation, Sink
-from agilerl.training.launch import Run, resolve_device, resume_training, run_training, with_known_env
+from agilerl.training.launch import resolve_device, resume_training, run_training, with_known_env
+from agilerl.training.run import Run
 
 __all__ = [
     "Evaluation", "Run", "build_manifest", "load", "resolve_device", "resume", "resume_training", "run_training",

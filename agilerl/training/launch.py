@@ -19,38 +19,14 @@ from agilerl.config import Manifest, apply_overrides, dump_yaml, manifest_from
 from agilerl.env_ids import resolve_env_id
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.redaction import redact
+from agilerl.report import write_report
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.directory import LINEAGE, RunDirectory, lineage_is, now, running
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.store import RunStore
-from agilerl.telemetry import Birth, Sink, Sinks, TensorBoardSink, WandbSink, console_sink
+from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_sink
 from agilerl.telemetry.files import birth_line
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished, interrupted or loaded run.
-
-    Attributes:
-        best: the best agent (None where the run ended before it had one).
-        population: all agents of the last generation; of a loaded run only the best, which is what is stored.
-        history: fitness by generation, then member.
-        lineage: every birth, founders first.
-        path: the run directory, None if nothing was written.
-        result: facts of the run: stopped, generations, env_steps_member, env_steps_population, seconds, ...
-        manifest: the resolved configuration.
-        interrupted: whether it was stopped before its end; `agilerl resume` goes on. signal: by which signal.
-    """
-
-    best: Any
-    population: list[Any]
-    history: list[list[float]]
-    lineage: list[Birth]
-    path: Path | None
-    result: dict[str, Any]
-    manifest: Manifest
-    interrupted: bool = False
-    signal: int | None = None
+from agilerl.training.run import Run
 
 
 def with_known_env(manifest: Manifest) -> Manifest:
@@ -190,6 +166,7 @@ def _finish(
             if not interrupted and not lineage_is(path / LINEAGE, births):  # its sink was dropped
                 write_atomic(path / LINEAGE, "".join(map(birth_line, births)))
             directory.finish("interrupted" if interrupted else "done", result=facts, **lost)
+            report_on(path)
         except OSError as error:  # it must not cost the training
             text = f"{path} could not be written ({error}); the training is not lost."
             warnings.warn(text, AgileRLWarning, stacklevel=3)
@@ -204,6 +181,19 @@ def _finish(
         interrupted=interrupted,
         signal=signum if interrupted else None,
     )
+
+
+def report_on(path: Path) -> None:
+    """Write the run's report; whatever keeps it from being written is a warning, and costs the run nothing."""
+    try:
+        write_report(path)
+    except Exception as error:
+        reason = redact(f"{type(error).__name__}: {error}")
+        warnings.warn(
+            f"the report of {path} could not be written ({reason}). fix: agilerl report {path}, once that is mended.",
+            AgileRLWarning,
+            stacklevel=4,
+        )
 
 
 def _note_failure(directory: RunDirectory, error: BaseException) -> None:
