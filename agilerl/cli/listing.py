@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import ast
+import importlib.util
 import json
 import os
 import re
@@ -24,9 +24,11 @@ OTHER_ENGINES = ("phys2d/", "tabular/", "GymV")
 
 def listing(what: str, out: Path = Path("runs")) -> list[str]:
     """One line per algorithm, environment, preset or run under `out`."""
-    makers = {"algos": algorithms, "envs": environments, "presets": presets, "runs": lambda: runs(out)}
+    if what == "runs":
+        return list(runs(out))
+    makers = {"algos": algorithms, "envs": environments, "presets": presets}
     if what not in makers:
-        raise ConfigError(unknown_name("list", what, makers))
+        raise ConfigError(unknown_name("list", what, LISTS))
     return list(makers[what]())
 
 
@@ -41,7 +43,7 @@ def algorithms() -> Iterator[str]:
 
 
 def _hyperparameters(name: str) -> list[str]:
-    """As `declared.hyperparameters`, of what ships from its source: importing it would import torch, which takes 2 s."""
+    """As `declared.hyperparameters`; of what ships, read from its source: an import would load torch, 2 s."""
     from agilerl import algorithms
 
     module = algorithms.shipped_in(name)

@@ -27,12 +27,12 @@ def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
     score = f"best {number(result.get('best_fitness'))}" + (f"  ({evaluation})" if evaluation else "")
     seconds, steps = float(result["seconds"]), int(result["env_steps_population"])
     rate = count(steps / seconds) if seconds > 0 else "-"
+    cost = f"{count(steps)} env steps ({count(result['env_steps_member'])} per member)"
     evaluated = count(result.get("evaluation_env_steps") or 0)
     is_there = run.path is not None and (run.path / REPORT).is_file()
     return [
         f"{'stopped' if run.interrupted else 'done'}  {score}",
-        f"cost  {count(steps)} env steps ({count(result['env_steps_member'])} per member), {evaluated} for evaluation   "
-        f"{clock(seconds)}   {rate} steps/s   stop: {result['stopped']}",
+        f"cost  {cost}, {evaluated} for evaluation   {clock(seconds)}   {rate} steps/s   stop: {result['stopped']}",
         f"path  {run.path}",
         *([f"report  {run.path / REPORT}"] if is_there and run.path is not None else []),
         f"resume  agilerl resume {run.path}" if run.interrupted else f'load  agilerl.load("{run.path}")',
