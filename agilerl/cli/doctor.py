@@ -148,7 +148,7 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
     from agilerl.algorithms import available, find_algorithm
     from agilerl.env_ids import resolve_env_id
     from agilerl.errors import AgileRLError
-    from agilerl.spaces import check_supported
+    from agilerl.spaces import check_supported, short_form
 
     try:
         name = resolve_env_id(env_id)
@@ -158,7 +158,9 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
         yield Finding(env_id, BROKEN, message.strip() or type(error).__name__, fix)
         return
     try:
-        yield Finding(name, OK, f"observations {_short(env.observation_space)}, actions {_short(env.action_space)}")
+        yield Finding(
+            name, OK, f"observations {short_form(env.observation_space)}, actions {short_form(env.action_space)}"
+        )
         yield _limit(env)
         yield _stepped(env, steps)
         try:
@@ -174,10 +176,6 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
         yield Finding("algorithms", OK, f"{', '.join(fitting)} take {kind} actions")
     else:
         yield Finding("algorithms", BROKEN, f"none takes {kind} actions", "a wrapper that makes them Discrete or Box")
-
-
-def _short(space: Any) -> str:
-    return " ".join(str(space).split())[:110]
 
 
 def _limit(env: Any) -> Finding:

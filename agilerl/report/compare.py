@@ -71,7 +71,7 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """A table of runs, one of groups where seeds make any, and the chances of one group being better."""
-        header = ("group", "run", "seed", "status", "mean", "95% CI", "IQM", "episodes", "steps", "seconds")
+        header = ("group", "run", "seed", "status", "mean", "95% CI", "IQM", "episodes", "steps", "time")
         rows = [_row(group, run) for group in self.groups for run in group.runs]
         lines = _table([header, *rows])
         several = [group for group in self.groups if len(group.tested) > 1]
@@ -88,7 +88,7 @@ class Comparison:
         missing = [str(run.path) for group in self.groups for run in group.runs if run.test is None]
         if missing:
             what = f"no closing test, so no score: {', '.join(missing)}."
-            lines.append(f"{what} fix: agilerl evaluate RUN, or train with --test-episodes.")
+            lines.append(f"{what} fix: agilerl resume RUN makes it, once the run has ended.")
         return lines
 
     def as_dict(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.store import RunStore
 from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_sink
 from agilerl.telemetry.files import birth_line
+from agilerl.training.adoption import Ancestors
 from agilerl.training.run import Run
 
 
@@ -65,11 +66,14 @@ class Setup:
     track: bool
     argv: Sequence[str] | None
     callbacks: Sequence[Any] = ()
+    ancestors: Ancestors | None = None
+    parent: Mapping[str, Any] | None = None
 
     def start(self) -> dict[str, Any]:
         """How it is started, as run.json and every checkpoint say it."""
         given = {"evolution": self.evolution, "device": self.device, "env_given": self.env is not None}
-        return {**given, "argv": list(sys.argv if self.argv is None else self.argv)}
+        parent = {} if self.parent is None else {"parent": dict(self.parent)}
+        return {**given, "argv": list(sys.argv if self.argv is None else self.argv), **parent}
 
     def facts(self) -> dict[str, Any]:
         """What every checkpoint says about it; the configuration is text, because the order of its keys counts."""
@@ -90,6 +94,7 @@ def run_training(
     track: bool = False,
     argv: Sequence[str] | None = None,
     callbacks: Sequence[Any] = (),
+    ancestors: Ancestors | None = None,
 ) -> Run:
     """Train as `manifest` says, into a new run directory under `out`, which is saved after every generation.
 
@@ -100,7 +105,10 @@ def run_training(
     """
     if env is None:
         manifest = with_known_env(manifest)
-    setup = Setup(manifest, env, resolve_device(device), verbose, evolution, sinks, tensorboard, track, argv, callbacks)
+    device, parent = resolve_device(device), None if ancestors is None else ancestors.parent()
+    setup = Setup(
+        manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent
+    )
     if out is None:
         return run_setup(setup, None, None)
     directory = RunDirectory.create(out, manifest.environment.name, manifest.algorithm.name)
@@ -134,6 +142,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
                     store=store,
                     check=signals.check,
                     callbacks=setup.callbacks,
+                    ancestors=setup.ancestors,
                 )
             except Exception as error:
                 if signals.received is None:
@@ -235,7 +244,10 @@ def resume_training(
         recorded, asked = manifest, {"training.max_steps": steps, "training.carry_envs": carry_envs}
         manifest = apply_overrides(recorded, {name: v for name, v in asked.items() if v is not None}, "resume")
         evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
-        setup = Setup(manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks)
+        parent = start.get("parent")
+        setup = Setup(
+            manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, parent=parent
+        )
         store.facts = setup.facts()
         directory = RunDirectory(folder)
         store.notes += _mend(directory, setup, recorded)
@@ -255,6 +267,11 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
     if manifest.hash() != facts.get("manifest_hash"):
         raise RunError(
             f"{folder} has no checkpoint, and its config.yaml is not the one that it began with. fix: train again."
+        )
+    if facts.get("parent") is not None:
+        raise RunError(
+            f"{folder} began with the agents of {facts['parent'].get('run')} and has no checkpoint of its own. "
+            "fix: agilerl continue that run once more."
         )
     return manifest, {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
 
