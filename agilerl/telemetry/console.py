@@ -21,7 +21,7 @@ REDRAW_SECONDS, BAR_WIDTH = 0.2, 20
 HEARTBEAT_SECONDS = 30.0
 # Columns of the live table from left to right, and in which order a narrow terminal drops them.
 COLUMNS = ("#", "parent", "fitness", "trend", "lr", "batch", "net", "last mutation", "")
-DROPPED = ("parent", "batch", "last mutation", "lr", "trend", "net", "")
+DROPPED = ("parent", "batch", "last mutation", "lr", "trend", "", "net")
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "._-=+*#@"
 
 
@@ -233,7 +233,8 @@ class LiveSink(BaseSink):
         parts = [f"{share:4.0%}", left, elapsed, rate, total]  # the most wanted first; shown in the usual order
         kept = fitting(parts, max(room - used, 4)).split("   ")
         shown = [part for part in (f"{share:4.0%}", total, rate, elapsed, left) if part in kept]
-        return text.append("   ".join(shown))
+        text.append("   ".join(shown)).truncate(max(room, 1))
+        return text
 
     def _table(self, record: GenerationRecord) -> Table:
         """One row a member, the fittest first, in the width of the terminal: columns are dropped, nothing wraps."""

@@ -17,6 +17,7 @@ from agilerl.config import Manifest, preset_for
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
 from agilerl.hostile import malformed
 from agilerl.networks.specs import check_sizes
+from agilerl.rng import restored_generator
 from agilerl.runs.checkpoints import Saved, generations, read_checkpoint
 from agilerl.runs.store import POPULATION
 from agilerl.spaces import differ
@@ -64,15 +65,15 @@ class Ancestors:
 
     def _copy(self, agent: Any, founder: Any) -> Any:
         _check_fit(agent, founder)
-        generators = {k: v for k, v in vars(founder).items() if isinstance(v, np.random.Generator)}
+        generators = {k: v.bit_generator.state for k, v in vars(founder).items() if isinstance(v, np.random.Generator)}
         kept = {name: getattr(founder, name) for name in (*self.changed, "index", "seed") if hasattr(founder, name)}
         ranges = founder.hp_config
         founder.load_run_state(agent.clone().run_state())  # of a clone: moments must not be shared
         founder.registry.hp_config = ranges
         for name, value in {**kept, "steps": [0], "scores": [], "fitness": [], "mut": None}.items():
             setattr(founder, name, value)
-        for name, generator in generators.items():
-            object.__setattr__(founder, name, generator)
+        for name, stream in generators.items():  # the run's own, or it would explore as the agent has already
+            object.__setattr__(founder, name, restored_generator(stream))
         founder.__dict__.pop("mutation_record", None)  # it tells of a birth in the other run
         founder.origin = f"{'agents that were handed over' if self.run is None else self.run}, member {agent.index}"
         return founder
