@@ -42,7 +42,8 @@ def fitness_chart(run: RunRecords, lines: bool = True, points: bool = True) -> P
     ys += [float(target)] if isinstance(target, int | float) else []
     plot, x, scale = frame("Fitness by generation", numbers, ys, width=width, height=height)
     below = sum(v < floor for v in values)
-    plot.note = f"{below} values lie below the axis, the lowest at {tidy(min(values))}." if below else ""
+    many = "1 value lies" if below == 1 else f"{below} values lie"
+    plot.note = f"{many} below the axis, the lowest at {tidy(min(values))}." if below else ""
 
     def y(value: float) -> float:
         return scale(max(value, floor)) if value == value else value

@@ -43,6 +43,7 @@ def record(
     out: str | os.PathLike[str],
     *,
     kwargs: Mapping[str, Any] | None = None,
+    env: Any = None,
     format: str | None = None,
     episodes: int = 1,
     seed: int | None = None,
@@ -50,6 +51,7 @@ def record(
     """Play episodes greedily and write them to `out`; returns where.
 
     Args:
+        env: an environment of your own, made with render_mode="rgb_array", in place of that of the id; closed here.
         format: "webp", "gif" or "mp4"; None goes by the ending of `out`.
         seed: of the episodes; None takes the agent's own final-test stream, as `agent.evaluate` does.
 
@@ -65,7 +67,7 @@ def record(
         path = path.with_suffix(f".{kind}")
     writer = _writer(kind)  # before anything is played
     widest = WIDEST_MP4 if kind == "mp4" else WIDEST
-    film = play(agent, env_id, kwargs=kwargs, episodes=episodes, seed=seed, widest=widest)
+    film = play(agent, env_id, kwargs=kwargs, env=env, episodes=episodes, seed=seed, widest=widest)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.tmp.{kind}")
@@ -92,6 +94,7 @@ def play(
     env_id: str,
     *,
     kwargs: Mapping[str, Any] | None = None,
+    env: Any = None,
     episodes: int = 1,
     seed: int | None = None,
     widest: int = WIDEST,
@@ -116,6 +119,15 @@ def play(
         finally:
             env.close()
     return Film(camera.frames, camera.fps, tuple(returns), camera.is_full)
+
+
+def _made(env_id: str, kwargs: Mapping[str, Any] | None) -> Any:
+    name = resolve_env_id(env_id)
+    try:
+        return gymnasium.make(name, render_mode="rgb_array", **dict(kwargs or {}))
+    except (gymnasium.error.Error, TypeError, ImportError) as error:
+        text = " ".join(str(error).split())
+        raise EnvError(f"{name} cannot be drawn: {text} fix: a render_mode 'rgb_array', or what it names.") from error
 
 
 @contextmanager

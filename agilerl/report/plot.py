@@ -84,13 +84,13 @@ class Scale:
 
 
 def linear_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` multiples of 1, 2 or 5 times a power of ten in [low, high]."""
+    """About `count` multiples of 1, 2, 2.5 or 5 times a power of ten in [low, high]."""
     span = high - low
     if not span > 0 or not math.isfinite(span):
         return [low]
     raw = span / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.75)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(index * step, 12) for index in range(first, last + 1)]
 

@@ -128,7 +128,12 @@ class RunRecords:
     def parent(self, member: int) -> int | None:
         """Id of the member that `member` was cloned from, None for a founder."""
         birth = self.births_by_id.get(member)
-        return None if birth is None else birth.parent
+        return self._parents_in_metrics.get(member) if birth is None else birth.parent
+
+    @cached_property
+    def _parents_in_metrics(self) -> dict[int, int | None]:
+        """What metrics.csv says: for a run whose lineage is lost."""
+        return {member.id: member.parent for generation in self.generations for member in generation}
 
     @cached_property
     def winner(self) -> Member | None:

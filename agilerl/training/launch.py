@@ -21,7 +21,7 @@ from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.redaction import redact
 from agilerl.report import write_report
 from agilerl.runs.checkpoints import set_aside
-from agilerl.runs.directory import LINEAGE, RunDirectory, lineage_is, now, running
+from agilerl.runs.directory import LINEAGE, METRICS, RunDirectory, lineage_is, now, running
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.store import RunStore
 from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_sink
@@ -211,6 +211,8 @@ def _note_failure(directory: RunDirectory, error: BaseException) -> None:
         error.add_note(f"resume  agilerl resume {directory.path}")
     try:
         directory.finish(status, error=redact(f"{type(error).__name__}: {error}"))
+        if (directory.path / METRICS).is_file():  # it has begun: what there is can be looked at
+            report_on(directory.path)
     except (OSError, MemoryError, RunError) as second:  # the first error is the one to show
         error.add_note(f"run.json could not be written either: {second}")
 

@@ -145,18 +145,30 @@ class Run:
         format: str | None = None,
         episodes: int = 1,
         seed: int | None = None,
+        env: Any = None,
     ) -> Path:
-        """Film the best agent, by default into `best/rollout.webp` of the run; see `agilerl.report.film.record`."""
+        """Film the best agent, by default into `best/rollout.webp` of the run; see `agilerl.report.film.record`.
+
+        Args:
+            env: for a run in an environment that was handed over: one like it, made with render_mode="rgb_array".
+        """
         from agilerl.report.film import record  # it may set variables of the process, for drawing without a display
 
         if self.best is None:
             raise RunError("the run has no best agent to film. fix: train on.")
         environment = self.manifest.environment
+        if env is None and getattr(self.best, "environment", None) is None:
+            raise RunError(
+                f"the run was trained in an environment that was handed over ({environment.name}). "
+                'fix: run.record(env=...), made with render_mode="rgb_array".'
+            )
         target = out if out is not None or self.path is None else self.path / "best" / f"rollout.{format or 'webp'}"
         if target is None:
             target = f"rollout.{format or 'webp'}"
         kwargs = dict(environment.kwargs)
-        return record(self.best, environment.name, target, kwargs=kwargs, format=format, episodes=episodes, seed=seed)
+        return record(
+            self.best, environment.name, target, kwargs=kwargs, env=env, format=format, episodes=episodes, seed=seed
+        )
 
     def _folder(self, what: str) -> Path:
         if self.path is None:

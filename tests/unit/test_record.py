@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import agilerl
 from agilerl.algorithms.dqn import DQN
 from agilerl.errors import ConfigError, EnvError, RunError
 from agilerl.report import film
@@ -131,3 +132,12 @@ def test_without_a_display_simulators_are_told_so_for_as_long_as_they_draw(
         assert without_display({"MUJOCO_GL": "osmesa"}) == {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
     assert "MUJOCO_GL" not in os.environ
     assert without_display({"DISPLAY": ":0"}) == {}
+
+
+def test_an_environment_of_ones_own_is_filmed_where_it_is_given(agent: DQN, tmp_path: Path) -> None:
+    best = agilerl.train(Counter, population=1, steps=64, out=None, verbose=False, evo_steps=64, eval_steps=4)
+    with pytest.raises(RunError, match=r"handed over \(Counter\)\. fix: run\.record\(env=\.\.\.\)"):
+        best.record(tmp_path / "film.gif")
+    path = best.record(tmp_path / "film.gif", env=Counter("rgb_array"))
+    with Image.open(path) as image:
+        assert image.n_frames == 3  # five at 50 a second

@@ -40,7 +40,7 @@ ROWS = [
     member(1, 2, 1, 14.0, parent=0),
     member(1, 3, 2, 19.0, parent=0, is_best=1, **{"hp.lr": 5e-4}),
     member(1, 4, 3, 4.0, parent=1, network="[96] 64 [64]"),
-    member(2, 3, 0, 30.0, is_best=1, **{"hp.lr": 5e-4}),
+    member(2, 3, 0, 30.0, parent=0, is_best=1, **{"hp.lr": 5e-4}),
     member(2, 5, 1, 28.0, parent=3, **{"hp.lr": 2.5e-4}),
 ]
 
@@ -78,6 +78,13 @@ def test_members_stand_where_their_parents_stood_and_the_unborn_last(small: RunR
         [(3, (1, 3)), (5, (1, 3))],
         [(6, (2, 5))],
     ]
+
+
+def test_where_the_lineage_is_lost_the_parents_are_those_of_the_metrics(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "r", ROWS, [])
+    run = RunRecords.read(path)
+    assert run.winner_line == (0, 3)
+    assert [place.source for place in places(run)[2]] == [(1, 3), (1, 3)]
 
 
 def test_no_edge_of_the_tree_crosses_another(tmp_path: Path) -> None:
@@ -220,7 +227,7 @@ def test_fitness_far_below_all_other_lies_below_the_axis_and_is_counted(tmp_path
     rows = [member(0, i, i, -5000.0 if i == 0 else 100.0 + i) for i in range(24)]
     plot = fitness_chart(RunRecords.read(write_run(tmp_path / "r", rows, [])))
     assert plot is not None
-    assert plot.note == "1 values lie below the axis, the lowest at -5000."
+    assert plot.note == "1 value lies below the axis, the lowest at -5000."
 
 
 @pytest.mark.parametrize(
@@ -239,6 +246,7 @@ def test_sizes_are_read_from_the_short_form_of_a_network(network: str, expected:
 
 def test_ticks_are_round_and_decades_make_an_axis_logarithmic() -> None:
     assert linear_ticks(0.0, 1.0, 5) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert linear_ticks(1.58e-3, 2.45e-3, 3) == [1.75e-3, 2e-3, 2.25e-3]
     assert linear_ticks(-173.0, 268.0, 5) == [-100.0, 0.0, 100.0, 200.0]
     assert [tick.label for tick in Scale(9e-5, 1.1e-2, 0, 1, log=True).ticks()] == ["1e-4", "1e-3", "0.01"]
     assert [tick.label for tick in Scale(1e-3, 1.2e-2, 0, 1, log=True).ticks()] == ["1e-3", "2e-3", "5e-3", "0.01"]
