@@ -16,6 +16,7 @@ LEVELS = 8
 WIDTH = 940.0
 PER_BAND = 12  # generations of one row of the tree, so that its words fit
 MARGIN = 34.0
+PER_ROW, SMALL = 40, 24  # generations of one row without words, of populations that are so small
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ def places(run: RunRecords) -> list[list[Place]]:
     return found
 
 
-def overview(run: RunRecords, hover: bool = True, survivors: bool = False) -> Tree | None:
-    """The whole tree in the width of the page: colours and the winner's path, no words.
+def overview(run: RunRecords, hover: bool = True, survivors: bool = False) -> list[Tree]:
+    """The whole tree: colours and the winner's path, no words; in rows, where a long run would be pressed together.
 
     Args:
         hover: every member says who it is; else only those on the winner's path.
@@ -117,13 +118,19 @@ def overview(run: RunRecords, hover: bool = True, survivors: bool = False) -> Tr
     """
     columns = places(run)
     if not columns:
-        return None
-    rows = max(len(column) for column in columns)
-    gap = max(5.0, min(22.0, 420.0 / rows))
-    step = (WIDTH - 2 * MARGIN) / max(len(columns) - 1, 1)
+        return []
+    most = max(len(column) for column in columns)
+    steps = max(len(columns) - 1, 1)
+    per_row = -(-steps // -(-steps // PER_ROW)) if most <= SMALL else steps  # rows of equal length
+    gap = max(5.0, min(22.0, 420.0 / most))
+    step = (WIDTH - 2 * MARGIN) / per_row
     radius = max(1.5, min(gap * 0.36, step * 0.36, 6.0))
-    tree = _draw(run, columns, gap, step, radius, words=False, only=_living(columns) if survivors else None)
-    return tree if hover else _batched(tree)
+    only = _living(columns) if survivors else None
+    trees = []
+    for start in range(0, steps, per_row):
+        tree = _draw(run, columns[start : start + per_row + 1], gap, step, radius, words=False, only=only)
+        trees.append(tree if hover else _batched(tree))
+    return trees
 
 
 def _living(columns: Sequence[list[Place]]) -> set[tuple[int, int]]:

@@ -54,13 +54,14 @@ class Detail:
 
 LESS = (
     Detail(),
+    Detail(table=False),
     Detail(bands=False),
     Detail(bands=False, table=False, hover=False),
     Detail(bands=False, table=False, hover=False, lines=False),
     Detail(bands=False, table=False, hover=False, lines=False, dots=False, listed=1000),
     Detail(bands=False, table=False, hover=False, lines=False, dots=False, listed=100),
 )
-MANY = 700, 4000, 8000  # members times generations, from which on a page begins with less
+MANY = 700, 700, 4000, 8000  # members times generations, from which on a page begins with less
 
 
 def write_report(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
@@ -127,7 +128,7 @@ def _facts(run: RunRecords, detail: Detail) -> dict[str, Any]:
         "run": run,
         "tiles": tiles(run),
         "fitness": charts.fitness_chart(run, detail.lines, detail.dots),
-        "overview": None if len(trees) == 1 else lineage.overview(run, detail.hover and not trees, not detail.lines),
+        "overview": [] if len(trees) == 1 else lineage.overview(run, detail.hover and not trees, not detail.lines),
         "bands": trees,
         "hover": detail.hover and not trees,
         "lines": detail.lines,

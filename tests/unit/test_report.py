@@ -110,9 +110,10 @@ def test_a_long_tree_is_cut_into_rows_that_share_a_column(tmp_path: Path) -> Non
     run = RunRecords.read(family(tmp_path / "r", 3, 26))
     columns = [[tick.label for tick in tree.columns] for tree in bands(run, per_band=12)]
     assert columns == [[str(n) for n in range(13)], [str(n) for n in range(12, 25)], ["24", "25"]]
-    whole = overview(run)
-    assert whole is not None
+    (whole,) = overview(run)
     assert len(whole.nodes) == 3 * 26
+    long = overview(RunRecords.read(family(tmp_path / "long", 3, 126)))
+    assert [len(tree.nodes) for tree in long] == [3 * 33, 3 * 33, 3 * 33, 3 * 30]  # 125 steps, at most 40 a row
 
 
 def test_words_of_mutations() -> None:
