@@ -74,6 +74,8 @@ def train(
     ancestors = None if agents is None else ancestors_in(agents, device)
     if ancestors is not None:
         algo = algo if algo is not None or config is not None else str(ancestors.agents[0].algo)
+        if ancestors.manifest is None and population is None:
+            population = len(ancestors.agents)
         config = ancestors.manifest if config is None else config
     manifest = build_manifest(
         env_id, algo, population=population, steps=steps, seed=seed, config=config, overrides=overrides, env=env

@@ -198,11 +198,12 @@ def _steps(result: dict[str, Any]) -> str:
 
 def score_text(result: dict[str, Any]) -> str:
     """The closing test; else the best fitness, which says so."""
+    from agilerl.report.records import closing_test
     from agilerl.telemetry.console import number
     from agilerl.telemetry.evaluation import interval
 
-    test = result.get("test")
-    if isinstance(test, dict) and test.get("returns"):
+    test = closing_test(result)
+    if test is not None:
         mean, low, high = interval(test["mean"], *test["ci95"])
         return f"{mean} ({low}..{high})"
     best = result.get("best_fitness")

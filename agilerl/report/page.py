@@ -13,6 +13,7 @@ from typing import Any
 
 from agilerl.checkpoint import write_atomic
 from agilerl.errors import RunError
+from agilerl.hostile import malformed
 from agilerl.redaction import redact
 from agilerl.report import charts, lineage
 from agilerl.report.plot import Plot
@@ -71,7 +72,9 @@ def write_report(path: str | os.PathLike[str], out: str | os.PathLike[str] | Non
         RunError: no run is there, a file of it is damaged, or the page cannot be written.
     """
     target = Path(path) / REPORT if out is None else Path(out)
-    page = render(RunRecords.read(path), beside=target.parent)
+    run = RunRecords.read(path)
+    with malformed(path):
+        page = render(run, beside=target.parent)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, page)

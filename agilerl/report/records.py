@@ -108,8 +108,7 @@ class RunRecords:
     @property
     def test(self) -> Mapping[str, Any] | None:
         """The closing test of the best agent (mean, iqm, ci95, returns, ...); None where there was none."""
-        found = (self.facts.get("result") or {}).get("test")
-        return found if isinstance(found, Mapping) and found.get("returns") else None
+        return closing_test(self.facts.get("result") or {})
 
     def setting(self, dotted: str, default: Any = None) -> Any:
         """One of the settings: "training.target_score"."""
@@ -155,6 +154,19 @@ class RunRecords:
             line.append(at)
             at = self.parent(at)
         return tuple(reversed(line))
+
+
+def closing_test(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The closing test in the result of a run.json; None where there is none, or something else in its place."""
+    found = result.get("test")
+    if not isinstance(found, Mapping):
+        return None
+    numbers = [found.get("mean"), found.get("iqm")]
+    for name, least in (("ci95", 2), ("returns", 1)):
+        values = found.get(name)
+        numbers += values if isinstance(values, list) and len(values) >= least else [None]
+    is_sound = all(isinstance(n, int | float) and math.isfinite(n) for n in numbers) and len(found["ci95"]) == 2
+    return found if is_sound else None
 
 
 def _rank(member: Member) -> tuple[int, float]:

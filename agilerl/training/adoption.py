@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.algorithms import find_algorithm
-from agilerl.checkpoint import CorruptCheckpoint, decode_tree
+from agilerl.checkpoint import decode_tree
 from agilerl.config import Manifest, preset_for
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
 from agilerl.hostile import malformed
@@ -120,19 +120,18 @@ def with_changes(ancestors: Ancestors, manifest: Manifest, named: Iterable[str])
 
 
 def saved_population(folder: Path, device: str) -> list[Any]:
-    """The members of the newest checkpoint that is whole, [] without one. Nothing is renamed: the run may still train.
+    """The members of the newest checkpoint that can be read, [] without one; a damaged one is said.
 
-    Raises:
-        RunError: it was written by a later version.
+    Nothing is renamed: the run may still train.
     """
     root, damaged = folder / "checkpoints", []
     for path in reversed(generations(root)):
         try:
             return _members(read_checkpoint(path), device)
-        except CorruptCheckpoint as error:
+        except RunError as error:
             damaged.append(str(error))
     if damaged:
-        text = f"{folder}: no checkpoint is whole ({damaged[0]}); the run's population is its best agent alone."
+        text = f"{folder}: no checkpoint can be read ({damaged[0]}); the run's population is its best agent alone."
         warnings.warn(text, AgileRLWarning, stacklevel=4)
     return []
 

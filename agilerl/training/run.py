@@ -11,7 +11,7 @@ from agilerl.config import Manifest
 from agilerl.errors import ConfigError, RunError
 from agilerl.report import RunRecords, write_report
 from agilerl.report.page import fitness_svg
-from agilerl.report.records import Member, tidy
+from agilerl.report.records import Member, closing_test, tidy
 from agilerl.runs.directory import METRICS, RunDirectory
 from agilerl.telemetry import Birth
 from agilerl.telemetry.console import clock, count
@@ -51,7 +51,8 @@ class Run:
         steps, evaluated = self.result.get("env_steps_population"), self.result.get("evaluation_env_steps")
         cost = f"{count(steps or 0)} env steps ({count(self.result.get('env_steps_member') or 0)} per member)"
         return "\n".join([
-            f"{name} on {env}   {state}   {len(self.population)} members, {len(self.history)} generations, "
+            f"{name} on {env}   {state}   {_many(len(self.population), 'member')}, "
+            f"{_many(len(self.history), 'generation')}, "
             f"seed {self.manifest.training.seed}",
             f"best   {self._score()}",
             f"cost   {cost}, {count(evaluated or 0)} for evaluation   {clock(self.result.get('seconds') or 0.0)}",
@@ -59,9 +60,8 @@ class Run:
         ])  # fmt: skip
 
     def _score(self) -> str:
-        test = self._facts().get("test") or {}
-        best = f"fitness {tidy(self.result.get('best_fitness'))}"
-        if not test.get("returns"):
+        test, best = closing_test(self._facts()), f"fitness {tidy(self.result.get('best_fitness'))}"
+        if test is None:
             return f"{best}   (no closing test; run.best.evaluate() makes one)"
         mean, low, high = interval(test["mean"], *test["ci95"])
         return f"mean {mean}, 95% CI {low}..{high} over {len(test['returns'])} fresh episodes   ({best} in the run)"
@@ -174,3 +174,7 @@ class Run:
         if self.path is None:
             raise RunError(f"run.{what}() reads the run's directory, and out=None wrote none. fix: train with out=DIR.")
         return self.path
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

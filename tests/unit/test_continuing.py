@@ -56,7 +56,7 @@ def test_without_a_whole_checkpoint_a_loaded_run_has_its_best_agent_alone(old: a
     for file in (path / "checkpoints").glob("*/population.safetensors"):
         file.write_bytes(b"damaged")
     names = sorted(entry.name for entry in (path / "checkpoints").iterdir())
-    with pytest.warns(AgileRLWarning, match="no checkpoint is whole"):
+    with pytest.warns(AgileRLWarning, match="no checkpoint can be read"):
         loaded = agilerl.load(path)
     assert loaded.population == [loaded.best]
     assert sorted(entry.name for entry in (path / "checkpoints").iterdir()) == names  # looking renames nothing
@@ -134,6 +134,18 @@ def test_the_new_run_names_its_parent_and_every_founder_its_own(old: agilerl.Run
     assert run.manifest.network == old.manifest.network
     assert run.result["env_steps_member"] == 200  # its own budget, from the start
     assert f"Begun with the agents of <b>{old.path}</b>" in (run.path / "report.html").read_text()
+
+
+def test_a_list_of_agents_is_the_population_and_keeps_its_hyperparameters(tmp_path: Path) -> None:
+    agents = [DQN(VECTORS, CHOICES, index=7, lr=3e-3, seed=1), DQN(VECTORS, CHOICES, index=8, lr=4e-3, seed=2)]
+    run = agilerl.train("CartPole-v1", agents=agents, steps=200, evo_steps=200, eval_episodes=1, out=tmp_path,
+                        verbose=False, evolution=False)  # fmt: skip
+    assert [(agent.index, agent.lr) for agent in run.population] == [(0, 3e-3), (1, 4e-3)]
+    assert run.path is not None
+    parent = json.loads((run.path / "run.json").read_text())["parent"]
+    assert parent == {"run": None, "members": [7, 8]}
+    assert run.lineage[1].path == "agents that were handed over, member 8"
+    assert "Begun with" in (run.path / "report.html").read_text()
 
 
 def test_the_command_begins_a_new_run_and_leaves_the_old_one_as_it_is(old: agilerl.Run, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 from pathlib import Path
@@ -291,6 +292,35 @@ def test_a_report_that_cannot_be_written_warns_and_costs_nothing(
     monkeypatch.undo()
     launch.report_on(path)
     assert (path / "report.html").is_file()
+
+
+def test_every_template_is_in_the_package() -> None:
+    root = Path(__file__).resolve().parents[2]
+    patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["agilerl"]
+    packed = {path for pattern in patterns for path in (root / "agilerl").glob(pattern)}
+    templates = {path for path in (root / "agilerl" / "report" / "templates").rglob("*") if path.is_file()}
+    assert len(templates) == 5
+    assert templates <= packed
+
+
+HOSTILE = [
+    {"result": "x"},
+    {"result": {"test": {"returns": [1.0], "mean": "x", "iqm": 1.0, "ci95": [0, 1]}}},
+    {"result": {"test": {"returns": [1.0], "mean": 1.0, "iqm": 1.0, "ci95": 3}}},
+    {"argv": {"a": 1}, "notes": 3, "versions": 3},
+    {"env_id": ["x"], "algo": 3, "parent": "x", "git": {}},
+]
+
+
+@pytest.mark.parametrize("facts", HOSTILE, ids=str)
+def test_facts_of_a_wrong_kind_give_a_page_or_a_named_error(tmp_path: Path, facts: dict[str, object]) -> None:
+    path = write_run(tmp_path / "r", ROWS, BIRTHS, **facts)
+    try:
+        page = write_report(path).read_text()
+    except RunError as error:
+        assert "does not hold what it should" in str(error)
+    else:
+        assert page.rstrip().endswith("</html>")
 
 
 def test_damage_and_absence_are_named(tmp_path: Path) -> None:
