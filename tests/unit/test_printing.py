@@ -86,7 +86,8 @@ def test_a_population_and_an_agent_in_the_making_can_be_printed() -> None:
 
 def test_a_buffer_says_how_full_it_is_and_what_it_holds() -> None:
     names = ["obs", "action", "reward", "next_obs", "done"]
-    memory = ReplayBuffer(memory_size=1000, field_names=names)
+    with pytest.deprecated_call():
+        memory = ReplayBuffer(memory_size=1000, field_names=names)
     assert str(memory).splitlines()[1] == "  fields: not known before the first rows"
     obs = torch.zeros(3, 4)
     memory.save_to_memory(
