@@ -136,14 +136,31 @@ class RunRecords:
 
     @cached_property
     def winner(self) -> Member | None:
-        """The best member: the best confirmation decides, else the best fitness; the first of equals, as in the run."""
-        best: Member | None = None
+        """The best member: the best confirmation decides, else the best fitness; the first of equals, as in the run.
+
+        Fitness is the mean over a member's last `tournament_selection.eval_loop` generations, its ancestors' included.
+        """
+        window = self.setting("tournament_selection.eval_loop", 1)
+        window = window if isinstance(window, int) and window > 0 else 1
+        best, rank = None, (0, -math.inf)
+        lines: dict[int, list[float]] = {}
         for generation in self.generations:
-            leads = [m for m in generation if m.is_best and math.isfinite(m.fitness)]
-            for member in leads[:1]:
-                if best is None or _rank(member) > _rank(best):
-                    best = member
+            lines = {m.id: [*self._past(m.id, lines), m.fitness][-window:] for m in generation}
+            means = [sum(lines[m.id]) / len(lines[m.id]) for m in generation]
+            found = [(mean, -at) for at, mean in enumerate(means) if math.isfinite(mean)]
+            if not found:
+                continue
+            mean, at = max(found)
+            leader = generation[-at]
+            own = (0, mean) if leader.confirmation is None else (1, leader.confirmation)
+            if own > rank:
+                best, rank = leader, own
         return best
+
+    def _past(self, member: int, lines: Mapping[int, list[float]]) -> list[float]:
+        """Fitness in the generations before: its own, or its parent's."""
+        parent = self.parent(member)
+        return lines.get(member, [] if parent is None else lines.get(parent, []))
 
     @cached_property
     def winner_line(self) -> tuple[int, ...]:
@@ -167,11 +184,6 @@ def closing_test(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
         numbers += values if isinstance(values, list) and len(values) >= least else [None]
     is_sound = all(isinstance(n, int | float) and math.isfinite(n) for n in numbers) and len(found["ci95"]) == 2
     return found if is_sound else None
-
-
-def _rank(member: Member) -> tuple[int, float]:
-    """A confirmed member stands above every one that is not."""
-    return (0, member.fitness) if member.confirmation is None else (1, member.confirmation)
 
 
 def _settings(path: Path) -> tuple[str, Mapping[str, Any]]:

@@ -228,6 +228,7 @@ def test_an_interrupt_keeps_what_there_is_and_exits_130(cli: Cli, outcome: Any) 
     path = Path("runs/CartPole-v1/dqn-0001")
     assert json.loads((path / "run.json").read_text())["status"] == "interrupted"
     assert len((path / "metrics.csv").read_text().splitlines()) == 1 + 2 * COUNT
+    assert '<span class="status">interrupted' in (path / "report.html").read_text()
     if outcome == "interrupted":
         assert (path / "best" / "policy.safetensors").is_file()
         assert "stopped  best 23" in result.stdout
@@ -240,6 +241,7 @@ def test_a_run_that_fails_says_so_in_run_json_and_keeps_its_files(tmp_path: Path
     path = tmp_path / "runs" / "CartPole-v1" / "dqn-0001"
     facts = json.loads((path / "run.json").read_text())
     assert (facts["status"], facts["error"]) == ("failed", "RuntimeError: out of memory")
+    assert "It ended with an error: RuntimeError: out of memory" in (path / "report.html").read_text()
     assert len((path / "evolution.jsonl").read_text().splitlines()) == COUNT + 2
 
 

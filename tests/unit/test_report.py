@@ -60,6 +60,23 @@ def test_the_winner_is_the_best_confirmed_member_and_else_the_fittest(tmp_path: 
     assert (run.winner.id, run.winner.generation) == (3, 1)
 
 
+def test_the_winner_is_found_over_as_many_generations_as_the_run_selects_by(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "r", ROWS, BIRTHS)
+    with open(path / "config.yaml", "a") as file:
+        file.write("tournament_selection: {eval_loop: 2}\n")
+    run = RunRecords.read(path)
+    # 3: (19 + 30) / 2 = 24.5 in generation 2; 5, its child: (19 + 28) / 2; 3 in generation 1: (10 + 19) / 2.
+    assert run.winner is not None
+    assert (run.winner.id, run.winner.generation) == (3, 2)
+    swapped = [{**row, "fitness": 60.0} if (row["generation"], row["id"]) == (0, 0) else row for row in ROWS]
+    path = write_run(tmp_path / "s", swapped, BIRTHS)
+    with open(path / "config.yaml", "a") as file:
+        file.write("tournament_selection: {eval_loop: 3}\n")
+    run = RunRecords.read(path)
+    assert run.winner is not None
+    assert (run.winner.id, run.winner.generation) == (0, 0)  # 60, against (60 + 19) / 2 and (60 + 19 + 30) / 3
+
+
 def test_mutations_are_scored_by_survival_and_against_unmutated_siblings(small: RunRecords) -> None:
     scores = {score.name: score for score in scoreboard(small)}
     lr, node, copied, noise = (scores[n] for n in ("lr", "encoder.add_node", "no mutation", "parameters"))
