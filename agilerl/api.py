@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 from agilerl.algorithms import USUAL_FOR_BOX
-from agilerl.config import Manifest, apply_overrides, has_preset, load_manifest, on_preset, preset_for
+from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, load_manifest, on_preset, preset_for
+from agilerl.config.load import leaf_paths, resolve_key
 from agilerl.env_ids import takes_box_actions
-from agilerl.errors import ConfigError
+from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.hostile import malformed
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
 from agilerl.telemetry import Evaluation, Sink
-from agilerl.training.launch import Run, resolve_device, resume_training, run_training, with_known_env
+from agilerl.training.adoption import Ancestors, ancestors_of, saved_population, with_changes
+from agilerl.training.launch import resolve_device, resume_training, run_training, with_known_env
+from agilerl.training.run import Run
 
 __all__ = [
     "Evaluation", "Run", "build_manifest", "load", "resolve_device", "resume", "resume_training", "run_training",
@@ -39,6 +43,7 @@ def train(
     evolution: bool = True,
     sinks: Iterable[Sink] = (),
     callbacks: Sequence[Any] = (),
+    agents: Any = None,
     **overrides: Any,
 ) -> Run:
     """Train a population and evolve its hyperparameters.
@@ -56,15 +61,27 @@ def train(
         sinks: more places for the records.
         callbacks: hooks of your own (`agilerl.Callback`: on_generation, on_birth, on_best, on_end), or functions that
             take a `GenerationRecord`; one that returns False stops the run.
+        agents: start from these: a run, the path of one, or a list such as `run.population`. They stay as they are; the
+            new run trains copies, with its own seed and budget, and names the run and the members that they come from.
+            Hyperparameters that are named here are set to these values, the others stay as they have evolved; replay
+            starts empty and exploration at `eps_start`.
         overrides: manifest keys by their last name (`lr=1e-3`) or dotted (`**{"training.eval_episodes": 4}`).
 
     Raises:
         ConfigError, AlgorithmError, EnvError: before anything runs, with what to do.
     """
     env_id = env_name(env)
+    ancestors = None if agents is None else ancestors_in(agents, device)
+    if ancestors is not None:
+        algo = algo if algo is not None or config is not None else str(ancestors.agents[0].algo)
+        if ancestors.manifest is None and population is None:
+            population = len(ancestors.agents)
+        config = ancestors.manifest if config is None else config
     manifest = build_manifest(
         env_id, algo, population=population, steps=steps, seed=seed, config=config, overrides=overrides, env=env
     )
+    if ancestors is not None:
+        ancestors = with_changes(ancestors, manifest, dotted(manifest, overrides))
     given = None if isinstance(env, str) else env
     return _obeying_sigterm(
         lambda: run_training(
@@ -76,8 +93,55 @@ def train(
             evolution=evolution,
             sinks=sinks,
             callbacks=callbacks,
+            ancestors=ancestors,
         )
     )
+
+
+def ancestors_in(agents: Any, device: str) -> Ancestors:
+    """The agents of a run, of the run at a path, or in a list."""
+    if not isinstance(agents, str | os.PathLike):
+        return ancestors_of(agents)
+    run = load(agents, device)
+    if run.population == [run.best]:
+        text = f"{agents} keeps its best policy alone: critics and optimisers start anew."
+        warnings.warn(text, AgileRLWarning, stacklevel=3)
+    return ancestors_of(run)
+
+
+def dotted(manifest: Manifest, names: Iterable[str]) -> list[str]:
+    """Settings by their dotted keys, whatever short names they were given by."""
+    paths = leaf_paths(manifest.algorithm.name)
+    return [resolve_key(name, paths, "train()") for name in names]
+
+
+def continue_training(
+    path: str | os.PathLike[str],
+    *,
+    steps: int | None = None,
+    seed: int | None = None,
+    device: str = "auto",
+    sets: Iterable[str] = (),
+    **more: Any,
+) -> Run:
+    """As `train(environment of the run, agents=path)`, with settings as `--set` has them; `more` as of `run_training`.
+
+    Raises:
+        RunError: no run there, or its environment was handed over and has no id.
+    """
+    directory = RunDirectory.open(path)
+    if directory.facts().get("env_given"):
+        raise RunError(
+            f"{path} was trained in an environment that was handed over. fix: agilerl.train(env, agents={str(path)!r})."
+        )
+    ancestors, sets = ancestors_in(path, device), list(sets)
+    assert ancestors.manifest is not None  # a run has one
+    named = {"training.max_steps": steps, "training.seed": seed}
+    manifest = apply_sets(ancestors.manifest, sets)
+    manifest = apply_overrides(manifest, {k: v for k, v in named.items() if v is not None}, "continue")
+    ancestors = with_changes(ancestors, manifest, dotted(manifest, (text.partition("=")[0].strip() for text in sets)))
+    evolution = bool(directory.facts().get("evolution", True))
+    return run_training(manifest, device=device, evolution=evolution, ancestors=ancestors, **more)
 
 
 def resume(
@@ -139,6 +203,8 @@ def _obeying_sigterm(run: Callable[[], Run]) -> Run:
 def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     """A run from its directory: `.best` acts and evaluates as it did at the end of the training.
 
+    `.population` are the members as they stand in the newest checkpoint, with their optimisers; without one `[best]`.
+
     Raises:
         RunError: no run there, no policy in it, or a damaged file.
     """
@@ -149,7 +215,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     with malformed(directory.path):
         return Run(
             best=best,
-            population=[best],
+            population=saved_population(directory.path, resolve_device(device)) or [best],
             history=directory.history(),
             lineage=directory.lineage(),
             path=directory.path,

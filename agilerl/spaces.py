@@ -53,6 +53,17 @@ def space_from_json(data: Mapping[str, Any]) -> Space[Any]:
     raise ConfigError(unknown_name("space type", str(kind), KINDS))
 
 
+def short_form(space: Any) -> str:
+    """A space in a few characters, without bounds: Box(8,), Discrete(4), Dict(image: Box(84, 84), speed: Box(1,))."""
+    if isinstance(space, spaces.Box):
+        return f"Box{space.shape}"
+    parts = parts_of(space) if isinstance(space, Space) else {}
+    if parts:
+        inside = ", ".join(f"{name}: {short_form(part)}" for name, part in parts.items())
+        return f"{type(space).__name__}({inside})"
+    return " ".join(str(space).split())
+
+
 def parts_of(space: Space[Any]) -> dict[str, Space[Any]]:
     """The spaces inside a Dict by key, inside a Tuple as `tuple_obs_0`, `tuple_obs_1`, ..., as replay names them."""
     if isinstance(space, spaces.Dict):

@@ -54,6 +54,11 @@ USUAL, USUAL_FOR_BOX = "DQN", "SAC"
 Algorithm = TypeVar("Algorithm", bound=type)
 
 
+def shipped_in(name: str) -> str | None:
+    """The module of an algorithm that ships, None for one that was registered."""
+    return None if name in _registered else _SHIPPED.get(name)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _SHIPPED and name not in _BASES:
         raise AttributeError(f"module 'agilerl.algorithms' has no attribute {name!r}")

@@ -5,7 +5,7 @@ Registration is in `registry`, copies and files are in `copies`, evaluation is i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any, Self
@@ -23,6 +23,8 @@ from agilerl.checkpoint import load_tree, save_tree
 from agilerl.errors import ConfigError
 from agilerl.hpo.genome import Genome
 from agilerl.modules.base import EvolvableModule
+from agilerl.spaces import short_form
+from agilerl.telemetry.console import number
 from agilerl.tree import map_leaves
 
 # Nothing of these registers.
@@ -98,6 +100,41 @@ class EvolvableAlgorithm:
         self.fitness: list[float] = []
         self.training = True
         self._observations: Any = None
+
+    # --- printing --------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        """One line, as a list of agents shows it."""
+        try:
+            fitness = f", fitness {number(self.fitness[-1])}" if self.fitness else ""
+            return f"{self.algo}(member {self.index}{fitness}, {self._settings()})"
+        except AttributeError:  # while it is being made
+            return object.__repr__(self)
+
+    def __str__(self) -> str:
+        """What it is, sees and does, how it is set, its networks, how it has done."""
+        try:
+            return "\n".join(self._described())
+        except AttributeError:
+            return repr(self)
+
+    def _described(self) -> Iterator[str]:
+        yield f"{self.algo}, member {self.index}, on {self.device}"
+        spaces = [getattr(self, name, None) for name in ("observation_space", "action_space")]
+        if None not in spaces:
+            yield f"spaces    {' -> '.join(map(short_form, spaces))}"
+        yield f"settings  {self._settings()}"
+        for name, network in self.evaluation_networks().items():
+            describe = getattr(network, "describe", None)
+            size = sum(parameter.numel() for parameter in network.parameters())
+            yield f"network   {name} {f'{describe()} ' if callable(describe) else ''}({size:,} parameters)"
+        if self.fitness:
+            best = number(max(self.fitness))
+            yield f"fitness   {number(self.fitness[-1])}, best {best} of {len(self.fitness)} evaluations"
+        yield f"trained   {self.steps[-1]:,} env steps"
+
+    def _settings(self) -> str:
+        return ", ".join(f"{name} {number(value)}" for name, value in self.hyperparameters().items())
 
     # --- registration ----------------------------------------------------------------------------------------------
 

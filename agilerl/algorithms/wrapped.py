@@ -47,6 +47,12 @@ class AgentWrapper:
         else:
             setattr(self.agent, name, value)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.agent!r})"
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__} around {self.agent}"
+
     @property
     def unwrapped(self) -> Any:
         """The agent inside all wrappers."""

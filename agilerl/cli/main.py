@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import agilerl
-from agilerl.cli import configuring, viewing
+from agilerl.cli import configuring, continuing, viewing
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError
 from agilerl.redaction import redact
 from agilerl.runs.signals import exit_code
@@ -270,20 +270,6 @@ def evaluate(
             typer.echo(line)
 
 
-@app.command(name="list")
-def list_command(
-    what: Annotated[str, typer.Argument(metavar="[algos|envs|presets]")] = "presets",
-    imports: Imports = None,
-    debug: Debug = False,
-) -> None:
-    """What can be named: algorithms, environments, presets."""
-    with user_errors(debug, imports):
-        from agilerl.cli.output import listing
-
-        for line in listing(what):
-            typer.echo(line)
-
-
 @app.command()
 def export(
     run: RunPath,
@@ -306,3 +292,4 @@ def export(
 
 viewing.register(app, user_errors)
 configuring.register(app, user_errors)
+continuing.register(app, user_errors, close=lambda run, episodes: _close(run, episodes))

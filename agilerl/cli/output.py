@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from agilerl.algorithms import NOT_YET, available, find_algorithm
-from agilerl.algorithms.declared import hyperparameters
 from agilerl.api import Run
-from agilerl.config import preset_for, preset_names
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.report.page import REPORT
 from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry import Evaluation
 from agilerl.telemetry.console import clock, count, number
+from agilerl.training.launch import report_on
 
 
 def score_best(run: Run, episodes: int) -> Evaluation | None:
@@ -19,20 +17,24 @@ def score_best(run: Run, episodes: int) -> Evaluation | None:
     evaluation: Evaluation = run.best.evaluate(episodes=episodes)
     if run.path is not None:
         RunDirectory(run.path).update(result={"test": evaluation.as_dict()})
+        report_on(run.path)
     return evaluation
 
 
 def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
-    """Four lines: the score, the cost, the place, how to load it (or, of a stopped run, how to go on)."""
+    """The score, the cost, the place, the report, how to load it (or, of a stopped run, how to go on)."""
     result = run.result
     score = f"best {number(result.get('best_fitness'))}" + (f"  ({evaluation})" if evaluation else "")
     seconds, steps = float(result["seconds"]), int(result["env_steps_population"])
     rate = count(steps / seconds) if seconds > 0 else "-"
+    cost = f"{count(steps)} env steps ({count(result['env_steps_member'])} per member)"
+    evaluated = count(result.get("evaluation_env_steps") or 0)
+    is_there = run.path is not None and (run.path / REPORT).is_file()
     return [
         f"{'stopped' if run.interrupted else 'done'}  {score}",
-        f"cost  {count(steps)} env steps ({count(result['env_steps_member'])} per member)   "
-        f"{clock(seconds)}   {rate} steps/s   stop: {result['stopped']}",
+        f"cost  {cost}, {evaluated} for evaluation   {clock(seconds)}   {rate} steps/s   stop: {result['stopped']}",
         f"path  {run.path}",
+        *([f"report  {run.path / REPORT}"] if is_there and run.path is not None else []),
         f"resume  agilerl resume {run.path}" if run.interrupted else f'load  agilerl.load("{run.path}")',
     ]
 
@@ -50,34 +52,3 @@ def evaluation_lines(run: Run, evaluation: Evaluation) -> list[str]:
     if target is not None:
         rows.append(f"target  {target:10.2f}   {'reached' if evaluation.mean >= target else 'not reached'} by the mean")
     return rows
-
-
-def listing(what: str) -> list[str]:
-    """One line per algorithm, environment or preset."""
-    makers = {"algos": _algorithms, "envs": _environments, "presets": _presets}
-    if what not in makers:
-        raise ConfigError(unknown_name("list", what, makers))
-    return makers[what]()
-
-
-def _algorithms() -> list[str]:
-    lines = [f"{name:<14}{', '.join(hyperparameters(find_algorithm(name)))}" for name in available()]
-    return [*lines, *(f"{name:<14}not in this version yet" for name in NOT_YET)]
-
-
-def _presets() -> list[str]:
-    lines = []
-    for name in preset_names():
-        preset = preset_for(name)
-        training = preset.training
-        budget = f"{training.pop_size} members x {count(training.max_steps)} env steps"
-        lines.append(f"{name:<26}{preset.algorithm.name:<12}{budget}   target {number(training.target_score)}")
-    return lines
-
-
-def _environments() -> list[str]:
-    import gymnasium
-
-    presets = set(preset_names())
-    known = sorted(k for k in gymnasium.registry if not k.startswith(("phys2d/", "tabular/", "GymV")))
-    return [f"{name}{'   preset' if name in presets else ''}" for name in known]

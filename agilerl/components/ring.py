@@ -92,6 +92,18 @@ class RowRing:
     def __len__(self) -> int:
         return self._size
 
+    def __repr__(self) -> str:
+        """How full it is, what a row holds, how much memory it takes."""
+        fields = self._fields or {}
+        held = ", ".join(f"{'.'.join(map(str, self._named_path(path)))} {list(f.shape)}" for path, f in fields.items())
+        return (
+            f"{type(self).__name__}: {self._size:,} of {self.max_size:,} transitions, "
+            f"{self.memory_bytes / 1e6:.1f} MB on {self.device}\n  fields: {held or 'not known before the first rows'}"
+        )
+
+    def _named_path(self, path: Path) -> Path:
+        return (self._name(path[0]), *path[1:])
+
     @property
     def size(self) -> int:
         """Transitions in the buffer now; at most `max_size`. (`counter` is the number ever added.)"""

@@ -73,6 +73,14 @@ class RolloutBuffer:
         self.fields: dict[str, Any] = {}
         self.reset()
 
+    def __repr__(self) -> str:
+        """How full it is, what it holds, how much memory it takes."""
+        held = ", ".join(self.fields) or "not known before the first step"
+        return (
+            f"{type(self).__name__}: {self.position:,} of {self.capacity:,} vector steps x {self.num_envs} lanes, "
+            f"{self.block.nbytes / 1e6:.1f} MB\n  fields: {held}"
+        )
+
     def reset(self) -> None:
         """Forget what is stored; the memory stays."""
         self.position = 0

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from rich.console import Console, Group
@@ -18,6 +18,10 @@ from tqdm import tqdm
 from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, RunPlan, Sink
 
 REDRAW_SECONDS, BAR_WIDTH = 0.2, 20
+HEARTBEAT_SECONDS = 30.0
+# Columns of the live table from left to right, and in which order a narrow terminal drops them.
+COLUMNS = ("#", "parent", "fitness", "trend", "lr", "batch", "net", "last mutation", "")
+DROPPED = ("parent", "batch", "last mutation", "lr", "trend", "", "net")
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "._-=+*#@"
 
 
@@ -49,6 +53,19 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
+def score(value: float) -> str:
+    """A return with the digits that it has: 231.7, 0.74, 0.0123; "nan" where it is not a number."""
+    return f"{value:.1f}" if not abs(value) < 10 or value == int(value) else f"{value:.3g}"
+
+
+def mutation_label(birth: Birth) -> str:
+    """What a birth did to a hyperparameter, with its values; "" for every other kind, which has a name."""
+    values = birth.before, birth.after
+    if birth.kind != "rl_hp" or not all(isinstance(value, int | float) for value in values):
+        return ""
+    return f"{birth.path} {number(birth.before)} -> {number(birth.after)}"
+
+
 def sparkline(values: Sequence[float], low: float, high: float, blocks: str = BLOCKS, width: int = 12) -> str:
     """The last `width` values as blocks between `low` and `high`; a value that is not finite is a blank."""
     span = high - low
@@ -74,6 +91,25 @@ def headline(plan: RunPlan, path: str | None) -> str:
     return "   ".join([*parts, path] if path else parts)
 
 
+def fitting(parts: Sequence[str], width: int, gap: str = "   ") -> str:
+    """The parts in one line; the last ones are left out where the line would be wider than `width`."""
+    kept = list(parts)
+    while len(kept) > 1 and len(gap.join(kept)) > width:
+        kept.pop()
+    return gap.join(kept)[:width]
+
+
+def folded(parts: Sequence[str], width: int, gap: str = "   ") -> list[str]:
+    """The parts in lines that end between them; a part that is wider than `width` has a line of its own."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(gap) + len(part) <= width:
+            lines[-1] += gap + part
+        else:
+            lines.append(part)
+    return lines
+
+
 def pace(env_steps: int, max_env_steps: int, population: int, seconds: float) -> str:
     """Steps so far (population and member), speed, time gone and time left. `env_steps` is per member."""
     rate = env_steps * population / seconds if seconds > 0 else 0.0
@@ -97,12 +133,26 @@ def generation_line(record: GenerationRecord) -> str:
 
 
 class PlainSink(BaseSink):
-    """One line per generation, without escape codes: for pipes, logs and continuous integration."""
+    """One line per generation, without escape codes: for pipes, logs and continuous integration.
 
-    def __init__(self, stream: TextIO | None = None, path: str | None = None) -> None:
-        self._stream, self._path = sys.stdout if stream is None else stream, path
+    Inside a generation there is a line after 30 s without any, so that a long one does not look like a standstill.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, path: str | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream, self._path, self._now = sys.stdout if stream is None else stream, path, now
+        self._plan: RunPlan | None = None
+        self._spoke = now()
+
+    def progress(self, env_steps: int, seconds: float) -> None:
+        """A line where there was none for long."""
+        if self._plan is not None and self._now() - self._spoke >= HEARTBEAT_SECONDS:
+            steps = min(env_steps, self._plan.max_env_steps)
+            self.message(f"...       {pace(steps, self._plan.max_env_steps, self._plan.population, seconds)}")
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
+        self._plan = plan
         for line in (headline(plan, self._path), *plan.notes):
             self.message(line)
 
@@ -110,6 +160,7 @@ class PlainSink(BaseSink):
         self.message(generation_line(record))
 
     def message(self, text: str) -> None:
+        self._spoke = self._now()
         print(text, file=self._stream, flush=True)
 
 
@@ -123,11 +174,13 @@ class LiveSink(BaseSink):
         self._plan: RunPlan | None = None
         self._record: GenerationRecord | None = None
         self._trend: dict[int | None, list[float]] = {}
+        self._labels: dict[int, str] = {}
         self._steps, self._seconds, self._drawn = 0, 0.0, -math.inf
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         self._plan = plan
-        self._console.print(Text(headline(plan, self._path), style="bold"))
+        for line in folded(headline(plan, self._path).split("   "), self._console.width):
+            self._console.print(Text(line, style="bold"))
         for note in plan.notes:
             self._console.print(Text(note, style="dim"))
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
@@ -141,6 +194,7 @@ class LiveSink(BaseSink):
     def generation(self, record: GenerationRecord) -> None:
         """Replace the table. A member's trend continues that of its parent."""
         past = self._trend
+        self._labels |= {b.id: mutation_label(b) for b in record.births if mutation_label(b)}
         self._trend = {m.id: [*past.get(m.id, past.get(m.parent, [])), m.fitness] for m in record.members}
         self._record, self._steps, self._seconds = record, record.env_steps, record.seconds
         self._draw()
@@ -163,36 +217,64 @@ class LiveSink(BaseSink):
         self._drawn = time.monotonic()
 
     def _progress_line(self, plan: RunPlan) -> Text:
+        """How far the run is, in the width of the terminal: the last parts go first."""
         share = min(self._steps / plan.max_env_steps, 1.0) if plan.max_env_steps else 1.0
         filled = round(share * BAR_WIDTH)
         done = self._record
-        text = Text(f"gen {done.generation:>2}/{done.generations}   " if done else "")
-        text.append("#" * filled, style="green").append("." * (BAR_WIDTH - filled), style="dim")
+        begin = f"gen {done.generation:>2}/{done.generations}   " if done else ""
         steps = min(self._steps, plan.max_env_steps)
-        return text.append(f"  {share:4.0%}   {pace(steps, plan.max_env_steps, plan.population, self._seconds)}")
+        total, rate, elapsed, left = pace(steps, plan.max_env_steps, plan.population, self._seconds).split("   ")
+        room = self._console.width - 1  # the last column stays free: some terminals wrap there
+        bar = BAR_WIDTH if room >= len(begin) + BAR_WIDTH + 22 else 0
+        used = len(begin) + (bar + 2 if bar else 0)
+        text = Text(begin, no_wrap=True, overflow="crop")
+        if bar:
+            text.append("#" * filled, style="green").append("." * (BAR_WIDTH - filled), style="dim").append("  ")
+        parts = [f"{share:4.0%}", left, elapsed, rate, total]  # the most wanted first; shown in the usual order
+        kept = fitting(parts, max(room - used, 4)).split("   ")
+        shown = [part for part in (f"{share:4.0%}", total, rate, elapsed, left) if part in kept]
+        text.append("   ".join(shown)).truncate(max(room, 1))
+        return text
 
     def _table(self, record: GenerationRecord) -> Table:
+        """One row a member, the fittest first, in the width of the terminal: columns are dropped, nothing wraps."""
+        rows = self._rows(record)
+        widths = {name: max(len(name), *(len(row[at]) for row, _ in rows)) for at, name in enumerate(COLUMNS)}
+        kept = list(COLUMNS)
+        for name in DROPPED:
+            if sum(widths[column] + 2 for column in kept) <= self._console.width:
+                break
+            kept.remove(name)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        for name in kept:
+            side: Any = "right" if name in ("#", "parent", "fitness") else "left"
+            table.add_column(name, justify=side, no_wrap=True, overflow="crop")
+        for row, is_best in rows:
+            cells = [Text(row[at]) for at, name in enumerate(COLUMNS) if name in kept]
+            table.add_row(*cells, style="bold" if is_best else None)
+        return table
+
+    def _rows(self, record: GenerationRecord) -> list[tuple[tuple[str, ...], bool]]:
+        """(cells in the order of `COLUMNS`, whether it is the best) of every member."""
         blocks = BLOCKS if "utf" in self._console.encoding.lower() else ASCII_BLOCKS
         finite = [f for trend in self._trend.values() for f in trend if math.isfinite(f)]
         low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        for name in ("#", "parent", "fitness", "trend", "lr", "batch", "net", "last mutation", ""):
-            table.add_column(name, justify="right" if name in ("#", "parent", "fitness") else "left", no_wrap=True)
+        rows: list[tuple[tuple[str, ...], bool]] = []
         for member in sorted(record.members, key=lambda m: -m.fitness if math.isfinite(m.fitness) else math.inf):
-            best = member.id == record.best.id
-            table.add_row(
+            is_best, values = member.id == record.best.id, member.hyperparameters
+            cells = (
                 str(member.id),
                 "-" if member.parent is None else str(member.parent),
-                f"{member.fitness:.1f}",
+                score(member.fitness),
                 sparkline(self._trend[member.id], low, high, blocks),
-                number(member.hyperparameters.get("lr")),
-                number(member.hyperparameters.get("batch_size")),
-                Text(member.network),
-                Text(member.mutation),
-                "* best" if best else "",
-                style="bold" if best else None,
+                number(values.get("lr", values.get("lr_actor"))),
+                number(values.get("batch_size")),
+                member.network,
+                self._labels.get(member.id, member.mutation),
+                "* best" if is_best else "",
             )
-        return table
+            rows.append((cells, is_best))
+        return rows
 
 
 class TqdmSink(BaseSink):
@@ -205,10 +287,14 @@ class TqdmSink(BaseSink):
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         """Print what is about to run (its seed above all) and any note on it; open the bar."""
+        stream = self._stream if self._stream is not None else sys.stderr
         for line in (headline(plan, None), *plan.notes):
-            tqdm.write(line, file=self._stream if self._stream is not None else sys.stderr)
+            tqdm.write(line, file=stream)
+        on_terminal = bool(getattr(stream, "isatty", lambda: False)())
         self._bar = tqdm(
             total=plan.max_env_steps,
+            mininterval=0.1 if on_terminal else HEARTBEAT_SECONDS,  # a file would get every state of the bar
+            maxinterval=10.0 if on_terminal else 10 * HEARTBEAT_SECONDS,
             unit="step",
             unit_scale=True,
             file=self._stream,

@@ -50,5 +50,16 @@ class Evaluation:
 
     def __str__(self) -> str:
         """`100 episodes: mean 224.1, 95% CI 214.0..233.0`."""
-        low, high = self.ci95
-        return f"{len(self.returns)} episodes: mean {self.mean:.1f}, 95% CI {low:.1f}..{high:.1f}"
+        mean, low, high = interval(self.mean, *self.ci95)
+        return f"{len(self.returns)} episodes: mean {mean}, 95% CI {low}..{high}"
+
+
+def interval(mean: float, low: float, high: float) -> tuple[str, str, str]:
+    """A mean and its interval with the digits that the interval's width leaves a meaning: two of it, one at least.
+
+    224.1 in 214.0..233.0; 0.74 in 0.65..0.82; 0.0123 in 0.0117..0.0129.
+    """
+    width = abs(high - low)
+    scale = width if width > 0 else abs(mean) / 10  # no width: three digits of the value
+    decimals = 1 if not scale > 0 or not math.isfinite(scale) else min(6, max(1, 1 - math.floor(math.log10(scale))))
+    return f"{mean:.{decimals}f}", f"{low:.{decimals}f}", f"{high:.{decimals}f}"

@@ -21,7 +21,8 @@ class Birth:
         generation: the generation in which it will train first (founders: 0).
         kind: "founder", "elite", "none", "architecture", "parameters", "activation", "rl_hp", "healed" (a copy of the
             fittest member in place of one that diverged: `path` names it, `after` says why).
-        path: what changed ("lr", "encoder.add_node", ...), "" if nothing.
+        path: what changed ("lr", "encoder.add_node", ...), "" if nothing; of a founder that goes on with an agent of
+            another run, that run and member.
         before, after: JSON-able values of what changed.
         change: relative change of the policy's output over probe observations, None if not measured.
         parent_fitness: the fitness that the parent was selected with.

@@ -28,6 +28,7 @@ from agilerl.runs.store import RunStore
 from agilerl.sources import source_for
 from agilerl.spaces import is_image
 from agilerl.telemetry.record import Sink
+from agilerl.training.adoption import Ancestors
 from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.population import set_lanes
@@ -46,6 +47,7 @@ def run_manifest(
     store: RunStore | None = None,
     check: Callable[[], None] | None = None,
     callbacks: Sequence[Any] = (),
+    ancestors: Ancestors | None = None,
 ) -> EvolveResult:
     """Train as `manifest` says.
 
@@ -58,12 +60,15 @@ def run_manifest(
         store: saves the run after every generation, and restores it where it was saved before.
         check: called between vector steps; a KeyboardInterrupt that it raises ends the run there.
         callbacks: the user's own hooks (`telemetry.callbacks.Callback`).
+        ancestors: agents of another run, whose copies the founders are.
 
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
     """
     train_env, eval_env = make_environments(manifest, env)
     population = make_population(manifest, train_env, seed, device)
+    if ancestors is not None:
+        population = ancestors.adopt(population)
     set_lanes(population, max(1, int(getattr(train_env, "num_envs", 1))))
     for agent in population:  # what its evaluate() needs to make the environment again; None for one handed over
         name, kwargs = manifest.environment.name, dict(manifest.environment.kwargs)

@@ -19,38 +19,15 @@ from agilerl.config import Manifest, apply_overrides, dump_yaml, manifest_from
 from agilerl.env_ids import resolve_env_id
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.redaction import redact
+from agilerl.report import write_report
 from agilerl.runs.checkpoints import set_aside
-from agilerl.runs.directory import LINEAGE, RunDirectory, lineage_is, now, running
+from agilerl.runs.directory import LINEAGE, METRICS, RunDirectory, lineage_is, now, running
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.store import RunStore
-from agilerl.telemetry import Birth, Sink, Sinks, TensorBoardSink, WandbSink, console_sink
+from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_sink
 from agilerl.telemetry.files import birth_line
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished, interrupted or loaded run.
-
-    Attributes:
-        best: the best agent (None where the run ended before it had one).
-        population: all agents of the last generation; of a loaded run only the best, which is what is stored.
-        history: fitness by generation, then member.
-        lineage: every birth, founders first.
-        path: the run directory, None if nothing was written.
-        result: facts of the run: stopped, generations, env_steps_member, env_steps_population, seconds, ...
-        manifest: the resolved configuration.
-        interrupted: whether it was stopped before its end; `agilerl resume` goes on. signal: by which signal.
-    """
-
-    best: Any
-    population: list[Any]
-    history: list[list[float]]
-    lineage: list[Birth]
-    path: Path | None
-    result: dict[str, Any]
-    manifest: Manifest
-    interrupted: bool = False
-    signal: int | None = None
+from agilerl.training.adoption import Ancestors
+from agilerl.training.run import Run
 
 
 def with_known_env(manifest: Manifest) -> Manifest:
@@ -89,11 +66,14 @@ class Setup:
     track: bool
     argv: Sequence[str] | None
     callbacks: Sequence[Any] = ()
+    ancestors: Ancestors | None = None
+    parent: Mapping[str, Any] | None = None
 
     def start(self) -> dict[str, Any]:
         """How it is started, as run.json and every checkpoint say it."""
         given = {"evolution": self.evolution, "device": self.device, "env_given": self.env is not None}
-        return {**given, "argv": list(sys.argv if self.argv is None else self.argv)}
+        parent = {} if self.parent is None else {"parent": dict(self.parent)}
+        return {**given, "argv": list(sys.argv if self.argv is None else self.argv), **parent}
 
     def facts(self) -> dict[str, Any]:
         """What every checkpoint says about it; the configuration is text, because the order of its keys counts."""
@@ -114,6 +94,7 @@ def run_training(
     track: bool = False,
     argv: Sequence[str] | None = None,
     callbacks: Sequence[Any] = (),
+    ancestors: Ancestors | None = None,
 ) -> Run:
     """Train as `manifest` says, into a new run directory under `out`, which is saved after every generation.
 
@@ -124,7 +105,10 @@ def run_training(
     """
     if env is None:
         manifest = with_known_env(manifest)
-    setup = Setup(manifest, env, resolve_device(device), verbose, evolution, sinks, tensorboard, track, argv, callbacks)
+    device, parent = resolve_device(device), None if ancestors is None else ancestors.parent()
+    setup = Setup(
+        manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent
+    )
     if out is None:
         return run_setup(setup, None, None)
     directory = RunDirectory.create(out, manifest.environment.name, manifest.algorithm.name)
@@ -158,6 +142,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
                     store=store,
                     check=signals.check,
                     callbacks=setup.callbacks,
+                    ancestors=setup.ancestors,
                 )
             except Exception as error:
                 if signals.received is None:
@@ -190,6 +175,7 @@ def _finish(
             if not interrupted and not lineage_is(path / LINEAGE, births):  # its sink was dropped
                 write_atomic(path / LINEAGE, "".join(map(birth_line, births)))
             directory.finish("interrupted" if interrupted else "done", result=facts, **lost)
+            report_on(path)
         except OSError as error:  # it must not cost the training
             text = f"{path} could not be written ({error}); the training is not lost."
             warnings.warn(text, AgileRLWarning, stacklevel=3)
@@ -206,12 +192,27 @@ def _finish(
     )
 
 
+def report_on(path: Path) -> None:
+    """Write the run's report; whatever keeps it from being written is a warning, and costs the run nothing."""
+    try:
+        write_report(path)
+    except Exception as error:
+        reason = redact(f"{type(error).__name__}: {error}")
+        warnings.warn(
+            f"the report of {path} could not be written ({reason}). fix: agilerl report {path}, once that is mended.",
+            AgileRLWarning,
+            stacklevel=4,
+        )
+
+
 def _note_failure(directory: RunDirectory, error: BaseException) -> None:
     status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     if status == "interrupted":
         error.add_note(f"resume  agilerl resume {directory.path}")
     try:
         directory.finish(status, error=redact(f"{type(error).__name__}: {error}"))
+        if (directory.path / METRICS).is_file():  # it has begun: what there is can be looked at
+            report_on(directory.path)
     except (OSError, MemoryError, RunError) as second:  # the first error is the one to show
         error.add_note(f"run.json could not be written either: {second}")
 
@@ -245,7 +246,10 @@ def resume_training(
         recorded, asked = manifest, {"training.max_steps": steps, "training.carry_envs": carry_envs}
         manifest = apply_overrides(recorded, {name: v for name, v in asked.items() if v is not None}, "resume")
         evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
-        setup = Setup(manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks)
+        parent = start.get("parent")
+        setup = Setup(
+            manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, parent=parent
+        )
         store.facts = setup.facts()
         directory = RunDirectory(folder)
         store.notes += _mend(directory, setup, recorded)
@@ -265,6 +269,11 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
     if manifest.hash() != facts.get("manifest_hash"):
         raise RunError(
             f"{folder} has no checkpoint, and its config.yaml is not the one that it began with. fix: train again."
+        )
+    if facts.get("parent") is not None:
+        raise RunError(
+            f"{folder} began with the agents of {facts['parent'].get('run')} and has no checkpoint of its own. "
+            "fix: agilerl continue that run once more."
         )
     return manifest, {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
 

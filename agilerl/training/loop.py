@@ -79,7 +79,11 @@ class TrainingLoop:
     def run(self) -> EvolveResult:
         """Train until the target is reached or a member has used its budget."""
         is_resumed = self.store is not None and self.store.restore(SavableLoop(self))
-        founders = [] if is_resumed else [Birth(a.index, None, 0, "founder") for a in self.population]
+        founders = (
+            []
+            if is_resumed
+            else [Birth(a.index, None, 0, "founder", getattr(a, "origin", "")) for a in self.population]
+        )
         if is_resumed:
             anew = ", with new episodes" if self.options.carry_envs else ""
             self.notes.append(f"continues after {self.result.generations} generations{anew}")

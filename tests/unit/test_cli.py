@@ -95,16 +95,22 @@ def cli() -> Cli:
     return lambda *args: runner.invoke(app, [str(a) for a in args])
 
 
-def test_train_prints_a_line_per_generation_and_four_closing_lines(cli: Cli) -> None:
+def test_train_prints_a_line_per_generation_and_five_closing_lines(cli: Cli) -> None:
     result = cli("train", "CartPole-v1", "--steps", 2000, "--population", 2)
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.output
     lines = result.stdout.splitlines()
     assert lines[0].startswith("DQN on CartPole-v1   2 members x 2k env steps   seed 0")
     assert [line[:7] for line in lines[1:3]] == ["gen  1/", "gen  2/"]
-    assert lines[-4] == "done  best 21  (100 episodes: mean 56.5, 95% CI 50.9..62.1)"
-    assert lines[-3] == "cost  4k env steps (2k per member)   00:02   2k steps/s   stop: max_steps"
-    assert lines[-2:] == ["path  runs/CartPole-v1/dqn-0001", 'load  agilerl.load("runs/CartPole-v1/dqn-0001")']
+    assert lines[-5] == "done  best 21  (100 episodes: mean 56.5, 95% CI 50.9..62.1)"
+    assert lines[-4] == "cost  4k env steps (2k per member), 9 for evaluation   00:02   2k steps/s   stop: max_steps"
+    assert lines[-3:] == [
+        "path  runs/CartPole-v1/dqn-0001",
+        "report  runs/CartPole-v1/dqn-0001/report.html",
+        'load  agilerl.load("runs/CartPole-v1/dqn-0001")',
+    ]
+    page = Path("runs/CartPole-v1/dqn-0001/report.html").read_text()
+    assert "100 fresh episodes" in page  # written anew after the closing test
 
 
 def test_train_leaves_a_complete_run_directory(cli: Cli) -> None:
@@ -123,7 +129,7 @@ def test_train_leaves_a_complete_run_directory(cli: Cli) -> None:
 
 
 def test_quiet_prints_only_the_closing_lines(cli: Cli) -> None:
-    assert len(cli("train", "CartPole-v1", "-q").stdout.splitlines()) == 4
+    assert len(cli("train", "CartPole-v1", "-q").stdout.splitlines()) == 5
 
 
 def test_options_reach_the_loop(cli: Cli) -> None:
@@ -158,12 +164,13 @@ MISTAKES = [
     (["evaluate", "runs/nothing"], "RunError: there is no run at runs/nothing. fix:"),
     (["list", "algo"], "ConfigError: unknown list 'algo'. Did you mean 'algos'?"),
     (["resume", "runs/x", "--steps", "3"], "RunError: there is no run at runs/x. fix:"),
-    (["record", "x"], "NotAvailableYetError: `agilerl record`"),
-    (["report", "x"], "NotAvailableYetError: `agilerl report`"),
-    (["compare", "x", "y"], "NotAvailableYetError: `agilerl compare`"),
+    (["record", "x"], "RunError: there is no run at x"),
+    (["report", "x"], "RunError: there is no run at x"),
+    (["report", "x", "y", "--out", "z.html"], "ConfigError: --out names one file, for one run. fix:"),
+    (["compare", "x", "y"], "RunError: there is no run at x"),
+    (["continue", "x"], "RunError: there is no run at x"),
     (["export", "x", "--onnx"], "RunError: there is no run at x"),
     (["export", "x"], "ConfigError: agilerl export needs a format. fix: --onnx"),
-    (["doctor", "--full"], "NotAvailableYetError: `agilerl doctor`"),
 ]
 
 
@@ -221,6 +228,7 @@ def test_an_interrupt_keeps_what_there_is_and_exits_130(cli: Cli, outcome: Any) 
     path = Path("runs/CartPole-v1/dqn-0001")
     assert json.loads((path / "run.json").read_text())["status"] == "interrupted"
     assert len((path / "metrics.csv").read_text().splitlines()) == 1 + 2 * COUNT
+    assert '<span class="status">interrupted' in (path / "report.html").read_text()
     if outcome == "interrupted":
         assert (path / "best" / "policy.safetensors").is_file()
         assert "stopped  best 23" in result.stdout
@@ -233,6 +241,7 @@ def test_a_run_that_fails_says_so_in_run_json_and_keeps_its_files(tmp_path: Path
     path = tmp_path / "runs" / "CartPole-v1" / "dqn-0001"
     facts = json.loads((path / "run.json").read_text())
     assert (facts["status"], facts["error"]) == ("failed", "RuntimeError: out of memory")
+    assert "It ended with an error: RuntimeError: out of memory" in (path / "report.html").read_text()
     assert len((path / "evolution.jsonl").read_text().splitlines()) == COUNT + 2
 
 
@@ -249,7 +258,7 @@ def test_evaluate_prints_a_table_or_json(cli: Cli) -> None:
 
 def test_lists(cli: Cli) -> None:
     assert "DQN           batch_size, lr" in cli("list", "algos").stdout
-    assert "CartPole-v1   preset" in cli("list", "envs").stdout
+    assert ["CartPole-v1", "preset"] in [line.split() for line in cli("list", "envs").stdout.splitlines()]
     assert "4 members x 50k env steps   target 475" in cli("list", "presets").stdout
     assert cli("--version").stdout.strip() == f"agilerl {agilerl.__version__}"
 

@@ -135,6 +135,86 @@ def test_the_live_table_shows_best_parent_and_the_trend_of_the_line() -> None:
     assert "100%" in last
 
 
+WIDTHS = {
+    140: "# parent fitness trend lr batch net last mutation",
+    70: "# fitness trend lr net last mutation",
+    48: "# fitness trend net",
+    30: "# fitness net",
+    20: "# fitness",
+    10: "# fitness",
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_narrow_terminal_loses_columns_and_no_line_wraps(width: int) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+    sink = LiveSink(console=console, path="runs/CartPole-v1/dqn-0001")
+    sink.start(PLAN, FOUNDERS)
+    for generation in GENERATIONS:
+        sink.generation(generation)
+    plain = Console(file=io.StringIO(), width=500, color_system=None)
+    plain.print(sink._table(GENERATIONS[1]))
+    header = plain.file.getvalue().splitlines()[0]  # type: ignore[attr-defined]
+    assert " ".join(header.split()) == WIDTHS[width]
+    narrow = Console(file=io.StringIO(), width=width, color_system=None)
+    narrow.print(sink._table(GENERATIONS[1]))
+    narrow.print(sink._progress_line(PLAN))
+    lines = narrow.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 1 + 2 + 1
+    assert max(map(len, lines)) <= width
+
+
+def test_the_live_table_says_what_a_mutation_changed() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=140, color_system=None)
+    play(LiveSink(console=console))
+    frames = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "lr 6.3e-4 -> 5e-4" in frames[frames.rindex("gen  2/2") :]
+
+
+def test_a_pipe_gets_a_line_after_half_a_minute_without_one() -> None:
+    stream, clock_ = io.StringIO(), [0.0]
+    sink = PlainSink(stream, now=lambda: clock_[0])
+    sink.start(PLAN, FOUNDERS)
+    said = len(stream.getvalue().splitlines())
+    for second in range(1, 100):
+        clock_[0] = float(second)
+        sink.progress(5 * second, float(second))
+    lines = stream.getvalue().splitlines()[said:]
+    assert [line.split("elapsed ")[1][:5] for line in lines] == ["00:30", "01:00", "01:30"]
+    assert lines[0].startswith("...       300/2k env steps (150/1k per member)   10 steps/s")
+    sink.generation(GENERATIONS[0])  # a line of its own: the silence begins anew
+    clock_[0] = 128.0
+    sink.progress(600, 128.0)
+    assert len(stream.getvalue().splitlines()) == said + 4
+
+
+def test_the_bar_leaves_a_pipe_alone_between_generations() -> None:
+    stream = io.StringIO()
+    sink = TqdmSink(stream)
+    sink.start(PLAN, FOUNDERS)
+    before = len(stream.getvalue())
+    for steps in range(1, 500):
+        sink.progress(steps, steps / 100)
+    assert len(stream.getvalue()) == before
+    sink.generation(GENERATIONS[0])
+    assert "gen  1/2" in stream.getvalue()[before:]
+    sink.close()
+
+
+@pytest.mark.parametrize(
+    ("returns", "text"),
+    [
+        ([0.0, 1.0] * 32, "64 episodes: mean 0.50, 95% CI 0.38..0.62"),
+        ([500.0] * 4, "4 episodes: mean 500.0, 95% CI 500.0..500.0"),
+        ([0.74] * 4, "4 episodes: mean 0.740, 95% CI 0.740..0.740"),
+        ([100.0, 300.0] * 8, "16 episodes: mean 200.0, 95% CI 150.0..250.0"),
+        ([0.0], "1 episodes: mean 0.0, 95% CI 0.0..0.0"),
+    ],
+)
+def test_scores_have_the_digits_that_their_interval_leaves_a_meaning(returns: list[float], text: str) -> None:
+    assert str(Evaluation.from_returns(returns)) == text
+
+
 def test_the_console_is_live_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

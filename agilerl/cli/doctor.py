@@ -1,0 +1,287 @@
+"""`agilerl doctor`: what this machine has, what is missing and how to get it, and whether algorithms learn here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+CORE = ("torch", "numpy", "gymnasium", "tensordict", "pydantic", "safetensors")
+# Extra of the package -> (module that shows that it is there, what it is for).
+EXTRAS = {
+    "box2d": ("Box2D", "LunarLander, BipedalWalker, CarRacing"),
+    "mujoco": ("mujoco", "HalfCheetah, Ant, Humanoid"),
+    "atari": ("ale_py", "Pong and the other Atari games"),
+    "render": ("pygame", "films of most environments"),
+    "video": ("imageio_ffmpeg", "films as MP4"),
+    "plots": ("matplotlib", "run.plot()"),
+    "tensorboard": ("tensorboard", "--tensorboard"),
+    "wandb": ("wandb", "--track"),
+    "onnx": ("onnx", "agilerl export --onnx"),
+}
+LEAST_DISK, LITTLE_DISK = 50e6, 1e9  # bytes: a run of a small network takes some MB, a replay of images hundreds
+OK, NOTE, BROKEN = "ok", "note", "broken"
+GAMMA, CLOSE = 0.5, 0.2  # the probes' nearest wrong answer is 0.5 away
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, "ok", "note" or "broken", and what to do."""
+
+    name: str
+    state: str
+    text: str
+    fix: str = ""
+
+    @property
+    def is_broken(self) -> bool:
+        return self.state == BROKEN
+
+    def __str__(self) -> str:
+        sign = {OK: "ok  ", NOTE: "  - ", BROKEN: "!!  "}[self.state]
+        return f"{sign}{self.name:<17} {self.text}{f'   fix: {self.fix}' if self.fix else ''}"
+
+
+def examine(full: bool = False, env_id: str | None = None) -> Iterator[Finding]:
+    """What there is to say, as it is found.
+
+    Args:
+        full: train on the probe environments too. env_id: make and step this environment, and nothing else of it.
+    """
+    yield from packages()
+    yield from extras()
+    yield from machine()
+    if env_id is not None:
+        yield from environment(env_id)
+    if full:
+        yield from torch_here()
+        yield from probes()
+
+
+def packages() -> Iterator[Finding]:
+    """Python and the packages that everything needs; found by their metadata, which imports nothing."""
+    version = sys.version.split()[0]
+    old = sys.version_info < (3, 11)
+    yield Finding("python", BROKEN if old else OK, version, "Python 3.11 or newer" if old else "")
+    for name in CORE:
+        try:
+            yield Finding(name, OK, metadata.version(name))
+        except metadata.PackageNotFoundError:
+            yield Finding(name, BROKEN, "is not installed", f"pip install {name}")
+
+
+def extras() -> Iterator[Finding]:
+    """What can be installed besides."""
+    for extra, (module, purpose) in EXTRAS.items():
+        if importlib.util.find_spec(module) is not None:
+            yield Finding(extra, OK, f"installed: {purpose}")
+        else:
+            yield Finding(extra, NOTE, f"not installed: {purpose}", f'pip install "agilerl[{extra}]"')
+
+
+def machine(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Cores and load, display, GPU, disk."""
+    yield threads(os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else None)
+    if environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY") or sys.platform != "linux":
+        yield Finding("display", OK, "there is one")
+    else:
+        yield Finding("display", OK, "none: agilerl record draws without one (SDL_VIDEODRIVER=dummy, MUJOCO_GL=egl)")
+    yield gpu(Path("/proc/driver/nvidia/version").exists(), _cpu_build())
+    yield disk(shutil.disk_usage(Path.cwd()).free, os.access(Path.cwd(), os.W_OK))
+
+
+def threads(cores: int, load: float | None) -> Finding:
+    """Whether others use the cores: then everything takes longer."""
+    text = f"{cores} cores" + ("" if load is None else f", load {load:.1f}")
+    if load is not None and load > cores:
+        return Finding("threads", NOTE, text, "wait until it is less: training shares the cores")
+    return Finding("threads", OK, f"{text}; small networks train with one thread")
+
+
+def gpu(has_driver: bool, is_cpu_build: bool) -> Finding:
+    """A GPU that this PyTorch cannot use is worth a word."""
+    if has_driver and is_cpu_build:
+        return Finding("gpu", NOTE, "an NVIDIA driver, but PyTorch is a CPU build", "install PyTorch with CUDA")
+    if has_driver:
+        return Finding("gpu", OK, "an NVIDIA driver; --full asks PyTorch for it")
+    return Finding("gpu", OK, "none: the CPU trains, which suits small networks")
+
+
+def disk(free: float, is_writable: bool) -> Finding:
+    """Room for run directories, which are made in the working folder."""
+    text = f"{free / 1e9:.1f} GB free here"
+    if not is_writable:
+        return Finding("disk", BROKEN, "the working folder cannot be written", "--out DIR, or another folder")
+    if free < LEAST_DISK:
+        return Finding("disk", BROKEN, text, "make room: a run directory takes some MB")
+    return Finding("disk", NOTE if free < LITTLE_DISK else OK, text, "make room" if free < LITTLE_DISK else "")
+
+
+def _cpu_build() -> bool:
+    try:
+        return metadata.version("torch").endswith("+cpu")
+    except metadata.PackageNotFoundError:
+        return True
+
+
+def torch_here() -> Iterator[Finding]:
+    """What PyTorch itself says."""
+    import torch
+
+    if torch.cuda.is_available():
+        yield Finding("cuda", OK, f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
+    else:
+        yield Finding("cuda", OK, f"PyTorch {torch.__version__} finds none")
+
+
+def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
+    """Make and step an environment; what it takes and gives, how fast, whether it ends, which algorithms fit."""
+    import gymnasium
+
+    from agilerl.algorithms import available, find_algorithm
+    from agilerl.env_ids import resolve_env_id
+    from agilerl.errors import AgileRLError
+    from agilerl.spaces import check_supported, short_form
+
+    try:
+        name = resolve_env_id(env_id)
+        env = gymnasium.make(name)
+    except (AgileRLError, gymnasium.error.Error, TypeError, ImportError) as error:
+        message, _, fix = " ".join(str(error).removeprefix(f"{env_id}: ").split()).partition("fix: ")
+        yield Finding(env_id, BROKEN, message.strip() or type(error).__name__, fix)
+        return
+    try:
+        yield Finding(
+            name, OK, f"observations {short_form(env.observation_space)}, actions {short_form(env.action_space)}"
+        )
+        yield _limit(env)
+        yield _stepped(env, steps)
+        try:
+            check_supported(env.observation_space)
+        except AgileRLError as error:
+            yield Finding("fits", BROKEN, str(error))
+            return
+    finally:
+        env.close()
+    kind = type(env.action_space).__name__
+    fitting = [algo for algo in available() if kind in find_algorithm(algo).action_spaces]
+    if fitting:
+        yield Finding("algorithms", OK, f"{', '.join(fitting)} take {kind} actions")
+    else:
+        yield Finding("algorithms", BROKEN, f"none takes {kind} actions", "a wrapper that makes them Discrete or Box")
+
+
+def _limit(env: Any) -> Finding:
+    limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
+    if limit is None:
+        fix = "--set training.train_max_episode_steps=1000 --set training.eval_steps=1000, if it may go on for ever"
+        return Finding("time limit", NOTE, "none in its specification", fix)
+    return Finding("time limit", OK, f"{limit} steps an episode")
+
+
+def _stepped(env: Any, steps: int) -> Finding:
+    """Random actions; legal ones, where it says which are."""
+    try:
+        env.action_space.seed(0)
+        _, info = env.reset(seed=0)
+        begun, episodes = time.perf_counter(), 0
+        for _ in range(steps):
+            mask = info.get("action_mask") if isinstance(info, dict) else None
+            action = env.action_space.sample() if mask is None else env.action_space.sample(mask)
+            _, reward, terminated, truncated, info = env.step(action)
+            float(reward)
+            if terminated or truncated:
+                episodes += 1
+                _, info = env.reset()
+        rate = steps / max(time.perf_counter() - begun, 1e-9)
+    except Exception as error:  # whatever an environment of somebody's own raises
+        return Finding("steps", BROKEN, f"it fails: {type(error).__name__}: {' '.join(str(error).split())}")
+    return Finding("steps", OK, f"{steps} random ones, {rate:.0f} a second, {episodes} episodes ended")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """An environment whose answer is known: what it is called, and what is wrong where it is not learned."""
+
+    name: str
+    make: Callable[[], Any]
+    fails: str
+
+
+# How each kind of learner is set for the probes; `seen` gives [S] values of the states [S, O].
+SETTINGS: dict[str, dict[str, Any]] = {
+    "transitions": {
+        "steps": 2400, "lr": 4e-3, "batch_size": 32, "learn_step": 2, "tau": 0.1, "num_envs": 2, "learning_delay": 100,
+        "eps_start": 1.0, "eps_end": 1.0,
+    },
+    "rollouts": {"steps": 5120, "lr": 5e-3, "batch_size": 64, "learn_step": 128, "update_epochs": 8, "num_envs": 8},
+}  # fmt: skip
+COMMON: dict[str, Any] = {
+    "gamma": GAMMA, "eval_episodes": 1, "eval_steps": 5, "latent_dim": 16, "target_score": None,
+    "network.encoder_config.hidden_size": [32], "network.head_config.hidden_size": [32],
+    "elite_rescore_episodes": 0, "confirm_episodes": 0, "mutation.rl_hp_selection": {},
+}  # fmt: skip
+
+
+def probes() -> Iterator[Finding]:
+    """Train the usual algorithm of each kind on environments that isolate one thing each, and look at the answers."""
+    from agilerl.algorithms import USUAL, available, find_algorithm
+    from agilerl.envs import probe
+
+    cases = [
+        Probe("constant", probe.ConstantRewardEnv, "the value head, the loss or the optimiser"),
+        Probe("observation", probe.ObsDependentRewardEnv, "the way from observations to values"),
+        Probe("discount", probe.DiscountedRewardEnv, "the discount or the next observation"),
+        Probe("policy", probe.PolicyEnv, "the choice of actions"),
+    ]
+    usual = {find_algorithm(name).experience.name: name for name in (*available(), USUAL)}
+    for kind, settings in SETTINGS.items():
+        for case in cases:
+            yield judged(usual[kind], kind, settings, case)
+
+
+def judged(algo: str, kind: str, settings: Mapping[str, Any], case: Probe) -> Finding:
+    """One algorithm on one probe."""
+    name, begun = f"{algo} {case.name}", time.perf_counter()
+    try:
+        error, is_best = learned(algo, kind, settings, case.make)
+    except Exception as failure:  # a probe that cannot run is the finding
+        return Finding(name, BROKEN, f"it fails: {type(failure).__name__}: {' '.join(str(failure).split())}")
+    spent = f"[{time.perf_counter() - begun:.1f} s]"
+    if error > CLOSE or not is_best:
+        what = f"values are off by {error:.2f}" if error > CLOSE else "it chooses the wrong action"
+        return Finding(name, BROKEN, f"{what}: look at {case.fails}  {spent}")
+    return Finding(name, OK, f"values within {error:.2f} of the answer, best action chosen  {spent}")
+
+
+def learned(algo: str, kind: str, settings: Mapping[str, Any], make: Callable[[], Any]) -> tuple[float, bool]:
+    """(largest error of the values that were learned, whether the greedy actions are the best ones)."""
+    import numpy as np
+    import torch
+
+    import agilerl
+
+    steps = int(settings["steps"])
+    asked = {**COMMON, **{key: value for key, value in settings.items() if key != "steps"}, "evo_steps": steps}
+    run = agilerl.train(
+        make, algo, population=1, steps=steps, seed=1, device="cpu", out=None, verbose=False, evolution=False, **asked
+    )
+    agent, env = run.population[0], make()
+    best = env.expected_q(GAMMA)
+    with torch.no_grad():
+        if kind == "rollouts":
+            chosen, _, _, values, *_ = agent.get_action(env.observations, training=False)
+        else:
+            table = agent.policy_module()(torch.as_tensor(env.observations)).numpy()
+            chosen, values = table.argmax(axis=1), table.max(axis=1)
+    values, chosen = np.asarray(values).reshape(len(best)), np.asarray(chosen).reshape(len(best))
+    wanted = best.max(axis=1)
+    is_best = bool((best[np.arange(len(best)), chosen.astype(int)] >= wanted - 1e-6).all())
+    return float(np.abs(values - wanted).max()), is_best

@@ -1,0 +1,210 @@
+"""What `agilerl list` prints: algorithms, environments, presets, runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agilerl.errors import AgileRLError, ConfigError, RunError, unknown_name
+from agilerl.hostile import read_json
+
+LISTS = ("algos", "envs", "presets", "runs")
+# Gymnasium's module of an environment -> (what must be there to make it, our extra that brings it).
+NEEDS = {"box2d": ("Box2D", "box2d"), "mujoco": ("mujoco", "mujoco"), "ale_py": ("ale_py", "atari")}
+OTHER_ENGINES = ("phys2d/", "tabular/", "GymV")
+
+
+def listing(what: str, out: Path = Path("runs")) -> list[str]:
+    """One line per algorithm, environment, preset or run under `out`."""
+    if what == "runs":
+        return list(runs(out))
+    makers = {"algos": algorithms, "envs": environments, "presets": presets}
+    if what not in makers:
+        raise ConfigError(unknown_name("list", what, LISTS))
+    return list(makers[what]())
+
+
+def algorithms() -> Iterator[str]:
+    """Names with their hyperparameters; those that are not there yet last."""
+    from agilerl.algorithms import NOT_YET, available
+
+    for name in available():
+        yield f"{name:<14}{', '.join(_hyperparameters(name))}"
+    for name in NOT_YET:
+        yield f"{name:<14}not in this version yet"
+
+
+def _hyperparameters(name: str) -> list[str]:
+    """As `declared.hyperparameters`; of what ships, read from its source: an import would load torch, 2 s."""
+    from agilerl import algorithms
+
+    module = algorithms.shipped_in(name)
+    spec = None if module is None else importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        from agilerl.algorithms.declared import hyperparameters
+
+        return list(hyperparameters(algorithms.find_algorithm(name)))
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    (cls,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    (init,) = [node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    arguments = [*init.args.posonlyargs, *init.args.args, *init.args.kwonlyargs]
+    return [argument.arg for argument in arguments if _is_declared(argument.annotation)]
+
+
+def _is_declared(annotation: ast.expr | None) -> bool:
+    """Whether an annotation is `Annotated[..., hp(...)]`."""
+    calls = [] if annotation is None else [node for node in ast.walk(annotation) if isinstance(node, ast.Call)]
+    return any(isinstance(call.func, ast.Name) and call.func.id == "hp" for call in calls)
+
+
+def presets() -> Iterator[str]:
+    """Environments that settings ship for."""
+    from agilerl.config import preset_for, preset_names
+    from agilerl.telemetry.console import count, number
+
+    for name in preset_names():
+        preset = preset_for(name)
+        training = preset.training
+        budget = f"{training.pop_size} members x {count(training.max_steps)} env steps"
+        yield f"{name:<26}{preset.algorithm.name:<12}{budget}   target {number(training.target_score)}"
+
+
+def environments() -> Iterator[str]:
+    """Ids that can be made here; what the others need; which are retired."""
+    import gymnasium
+
+    from agilerl.config import preset_names
+    from agilerl.env_ids import SHIPPED
+
+    shipped = set(preset_names())
+    known = {name: spec for name, spec in gymnasium.registry.items() if not name.startswith(OTHER_ENGINES)}
+    newest: dict[str, int] = {}
+    for name in known:
+        base, version = _version(name)
+        newest[base] = max(version, newest.get(base, -1))
+    for name in sorted({*known, *SHIPPED}):
+        words = ["preset"] if name in shipped else []
+        base, version = _version(name)
+        if name in known:
+            entry = known[name].entry_point
+            words += _obstacles(entry, version < newest[base])
+        yield f"{name:<34}{'   '.join(words)}".rstrip()
+
+
+def _obstacles(entry_point: Any, is_older: bool) -> list[str]:
+    """Why an environment cannot be made here, or that there is a newer one."""
+    if not isinstance(entry_point, str):  # Gymnasium keeps retired ids with a function that raises
+        is_retired = str(getattr(entry_point, "__module__", "")).startswith("gymnasium.")
+        return ["retired"] if is_retired else []
+    module = entry_point.partition(":")[0]
+    for part, (package, extra) in NEEDS.items():
+        if part in module and importlib.util.find_spec(package) is None:
+            return [f'needs: pip install "agilerl[{extra}]"']
+    root = module.partition(".")[0]
+    if root and importlib.util.find_spec(root) is None:
+        return [f"needs the package {root}"]
+    return ["older version"] if is_older else []
+
+
+def _version(name: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(.*)-v(\d+)", name)
+    return (match[1], int(match[2])) if match else (name, 0)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run directory as a line of the list; `trouble` where it is damaged."""
+
+    path: Path
+    facts: dict[str, Any]
+    trouble: str = ""
+
+    def cells(self) -> tuple[str, ...]:
+        """env, algorithm, seed, status, steps, score, path."""
+        if self.trouble:
+            return (self.path.parent.name, "?", "?", "damaged", "-", self.trouble, str(self.path))
+        result = self.facts.get("result") or {}
+        return (
+            str(self.facts.get("env_id", "?")),
+            str(self.facts.get("algo", "?")),
+            str(self.facts.get("seed", "?")),
+            _status(self.path, str(self.facts.get("status", "?"))),
+            _steps(result),
+            score_text(result),
+            str(self.path),
+        )
+
+
+def runs(out: Path) -> Iterator[str]:
+    """Every run under `out`, by environment, algorithm and number; damaged ones are named as such."""
+    if not out.is_dir():
+        raise RunError(f"there is no folder {out}. fix: --out DIR, where `agilerl train --out` put the runs.")
+    found = [_found(path) for path in sorted(out.glob("*/*")) if path.is_dir() and re.search(r"-\d{4,}$", path.name)]
+    if not found:
+        yield f"no runs in {out}"
+        return
+    header = ("env", "algo", "seed", "status", "steps", "score", "path")
+    rows = [header, *(run.cells() for run in found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header) - 1)]
+    for row in rows:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        yield "   ".join([*padded, row[-1]])
+
+
+def _found(path: Path) -> Found:
+    try:
+        facts = read_json(path / "run.json")
+    except FileNotFoundError:
+        return Found(path, {}, "no run.json")
+    except (AgileRLError, OSError, json.JSONDecodeError):
+        return Found(path, {}, "run.json cannot be read")
+    well_formed = isinstance(facts, dict) and isinstance(facts.get("result") or {}, dict)
+    return Found(path, facts) if well_formed else Found(path, {}, "run.json holds something else")
+
+
+def _status(path: Path, status: str) -> str:
+    """What run.json says; a run that says it is running and whose process is gone was killed."""
+    return "killed" if status == "running" and not _is_alive(path) else status
+
+
+def _is_alive(path: Path) -> bool:
+    """Whether the process that holds the run's LOCK is there; yes where that cannot be known, as on another host."""
+    try:
+        holder = read_json(path / "LOCK")
+        if holder["host"] != socket.gethostname():
+            return True
+        os.kill(int(holder["pid"]), 0)
+    except ProcessLookupError:
+        return False
+    except (AgileRLError, OSError, ValueError, KeyError, TypeError):
+        return True
+    return True
+
+
+def _steps(result: dict[str, Any]) -> str:
+    from agilerl.telemetry.console import count
+
+    steps = result.get("env_steps_population")
+    return count(steps) if isinstance(steps, int | float) else "-"
+
+
+def score_text(result: dict[str, Any]) -> str:
+    """The closing test; else the best fitness, which says so."""
+    from agilerl.report.records import closing_test
+    from agilerl.telemetry.console import number
+    from agilerl.telemetry.evaluation import interval
+
+    test = closing_test(result)
+    if test is not None:
+        mean, low, high = interval(test["mean"], *test["ci95"])
+        return f"{mean} ({low}..{high})"
+    best = result.get("best_fitness")
+    return f"fitness {number(best)}" if isinstance(best, int | float) else "-"

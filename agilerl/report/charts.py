@@ -1,0 +1,175 @@
+"""The charts of a run: fitness, hyperparameters and architectures by generation."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agilerl.report.plot import Mark, Plot, Stroke, Tick, area, dots, frame, line, segments, spans_decades
+from agilerl.report.records import Member, RunRecords, finite, tidy
+
+WIDE, NARROW = (940.0, 300.0), (460.0, 190.0)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The size of a network as its short form in the records tells it.
+
+    Attributes:
+        layers, units: hidden layers, and units (or channels) in all of them together, latent ones included.
+    """
+
+    layers: int
+    units: int
+
+
+def fitness_chart(run: RunRecords, lines: bool = True, points: bool = True) -> Plot | None:
+    """Every member's fitness faint, lines from parent to child, the range as a band, the best bold, the target.
+
+    Args:
+        lines, points: those of every member; left out where there are too many.
+    """
+    if not run.generations:
+        return None
+    target = run.setting("training.target_score")
+    numbers = [float(g[0].generation) for g in run.generations]
+    values = finite(m.fitness for g in run.generations for m in g)
+    width, height = WIDE
+    floor = _floor(values)
+    ys = [max(v, floor) for v in values]
+    ys += [float(target)] if isinstance(target, int | float) else []
+    plot, x, scale = frame("Fitness by generation", numbers, ys, width=width, height=height)
+    below = sum(v < floor for v in values)
+    many = "1 value lies" if below == 1 else f"{below} values lie"
+    plot.note = f"{many} below the axis, the lowest at {tidy(min(values))}." if below else ""
+
+    def y(value: float) -> float:
+        return scale(max(value, floor)) if value == value else value
+
+    inside = [(g[0].generation, finite(m.fitness for m in g)) for g in run.generations]
+    upper = [(x(n), y(max(f))) for n, f in inside if f]
+    lower = [(x(n), y(min(f))) for n, f in inside if f]
+    bests = [(x(n), y(max(f))) for n, f in inside if f]
+    plot.strokes += [
+        Stroke("band", area(upper, lower)),
+        Stroke("faint", _family(run, lambda m: m.fitness, x, y) if lines else ""),
+        Stroke("dots", dots((x(m.generation), y(m.fitness)) for g in run.generations for m in g) if points else ""),
+        Stroke("best", line(bests)),
+    ]
+    for generation in run.generations:
+        known = [m for m in generation if math.isfinite(m.fitness)]
+        if known:
+            best = max(known, key=lambda m: m.fitness)
+            mean = tidy(sum(m.fitness for m in known) / len(known))
+            title = f"generation {best.generation}: best {tidy(best.fitness)} (member {best.id}), mean {mean}"
+            plot.marks.append(Mark(x(best.generation), y(best.fitness), title))
+    if isinstance(target, int | float):
+        plot.rule = Tick(y(float(target)), f"target {tidy(float(target))}")
+    return plot
+
+
+def _floor(values: list[float]) -> float:
+    """Where the axis begins: a few values far below all others would press the rest into a line."""
+    if len(values) < 8:
+        return min(values, default=0.0)
+    ordered = sorted(values)
+    low, high = ordered[len(ordered) // 20], ordered[-1]
+    return max(ordered[0], low - 0.35 * (high - low))
+
+
+def hyperparameter_charts(run: RunRecords, lines: bool = True) -> tuple[list[Plot], list[tuple[str, str]]]:
+    """(a chart for each hyperparameter that differs anywhere, name and value of those that never do)."""
+    members = [m for g in run.generations for m in g]
+    names = sorted({name for m in members for name in m.hyperparameters})
+    plots, constant = [], []
+    for name in names:
+        values = finite(m.hyperparameters.get(name) for m in members)
+        if not values:
+            continue
+        if min(values) == max(values):
+            constant.append((name, tidy(values[0])))
+            continue
+
+        def read(member: Member, name: str = name) -> float:
+            return member.hyperparameters.get(name, math.nan)
+
+        plots.append(_lineages(run, name, read, values, lines))
+    return plots, constant
+
+
+def architecture_charts(run: RunRecords, lines: bool = True) -> tuple[list[Plot], str]:
+    """(charts of layers and units where they differ, what there is where they do not)."""
+    members = [m for g in run.generations for m in g]
+    sizes = {m.network: growth(m.network) for m in members}
+    if len(sizes) <= 1:
+        return [], next(iter(sizes), "")
+    plots = []
+    for title, name in (("hidden layers", "layers"), ("units in all hidden layers", "units")):
+        values = [float(getattr(size, name)) for size in sizes.values()]
+        if min(values) != max(values):
+
+            def of(member: Member, name: str = name) -> float:
+                return float(getattr(sizes[member.network], name))
+
+            plots.append(_lineages(run, title, of, values, lines))
+    return plots, ""
+
+
+def growth(network: str) -> Growth:
+    """Layers and units of "[64, 64] 64 [32]", "cnn 32k8 64k4 128 [64]", "lstm 64x2 64 [64]"."""
+    text = re.sub(r"(\d+)k\d+", r"\1", network)  # a kernel's size is no unit
+    stacked = [(int(u), int(n)) for u, n in re.findall(r"(\d+)x(\d+)", text)]
+    rest = [int(n) for n in re.findall(r"(?<![\w.])\d+", re.sub(r"\d+x\d+", "", text))]
+    return Growth(len(rest) + sum(n for _, n in stacked), sum(rest) + sum(u * n for u, n in stacked))
+
+
+def _lineages(run: RunRecords, title: str, read: Callable[[Member], float], values: list[float], lines: bool) -> Plot:
+    """One line a lineage, the winner's bold."""
+    numbers = [float(g[0].generation) for g in run.generations]
+    width, height = NARROW
+    log, whole = spans_decades(values), all(v == int(v) for v in values)
+    plot, x, y = frame(title, numbers, values, width=width, height=height, log=log, whole_y=whole)
+    where = [(x(m.generation), y(read(m))) for g in run.generations for m in g if math.isfinite(read(m))]
+    winners = _winner_by_generation(run)
+    path = [(x(m.generation), y(read(m))) for m in winners if math.isfinite(read(m))]
+    plot.strokes += [
+        Stroke("faint", _family(run, read, x, y) if lines else ""),
+        Stroke("dots", dots(dict.fromkeys((round(x, 1), round(y, 1)) for x, y in where))),
+        Stroke("best", line(path)),
+    ]
+    for member in winners:
+        if math.isfinite(read(member)):
+            text = f"generation {member.generation}: {title} {tidy(read(member))} (member {member.id})"
+            plot.marks.append(Mark(x(member.generation), y(read(member)), text))
+    return plot
+
+
+def _winner_by_generation(run: RunRecords) -> list[Member]:
+    """The winner and its ancestors, one a generation, up to the generation in which it won."""
+    line, found = set(run.winner_line), []
+    until = -1 if run.winner is None else run.winner.generation
+    for generation in run.generations:
+        here = [m for m in generation if m.id in line and m.generation <= until]
+        if here:
+            found.append(max(here, key=lambda m: run.winner_line.index(m.id)))
+    return found
+
+
+def _family(
+    run: RunRecords, read: Callable[[Member], float], x: Callable[[float], float], y: Callable[[float], float]
+) -> str:
+    """Pieces from each member to itself or its child in the next generation; equal ones are drawn once."""
+    pairs = {}
+    for before, after in zip(run.generations, run.generations[1:], strict=False):
+        old = {m.id: m for m in before}
+        for member in after:
+            source = old.get(member.id)
+            if source is None:
+                parent = run.parent(member.id)
+                source = None if parent is None else old.get(parent)
+            if source is not None and math.isfinite(read(source)) and math.isfinite(read(member)):
+                start, end = (source.generation, read(source)), (member.generation, read(member))
+                pairs[start, end] = ((x(start[0]), y(start[1])), (x(end[0]), y(end[1])))
+    return segments(pairs.values())

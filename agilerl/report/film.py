@@ -1,0 +1,237 @@
+"""A film of an agent at work: episodes drawn without a display, written as WebP, GIF or MP4."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, SupportsFloat
+
+import gymnasium
+import numpy as np
+
+from agilerl.env_ids import resolve_env_id
+from agilerl.errors import ConfigError, EnvError, RunError, unknown_name
+
+FORMATS = ("webp", "gif", "mp4")
+FRAMES = 1500  # of one film, at most: an episode without an end still makes a film
+WIDEST, WIDEST_MP4 = 320, 640  # pixels; larger pictures are halved until they fit
+USUAL_FPS, SHOWN_FPS = 30, 25
+
+
+@dataclass(frozen=True)
+class Film:
+    """What was seen.
+
+    Attributes:
+        frames: [H, W, 3] uint8 each. fps: frames a second, as the environment says. returns: one an episode.
+        is_cut: whether the last episode was cut off at `FRAMES`.
+    """
+
+    frames: list[np.ndarray]
+    fps: int
+    returns: tuple[float, ...]
+    is_cut: bool
+
+
+def record(
+    agent: Any,
+    env_id: str,
+    out: str | os.PathLike[str],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    env: Any = None,
+    format: str | None = None,
+    episodes: int = 1,
+    seed: int | None = None,
+) -> Path:
+    """Play episodes greedily and write them to `out`; returns where.
+
+    Args:
+        env: an environment of your own, made with render_mode="rgb_array", in place of that of the id; closed here.
+        format: "webp", "gif" or "mp4"; None goes by the ending of `out`.
+        seed: of the episodes; None takes the agent's own final-test stream, as `agent.evaluate` does.
+
+    Raises:
+        ConfigError: an unknown format, or what it needs is not installed. EnvError: the environment cannot be drawn.
+        RunError: the file cannot be written.
+    """
+    path = Path(out)
+    kind = (format or path.suffix.removeprefix(".") or "webp").lower()
+    if kind not in FORMATS:
+        raise ConfigError(unknown_name("film format", kind, FORMATS))
+    if not path.suffix:
+        path = path.with_suffix(f".{kind}")
+    writer = _writer(kind)  # before anything is played
+    widest = WIDEST_MP4 if kind == "mp4" else WIDEST
+    film = play(agent, env_id, kwargs=kwargs, env=env, episodes=episodes, seed=seed, widest=widest)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.tmp.{kind}")
+        try:
+            writer(unfinished, film)
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"the film cannot be written to {path} ({error}). fix: --out FILE.") from error
+    return path
+
+
+def without_display(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables that let simulators draw where there is no display; those that are set stay."""
+    if environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY") or sys.platform != "linux":
+        return {}
+    usual = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MUJOCO_GL": "egl"}
+    return {name: value for name, value in usual.items() if name not in environment}
+
+
+def play(
+    agent: Any,
+    env_id: str,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    env: Any = None,
+    episodes: int = 1,
+    seed: int | None = None,
+    widest: int = WIDEST,
+) -> Film:
+    """Greedy episodes in one environment, with a picture of every step, at most `widest` pixels wide and high.
+
+    Raises:
+        EnvError: the environment cannot be made, or does not draw.
+    """
+    with _variables(without_display()):  # read when a simulator is imported, which `make` does
+        name = resolve_env_id(env_id)
+        try:
+            env = gymnasium.make(name, render_mode="rgb_array", **dict(kwargs or {}))
+        except (gymnasium.error.Error, TypeError, ImportError) as error:
+            text = " ".join(str(error).split())
+            raise EnvError(
+                f"{name} cannot be drawn: {text} fix: a render_mode 'rgb_array', or what it names."
+            ) from error
+        camera = Camera(env, name, widest)
+        try:
+            returns = agent.evaluate(episodes=episodes, seed=seed, env=camera).returns
+        finally:
+            env.close()
+    return Film(camera.frames, camera.fps, tuple(returns), camera.is_full)
+
+
+def _made(env_id: str, kwargs: Mapping[str, Any] | None) -> Any:
+    name = resolve_env_id(env_id)
+    try:
+        return gymnasium.make(name, render_mode="rgb_array", **dict(kwargs or {}))
+    except (gymnasium.error.Error, TypeError, ImportError) as error:
+        text = " ".join(str(error).split())
+        raise EnvError(f"{name} cannot be drawn: {text} fix: a render_mode 'rgb_array', or what it names.") from error
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables that are there inside the block alone."""
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            os.environ.pop(name, None)
+
+
+class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that takes a picture of every step of its episodes; when its film is full, it cuts the episode.
+
+    Attributes:
+        frames: [H, W, 3] uint8 each. fps: as the environment says. is_full: whether an episode was cut.
+    """
+
+    def __init__(self, env: Any, name: str, widest: int = WIDEST, limit: int = FRAMES) -> None:
+        super().__init__(env)
+        self.frames: list[np.ndarray] = []
+        self.fps = int((getattr(env, "metadata", None) or {}).get("render_fps") or USUAL_FPS)
+        self.is_full = False
+        self._name, self._widest, self._limit = name, widest, limit
+        self._first: np.ndarray | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """A new episode. Its first picture counts with its first step: lanes reset what nobody plays any more."""
+        found = self.env.reset(seed=seed, options=options)
+        self._first = self._picture()
+        return found
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """One step and its picture."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if len(self.frames) >= self._limit:
+            self.is_full = self.is_full or not (terminated or truncated)
+            return obs, reward, terminated, True, info
+        if self._first is not None:
+            self.frames.append(self._first)
+            self._first = None
+        self.frames.append(self._picture())
+        return obs, reward, terminated, truncated, info
+
+    def _picture(self) -> np.ndarray:
+        try:
+            found = self.env.render()
+        except Exception as error:  # whatever a graphics library raises
+            text = " ".join(str(error).split())
+            raise EnvError(
+                f"{self._name} cannot be drawn here: {type(error).__name__}: {text} "
+                "fix: export MUJOCO_GL=egl or osmesa for MuJoCo; pip install pygame-ce for the others."
+            ) from error
+        picture = np.asarray(found)
+        if picture.ndim != 3 or picture.shape[-1] != 3:
+            raise EnvError(f"{self._name}.render() gave pictures of shape {picture.shape}; expected [H, W, 3].")
+        while max(picture.shape[:2]) > self._widest:
+            picture = halved(picture)
+        return np.ascontiguousarray(picture, dtype=np.uint8)
+
+
+def halved(picture: np.ndarray) -> np.ndarray:
+    """[H, W, 3] -> [H // 2, W // 2, 3]: means of two by two pixels."""
+    height, width = picture.shape[0] // 2, picture.shape[1] // 2
+    blocks = picture[: 2 * height, : 2 * width].reshape(height, 2, width, 2, 3)
+    return np.asarray(blocks.mean(axis=(1, 3)).round(), dtype=np.uint8)
+
+
+def _writer(kind: str) -> Any:
+    """The function (path, film) that writes this kind of file."""
+    if kind == "mp4":
+        try:
+            import imageio_ffmpeg
+        except ImportError:
+            raise ConfigError(
+                'MP4 needs imageio-ffmpeg. fix: pip install "agilerl[video]", or --format webp.'
+            ) from None
+        return lambda path, film: _write_mp4(imageio_ffmpeg, path, film)
+    try:
+        import PIL.Image
+    except ImportError:
+        raise ConfigError(f'{kind.upper()} needs Pillow. fix: pip install "agilerl[render]"') from None
+    return lambda path, film: _write_pillow(PIL.Image, path, film, kind)
+
+
+def _write_pillow(image: Any, path: Path, film: Film, kind: str) -> None:
+    """At most about 25 pictures a second, at the pace of the environment: twice as many are twice the bytes."""
+    skip = max(1, round(film.fps / SHOWN_FPS))
+    pictures = [image.fromarray(frame) for frame in film.frames[::skip]]
+    duration = max(20, round(1000 * skip / film.fps))  # players take a GIF's shorter pauses for long ones
+    options: dict[str, Any] = {"quality": 60, "method": 4} if kind == "webp" else {"optimize": True}
+    pictures[0].save(
+        path, format=kind.upper(), save_all=True, append_images=pictures[1:], duration=duration, loop=0, **options
+    )
+
+
+def _write_mp4(ffmpeg: Any, path: Path, film: Film) -> None:
+    height, width = (size // 2 * 2 for size in film.frames[0].shape[:2])  # the codec wants even sizes
+    sink = ffmpeg.write_frames(str(path), (width, height), fps=film.fps, macro_block_size=1)
+    sink.send(None)
+    try:
+        for frame in film.frames:
+            sink.send(np.ascontiguousarray(frame[:height, :width]))
+    finally:
+        sink.close()

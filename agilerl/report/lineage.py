@@ -1,0 +1,282 @@
+"""The family tree: members by generation, edges from parent to child, without a crossing."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from agilerl.report.plot import Stroke, Tick, dots, px
+from agilerl.report.records import Member, RunRecords, compact, finite, tidy
+from agilerl.report.score import UNMUTATED
+from agilerl.telemetry.record import Birth
+
+LEVELS = 8
+WIDTH = 940.0
+PER_BAND = 12  # generations of one row of the tree, so that its words fit
+MARGIN = 34.0
+PER_ROW, SMALL = 40, 24  # generations of one row without words, of populations that are so small
+
+
+@dataclass(frozen=True)
+class Node:
+    """One member in one generation."""
+
+    x: float
+    y: float
+    r: float
+    style: str  # "f0" (worst) to "f7" (best), "unknown" where there is no fitness
+    label: str
+    title: str
+    on_path: bool
+
+
+@dataclass(frozen=True)
+class Word:
+    """A mutation, beside its edge."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass
+class Tree:
+    """One drawing.
+
+    Attributes:
+        strokes: edges by kind of mutation (class `k-<kind>`), the winner's path last. radius: of the nodes.
+        dots: members as one path for each colour, where they are too many to be nodes.
+        columns: the generations' headings.
+    """
+
+    width: float
+    height: float
+    radius: float = 0.0
+    dots: list[Stroke] = field(default_factory=list)
+    strokes: list[Stroke] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
+    columns: list[Tick] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A member in a generation: where it stands, and from which place of the generation before it comes."""
+
+    generation: int
+    id: int
+    row: int
+    source: tuple[int, int] | None
+    member: Member | None
+
+
+def places(run: RunRecords) -> list[list[Place]]:
+    """Members by generation, each generation in the order of its parents, so that no edge crosses another.
+
+    Members that were born and have not finished a generation yet stand in the last column.
+    """
+    seen = {m.id for g in run.generations for m in g}
+    columns: list[tuple[int, list[tuple[int, Member | None]]]] = [
+        (g[0].generation, [(m.id, m) for m in g]) for g in run.generations
+    ]
+    unborn = sorted(b.id for b in run.births if b.id not in seen)
+    if unborn:
+        columns.append((max((n for n, _ in columns), default=-1) + 1, [(i, None) for i in unborn]))
+    found: list[list[Place]] = []
+    for number, members in columns:
+        rows = {place.id: place.row for place in found[-1]} if found else {}
+
+        def origin(member: int, rows: dict[int, int] = rows) -> int | None:
+            if member in rows:
+                return member
+            parent = run.parent(member)
+            return parent if parent in rows else None
+
+        def order(
+            entry: tuple[int, Member | None], rows: dict[int, int] = rows, origin: object = origin
+        ) -> tuple[float, bool, int]:
+            source = origin(entry[0])  # type: ignore[operator]
+            return (rows[source] if source is not None else math.inf), source != entry[0], entry[0]
+
+        column = []
+        for row, (member, record) in enumerate(sorted(members, key=order)):
+            source = origin(member)
+            start = (found[-1][0].generation, source) if source is not None and found else None
+            column.append(Place(number, member, row, start, record))
+        found.append(column)
+    return found
+
+
+def overview(run: RunRecords, hover: bool = True, survivors: bool = False) -> list[Tree]:
+    """The whole tree: colours and the winner's path, no words; in rows, where a long run would be pressed together.
+
+    Args:
+        hover: every member says who it is; else only those on the winner's path.
+        survivors: edges only of those whose line lives to the end.
+    """
+    columns = places(run)
+    if not columns:
+        return []
+    most = max(len(column) for column in columns)
+    steps = max(len(columns) - 1, 1)
+    per_row = -(-steps // -(-steps // PER_ROW)) if most <= SMALL else steps  # rows of equal length
+    gap = max(5.0, min(22.0, 420.0 / most))
+    step = (WIDTH - 2 * MARGIN) / per_row
+    radius = max(1.5, min(gap * 0.36, step * 0.36, 6.0))
+    only = _living(columns) if survivors else None
+    trees = []
+    for start in range(0, steps, per_row):
+        tree = _draw(run, columns[start : start + per_row + 1], gap, step, radius, words=False, only=only)
+        trees.append(tree if hover else _batched(tree))
+    return trees
+
+
+def _living(columns: Sequence[list[Place]]) -> set[tuple[int, int]]:
+    """(generation, id) of those from whom somebody in the last column descends."""
+    found = {(place.generation, place.id) for place in columns[-1]}
+    for column in reversed(columns):
+        found |= {place.source for place in column if place.source and (place.generation, place.id) in found}
+    return found
+
+
+def _batched(tree: Tree) -> Tree:
+    """The same with the dots of one colour as one path, which takes a tenth of the bytes."""
+    by_style: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for node in tree.nodes:
+        if not node.on_path:
+            by_style[node.style].append((node.x, node.y))
+    tree.dots = [Stroke(f"d {style.replace('f', 's', 1)}", dots(points)) for style, points in sorted(by_style.items())]
+    tree.nodes = [node for node in tree.nodes if node.on_path]
+    return tree
+
+
+def bands(run: RunRecords, per_band: int = PER_BAND) -> list[Tree]:
+    """The tree in rows of `per_band` generations, with ids and mutations in words; a row begins as the last ended."""
+    columns = places(run)
+    if not columns:
+        return []
+    step = (WIDTH - 2 * MARGIN) / max(min(per_band, max(len(columns) - 1, 1)), 4)
+    trees = []
+    for start in range(0, max(len(columns) - 1, 1), per_band):
+        part = columns[start : start + per_band + 1]
+        trees.append(_draw(run, part, 31.0, step, 10.5, words=True))
+    return trees
+
+
+def _draw(
+    run: RunRecords,
+    columns: Sequence[list[Place]],
+    gap: float,
+    step: float,
+    radius: float,
+    *,
+    words: bool,
+    only: set[tuple[int, int]] | None = None,
+) -> Tree:
+    """Places as a drawing; `only` names the members whose edges are drawn, None all of them."""
+    top = 36.0
+    most = max(len(column) for column in columns)
+    tree = Tree(WIDTH, top + (most - 1) * gap + radius + 14, radius)
+    winner, order = run.winner, {member: age for age, member in enumerate(run.winner_line)}
+    until = -1 if winner is None else winner.generation
+    level = _levels(run)
+    at: dict[tuple[int, int], tuple[float, float]] = {}
+    edges: dict[str, list[str]] = defaultdict(list)
+    path: list[str] = []
+    every = max(1, round(44 / step))
+    for index, column in enumerate(columns):
+        x = MARGIN + index * step
+        offset = (most - len(column)) * gap / 2
+        if index % every == 0:
+            tree.columns.append(Tick(x, str(column[0].generation)))
+        # Of the winner's ancestors in one generation the youngest counts: one may live on beside its child.
+        newest = max((order[place.id] for place in column if place.id in order), default=-1)
+        for place in column:
+            y = top + offset + place.row * gap
+            at[place.generation, place.id] = (x, y)
+            birth = run.births_by_id.get(place.id)
+            born_here = birth is not None and (place.source is None or place.source[1] != place.id)
+            on_path = place.id in order and place.generation <= until and order[place.id] == newest
+            if place.source is not None and place.source in at and index:
+                edge = _edge(at[place.source], (x, y), radius)
+                kind = birth.kind if birth is not None and born_here and birth.kind not in UNMUTATED else "none"
+                if only is None or (place.generation, place.id) in only:
+                    edges[kind].append(edge)
+                if on_path:
+                    path.append(edge)
+                if words and born_here and birth is not None:
+                    tree.words.append(Word(x - radius - 5, y - 4, short_mutation(birth)))
+            known = place.member is not None and math.isfinite(place.member.fitness)
+            style = f"f{level(place.member.fitness)}" if known and place.member is not None else "unknown"
+            is_winner = winner is not None and (place.id, place.generation) == (winner.id, winner.generation)
+            style += " winner" if is_winner else ""
+            label = str(place.id) if words else ""
+            tree.nodes.append(Node(x, y, radius, style, label, _title(place, birth), on_path))
+    tree.words = [word for word in tree.words if word.text]
+    tree.strokes = [Stroke(f"k-{kind}", "".join(parts)) for kind, parts in sorted(edges.items())]
+    tree.strokes.append(Stroke("path", "".join(path)))
+    return tree
+
+
+def _edge(start: tuple[float, float], end: tuple[float, float], radius: float) -> str:
+    """A curve from the right of one node to the left of another."""
+    (x1, y1), (x2, y2) = (start[0] + radius, start[1]), (end[0] - radius, end[1])
+    if abs(y1 - y2) < 0.05:
+        return f"M{px(x1)},{px(y1)}H{px(x2)}"
+    bend = x1 + (x2 - x1) * 0.35  # early, so that a word over the edge's end stands clear
+    return f"M{px(x1)},{px(y1)}C{px(bend)},{px(y1)} {px(x1)},{px(y2)} {px(bend)},{px(y2)}H{px(x2)}"
+
+
+def _levels(run: RunRecords) -> Callable[[float], int]:
+    """Fitness to one of `LEVELS` colours; the lowest twentieth shares the lowest colour, as it may lie far below."""
+    low, high = fitness_range(run)
+
+    def level(value: float) -> int:
+        share = (value - low) / (high - low) if high > low else 1.0
+        return min(LEVELS - 1, max(0, int(share * LEVELS)))
+
+    return level
+
+
+def fitness_range(run: RunRecords) -> tuple[float, float]:
+    """From the lowest twentieth to the best."""
+    values = sorted(finite(m.fitness for g in run.generations for m in g))
+    return (values[len(values) // 20], values[-1]) if values else (0.0, 0.0)
+
+
+def _title(place: Place, birth: Birth | None) -> str:
+    """Who it is, what its birth did, what it scored."""
+    parts = [f"#{place.id}"]
+    if birth is not None and birth.parent is not None:
+        parts.append(f"from #{birth.parent} (generation {birth.generation}): {mutation_text(birth)}")
+    score = "not evaluated yet" if place.member is None else f"fitness {tidy(place.member.fitness)}"
+    return ", ".join([" ".join(parts), f"{score} in generation {place.generation}"])
+
+
+def mutation_text(birth: Birth) -> str:
+    """What a birth did: "lr 6.3e-4 → 5e-4", "encoder.add_node [64] → [96]"; from where a founder came."""
+    if birth.kind in UNMUTATED or (birth.kind == "founder" and not birth.path):
+        return "unchanged copy" if birth.kind in UNMUTATED else "founder"
+    name = birth.kind if birth.kind == birth.path or not birth.path else f"{birth.path}"
+    if birth.kind in ("parameters", "activation", "healed", "founder") and birth.path:
+        name = f"{birth.kind} {birth.path}"
+    if birth.before is None and birth.after is None:
+        return name
+    return f"{name} {compact(birth.before)} → {compact(birth.after)}"
+
+
+def short_mutation(birth: Birth) -> str:
+    """What a birth did in at most nine characters."""
+    if birth.kind in (*UNMUTATED, "founder"):
+        return ""
+    leaf = birth.path.rpartition(".")[2]
+    if birth.kind == "rl_hp":
+        down = isinstance(birth.before, int | float) and isinstance(birth.after, int | float)
+        arrow = "" if not down else "↓" if birth.after < birth.before else "↑" if birth.after > birth.before else "="
+        return f"{leaf.removesuffix('_size')[:7]} {arrow}".strip()
+    for word, sign in (("add_", "+"), ("remove_", "−")):
+        if leaf.startswith(word):
+            return (sign + leaf.removeprefix(word).replace("latent_node", "latent"))[:9]
+    return {"parameters": "noise"}.get(birth.kind, leaf or birth.kind)[:9]

@@ -1,0 +1,252 @@
+"""The page itself: everything that is known of a run, through one template, into one file."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shlex
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from agilerl.checkpoint import write_atomic
+from agilerl.errors import RunError
+from agilerl.hostile import malformed
+from agilerl.redaction import redact
+from agilerl.report import charts, lineage
+from agilerl.report.plot import Plot
+from agilerl.report.records import Member, RunRecords, compact, tidy
+from agilerl.report.score import Score, scoreboard
+from agilerl.telemetry.console import clock, count
+from agilerl.telemetry.record import Birth
+
+REPORT = "report.html"
+SIZE_LIMIT = 300_000  # bytes of the page, a film in it included
+FILM_LIMIT = 150_000  # a larger film is linked
+KINDS = {
+    "rl_hp": "hyperparameter",
+    "architecture": "architecture",
+    "parameters": "parameters",
+    "activation": "activation",
+    "healed": "healed",
+    "none": "unchanged",
+}
+
+
+@dataclass(frozen=True)
+class Detail:
+    """How much is drawn and written: less, where a page would be too large.
+
+    Attributes:
+        bands: the tree with its words. table: births as a table; else one line each. hover: every member says who it
+            is. lines: edges and lines of every member; else only of those whose line lives to the end.
+        dots: every member's values. listed: at most that many births.
+    """
+
+    bands: bool = True
+    table: bool = True
+    hover: bool = True
+    lines: bool = True
+    dots: bool = True
+    listed: int | None = None
+
+
+LESS = (
+    Detail(),
+    Detail(table=False),
+    Detail(bands=False),
+    Detail(bands=False, table=False, hover=False),
+    Detail(bands=False, table=False, hover=False, lines=False),
+    Detail(bands=False, table=False, hover=False, lines=False, dots=False, listed=1000),
+    Detail(bands=False, table=False, hover=False, lines=False, dots=False, listed=100),
+)
+MANY = 700, 700, 4000, 8000  # members times generations, from which on a page begins with less
+
+
+def write_report(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
+    """Write the report of the run at `path` to `out`, by default `report.html` in its directory.
+
+    Raises:
+        RunError: no run is there, a file of it is damaged, or the page cannot be written.
+    """
+    target = Path(path) / REPORT if out is None else Path(out)
+    run = RunRecords.read(path)
+    with malformed(path):
+        page = render(run, beside=target.parent)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, page)
+    except OSError as error:
+        raise RunError(f"the report cannot be written to {target} ({error.strerror}). fix: --out FILE.") from error
+    return target
+
+
+def render(run: RunRecords, beside: Path | None = None) -> str:
+    """The page, under 300 kB.
+
+    Args:
+        beside: the folder that the page will lie in; a film that is too large is linked from there.
+    """
+    film = _film(run, beside)
+    page = ""
+    for detail in LESS[sum(sum(map(len, run.generations)) > many for many in MANY) :]:
+        page = _render(run, film, detail)
+        if len(page.encode()) < SIZE_LIMIT:
+            return page
+    return page
+
+
+def _render(run: RunRecords, film: dict[str, str] | None, detail: Detail) -> str:
+    return str(templates().get_template("report.html.j2").render(**_facts(run, detail), film=film))
+
+
+@cache
+def templates() -> Any:
+    """The environment of the room's templates; everything that they are given is escaped."""
+    import jinja2  # 0.1 s, which no command has to pay that draws nothing
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("agilerl.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"tidy": tidy, "count": count, "compact": compact}
+    return environment
+
+
+def fitness_svg(run: RunRecords, text: str) -> str:
+    """`text` and the chart of fitness as a piece of HTML, for notebooks."""
+    chart = charts.fitness_chart(run, lines=False)
+    return str(templates().get_template("notebook.html.j2").render(text=text, fitness=chart))
+
+
+def _facts(run: RunRecords, detail: Detail) -> dict[str, Any]:
+    """What the template shows."""
+    trees = lineage.bands(run) if detail.bands else []
+    plots, constant = charts.hyperparameter_charts(run, detail.lines)
+    growths, network = charts.architecture_charts(run, detail.lines)
+    low, high = lineage.fitness_range(run)
+    names = sorted({name for m in _last(run) for name in m.hyperparameters})
+    return {
+        "run": run,
+        "tiles": tiles(run),
+        "fitness": charts.fitness_chart(run, detail.lines, detail.dots),
+        "overview": [] if len(trees) == 1 else lineage.overview(run, detail.hover and not trees, not detail.lines),
+        "bands": trees,
+        "hover": detail.hover and not trees,
+        "lines": detail.lines,
+        "levels": range(lineage.LEVELS),
+        "range": (low, high),
+        "kinds": [(k, text) for k, text in KINDS.items() if any(b.kind == k for b in run.births)],
+        "plots": plots,
+        "constant": constant,
+        "growths": growths,
+        "network": network,
+        "scores": scoreboard(run),
+        "members": sorted(_last(run), key=lambda m: -m.fitness if m.fitness == m.fitness else float("inf")),
+        "names": names,
+        "mutations": {b.id: lineage.mutation_text(b) for b in run.births_by_id.values()},
+        "births": births(run, detail),
+        "birth_table": detail.table,
+        "command": command(run),
+        "config": redact(run.config),
+        "versions": dict(run.facts.get("versions") or {}),
+        "git": run.facts.get("git"),
+        "ancestry": ancestry(run),
+        "parent": run.facts.get("parent"),
+        "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "notes": [redact(str(note)) for note in run.facts.get("notes") or ()],
+        "error": run.facts.get("error"),
+    }
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One fact of the headline."""
+
+    name: str
+    value: str
+    more: str = ""
+    style: str = ""
+
+
+def tiles(run: RunRecords) -> list[Tile]:
+    """The headline: score, target, time, steps, population."""
+    result = run.facts.get("result") or {}
+    population = run.setting("training.pop_size", len(_last(run)))
+    budget = run.setting("training.max_steps")
+    member = max((m.env_steps for m in _last(run)), default=0)
+    ended = {"running": "still running"}.get(run.status, f"stopped by {result.get('stopped', run.status)}")
+    return [
+        _score_tile(run),
+        _target_tile(run),
+        Tile("wall time", clock(run.seconds), ended),
+        Tile("training steps", count(run.env_steps), f"{count(member)} of {count(budget or 0)} per member"),
+        Tile("evaluation steps", count(run.evaluation_env_steps), "of all members, beside training"),
+        Tile("population", f"{population} members", f"{len(run.generations)} generations, {len(run.births)} births"),
+    ]
+
+
+def _score_tile(run: RunRecords) -> Tile:
+    test, best = run.test, None if run.winner is None else run.winner.fitness
+    if test is not None:
+        low, high = test["ci95"]
+        many = f"95 % interval {tidy(low)} to {tidy(high)}, {len(test['returns'])} fresh episodes"
+        return Tile("score of the best agent", tidy(test["mean"]), many, "lead")
+    return Tile("best fitness", tidy(best), "in the run itself: no closing test yet", "lead")
+
+
+def _target_tile(run: RunRecords) -> Tile:
+    target, test = run.setting("training.target_score"), run.test
+    if not isinstance(target, int | float):
+        return Tile("target", "none", "training.target_score is not set")
+    if test is None:
+        return Tile("target", tidy(float(target)), "not tested yet")
+    met = test["mean"] >= target
+    return Tile("target", tidy(float(target)), "met by the mean" if met else "not met", "good" if met else "bad")
+
+
+def births(run: RunRecords, detail: Detail) -> dict[str, Any]:
+    """Every birth with the fitness of its first generation; how many are left out, where a page would be too large."""
+    first: dict[int, float] = {}
+    for generation in run.generations:
+        for member in generation:
+            first.setdefault(member.id, member.fitness)
+    shown = run.births if detail.listed is None else run.births[: detail.listed]
+    rows = [(b, lineage.mutation_text(b), tidy(first.get(b.id))) for b in shown]
+    return {"rows": rows, "left": len(run.births) - len(shown)}
+
+
+def ancestry(run: RunRecords) -> list[tuple[Birth, str]]:
+    """The winner's ancestors, founder first, and what each birth did."""
+    line = [run.births_by_id[i] for i in run.winner_line if i in run.births_by_id]
+    return [(birth, lineage.mutation_text(birth)) for birth in line]
+
+
+def command(run: RunRecords) -> str:
+    """What was typed, if it was our command; else what repeats the run from its settings."""
+    argv = [str(part) for part in run.facts.get("argv") or ()]
+    if argv and Path(argv[0]).name in ("agilerl", "__main__.py") and "train" in argv[:2]:
+        return redact(shlex.join(["agilerl", *argv[1:]]))
+    return f"agilerl train --config {shlex.quote(str(run.path / 'config.yaml'))}"
+
+
+def _last(run: RunRecords) -> tuple[Member, ...]:
+    return run.generations[-1] if run.generations else ()
+
+
+def _film(run: RunRecords, beside: Path | None) -> dict[str, str] | None:
+    """The best agent's film: in the page if it is small, else a link to it."""
+    for name, kind in (("rollout.webp", "image/webp"), ("rollout.gif", "image/gif"), ("rollout.mp4", "video/mp4")):
+        path = run.path / "best" / name
+        if path.is_symlink() or not path.is_file():
+            continue
+        where = os.path.relpath(path, beside) if beside is not None else str(path)
+        if path.stat().st_size <= FILM_LIMIT and kind.startswith("image/"):
+            data = base64.b64encode(path.read_bytes()).decode("ascii")
+            return {"data": f"data:{kind};base64,{data}", "name": where}
+        return {"name": where}
+    return None
+
+
+__all__ = ["Plot", "Score", "Tile", "render", "tiles", "write_report"]

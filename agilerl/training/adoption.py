@@ -1,0 +1,180 @@
+"""A new run from an old one's agents: where they come from, whether they fit, and what of them is kept."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agilerl.algorithms import find_algorithm
+from agilerl.checkpoint import decode_tree
+from agilerl.config import Manifest, preset_for
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
+from agilerl.hostile import malformed
+from agilerl.networks.specs import check_sizes
+from agilerl.rng import restored_generator
+from agilerl.runs.checkpoints import Saved, generations, read_checkpoint
+from agilerl.runs.store import POPULATION
+from agilerl.spaces import differ
+from agilerl.training.run import Run
+
+
+@dataclass(frozen=True)
+class Ancestors:
+    """The agents that a new run starts from.
+
+    Attributes:
+        agents: their owner keeps them: the run trains copies.
+        run: the path of the run that they come from, None where it is not known.
+        manifest: its settings, which those of the new run are based on; None where there are none.
+        changed: hyperparameters that the new run was asked to set to its own values; others stay as they have evolved.
+    """
+
+    agents: Sequence[Any]
+    run: str | None = None
+    manifest: Manifest | None = None
+    changed: tuple[str, ...] = ()
+
+    def parent(self) -> dict[str, Any]:
+        """As run.json names them."""
+        return {"run": self.run, "members": [int(agent.index) for agent in self.agents]}
+
+    def adopt(self, population: Sequence[Any]) -> list[Any]:
+        """Copies of the agents in place of a new run's founders.
+
+        A copy keeps networks, optimisers' moments and hyperparameters; index, seed, ranges of mutation and the counters
+        are those of the founder that it replaces. With more agents than founders the fittest are taken, with fewer they
+        go round.
+
+        Raises:
+            AlgorithmError: of another algorithm, or for other spaces.
+        """
+        chosen = self._chosen(len(population))
+        return [self._copy(chosen[slot % len(chosen)], founder) for slot, founder in enumerate(population)]
+
+    def _chosen(self, count: int) -> list[Any]:
+        if len(self.agents) <= count:
+            return list(self.agents)
+        order = sorted(range(len(self.agents)), key=lambda slot: -_fitness(self.agents[slot]))
+        return [self.agents[slot] for slot in sorted(order[:count])]
+
+    def _copy(self, agent: Any, founder: Any) -> Any:
+        _check_fit(agent, founder)
+        generators = {k: v.bit_generator.state for k, v in vars(founder).items() if isinstance(v, np.random.Generator)}
+        kept = {name: getattr(founder, name) for name in (*self.changed, "index", "seed") if hasattr(founder, name)}
+        ranges = founder.hp_config
+        founder.load_run_state(agent.clone().run_state())  # of a clone: moments must not be shared
+        founder.registry.hp_config = ranges
+        for name, value in {**kept, "steps": [0], "scores": [], "fitness": [], "mut": None}.items():
+            setattr(founder, name, value)
+        for name, stream in generators.items():  # the run's own, or it would explore as the agent has already
+            object.__setattr__(founder, name, restored_generator(stream))
+        founder.__dict__.pop("mutation_record", None)  # it tells of a birth in the other run
+        founder.origin = f"{'agents that were handed over' if self.run is None else self.run}, member {agent.index}"
+        return founder
+
+
+def ancestors_of(given: Any) -> Ancestors:
+    """The agents of a run, or in a list.
+
+    Raises:
+        RunError: there are none. ConfigError: something else.
+    """
+    if isinstance(given, Run):
+        return Ancestors(_some(given.population), None if given.path is None else str(given.path), given.manifest)
+    if isinstance(given, Sequence) and all(callable(getattr(agent, "run_state", None)) for agent in given):
+        return Ancestors(_some(given))
+    raise ConfigError(
+        f"agents must be a run, the path of one, or a list of agents; got {type(given).__name__}. "
+        "fix: agents=run.population."
+    )
+
+
+def with_changes(ancestors: Ancestors, manifest: Manifest, named: Iterable[str]) -> Ancestors:
+    """What of `manifest` the agents take over: hyperparameters that were named, or differ from those they began with.
+
+    Args:
+        named: dotted keys that were asked for in so many words.
+
+    Raises:
+        ConfigError: another architecture: that is the agents' own.
+    """
+    base = (
+        ancestors.manifest
+        if ancestors.manifest is not None
+        else preset_for(manifest.environment.name, manifest.algorithm.name)
+    )
+    if manifest.network != base.network or any(name.startswith("network.") for name in named):
+        raise ConfigError(
+            "network settings do not apply to agents that have their networks already. "
+            "fix: leave them out, or train new agents."
+        )
+    own, before = manifest.algorithm.hyperparameters, base.algorithm.hyperparameters
+    asked = {name.removeprefix("algorithm.") for name in named}
+    return replace(ancestors, changed=tuple(n for n in own if n in asked or own[n] != before.get(n)))
+
+
+def saved_population(folder: Path, device: str) -> list[Any]:
+    """The members of the newest checkpoint that can be read, [] without one; a damaged one is said.
+
+    Nothing is renamed: the run may still train.
+    """
+    root, damaged = folder / "checkpoints", []
+    for path in reversed(generations(root)):
+        try:
+            return _members(read_checkpoint(path), device)
+        except RunError as error:
+            damaged.append(str(error))
+    if damaged:
+        text = f"{folder}: no checkpoint can be read ({damaged[0]}); the run's population is its best agent alone."
+        warnings.warn(text, AgileRLWarning, stacklevel=4)
+    return []
+
+
+def _members(saved: Saved, device: str) -> list[Any]:
+    with malformed(saved.path):
+        tree = decode_tree(saved.files[POPULATION], str(saved.path / POPULATION))
+        return [_agent(state, device, saved.path) for state in tree["members"]]
+
+
+def _agent(state: Mapping[str, Any], device: str, path: Path) -> Any:
+    if "wrapper" in state:
+        raise RunError(f"{path} holds agents in wrappers. fix: the script that made them, with resume=.")
+    check_sizes(state["networks"], str(path))
+    cls: Any = find_algorithm(str(state["class"]))
+    agent = cls._blank(state, device, None)
+    agent.load_run_state(state, str(path))
+    return agent
+
+
+def _check_fit(agent: Any, founder: Any) -> None:
+    """AlgorithmError where the agent is no member of the founder's kind."""
+    if type(agent) is not type(founder):
+        mine, theirs = type(agent).__name__, type(founder).__name__
+        raise AlgorithmError(
+            f"the agents are {mine}, the new run trains {theirs}. fix: algo={mine!r}, or leave it out."
+        )
+    for name in ("observation_space", "action_space"):
+        has, needs = getattr(agent, name), getattr(founder, name)
+        if differ(has, needs):
+            raise AlgorithmError(
+                f"the agents were built for the {name.replace('_', ' ')} {has}; the environment has {needs}. "
+                "fix: an environment with the same spaces, or new agents (leave agents out)."
+            )
+
+
+def _some(agents: Sequence[Any]) -> Sequence[Any]:
+    found = [agent for agent in agents if agent is not None]
+    if not found:
+        raise RunError("there are no agents to start from. fix: name a run that has finished a generation.")
+    return found
+
+
+def _fitness(agent: Any) -> float:
+    value = float(agent.fitness[-1]) if agent.fitness else -math.inf
+    return value if value == value else -math.inf

@@ -1,0 +1,180 @@
+"""What comes back of a run: its agents, its records, and the ways to look at them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agilerl.config import Manifest
+from agilerl.errors import ConfigError, RunError
+from agilerl.report import RunRecords, write_report
+from agilerl.report.page import fitness_svg
+from agilerl.report.records import Member, closing_test, tidy
+from agilerl.runs.directory import METRICS, RunDirectory
+from agilerl.telemetry import Birth
+from agilerl.telemetry.console import clock, count
+from agilerl.telemetry.evaluation import interval
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A finished, interrupted or loaded run.
+
+    Attributes:
+        best: the best agent (None where the run ended before it had one).
+        population: all agents of the last generation; of a loaded run those of its newest checkpoint, or only the best
+            where there is none.
+        history: fitness by generation, then member.
+        lineage: every birth, founders first.
+        path: the run directory, None if nothing was written.
+        result: facts of the run: stopped, generations, env_steps_member, env_steps_population, seconds, ...
+        manifest: the resolved configuration.
+        interrupted: whether it was stopped before its end; `agilerl resume` goes on. signal: by which signal.
+    """
+
+    best: Any
+    population: list[Any]
+    history: list[list[float]]
+    lineage: list[Birth]
+    path: Path | None
+    result: dict[str, Any]
+    manifest: Manifest
+    interrupted: bool = False
+    signal: int | None = None
+
+    def __repr__(self) -> str:
+        """Four lines: what it is, what it scored, what it cost, where it lies."""
+        name, env = self.manifest.algorithm.name, self.manifest.environment.name
+        state = "interrupted" if self.interrupted else f"ended by {self.result.get('stopped', '?')}"
+        steps, evaluated = self.result.get("env_steps_population"), self.result.get("evaluation_env_steps")
+        cost = f"{count(steps or 0)} env steps ({count(self.result.get('env_steps_member') or 0)} per member)"
+        return "\n".join([
+            f"{name} on {env}   {state}   {_many(len(self.population), 'member')}, "
+            f"{_many(len(self.history), 'generation')}, "
+            f"seed {self.manifest.training.seed}",
+            f"best   {self._score()}",
+            f"cost   {cost}, {count(evaluated or 0)} for evaluation   {clock(self.result.get('seconds') or 0.0)}",
+            f"path   {self.path if self.path is not None else 'nothing was written (out=None)'}",
+        ])  # fmt: skip
+
+    def _score(self) -> str:
+        test, best = closing_test(self._facts()), f"fitness {tidy(self.result.get('best_fitness'))}"
+        if test is None:
+            return f"{best}   (no closing test; run.best.evaluate() makes one)"
+        mean, low, high = interval(test["mean"], *test["ci95"])
+        return f"mean {mean}, 95% CI {low}..{high} over {len(test['returns'])} fresh episodes   ({best} in the run)"
+
+    def _facts(self) -> dict[str, Any]:
+        """The result, as run.json has it: a closing test that was made after the run stands there alone."""
+        if self.path is None:
+            return self.result
+        try:
+            return dict(RunDirectory(self.path).facts().get("result") or {})
+        except RunError:
+            return self.result
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the same facts, and fitness by generation."""
+        return fitness_svg(self._records(), str(self))
+
+    def _records(self) -> RunRecords:
+        """What a chart of fitness needs, from memory."""
+        generations = [
+            tuple(
+                Member(number, slot, slot, None, fitness, 0, "", "", fitness == max(row))
+                for slot, fitness in enumerate(row)
+            )
+            for number, row in enumerate(self.history)
+        ]
+        settings = self.manifest.as_dict()
+        return RunRecords(Path(), {}, settings, "", tuple(generations), tuple(self.lineage), 0, 0, 0.0)
+
+    def report(self, out: str | os.PathLike[str] | None = None) -> Path:
+        """Write the run as one HTML page, by default to `report.html` in its directory; returns where.
+
+        Raises:
+            RunError: nothing was written of the run, or its files are damaged.
+        """
+        return write_report(self._folder("report"), out)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Fitness by generation as a matplotlib figure; written to `path`, whose ending says the format.
+
+        Raises:
+            ConfigError: matplotlib is not installed.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise ConfigError('run.plot() needs matplotlib. fix: pip install "agilerl[plots]"') from None
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        axes = figure.subplots()
+        generations = range(len(self.history))
+        for number, row in enumerate(self.history):
+            axes.plot([number] * len(row), row, ".", color="0.7", markersize=4)
+        best = [max((f for f in row if f == f), default=float("nan")) for row in self.history]
+        axes.plot(generations, best, color="#0b57d0", linewidth=2, label="best of each generation")
+        target = self.manifest.training.target_score
+        if target is not None:
+            axes.axhline(target, color="#b3261e", linestyle="--", linewidth=1, label=f"target {tidy(target)}")
+        axes.set(xlabel="generation", ylabel="fitness (mean return)")
+        axes.set_title(f"{self.manifest.algorithm.name} on {self.manifest.environment.name}")
+        axes.legend(loc="best", frameon=False)
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
+    def frame(self) -> Any:
+        """metrics.csv as a pandas frame: one row a member and generation, hyperparameters as columns `hp.<name>`.
+
+        Raises:
+            ConfigError: pandas is not installed. RunError: nothing was written of the run.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError("run.frame() needs pandas. fix: pip install pandas") from None
+        return pandas.read_csv(self._folder("frame") / METRICS)
+
+    def record(
+        self,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        format: str | None = None,
+        episodes: int = 1,
+        seed: int | None = None,
+        env: Any = None,
+    ) -> Path:
+        """Film the best agent, by default into `best/rollout.webp` of the run; see `agilerl.report.film.record`.
+
+        Args:
+            env: for a run in an environment that was handed over: one like it, made with render_mode="rgb_array".
+        """
+        from agilerl.report.film import record  # it may set variables of the process, for drawing without a display
+
+        if self.best is None:
+            raise RunError("the run has no best agent to film. fix: train on.")
+        environment = self.manifest.environment
+        if env is None and getattr(self.best, "environment", None) is None:
+            raise RunError(
+                f"the run was trained in an environment that was handed over ({environment.name}). "
+                'fix: run.record(env=...), made with render_mode="rgb_array".'
+            )
+        target = out if out is not None or self.path is None else self.path / "best" / f"rollout.{format or 'webp'}"
+        if target is None:
+            target = f"rollout.{format or 'webp'}"
+        kwargs = dict(environment.kwargs)
+        return record(
+            self.best, environment.name, target, kwargs=kwargs, env=env, format=format, episodes=episodes, seed=seed
+        )
+
+    def _folder(self, what: str) -> Path:
+        if self.path is None:
+            raise RunError(f"run.{what}() reads the run's directory, and out=None wrote none. fix: train with out=DIR.")
+        return self.path
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

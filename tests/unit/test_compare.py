@@ -1,0 +1,102 @@
+"""Runs beside each other: groups over seeds, intervals, chances, curves; a run without a score is named."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic_runs import family, member, write_run
+from typer.testing import CliRunner
+
+from agilerl.cli import app
+from agilerl.errors import RunError
+from agilerl.report.compare import bands, comparison, curve, probability_of_improvement, write_comparison
+from agilerl.report.records import RunRecords
+
+
+def rows(*best: float) -> list[dict[str, object]]:
+    return [member(generation, generation, 0, value, is_best=1) for generation, value in enumerate(best)]
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> list[Path]:
+    """Two seeds of one setting, one run of another, and one without a closing test."""
+    return [
+        write_run(tmp_path / "a", rows(10, 20), [], seed=0, returns=[100.0, 100.0]),
+        write_run(tmp_path / "b", rows(20, 40), [], seed=1, returns=[110.0, 130.0]),
+        write_run(tmp_path / "c", rows(5, 6), [], seed=0, lr=0.5, returns=[105.0, 105.0]),
+        write_run(tmp_path / "d", rows(7, 8), [], seed=2, status="running"),
+    ]
+
+
+def test_runs_that_differ_by_their_seed_alone_are_one_group(four: list[Path]) -> None:
+    found = comparison(four)
+    assert [(g.label, [run.path.name for run in g.runs]) for g in found.groups] == [
+        ("A DQN (lr=0.002)", ["a", "b", "d"]), ("B DQN (lr=0.5)", ["c"]),
+    ]  # fmt: skip
+    score = found.groups[0].score
+    assert score is not None
+    assert (score.mean, score.ci95) == (110.0, (100.0, 120.0))  # over the means of two seeds: 100 and 120
+
+
+def test_the_table_has_every_run_and_names_those_without_a_score(four: list[Path]) -> None:
+    lines = comparison(four).lines()
+    assert re.split(r"\s{3,}", lines[2])[2:8] == ["1", "done", "120.0", "110.0..130.0", "120.0", "2"]
+    assert "running" in lines[3]
+    assert "no closing test" in lines[3]
+    assert lines[-1].startswith(f"no closing test, so no score: {four[3]}.")
+    assert "P(A better than B) = 0.50   95% CI 0.00..1.00 over seeds" in lines
+
+
+def test_the_probability_of_improvement_counts_pairs_and_halves_ties() -> None:
+    # 1 > 0, 1 < 2, 2 > 0, 2 = 2, 3 > 0, 3 > 2: four and a half of six.
+    chance, low, high = probability_of_improvement([1.0, 2.0, 3.0], [0.0, 2.0])
+    assert chance == 0.75
+    assert low < 0.75 < high
+    assert probability_of_improvement([5.0], [1.0]) == (1.0, 1.0, 1.0)
+
+
+def test_one_run_each_is_compared_over_episodes(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "a", rows(1), [], returns=[3.0, 1.0])
+    second = write_run(tmp_path / "b", rows(1), [], lr=0.5, returns=[2.0, 2.0])
+    (chance,) = comparison([first, second]).chances()
+    assert (chance["chance"], chance["over"]) == (0.5, "episodes")
+
+
+def test_curves_are_means_over_seeds_as_far_as_all_of_them_go(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "a", rows(10, 20, 30), [], seed=0)
+    second = write_run(tmp_path / "b", rows(20, 40), [], seed=1)
+    assert curve(RunRecords.read(first)) == ([1000.0, 2000.0, 3000.0], [10.0, 20.0, 30.0])
+    (group,) = comparison([first, second]).groups
+    steps, mean, low, high = bands(group)
+    assert (steps[0], steps[-1]) == (1000.0, 2000.0)
+    np.testing.assert_allclose((mean[0], mean[-1]), (15.0, 30.0))
+    np.testing.assert_allclose((low[0], high[0], low[-1], high[-1]), (10.0, 20.0, 20.0, 40.0))
+
+
+def test_the_page_of_curves_needs_no_network(tmp_path: Path) -> None:
+    runs = [family(tmp_path / f"r{seed}", 4, 8, seed, lr=lr) for seed, lr in enumerate((0.1, 0.1, 0.2))]
+    page = write_comparison(comparison(runs), tmp_path / "out" / "curves.html").read_text()
+    assert not re.search(r"https?://|<script|<link|url\(", page)
+    assert page.count('<path class="c') == 2
+    assert page.count('<path class="b') == 2
+    assert "A DQN (lr=0.1), 2 seeds" in page
+
+
+def test_a_run_that_stands_twice_or_is_none_is_refused(four: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="stands twice"):
+        comparison([four[0], four[0]])
+    with pytest.raises(RunError, match="there is no run at"):
+        comparison([four[0], tmp_path / "nothing"])
+
+
+def test_the_command_prints_json(four: list[Path]) -> None:
+    result = CliRunner().invoke(app, ["compare", *map(str, four), "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [group["score"]["seeds"] for group in found["groups"]] == [2, 1]
+    assert [run["test"] is None for run in found["groups"][0]["runs"]] == [False, False, True]
+    assert found["improvement"][0]["chance"] == 0.5

@@ -1,0 +1,112 @@
+"""`agilerl doctor`: what it finds, what it calls broken, and that it answers at once without probes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from agilerl.cli import app, doctor
+from agilerl.cli.doctor import BROKEN, NOTE, OK, SETTINGS, Finding, Probe, disk, environment, gpu, judged, threads
+from agilerl.envs.probe import DiscountedRewardEnv, PolicyEnv
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_extra_that_it_names_is_one_of_the_package() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(doctor.EXTRAS) <= set(extras)
+
+
+def test_without_probes_nothing_heavy_is_imported_and_nothing_broken_found() -> None:
+    code = (
+        "import sys\nfrom agilerl.cli.doctor import examine\n"
+        "print(*examine(), sep='\\n')\nprint([m for m in ('torch', 'gymnasium', 'matplotlib') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert found.splitlines()[-1] == "[]"
+    assert "ok  python" in found
+    assert "!!" not in found
+
+
+def test_a_missing_extra_has_its_line_and_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "EXTRAS", {"atari": ("no_such_module", "Pong")})
+    assert list(doctor.extras()) == [Finding("atari", NOTE, "not installed: Pong", 'pip install "agilerl[atari]"')]
+
+
+def test_load_gpu_and_disk_are_judged() -> None:
+    assert [threads(2, load).state for load in (None, 1.9, 9.8)] == [OK, OK, NOTE]
+    assert [gpu(driver, cpu_build).state for driver, cpu_build in ((True, True), (True, False), (False, True))] == [
+        NOTE, OK, OK,
+    ]  # fmt: skip
+    assert [disk(free, True).state for free in (1e6, 5e8, 5e9)] == [BROKEN, NOTE, OK]
+    assert disk(5e9, False).state == BROKEN
+
+
+def test_an_environment_is_made_stepped_and_matched_with_algorithms() -> None:
+    found = {finding.name: finding for finding in environment("CartPole-v1", steps=50)}
+    assert found["CartPole-v1"].text == "observations Box(4,), actions Discrete(2)"
+    assert found["time limit"].text == "500 steps an episode"
+    assert found["steps"].text.startswith("50 random ones, ")
+    assert found["algorithms"].text == "DQN, PPO, RainbowDQN, SAC take Discrete actions"
+
+
+class Fails(gym.Env[np.ndarray, int]):
+    """Its third step raises; it has no time limit."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Text(3)
+
+    def __init__(self) -> None:
+        self.time = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        if self.time == 3:
+            raise RuntimeError("the simulator has gone")
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+def test_what_is_broken_in_an_environment_is_named_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = gym.envs.registration.EnvSpec("Fails-v0", entry_point=f"{__name__}:Fails", disable_env_checker=True)
+    monkeypatch.setitem(gym.registry, "Fails-v0", spec)
+    found = {finding.name: finding for finding in environment("Fails-v0")}
+    assert found["time limit"].state == NOTE
+    assert found["steps"].text == "it fails: RuntimeError: the simulator has gone"
+    assert found["algorithms"].text == "none takes Text actions"
+    result = CliRunner().invoke(app, ["doctor", "--env", "Cartpole-v1"])
+    assert result.exit_code == 1
+    assert "!!  Cartpole-v1" in result.stdout
+    assert "Did you mean: 'CartPole'?" in result.stdout
+
+
+def test_a_learner_that_learns_passes_its_probe_and_one_that_does_not_is_broken() -> None:
+    case = Probe("discount", DiscountedRewardEnv, "the discount")
+    good = judged("DQN", "transitions", SETTINGS["transitions"], case)
+    assert good.state == OK, good
+    slow = judged("DQN", "transitions", {**SETTINGS["transitions"], "lr": 1e-6, "steps": 400}, case)
+    assert slow.state == BROKEN
+    assert "look at the discount" in slow.text
+    refused = judged("DQN", "transitions", {**SETTINGS["transitions"], "lr": -1.0}, case)
+    assert (refused.state, "it fails: ConfigError" in refused.text) == (BROKEN, True)
+
+
+@pytest.mark.slow
+def test_all_probes_pass_in_under_a_minute_of_cpu() -> None:
+    assert [str(finding) for finding in doctor.probes() if finding.is_broken] == []
+
+
+def test_rollouts_are_judged_by_values_and_actions() -> None:
+    found = judged("PPO", "rollouts", SETTINGS["rollouts"], Probe("policy", PolicyEnv, "the choice of actions"))
+    assert found.state == OK, found

@@ -1,0 +1,78 @@
+"""`agilerl list`: what can be named, what can be made here, and the runs that there are."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from synthetic_runs import member, write_run
+
+from agilerl.algorithms import available, find_algorithm
+from agilerl.algorithms.declared import hyperparameters
+from agilerl.cli import listing
+from agilerl.errors import ConfigError, RunError
+
+
+@pytest.mark.parametrize("name", available())
+def test_hyperparameters_read_from_the_source_are_those_that_are_declared(name: str) -> None:
+    assert listing._hyperparameters(name) == list(hyperparameters(find_algorithm(name)))
+
+
+def test_the_list_of_algorithms_needs_no_torch() -> None:
+    code = "import sys\nfrom agilerl.cli.listing import listing\nlisting('algos')\nprint('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "False"
+
+
+def test_environments_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "NEEDS", {"classic_control": ("no_such_module", "box2d")})
+    lines = dict(line.split(None, 1) for line in listing.listing("envs") if len(line.split()) > 1)
+    assert lines["CartPole-v1"] == 'preset   needs: pip install "agilerl[box2d]"'
+    assert lines["Ant-v2"] == "retired"
+    assert lines["MaskedCartPole-v1"] == "preset"
+    monkeypatch.undo()
+    assert dict(line.partition(" ")[::2] for line in listing.listing("envs"))["CartPole-v0"].strip() == "older version"
+
+
+def test_runs_are_listed_in_order_and_damaged_ones_named(tmp_path: Path) -> None:
+    rows = [member(0, 0, 0, 12.5)]
+    write_run(tmp_path / "CartPole-v1" / "dqn-0002", rows, [], seed=7, returns=[0.65, 0.82, 0.75])
+    going = write_run(tmp_path / "CartPole-v1" / "dqn-0001", rows, [], status="running")
+    (going / "LOCK").write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "token": ""}))
+    (tmp_path / "Acrobot-v1" / "ppo-0001").mkdir(parents=True)
+    (tmp_path / "Acrobot-v1" / "ppo-0002").mkdir()
+    (tmp_path / "Acrobot-v1" / "ppo-0002" / "run.json").write_text("{")
+    header, *lines = [line.split() for line in listing.listing("runs", tmp_path)]
+    assert header == ["env", "algo", "seed", "status", "steps", "score", "path"]
+    assert [(line[0], line[3], line[-1][-8:]) for line in lines] == [
+        ("Acrobot-v1", "damaged", "ppo-0001"),
+        ("Acrobot-v1", "damaged", "ppo-0002"),
+        ("CartPole-v1", "running", "dqn-0001"),
+        ("CartPole-v1", "done", "dqn-0002"),
+    ]
+    assert "no run.json" in " ".join(lines[0])
+    assert lines[2][5:7] == ["fitness", "12.5"]
+    assert lines[3][2:7] == ["7", "done", "-", "0.74", "(0.65..0.82)"]
+
+
+def test_a_run_whose_process_is_gone_was_killed(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "CartPole-v1" / "dqn-0001", [member(0, 0, 0, 1.0)], [], status="running")
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    (path / "LOCK").write_text(json.dumps({"pid": process.pid, "host": socket.gethostname(), "token": ""}))
+    assert "killed" in listing.listing("runs", tmp_path)[1]
+    (path / "LOCK").write_text(json.dumps({"pid": process.pid, "host": "another", "token": ""}))
+    assert "running" in listing.listing("runs", tmp_path)[1]
+
+
+def test_an_unknown_list_and_an_absent_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'runs'"):
+        listing.listing("run")
+    with pytest.raises(RunError, match="there is no folder"):
+        listing.listing("runs", tmp_path / "nothing")
+    assert listing.listing("runs", tmp_path) == [f"no runs in {tmp_path}"]
