@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from torch import optim
+from torch import nn, optim
 
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import NetworkGroup, lend, link_encoders
@@ -28,10 +28,10 @@ def check_network(name: str, network: Any) -> EvolvableModule:
         TypeError: anything but an `EvolvableModule`.
     """
     if not isinstance(network, EvolvableModule):
-        raise TypeError(
-            f"{name!r} must be an EvolvableModule; got {type(network).__name__}. "
-            "fix: subclass agilerl.modules.base.EvolvableModule."
-        )
+        fix = "subclass agilerl.modules.base.EvolvableModule."
+        if isinstance(network, nn.Module):
+            fix = "MakeEvolvable(network), of agilerl.wrappers.make_evolvable; or " + fix
+        raise TypeError(f"{name!r} must be an EvolvableModule; got {type(network).__name__}. fix: {fix}")
     return network
 
 

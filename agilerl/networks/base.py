@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -295,11 +295,9 @@ class EvolvableNetwork(EvolvableModule):
                 f"{theirs}. fix: build both with the same encoder_config and latent_dim, or share_encoders=False."
             )
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            lender = self.__dict__.get("_lender") if name == "encoder" else None
-            return super().__getattr__(name) if lender is None else lender.encoder
+    def derived(self, name: str) -> Any:
+        lender = self.__dict__.get("_lender") if name == "encoder" else None
+        return super().derived(name) if lender is None else lender.encoder
 
     def not_owned(self) -> Sequence[Any]:
         """The lender is not copied with the network: the copy reads it too."""

@@ -143,7 +143,7 @@ def test_published_dialect() -> None:
     assert isinstance(batch, TensorDict)
     assert set(batch.keys()) == {"obs", "action", "reward", "next_obs", "done", "weights", "idxs"}
     assert (batch["weights"].shape, batch["weights"].dtype) == ((32, 1), torch.float32)
-    assert (batch["idxs"].shape, batch["idxs"].dtype) == ((32,), torch.int64)
+    assert (batch["idxs"].shape, batch["idxs"].dtype) == ((32, 1), torch.int64)
     buffer.update_priorities(batch["idxs"], batch["reward"])
     assert buffer.max_priority == 11.0
     batch = buffer.sample(32, beta=1.0)
