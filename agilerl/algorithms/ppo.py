@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, optim
 
 from agilerl.algorithms import rollouts
-from agilerl.algorithms.building import check_network
+from agilerl.algorithms.building import check_network, network_config
 from agilerl.algorithms.declared import ROLLOUTS, hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
@@ -191,7 +191,7 @@ class PPO(RLAlgorithm):
     def _make_actor(self, given: Any) -> EvolvableModule:
         if given is not None:
             return check_network("actor_network", given)
-        arguments = checked_arguments(self.net_config, StochasticActor)
+        arguments = checked_arguments(network_config(self, self.net_config), StochasticActor)
         if isinstance(self.action_space, gym.spaces.Box):
             arguments.setdefault("log_std_init", math.log(self.action_std_init))
         if self.recurrent:
@@ -207,7 +207,7 @@ class PPO(RLAlgorithm):
     def _make_critic(self, given: Any) -> EvolvableModule:
         if given is not None:
             return check_network("critic_network", given)
-        config = {k: v for k, v in dict(self.net_config or {}).items() if k not in POLICY_KEYS}
+        config = {k: v for k, v in dict(network_config(self, self.net_config) or {}).items() if k not in POLICY_KEYS}
         arguments = checked_arguments(config, ValueNetwork)
         if isinstance(self.actor, EvolvableNetwork):
             arguments["scale_observations"] = self.actor.scale_observations

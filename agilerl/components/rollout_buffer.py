@@ -193,8 +193,8 @@ class RolloutBuffer(RolloutStore):
     def compute_returns_and_advantages(self, last_value: Any, last_done: Any = None) -> None:
         """Advantages and returns of everything that is stored, in float64, into `advantages` and `returns` [T, E].
 
-        A step that ended an episode has no value behind it, and the trace of what follows stops at it (Schulman et al.
-        2016, arXiv:1506.02438, equation 16).
+        A step that ended an episode has no value behind it, and the trace of what follows stops at it; see
+        `losses.returns.gae`.
 
         Args:
             last_value: [E] value of the observation after the last step.

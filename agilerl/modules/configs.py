@@ -181,6 +181,7 @@ class SimBaNetConfig(NetConfig):
     labels: ClassVar = {"hidden_size": "hidden_size of SimBaNetConfig (width of the trunk)"}
 
 
+OF_MEMORY = ("hidden_state_size", "cell", "max_seq_len")  # keys of recurrent encoders alone
 _KEYS = {
     frozenset(field.name for field in dataclasses.fields(kind))
     for kind in (MlpNetConfig, CnnNetConfig, ResNetNetConfig, LstmNetConfig, MultiInputNetConfig, SimBaNetConfig)
@@ -203,7 +204,8 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
     for key in given:
         if key not in known:
             sentence = unknown_name("key", str(key), known).removeprefix(f"unknown key {str(key)!r}.")
-            raise ConfigError(f"{label}: {str(key)!r} is not a known key.{sentence}")
+            memory = " fix: recurrent=True, beside encoder_config." if key in OF_MEMORY else ""
+            raise ConfigError(f"{label}: {str(key)!r} is not a known key.{sentence}{memory}")
     return {**defaults, **given}
 
 

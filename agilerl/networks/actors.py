@@ -116,6 +116,7 @@ class StochasticActor(EvolvableNetwork):
     """
 
     stack_methods = ("output", "extract_features")  # what `output` runs; `forward` samples
+    output = EvolvableNetwork.output  # beside `forward`: it is what engines run
 
     @takes_options
     def __init__(
