@@ -32,6 +32,11 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 Module = TypeVar("Module", bound=nn.Module)
 
 
+def next_seed() -> int:
+    """A seed that nothing before it had, which follows torch's initial seed."""
+    return resolve_seed(None) + next(_unseeded)
+
+
 class MutationType(Enum):
     """What a mutation method changes."""
 
@@ -132,7 +137,7 @@ class EvolvableModule(nn.Module):
     def __init__(self, device: str | torch.device = "cpu", random_seed: int | None = None) -> None:
         super().__init__()
         self._device = str(device)
-        self.random_seed = resolve_seed(None) + next(_unseeded) if random_seed is None else int(random_seed)
+        self.random_seed = next_seed() if random_seed is None else int(random_seed)
         self._rng: Any = stream(self.random_seed, Purpose.INITIAL_WEIGHTS)
         self._fresh: Fresh = "preserve"
         self._disabled: set[MutationType] = set()
