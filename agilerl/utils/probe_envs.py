@@ -136,8 +136,8 @@ def check_policy_on_policy_with_probe_env(
         others: as of `check_q_learning_with_probe_env`.
 
     Raises:
-        AssertionError: a value is off by more than `VALUE_ERROR`, a continuous action by more than `ACTION_ERROR`, or
-            another action than a best one is chosen.
+        AssertionError: a value is off by more than `VALUE_ERROR` (where continuous actions matter, above that of the
+            best ones), a continuous action by more than `ACTION_ERROR`, or another action than a best one is chosen.
     """
     agent, last = algo_class(**algo_args, device=device), (None,) * 4
     right = 0
@@ -176,9 +176,11 @@ def _wrong(agent: Any, env: Any) -> str | None:
     action, _, _, value = agent.get_action(observations, training=False)[:4]
     each = env.unwrapped.expected_q(agent.gamma)
     wanted = each.max(axis=1)
-    if np.abs(value - wanted).max() > VALUE_ERROR:
-        return f"{_what(agent, env, 'V')}: expected {wanted}, got {value}"
     best = getattr(env.unwrapped, "best_actions", lambda: None)()
+    # A policy that is a distribution over actions is worth less than its best action, by what its spread costs.
+    off = np.abs(value - wanted) if best is None else value - wanted
+    if off.max() > VALUE_ERROR:
+        return f"{_what(agent, env, 'V')}: expected {wanted}, got {value}"
     if best is not None and np.abs(action.reshape(count) - best).max() > ACTION_ERROR:
         return f"{_what(agent, env, 'the policy')}: expected {best}, got {action.reshape(count)}"
     if each.shape[1] > 1 and (each[np.arange(count), action.reshape(count)] < wanted - 1e-9).any():
