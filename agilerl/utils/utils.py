@@ -231,4 +231,5 @@ def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], devi
         values = {k: v for k, v in spec["hyperparameters"].items() if k in accepted}
         agent = cls(network.observation_space, network.action_space, actor_network=network, device=device, **values)
         agent.environment = spec.get("environment")
+        agent.set_training_mode(False)  # it is there to act: greedily, in units of the environment
         return agent

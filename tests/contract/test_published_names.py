@@ -678,6 +678,22 @@ def test_training_takes_a_class_and_registers_it() -> None:
         agilerl.train("CartPole-v1", Plain, out=None)
 
 
+def test_the_best_of_a_run_acts_greedily_in_units_of_the_environment(tmp_path: Path) -> None:
+    """Also after `agilerl.load`; a policy in [-1, 1] and with noise would play Pendulum-v1 at half its torque."""
+    import agilerl
+
+    settings = {
+        "training.evo_steps": 50, "training.eval_episodes": 1, "training.eval_steps": 10, "training.confirm_episodes": 0
+    }  # fmt: skip
+    run = agilerl.train("Pendulum-v1", "TD3", population=1, steps=50, out=tmp_path, verbose=False, **settings)
+    seen = OBS[:, :3]
+    for best in (run.best, agilerl.load(run.path).best):
+        with torch.no_grad():
+            torques = 2 * best.actor(seen).numpy()
+        for _ in range(2):
+            np.testing.assert_allclose(best.get_action(seen), torques, rtol=1e-5)
+
+
 def test_a_memory_that_is_none_is_named_at_the_call() -> None:
     env = make_vect_envs("CartPole-v1", num_envs=1)
     pop = create_population("DQN", NET, observation_space=VECTOR, action_space=CHOICE)

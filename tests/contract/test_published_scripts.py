@@ -147,19 +147,22 @@ def test_dqn_with_normalised_observations_and_an_own_network_learns(tmp_path: Pa
 def td3_script(folder: Path, steps: int, episodes: int) -> tuple[list[float], np.ndarray, float]:
     env = gym.make("Pendulum-v1")
     agent = TD3(
-        env.observation_space, env.action_space, batch_size=128, lr_actor=1e-3, lr_critic=1e-3, learn_step=1,
-        O_U_noise=False, expl_noise=0.2, net_config={"encoder_config": {"hidden_size": [64]}}, seed=1,
+        env.observation_space, env.action_space, batch_size=128, lr_actor=1e-3, lr_critic=2e-3, learn_step=1,
+        gamma=0.98, tau=0.01, O_U_noise=False, expl_noise=0.1, seed=1,
+        net_config={"encoder_config": {"hidden_size": [64]}, "head_config": {"hidden_size": [64]}},
     )  # fmt: skip
     memory = ReplayBuffer(max_size=20_000, device=agent.device, seed=1)
     agent.set_training_mode(True)
+    rng = np.random.default_rng(1)
     obs, _ = env.reset(seed=1)
     for step in range(steps):
-        action = agent.get_action(np.expand_dims(obs, 0))[0]
+        begins = step < 500
+        action = rng.uniform(-1, 1, 1) if begins else agent.get_action(np.expand_dims(obs, 0))[0]
         torque = DeterministicActor.rescale_action(
             action=action, low=agent.action_low, high=agent.action_high, output_activation="Tanh"
         )
         next_obs, reward, terminated, truncated, _ = env.step(torque)
-        row = Transition(obs, action, float(reward), next_obs, bool(terminated), device=agent.device)
+        row = Transition(obs, np.float32(action), 0.1 * float(reward), next_obs, bool(terminated), device=agent.device)
         memory.add(row.unsqueeze(0))
         if len(memory) >= 256 and step % agent.learn_step == 0:
             agent.learn(memory.sample(agent.batch_size))
@@ -258,11 +261,12 @@ def recurrent_script(folder: Path, rollouts: int, episodes: int) -> tuple[list[f
     num_envs = 8
     env = make_vect_envs(make_env=MaskedCartPole, num_envs=num_envs)
     agent = PPO(
-        env.single_observation_space, env.single_action_space, batch_size=16, lr=2e-3, learn_step=1024, ent_coef=0.005,
-        update_epochs=4, num_envs=num_envs, recurrent=True, use_rollout_buffer=True, share_encoders=True,
-        max_seq_len=16, bptt_sequence_type=BPTTSequenceType.CHUNKED, seed=1,
+        env.single_observation_space, env.single_action_space, batch_size=16, lr=2e-3, learn_step=1024, ent_coef=0.01,
+        update_epochs=6, num_envs=num_envs, recurrent=True, use_rollout_buffer=True, share_encoders=True, gamma=0.98,
+        max_seq_len=32, bptt_sequence_type=BPTTSequenceType.CHUNKED, clip_value_loss=False, vf_coef=0.05, seed=1,
         net_config={
-            "encoder_config": {"hidden_state_size": 64, "num_layers": 1}, "head_config": {"hidden_size": [64]}
+            "encoder_config": {"hidden_state_size": 32, "num_layers": 1}, "latent_dim": 32,
+            "head_config": {"hidden_size": [32], "activation": "Tanh"},
         },
     )  # fmt: skip
     last: tuple[Any, ...] = (None, None, None, None)
