@@ -259,11 +259,16 @@ class MaskedCartPole(gym.ObservationWrapper):  # type: ignore[type-arg]
 
 def recurrent_script(folder: Path, rollouts: int, episodes: int) -> tuple[list[float], np.ndarray, list[float]]:
     num_envs = 8
-    env = make_vect_envs(make_env=MaskedCartPole, num_envs=num_envs)
+    # Rewards of 0.05: a value loss of small numbers leaves room for the policy's gradient under the same clipping.
+    scale = 0.05
+    env = make_vect_envs(
+        make_env=lambda: gym.wrappers.TransformReward(MaskedCartPole(), lambda reward: scale * float(reward)),
+        num_envs=num_envs,
+    )
     agent = PPO(
         env.single_observation_space, env.single_action_space, batch_size=16, lr=2e-3, learn_step=1024, ent_coef=0.01,
-        update_epochs=6, num_envs=num_envs, recurrent=True, use_rollout_buffer=True, share_encoders=True, gamma=0.98,
-        max_seq_len=32, bptt_sequence_type=BPTTSequenceType.CHUNKED, clip_value_loss=False, vf_coef=0.05, seed=1,
+        update_epochs=6, num_envs=num_envs, recurrent=True, use_rollout_buffer=True, gamma=0.98,
+        max_seq_len=32, bptt_sequence_type=BPTTSequenceType.CHUNKED, clip_value_loss=False, seed=1,
         net_config={
             "encoder_config": {"hidden_state_size": 32, "num_layers": 1}, "latent_dim": 32,
             "head_config": {"hidden_size": [32], "activation": "Tanh"},
@@ -276,13 +281,14 @@ def recurrent_script(folder: Path, rollouts: int, episodes: int) -> tuple[list[f
         scores, *last = collect_rollouts_recurrent(  # type: ignore[assignment]
             agent, env, last_obs=last[0], last_done=last[1], last_scores=last[2], last_info=last[3]
         )
-        completed += scores
+        completed += [score / scale for score in scores]
         agent.learn()
     env.close()
     path = folder / "recurrent.pt"
     agent.save_checkpoint(path)
     loaded = PPO.load(path)
-    assert set(loaded.get_initial_hidden_state(1)) == {"shared_encoder_h", "shared_encoder_c"}
+    keys = {f"{owner}_encoder_{part}" for owner in ("actor", "critic") for part in "hc"}
+    assert set(loaded.get_initial_hidden_state(1)) == keys
     return *film(loaded, MaskedCartPole(render_mode="rgb_array"), episodes), completed
 
 
@@ -296,5 +302,5 @@ def test_recurrent_ppo_runs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_recurrent_ppo_remembers_velocities(tmp_path: Path) -> None:
     """Without a memory a policy that sees two of the four numbers keeps the pole up for about 60 steps."""
-    scores, _, _ = recurrent_script(tmp_path, 100, 20)
-    assert np.mean(scores) >= 150
+    scores, _, _ = recurrent_script(tmp_path, 60, 20)
+    assert np.mean(scores) >= 195
