@@ -44,6 +44,7 @@ from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.typing import BPTTSequenceType
 from agilerl.utils.utils import create_population, make_vect_envs
+from agilerl.wrappers.agent import RSNorm
 from agilerl.wrappers.make_evolvable import MakeEvolvable
 
 VECTOR, CHOICE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2)
@@ -229,6 +230,21 @@ def test_a_hand_filled_buffer_teaches_what_the_tuple_teaches() -> None:
     assert loss == pytest.approx(by_tuple, rel=1e-6)
     for one, other in zip(agent.actor.parameters(), twin.actor.parameters(), strict=True):
         torch.testing.assert_close(one, other)
+    env.close()
+
+
+def test_a_buffer_that_is_filled_by_hand_holds_what_a_wrapped_agent_saw() -> None:
+    """In a second rollout too, where the statistics have moved: its log probabilities are those of what it holds."""
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    wrapped = RSNorm(ppo(num_envs=2, learn_step=16))
+    for _ in range(2):
+        fill(wrapped, env)  # type: ignore[arg-type]
+        rows = wrapped.rollout_buffer.get()
+        log_prob, _, _ = wrapped.agent.evaluate_actions(rows["observations"], rows["actions"])
+        np.testing.assert_allclose(log_prob.detach().numpy(), rows["log_probs"], rtol=1e-4, atol=1e-5)
+        before = wrapped.obs_rms.count
+        assert np.isfinite(wrapped.learn())
+        assert wrapped.obs_rms.count > before
     env.close()
 
 
