@@ -160,13 +160,16 @@ class RolloutBuffer(RolloutStore):
         self._added += 1
 
     def _flags(self, given: Any) -> np.ndarray:
-        return np.broadcast_to(_array(given).reshape(-1).astype(bool), (self.num_envs,)).copy()
+        found = _array(given).reshape(-1).astype(bool)
+        if len(found) not in (1, self.num_envs):
+            raise ShapeError(f"the rollout buffer got {len(found)} flags for {self.num_envs} environments.")
+        return np.broadcast_to(found, (self.num_envs,)).copy()
 
     def _numbers(self, given: Any) -> np.ndarray:
         """One number for each environment [E]."""
         found = _array(given).reshape(-1)
         if len(found) != self.num_envs:
-            raise ShapeError(f"RolloutBuffer.add got {len(found)} numbers for {self.num_envs} environments.")
+            raise ShapeError(f"the rollout buffer got {len(found)} numbers for {self.num_envs} environments.")
         return found if found.dtype.kind == "f" else found.astype(np.float32)
 
     def _actions(self, given: Any) -> np.ndarray:

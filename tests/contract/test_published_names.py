@@ -184,6 +184,12 @@ def test_rows_that_lack_something_are_named() -> None:
         buffer.add(OBS[:2], [0, 1], [0, 0], [0, 0])
     with pytest.raises(ShapeError, match="got 3 numbers for 2 environments"):
         buffer.add(OBS[:2], [0, 1], [0, 0, 0], [0, 0], [0, 0], [0, 0])
+    with pytest.raises(ShapeError, match="got 3 flags for 2 environments"):
+        buffer.add(OBS[:2], [0, 1], [0, 0], [0, 0, 0], [0, 0], [0, 0])
+    with pytest.raises(ShapeError, match=r"actions of shape \(3,\); expected \(2,\)"):
+        buffer.add(OBS[:2], [0, 1, 1], [0, 0], [0, 0], [0, 0], [0, 0])
+    with pytest.raises(ShapeError, match="nothing to compute"):
+        buffer.compute_returns_and_advantages([0, 0], [0, 0])
     recurrent = RolloutBuffer(4, VECTOR, CHOICE, recurrent=True, hidden_state_architecture={"actor_encoder_h": (1, 8)})
     with pytest.raises(ShapeError, match="needs the hidden state from before the step"):
         recurrent.add(OBS[0], 0, 0.0, False, 0.0, 0.0)
