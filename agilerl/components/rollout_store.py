@@ -1,4 +1,7 @@
-"""Rollouts of one policy, or of several in lockstep, in one contiguous block of memory."""
+"""Rollouts of one policy, or of several in lockstep, in one contiguous block of memory: what learners read.
+
+The published buffer, which a loop of one's own fills, is `rollout_buffer.RolloutBuffer`.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,8 @@ class RolloutStore:
         values_known: whether the values of all steps were stored.
         last_obs: [L, ...] what followed the last step. last_value: [L], where it was known at once.
     """
+
+    use_gae = True  # False: Monte-Carlo returns, which are those of λ = 1
 
     def __init__(
         self,

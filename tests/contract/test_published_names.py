@@ -254,6 +254,20 @@ def test_a_buffer_that_is_filled_by_hand_holds_what_a_wrapped_agent_saw() -> Non
     env.close()
 
 
+def test_an_agent_learns_from_a_buffer_that_it_is_given_by_that_buffers_kind_of_returns() -> None:
+    """Without GAE it learns as an agent with λ = 1 does."""
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    one, other = (ppo(num_envs=2, learn_step=16, gae_lambda=lam) for lam in (0.5, 1.0))
+    one.rollout_buffer = RolloutBuffer(8, VECTOR, CHOICE, num_envs=2, use_gae=False)
+    losses = []
+    for agent in (one, other):
+        fill(agent, env)
+        losses.append(agent.learn())
+    assert losses[0] == losses[1]
+    assert one.gae_lambda == 0.5
+    env.close()
+
+
 def test_learning_needs_to_know_what_followed() -> None:
     agent = ppo(learn_step=2)
     for _ in range(2):
