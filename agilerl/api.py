@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from agilerl.algorithms import USUAL_FOR_BOX
+from agilerl.algorithms import USUAL_FOR_BOX, name_of
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.load import leaf_paths, resolve_key
 from agilerl.env_ids import takes_box_actions
@@ -31,7 +31,7 @@ __all__ = [
 
 def train(
     env: Any,
-    algo: str | None = None,
+    algo: str | type | None = None,
     *,
     population: int | None = None,
     steps: int | None = None,
@@ -50,7 +50,8 @@ def train(
 
     Args:
         env: a Gymnasium id, an environment, a vector environment, or a function that makes one.
-        algo: default: that of the environment's preset; without one DQN, or SAC for Box actions.
+        algo: a name, or a class of your own. Default: that of the environment's preset; without one DQN, or SAC for Box
+            actions.
         population: members; steps: environment steps of ONE member. Defaults: the preset's.
         seed: None takes the configuration's (0 in every preset).
         device: "auto" is CUDA where there is one.
@@ -78,7 +79,14 @@ def train(
             population = len(ancestors.agents)
         config = ancestors.manifest if config is None else config
     manifest = build_manifest(
-        env_id, algo, population=population, steps=steps, seed=seed, config=config, overrides=overrides, env=env
+        env_id,
+        name_of(algo),
+        population=population,
+        steps=steps,
+        seed=seed,
+        config=config,
+        overrides=overrides,
+        env=env,
     )
     if ancestors is not None:
         ancestors = with_changes(ancestors, manifest, dotted(manifest, overrides))

@@ -29,6 +29,7 @@ __all__ = [
     "available",
     "canonical_name",
     "find_algorithm",
+    "name_of",
     "register",
     "wrong_actions",
 ]
@@ -81,6 +82,18 @@ def register(cls: Algorithm) -> Algorithm:
         raise AlgorithmError(f"register got {name}, a name of the package's own. fix: another name.")
     _registered[name] = cls
     return cls
+
+
+def name_of(algo: Any) -> Any:
+    """The name of an algorithm given by its class, which is registered where it is not yet; a name as it is.
+
+    Raises:
+        AlgorithmError: the class cannot be registered, see `register`.
+    """
+    if not isinstance(algo, type):
+        return algo
+    known = algo.__module__ in _SHIPPED.values() and algo.__name__ in _SHIPPED
+    return algo.__name__ if known else register(algo).__name__
 
 
 def available() -> list[str]:

@@ -280,8 +280,10 @@ def draw_exploration(self: Any, rng: np.random.Generator, shape: tuple[int, ...]
     return (noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size),)
 
 
-def action_noise(self: Any, action: Any) -> np.ndarray:
-    """The noise of one vector step for actions [E, A]: [E, A] float32."""
+def action_noise(self: Any, action: Any = None) -> np.ndarray:
+    """The noise of one vector step for actions [E, A]: [E, A] float32. Without actions E is that of the last call."""
+    if action is None:
+        action = np.asarray(self.noise_state)
     lanes = int(np.asarray(np.shape(action)[:-1], int).prod())
     noise: np.ndarray = noise_paths(self, self._exploration, 1, lanes)[0].reshape(np.shape(action)).astype(np.float32)
     return noise

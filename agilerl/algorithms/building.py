@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from torch import optim
+from torch import nn, optim
 
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import NetworkGroup, lend, link_encoders
-from agilerl.errors import AgileRLWarning, AlgorithmError
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.specs import stand_in
@@ -28,11 +28,42 @@ def check_network(name: str, network: Any) -> EvolvableModule:
         TypeError: anything but an `EvolvableModule`.
     """
     if not isinstance(network, EvolvableModule):
-        raise TypeError(
-            f"{name!r} must be an EvolvableModule; got {type(network).__name__}. "
-            "fix: subclass agilerl.modules.base.EvolvableModule."
-        )
+        fix = "subclass agilerl.modules.base.EvolvableModule."
+        if isinstance(network, nn.Module):
+            fix = "MakeEvolvable(network), of agilerl.wrappers.make_evolvable; or " + fix
+        raise TypeError(f"{name!r} must be an EvolvableModule; got {type(network).__name__}. fix: {fix}")
     return network
+
+
+ALWAYS = {
+    "clip_actions": "actions are within the bounds of the space, always",
+    "normalize_actions": "critics are given actions in the range of the policy's output, [-1, 1], always",
+}
+"""Published keys of `net_config` for what is always so here, of algorithms with Box actions."""
+
+
+def network_config(agent: RLAlgorithm, config: Any) -> Any:
+    """`net_config` without published keys that say what is so anyway.
+
+    Raises:
+        ConfigError: one of them asks for what is not there.
+    """
+    if not isinstance(config, Mapping):
+        return config
+    kept = dict(config)
+    for key in ALWAYS if "Box" in agent.action_spaces else ():
+        if kept.pop(key, True) not in (True, None):
+            raise ConfigError(f"net_config: {key}={config[key]!r} is not there: {ALWAYS[key]}. fix: leave it out.")
+    remembers = agent.is_recurrent
+    places = [kept, *([dict(kept["encoder_config"])] if isinstance(kept.get("encoder_config"), Mapping) else [])]
+    for place in places:
+        if place.pop("use_hidden_state", remembers) not in (remembers, None):
+            fix = "recurrent=False" if remembers else "PPO(recurrent=True), the one algorithm that keeps hidden states"
+            raise ConfigError(
+                f"net_config: use_hidden_state contradicts {agent.algo} with recurrent={remembers}. fix: {fix}; or "
+                "leave it out."
+            )
+    return {**kept, "encoder_config": places[1]} if len(places) > 1 else kept
 
 
 def build(
@@ -66,7 +97,7 @@ def build(
             )
         return check_network(name, given)
     own = agent.seed if number == 0 else int(seeds(agent.seed, Purpose.INITIAL_WEIGHTS, number, generation=2)[-1])
-    config = _without_head_keys(agent.net_config, drop)
+    config = _without_head_keys(network_config(agent, agent.net_config), drop)
     arguments = checked_arguments(config, cls) | ({} if scaled is None else {"scale_observations": scaled})
     if isinstance(policy, EvolvableNetwork) and agent.share_encoders:
         more |= {**stand_in(policy), "simba": False, "recurrent": False}

@@ -30,7 +30,7 @@ from agilerl.algorithms.registry import (
 )
 from agilerl.algorithms.wrapped import wrapped_from
 from agilerl.checkpoint import load_tree
-from agilerl.errors import NotAvailableYetError, RunError
+from agilerl.errors import AlgorithmError, NotAvailableYetError, RunError
 from agilerl.hostile import malformed
 from agilerl.hpo.effects import MutationRecord
 from agilerl.modules.base import EvolvableModule, MutationType, constructor_arguments
@@ -149,7 +149,13 @@ def load(cls: type[Agent], path: str | Path, device: str | torch.device, acceler
                 f"this is {cls.__name__}.load. fix: {tree['class']}.load(path)"
             )
         check_sizes(tree["networks"], str(path))
-        agent = cls._blank(tree, device, accelerator)
+        try:
+            agent = cls._blank(tree, device, accelerator)
+        except TypeError as error:  # of the constructor, not of the file
+            raise AlgorithmError(
+                f"{cls.__name__}.load cannot make a {cls.__name__}: {error}. fix: let its constructor take that "
+                "argument (and hand it on), or make the agent and then agent.load_checkpoint(path)."
+            ) from error
         agent.load_state(tree, str(path))
     return agent
 

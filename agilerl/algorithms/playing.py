@@ -6,8 +6,10 @@ Everything here takes an agent, in its wrapper or without one: anything with `se
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from agilerl import tree
@@ -21,19 +23,41 @@ from agilerl.rollouts.evaluate import test_agent
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
 
+Callback = Callable[[float, dict[str, Any]], None]
 
-def run_test(agent: Any, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
+
+def run_test(
+    agent: Any,
+    env: Any,
+    swap_channels: bool = False,
+    max_steps: int | None = None,
+    loop: int = 1,
+    *,
+    vectorized: bool = True,
+    callback: Callback | None = None,
+) -> float:
     """Mean return of the first finished episode of each environment, averaged over `loop` rounds; greedy.
 
     The training mode is restored. The result is appended to `fitness`. See `RLAlgorithm.test`.
     """
+    if not vectorized and isinstance(env, gym.vector.VectorEnv):
+        raise EnvError(
+            f"{agent.algo}.test(vectorized=False) got a vector of {env.num_envs} environments. fix: leave vectorized "
+            "out; which of the two it is follows from the environment."
+        )
+
+    def ended(returns: np.ndarray, info: Any) -> None:
+        for score in returns.tolist():
+            callback(score, dict(info or {}))  # type: ignore[misc]  # only called where there is one
+
     before = agent.training
     agent.set_training_mode(False)
     try:
         count = max(1, int(getattr(env, "num_envs", 1)))
         start = seeds(agent.seed, Purpose.EVALUATION, count * loop, len(agent.fitness)).reshape(loop, count)
         begin = agent.begin_episodes
-        fitness = test_agent(agent._greedy, env, max_steps, loop, swap_channels, seeds=start, begin=begin)
+        told = None if callback is None else ended
+        fitness = test_agent(agent._greedy, env, max_steps, loop, swap_channels, seeds=start, begin=begin, ended=told)
     finally:
         agent.set_training_mode(before)
     agent.fitness.append(fitness)

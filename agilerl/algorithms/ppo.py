@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, optim
 
 from agilerl.algorithms import rollouts
-from agilerl.algorithms.building import check_network
+from agilerl.algorithms.building import check_network, network_config
 from agilerl.algorithms.declared import ROLLOUTS, hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.rollouts import HiddenStates, hidden_of
 from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.rollout_store import RolloutStore
 from agilerl.components.running import RunningMeanStd
 from agilerl.engine.learner import learner_of
 from agilerl.engine.modules import raw_output
@@ -190,7 +191,7 @@ class PPO(RLAlgorithm):
     def _make_actor(self, given: Any) -> EvolvableModule:
         if given is not None:
             return check_network("actor_network", given)
-        arguments = checked_arguments(self.net_config, StochasticActor)
+        arguments = checked_arguments(network_config(self, self.net_config), StochasticActor)
         if isinstance(self.action_space, gym.spaces.Box):
             arguments.setdefault("log_std_init", math.log(self.action_std_init))
         if self.recurrent:
@@ -206,7 +207,7 @@ class PPO(RLAlgorithm):
     def _make_critic(self, given: Any) -> EvolvableModule:
         if given is not None:
             return check_network("critic_network", given)
-        config = {k: v for k, v in dict(self.net_config or {}).items() if k not in POLICY_KEYS}
+        config = {k: v for k, v in dict(network_config(self, self.net_config) or {}).items() if k not in POLICY_KEYS}
         arguments = checked_arguments(config, ValueNetwork)
         if isinstance(self.actor, EvolvableNetwork):
             arguments["scale_observations"] = self.actor.scale_observations
@@ -254,6 +255,15 @@ class PPO(RLAlgorithm):
         """What the policy's raw output means."""
         actor = self.policy_module()
         return actor.distribution if isinstance(actor, StochasticActor) else distribution_of(self.action_space)
+
+    def _row(self, action: Tensor) -> Tensor:
+        """Stored actions [..., *action_shape] as the distribution takes them: [..., A]."""
+        rank = len(self.action_shape)
+        return action.flatten(-rank) if rank > 1 else action
+
+    def _owner(self, name: str) -> str:
+        """How the keys of a hidden state of the network `name` begin."""
+        return "shared" if self.share_encoders else name
 
     def _raw(self, outputs: Tensor) -> Tensor:
         """The policy's raw output, of the first network's output [..., out]."""
@@ -332,7 +342,7 @@ class PPO(RLAlgorithm):
         else:
             leaf = raw.requires_grad_()
             with torch.enable_grad():
-                log_prob = kind.log_prob(leaf, batch.action, batch.legal)
+                log_prob = kind.log_prob(leaf, self._row(batch.action), batch.legal)
                 entropy = _sampled_entropy(leaf, batch) if kind.kind == "squashed" else kind.entropy(leaf, batch.legal)
             with torch.no_grad():
                 loss, slope = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, hp["clip_coef"], weight)
@@ -369,14 +379,22 @@ class PPO(RLAlgorithm):
             if buffer is None or not buffer.position:
                 raise ShapeError(
                     f"{self.algo}.learn() found an empty rollout buffer. "
-                    "fix: collect_rollouts(agent, env) before it, or learn(experiences)."
+                    "fix: collect_rollouts(agent, env) before it, or learn(experiences): Experiences must be provided."
                 )
-        else:
-            buffer = rollouts.buffer_from_experiences(self, experiences)
-        loss = self.learn_buffer(buffer)
-        if experiences is None:
+            if buffer.last_obs is None and buffer.last_value is None:
+                raise ShapeError(
+                    f"{self.algo}.learn() does not know what followed the last step of its rollout buffer. "
+                    "fix: rollout_buffer.compute_returns_and_advantages(last_value, last_done), or add(next_obs=)."
+                )
+            known = self.gae_lambda
+            try:
+                self.gae_lambda = known if buffer.use_gae else 1.0
+                loss = self.learn_buffer(buffer)
+            finally:
+                self.gae_lambda = known
             buffer.reset()
-        return loss
+            return loss
+        return self.learn_buffer(rollouts.buffer_from_experiences(self, experiences))
 
     published_learn = learn
 
@@ -388,7 +406,7 @@ class PPO(RLAlgorithm):
                 fields[name] = [change(obs) for obs in fields[name]]
         return {**fields, "next_obs": change(fields["next_obs"])}
 
-    def learn_buffer(self, buffer: RolloutBuffer) -> float:
+    def learn_buffer(self, buffer: RolloutStore) -> float:
         """As `learn`, from a rollout buffer with the lanes of this agent alone; it is left as it is."""
         learner = learner_of(self)
         rollout = make_rollout(learner, 0, [self], buffer, next(iter(self.policy_module().parameters())))
@@ -404,27 +422,36 @@ class PPO(RLAlgorithm):
     @property
     def rollout_buffer(self) -> RolloutBuffer:
         """The agent's own buffer for `update_interval()` vector steps of `num_envs` lanes, made anew where these
-        have changed since."""
+        have changed since. Its γ and λ are the agent's."""
         buffer, steps = self._rollout_buffer, self.update_interval()
         if buffer is None or (not buffer.position and (buffer.capacity, buffer.num_envs) != (steps, self.num_envs)):
-            buffer = self._rollout_buffer = self.make_buffer(steps, self.num_envs)
+            buffer = self._rollout_buffer = self._own_buffer(steps)
+        buffer.gamma, buffer.gae_lambda = self.gamma, self.gae_lambda
         return buffer
 
     @rollout_buffer.setter
     def rollout_buffer(self, buffer: RolloutBuffer | None) -> None:
         self._rollout_buffer = buffer
 
-    def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutBuffer:
-        """An empty buffer for rollouts of this policy."""
+    def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutStore:
+        """An empty store for rollouts of this policy, or of several of its kind in lockstep."""
         shapes = self.hidden_state_architecture
-        return RolloutBuffer(steps, lanes, self.observation_space, self.action_space, shapes, num_legal)
+        return RolloutStore(steps, lanes, self.observation_space, self.action_space, shapes, num_legal)
+
+    def _own_buffer(self, steps: int) -> RolloutBuffer:
+        """An empty buffer for `steps` vector steps of this agent's own lanes."""
+        return RolloutBuffer(
+            steps, self.observation_space, self.action_space, self.num_envs, self.device, self.gae_lambda, self.gamma,
+            self.recurrent, self.hidden_state_architecture, max_seq_len=self.max_seq_len,
+            bptt_sequence_type=self.bptt_sequence_type, seed=self.seed,
+        )  # fmt: skip
 
     def recorder(self, steps: int | None = None) -> rollouts.Recorder:
         """What acts and fills this agent's rollout buffer, for one rollout of `steps` vector steps."""
         wanted = self.update_interval() if steps is None else int(steps)
         buffer = self.rollout_buffer
         if buffer.capacity != wanted or buffer.position:
-            self._rollout_buffer = buffer = self.make_buffer(wanted, self.num_envs)
+            self._rollout_buffer = buffer = self._own_buffer(wanted)
         return rollouts.Recorder(self, buffer)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
@@ -447,7 +474,7 @@ class PPO(RLAlgorithm):
         if not self.recurrent:
             return {}
         each = [(name, getattr(self, name).hidden_state_architecture) for name in self.networks]
-        return {f"{name}_{key}": shape for name, shapes in each for key, shape in shapes.items()}
+        return {f"{self._owner(name)}_{key}": shape for name, shapes in each for key, shape in shapes.items()}
 
     def get_initial_hidden_state(self, num_envs: int = 1) -> HiddenStates:
         """Zeros [layers, E, units] under every key of `hidden_state_architecture`: the start of an episode."""
@@ -463,7 +490,7 @@ class PPO(RLAlgorithm):
             shapes = {key: (part.shape[0], part.shape[2]) for key, part in own.items()}
             changed = shapes != network.hidden_state_architecture
             kept = network.carry_hidden_state(own) if changed else own
-            found |= {f"{name}_{key}": part for key, part in kept.items()}
+            found |= {f"{self._owner(name)}_{key}": part for key, part in kept.items()}
         return found
 
     def follow_mutation(self) -> None:
@@ -489,7 +516,7 @@ class PPO(RLAlgorithm):
                 frozen: Any = engine.frozen(name)
                 output, state = frozen(obs, *hidden_of(name, hidden))
                 outputs.append(output)
-                found |= {f"{name}_{key}": part for key, part in state.items()}
+                found |= {f"{self._owner(name)}_{key}": part for key, part in state.items()}
         return outputs[0], outputs[-1][..., -1], found
 
     def begin_episodes(self) -> None:
@@ -585,6 +612,45 @@ class PPO(RLAlgorithm):
         found = (action, log_prob, entropy, value.cpu().numpy())
         return (*found, state) if self.recurrent else found
 
+    def evaluate_actions(
+        self, obs: Any, actions: Any, hidden_state: Mapping[str, Tensor] | None = None, action_mask: Any = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(log probability [B], entropy [B], value [B]) of stored actions, differentiable in the networks.
+
+        The entropy of squashed actions is estimated by −log π of these.
+
+        Args:
+            obs: [B, ...] or one observation, numpy or torch.
+            actions: [B, *action_shape] as `get_action` returned them while training.
+            hidden_state: of a recurrent agent, key -> [layers, S, units] from before S sequences of B / S steps each,
+                one after the other in `obs`; None begins an episode in every row.
+            action_mask: [B, ΣA] or [ΣA], 1 = legal, for the discrete spaces.
+
+        Raises:
+            ShapeError: other than one action for each observation.
+        """
+        if self.recurrent:
+            rows = self.policy_network().preprocess(obs).shape[0]
+            hidden = self.get_initial_hidden_state(rows) if hidden_state is None else hidden_state
+            each = [getattr(self, n).output(obs, *hidden_of(n, hidden))[0] for n in self.networks]
+        else:
+            modules = [getattr(self, name) for name in self.networks]
+            each = [raw_output(module)(self.network_inputs(module, obs)) for module in modules]
+        raw, value = self._raw(each[0]), each[-1][..., -1]
+        given = torch.as_tensor(actions, device=raw.device)
+        if given.numel() != len(raw) * math.prod(self.action_shape):
+            raise ShapeError(
+                f"{self.algo}.evaluate_actions got actions of shape {tuple(given.shape)} for {len(raw)} observations; "
+                f"expected {(len(raw), *self.action_shape)}. fix: what get_action returned for them."
+            )
+        kind, mask = self.distribution, None
+        action = self._row(given.reshape(len(raw), *self.action_shape))
+        action = action.to(raw.dtype) if kind.is_continuous else action
+        if action_mask is not None:
+            mask = torch.as_tensor(action_mask, device=raw.device).bool().expand(raw.shape)
+        log_prob = kind.log_prob(raw, action, mask)
+        return log_prob, -log_prob if kind.kind == "squashed" else kind.entropy(raw, mask), value
+
     def _run(self, obs: Any, hidden_state: Any = None) -> tuple[Tensor, Tensor, HiddenStates]:
         """Raw output [E, out], values [E] and next hidden states by the agent's own modules, as constants."""
         if not self.recurrent:
@@ -606,6 +672,12 @@ class PPO(RLAlgorithm):
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "minibatches": self._minibatches.bit_generator.state}
+
+    def load_run_state(self, state: Mapping[str, Any], source: str = "state") -> None:
+        super().load_run_state(state, source)
+        if self._hidden is not None and self.share_encoders:  # keys of an earlier version
+            own = self._hidden.items()
+            self._hidden = {key.replace("actor_", "shared_", 1): part for key, part in own}
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_state(state, source)

@@ -18,6 +18,7 @@ from agilerl import tree as trees
 from agilerl.algorithms.transitions import check_discrete_actions
 from agilerl.algorithms.wrapped import takes
 from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.protocol import Mask
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import ShapeError, warn_once
@@ -48,7 +49,7 @@ class RolloutExperiences(tuple[Any, ...]):
         return made
 
 
-def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutBuffer:
+def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutStore:
     """Six lists over time of [E, ...] arrays, then `next_obs` and `next_done`, as a full rollout buffer.
 
     `dones[t]` is the flag BEFORE step t, so that step t ended an episode where `dones[t + 1]` (after the last step
@@ -140,10 +141,10 @@ def _unstacked(given: dict[str, Any]) -> dict[str, Any]:
     if any(not isinstance(given[name], list | tuple) or len(given[name]) != 1 for name in listed):
         return given
     rows, lanes = np.size(_array(given["rewards"][0])), np.size(_array(_only(given["next_done"])))
-    if rows == lanes or rows % max(1, lanes) or given["dones"][0] is given["dones"]:
-        return given
-    steps = rows // lanes
     found = given | {name: map_leaves(_only, given[name]) for name in ("next_obs", "next_done")}
+    if rows == lanes or rows % max(1, lanes) or given["dones"][0] is given["dones"]:
+        return found
+    steps = rows // lanes
     for name in listed:
         stacked = map_leaves(_array, given[name][0])
         found[name] = [map_leaves(lambda x, t=t: x[t], stacked) for t in range(steps)]
@@ -279,7 +280,7 @@ class Recorder:
         return action, log_prob, value
 
 
-def remember(agent: Any, buffer: RolloutBuffer, lanes: slice, most: int = 256) -> None:
+def remember(agent: Any, buffer: RolloutStore, lanes: slice, most: int = 256) -> None:
     """Keep up to `most` observations of an agent's lanes, spread over the rollout."""
 
     def chosen(x: Any) -> Tensor:
@@ -293,6 +294,7 @@ def remember(agent: Any, buffer: RolloutBuffer, lanes: slice, most: int = 256) -
 
 
 def hidden_of(name: str, hidden: Mapping[str, Tensor]) -> tuple[HiddenStates, ...]:
-    """What a network takes beside observations: its own hidden state, where there is one."""
-    own = {key.removeprefix(f"{name}_"): part for key, part in hidden.items() if key.startswith(f"{name}_")}
+    """What a network takes beside observations: its own hidden state, or the shared one, where there is one."""
+    whose = {key: key.partition("_")[::2] for key in hidden}
+    own = {rest: hidden[key] for key, (owner, rest) in whose.items() if owner in (name, "shared")}
     return (own,) if own else ()

@@ -21,13 +21,24 @@ from agilerl.algorithms.copies import space_or_none
 from agilerl.algorithms.declared import TRANSITIONS, Experience
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup, resolve
 from agilerl.algorithms.transitions import check_observation_space, module_inputs
-from agilerl.engine.modules import raw_output
+from agilerl.engine.modules import as_input, raw_output
 from agilerl.engine.protocol import Draws, Mask, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
 from agilerl.threads import one_thread
+from agilerl.tree import map_leaves
+
+
+class Bound:
+    """A bound of the actions [*shape] in the dtype of a Box, None for other spaces; a subclass may assign its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, agent: RLAlgorithm | None, owner: type) -> Any:
+        return self if agent is None else getattr(agent.action_space, self.name, None)
 
 
 class RLAlgorithm(EvolvableAlgorithm):
@@ -191,6 +202,18 @@ class RLAlgorithm(EvolvableAlgorithm):
         """The environment's masks [..., Σn] as masks [..., A] of what the policy chooses among."""
         return self.action_form.legal(self, mask)
 
+    action_low, action_high = Bound("low"), Bound("high")
+
+    def preprocess_observation(self, obs: Any) -> Any:
+        """Observations as tensors [E, ...] on the agent's device, as every network takes them; one gets a batch of one.
+
+        Numbers with a point have the policy's dtype. Networks encode what is discrete and scale images by themselves,
+        so that nothing of that is done here. Nested dicts for Dict and Tuple spaces.
+        """
+        like = next(iter(self.policy_module().parameters()))
+        rows = module_inputs(self.observation_space, obs, f"{self.algo}.preprocess_observation")
+        return map_leaves(lambda x: as_input(x, like), rows)
+
     @property
     def action_size(self) -> int:
         """Components of an action of a Box."""
@@ -275,7 +298,16 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     # --- evaluation ------------------------------------------------------------------------------------------------
 
-    def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
+    def test(
+        self,
+        env: Any,
+        swap_channels: bool = False,
+        max_steps: int | None = None,
+        loop: int = 1,
+        *,
+        vectorized: bool = True,
+        callback: playing.Callback | None = None,
+    ) -> float:
         """Mean return of the first finished episode of each environment, averaged over `loop` rounds; greedy.
 
         The training mode is restored. The result is appended to `fitness`.
@@ -285,8 +317,10 @@ class RLAlgorithm(EvolvableAlgorithm):
             swap_channels: observations are [H, W, C] and turned to [C, H, W].
             max_steps: cut episodes there and count the return so far; None runs to the end.
             loop: evaluation rounds.
+            vectorized: published; it follows from the environment. False refuses a vector environment.
+            callback: called at the end of every episode with its return and the info of that step (of all lanes).
         """
-        return playing.run_test(self, env, swap_channels, max_steps, loop)
+        return playing.run_test(self, env, swap_channels, max_steps, loop, vectorized=vectorized, callback=callback)
 
     evaluate = playing.evaluate
 

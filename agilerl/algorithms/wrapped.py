@@ -45,7 +45,7 @@ class AgentWrapper:
         if name in OWN:
             object.__setattr__(self, name, value)
         else:
-            setattr(self.agent, name, value)
+            setattr(self.agent, name, getattr(value, "inner", value) if name == "rollout_buffer" else value)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.agent!r})"
@@ -97,6 +97,12 @@ class AgentWrapper:
     def recorder(self, steps: int | None = None) -> Recording:
         """As the agent's, through this wrapper: what `collect_rollouts` acts and stores by."""
         return Recording(self, self.agent.recorder(steps))
+
+    @property
+    def rollout_buffer(self) -> Filling:
+        """The agent's, for a loop of your own: what it adds passes through `observe`, as what `get_action` sees does.
+        AttributeError for an agent without one."""
+        return Filling(self, self.agent.rollout_buffer)
 
     def _seen(self, experiences: Any) -> Any:
         if not isinstance(experiences, tuple | list | Mapping) and not hasattr(experiences, "keys"):
@@ -167,6 +173,24 @@ class AgentWrapper:
         if tree.get("class") != cls.__name__:
             raise RunError(f"{path} holds a {tree.get('class')}, not a {cls.__name__}. fix: {tree.get('class')}.load.")
         return tree
+
+
+class Filling:
+    """The rollout buffer of a wrapped agent, filled by hand; everything but `add` is the buffer's."""
+
+    def __init__(self, wrapper: AgentWrapper, inner: Any) -> None:
+        self.wrapper, self.inner = wrapper, inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["inner"], name)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def add(self, obs: Any, *args: Any, next_obs: Any = None, **kwargs: Any) -> None:
+        """As `RolloutBuffer.add`, of observations as the environment gives them; `next_obs` by its name."""
+        after = None if next_obs is None else self.wrapper.observe(next_obs)
+        self.inner.add(self.wrapper.observe(obs), *args, next_obs=after, **kwargs)
 
 
 class Recording:

@@ -1,1 +1,24 @@
-"""Replay: transitions in preallocated rows, and the published ways in and out."""
+"""Replay: transitions in preallocated rows, and the published ways in and out.
+
+Published names are here too; nothing of them is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "MultiStepReplayBuffer": "agilerl.components.multi_step",
+    "PrioritizedReplayBuffer": "agilerl.components.prioritized",
+    "ReplayBuffer": "agilerl.components.uniform",
+    "RolloutBuffer": "agilerl.components.rollout_buffer",
+    "Transition": "agilerl.components.data",
+}
+__all__ = ["MultiStepReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer", "RolloutBuffer", "Transition"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'agilerl.components' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

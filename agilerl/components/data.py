@@ -45,6 +45,9 @@ class Transition:
     shape (1,); dict and tuple observations are nested. `done` means terminated: an episode that was cut off by a time
     limit is not done.
 
+    Args:
+        device: where the tensors are put; None leaves them where they are.
+
     Attributes:
         batch_size: leading axes that belong to the batch; settable, as `transition.batch_size = [1]`.
     """
@@ -52,10 +55,12 @@ class Transition:
     FIELDS = ("obs", "action", "reward", "next_obs", "done")
 
     def __init__(
-        self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any, batch_size: Sequence[int] = ()
-    ) -> None:
-        self.obs, self.action, self.reward = _tensors(obs), _tensors(action), _tensors(reward)
-        self.next_obs, self.done = _tensors(next_obs), _tensors(done)
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any, batch_size: Sequence[int] = (),
+        device: str | torch.device | None = None,
+    ) -> None:  # fmt: skip
+        given = (_tensors(value) for value in (obs, action, reward, next_obs, done))
+        placed = given if device is None else (map_leaves(lambda leaf: leaf.to(device), tree) for tree in given)
+        self.obs, self.action, self.reward, self.next_obs, self.done = placed
         self._batch_size = torch.Size(batch_size)
 
     @property
@@ -71,6 +76,13 @@ class Transition:
                 if leaf.shape[: len(size)] != size:
                     raise ShapeError(f"batch_size {list(size)} does not fit {name} of shape {list(leaf.shape)}.")
         self._batch_size = size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        first: Any = next(leaves(self.obs))
+        place: torch.device = first.device
+        return place
 
     def unsqueeze(self, dim: int) -> Transition:
         """The same with a new batch axis of length 1 at `dim` (views of the same tensors)."""

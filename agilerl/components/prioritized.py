@@ -155,10 +155,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """A prioritised sample, with replacement, as copies on the buffer's device.
 
         A TensorDict of batch size [batch_size] with the keys as added, `weights` [B, 1] (importance weights) and
-        `idxs` [B] int64 (rows, for `update_priorities`).
+        `idxs` [B, 1] int64 (rows, for `update_priorities`).
         """
         indices = self._draw(batch_size)
-        batch = self._batch(indices, torch.from_numpy(indices).to(self.device))
+        batch = self._batch(indices, torch.from_numpy(indices).to(self.device).unsqueeze(-1))
         weights = torch.from_numpy(self.weights(indices, beta)).unsqueeze(-1)
         batch["weights"] = weights.to(self.device, torch.promote_types(self.dtype, torch.float32))
         return batch

@@ -1,192 +1,277 @@
-"""Rollouts of one policy, or of several in lockstep, in one contiguous block of memory."""
+"""The published rollout buffer: what a hand-written loop fills, over the store that the learners read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
+import torch
+from torch import Tensor
 
 from agilerl import tree as trees
-from agilerl.errors import ConfigError, ShapeError
+from agilerl.components.data import to_tensordict
+from agilerl.components.rollout_store import RolloutStore, Truncation
+from agilerl.errors import AgileRLWarning, ConfigError, ShapeError
+from agilerl.losses.returns import gae
+from agilerl.rng import Purpose, resolve_seed, stream
 from agilerl.tree import leaves, map_leaves
 
-ALIGNMENT = 64  # bytes: a cache line
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+PUBLISHED = {  # key of `get` -> field of the store
+    "observations": "obs", "actions": "action", "rewards": "reward", "values": "value", "log_probs": "log_prob",
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Truncation:
-    """Lanes that a time limit cut off in one vector step.
+class RolloutBuffer(RolloutStore):
+    """Rollouts of one agent in E environments, filled by hand or by `collect_rollouts`.
 
-    Attributes:
-        step: vector step in the rollout. lanes: [k]. obs: [k, ...] their FINAL observations.
-        value: [k] of these, where they were known at once (recurrent policies); else None.
-    """
-
-    step: int
-    lanes: np.ndarray
-    obs: Any
-    value: np.ndarray | None = None
-
-
-class RolloutBuffer:
-    """T vector steps of L lanes, in the data's own dtypes.
-
-    Nothing is stored that learning does not read: the next observation of a step is the observation of the following
-    one, and only where a time limit cut an episode off its FINAL observation is kept, beside the block.
+        buffer.add(obs, action, reward, done, value, log_prob)       # in every vector step
+        buffer.compute_returns_and_advantages(last_value, last_done)
+        agent.learn()                                                # of an agent whose rollout_buffer this is
 
     Args:
-        capacity: T. num_envs: L, lanes (of all members, where several share a buffer).
+        capacity: T, vector steps. num_envs: E.
         observation_space, action_space: of one environment.
-        hidden_state_architecture: key -> (layers, units) of a recurrent policy, kept from before every step.
-        num_legal: length of the mask of legal actions to keep; 0 for none.
+        device: where `get_tensor_batch` puts its tensors.
+        gae_lambda, gamma: λ and γ of `compute_returns_and_advantages`; an agent keeps those of its own buffer at its
+            own.
+        recurrent: whether hidden states are kept, which `hidden_state_architecture` then describes: key -> (layers,
+            units), or (layers, E, units) as published.
+        use_gae: False takes Monte-Carlo returns, bootstrapped at the end: λ = 1.
+        wrap_at_capacity: a full buffer forgets its oldest step for a new one; else adding to it is an error.
+        max_seq_len, bptt_sequence_type: kept as attributes; how sequences are cut is the agent's to say.
+        seed: of the rows that `get(n)` draws.
 
     Attributes:
-        position: vector steps stored.
-        fields: name -> [T, L, ...] views of the block (obs nested as the space is): obs, action, reward, terminated,
-            truncated, valid (False where a row is not a transition), log_prob, value, and, where asked for, legal and
-            hidden (key -> [T, L, layers, units]).
-        truncations: in the order in which they occurred.
-        values_known: whether the values of all steps were stored.
-        last_obs: [L, ...] what followed the last step. last_value: [L], where it was known at once.
+        advantages, returns: [T, E], once they are computed; None before.
+        others: as of `RolloutStore`.
+
+    Raises:
+        ConfigError: a capacity or number of environments below 1, or a recurrent buffer without an architecture.
     """
 
     def __init__(
-        self,
-        capacity: int,
-        num_envs: int,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        hidden_state_architecture: Mapping[str, tuple[int, int]] | None = None,
-        num_legal: int = 0,
-    ) -> None:
-        for name, value in (("capacity", capacity), ("num_envs", num_envs)):
-            if isinstance(value, bool) or int(value) != value or value < 1:
-                raise ConfigError(f"RolloutBuffer: {name} must be an integer of at least 1; got {value!r}.")
-        self.capacity, self.num_envs = int(capacity), int(num_envs)
-        self.observation_space, self.action_space = observation_space, action_space
-        self.hidden_state_architecture = dict(hidden_state_architecture or {})
-        self.num_legal = int(num_legal)
-        self.block: np.ndarray = np.empty(0, np.uint8)
-        self.fields: dict[str, Any] = {}
-        self.reset()
-
-    def __repr__(self) -> str:
-        """How full it is, what it holds, how much memory it takes."""
-        held = ", ".join(self.fields) or "not known before the first step"
-        return (
-            f"{type(self).__name__}: {self.position:,} of {self.capacity:,} vector steps x {self.num_envs} lanes, "
-            f"{self.block.nbytes / 1e6:.1f} MB\n  fields: {held}"
-        )
+        self, capacity: int, observation_space: gym.Space[Any], action_space: gym.Space[Any], num_envs: int = 1,
+        device: str | torch.device = "cpu", gae_lambda: float = 0.95, gamma: float = 0.99, recurrent: bool = False,
+        hidden_state_architecture: Mapping[str, Sequence[int]] | None = None, use_gae: bool = True,
+        wrap_at_capacity: bool = False, max_seq_len: int | None = None, bptt_sequence_type: Any = "chunked",
+        *, num_legal: int = 0, seed: int | None = None,
+    ) -> None:  # fmt: skip
+        if recurrent and not hidden_state_architecture:
+            raise ConfigError(
+                "RolloutBuffer(recurrent=True): hidden_state_architecture must be provided. "
+                "fix: agent.hidden_state_architecture."
+            )
+        shapes = (hidden_state_architecture or {}) if recurrent else {}
+        architecture = {key: (int(shape[0]), int(shape[-1])) for key, shape in shapes.items()}
+        self.device, self.gae_lambda, self.gamma = device, float(gae_lambda), float(gamma)
+        self.recurrent, self.use_gae, self.wrap_at_capacity = bool(recurrent), bool(use_gae), bool(wrap_at_capacity)
+        self.max_seq_len, self.bptt_sequence_type = max_seq_len, bptt_sequence_type
+        self._rng = stream(resolve_seed(seed), Purpose.REPLAY)
+        super().__init__(capacity, num_envs, observation_space, action_space, architecture, num_legal)
 
     def reset(self) -> None:
-        """Forget what is stored; the memory stays."""
-        self.position = 0
-        self.truncations: list[Truncation] = []
-        self.values_known = True
-        self.last_obs: Any = None
-        self.last_value: np.ndarray | None = None
+        super().reset()
+        self._added = 0
+        self.advantages: np.ndarray | None = None
+        self.returns: np.ndarray | None = None
 
     @property
-    def full(self) -> bool:
-        """Whether T vector steps are stored."""
-        return self.position >= self.capacity
+    def pos(self) -> int:
+        """Where the next vector step goes: the number of steps stored, and from 0 again where the buffer wraps."""
+        return self._added % self.capacity if self.wrap_at_capacity else self.position
 
-    def __len__(self) -> int:
-        return self.position
+    def size(self) -> int:
+        """Transitions stored, of all environments."""
+        return self.position * self.num_envs
 
-    def add(
-        self,
-        obs: Any,
-        action: np.ndarray,
-        reward: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        log_prob: np.ndarray,
-        value: np.ndarray | None = None,
-        *,
-        final_obs: Any = None,
-        final_value: np.ndarray | None = None,
-        valid: np.ndarray | None = None,
-        legal: np.ndarray | None = None,
-        hidden: Mapping[str, np.ndarray] | None = None,
-    ) -> None:
-        """Store one vector step.
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def add(  # type: ignore[override]  # as published
+        self, obs: Any, action: Any, reward: Any, done: Any = None, value: Any = None, log_prob: Any = None,
+        next_obs: Any = None, hidden_state: Mapping[str, Any] | None = None, episode_start: Any = None,
+        *, action_mask: Any = None, terminated: Any = None, truncated: Any = None, **more: Any,
+    ) -> None:  # fmt: skip
+        """Store one vector step; arrays or tensors with a leading axis of E, which a single environment may leave out.
 
         Args:
-            obs: [L, ...] before the step. action, reward, log_prob: [L, ...].
-            terminated, truncated: [L] bool, of this step.
-            value: [L] of `obs`; may come later, by writing into `fields["value"]`.
-            final_obs: [L, ...] after the step and before any reset; read where `truncated`.
-            final_value: [L] of `final_obs`, for policies whose values need more than the observation.
-            valid: [L] bool, False where the row is not a transition; all by default.
-            legal: [L, A] bool. hidden: key -> [layers, L, units], before the step.
+            obs: before the step. action, log_prob: what `get_action` returned for it. reward: of the step.
+            done: whether the step ended the episode. It counts as termination, unless `truncated` says otherwise.
+            value: V(obs).
+            next_obs: after the step. That of the last step is bootstrapped from where
+                `compute_returns_and_advantages` is not called; read, too, where `truncated`: there it is the FINAL
+                observation, before any reset.
+            hidden_state: of a recurrent agent, key -> [layers, E, units], before the step.
+            episode_start: whether this step is the first one of an episode: the step before then ended one.
+            action_mask: [E, ΣA], 1 = legal, where it was acted by one.
+            terminated, truncated: what `done` does not tell apart.
+            more: as of `RolloutStore.add`.
 
         Raises:
-            ShapeError: the buffer is full, or rows do not fit the first ones.
+            ShapeError: the buffer is full, a value is missing, or rows do not fit.
         """
-        if self.full:
-            raise ShapeError(f"the rollout buffer holds its {self.capacity} steps. fix: learn() from it, or reset().")
-        if not self.fields:
-            self._allocate(obs, np.asarray(action), np.asarray(log_prob))
-        now: dict[str, Any] = {"obs": obs, "action": action, "reward": reward, "log_prob": log_prob}
-        now |= {"terminated": terminated, "truncated": truncated, "valid": True if valid is None else valid}
-        if value is None:
-            self.values_known = False
-        else:
-            now["value"] = value
-        if self.num_legal:
-            now["legal"] = True if legal is None else legal
-        if hidden is not None:
-            now["hidden"] = {key: np.moveaxis(np.asarray(part), 0, 1) for key, part in hidden.items()}
-        for name, rows in now.items():
-            self._put(self.fields[name], rows, name)
-        cut = np.flatnonzero(truncated)
-        if len(cut):
-            if final_obs is None:
+        if terminated is not None:
+            cut = self._flags(np.zeros(self.num_envs, bool) if truncated is None else truncated)
+            self._store(obs, action, reward, terminated, cut, log_prob=log_prob, value=value, **more)
+            return
+        missing = [name for name, x in (("done", done), ("value", value), ("log_prob", log_prob)) if x is None]
+        if missing:
+            raise ShapeError(f"RolloutBuffer.add got no {', '.join(missing)}. fix: what get_action and env.step gave.")
+        if self.recurrent and hidden_state is None:
+            raise ShapeError(
+                "RolloutBuffer.add of a recurrent agent needs the hidden state from before the step. "
+                "fix: hidden_state=, at first agent.get_initial_hidden_state(num_envs)."
+            )
+        begins = None if episode_start is None else self._flags(episode_start)
+        if begins is not None and self.position:
+            last = self.position - 1
+            unknown = begins & ~self.fields["truncated"][last]
+            self.fields["terminated"][last] |= unknown
+        if action_mask is not None:
+            mask = _array(action_mask)
+            legal = np.broadcast_to(mask, (self.num_envs, mask.shape[-1])).astype(bool)
+            if not self.position:
+                self.num_legal = legal.shape[-1]
+            more["legal"] = legal
+        ended, cut = self._flags(done), self._flags(np.zeros(1) if truncated is None else truncated)
+        after = None if next_obs is None else self._batched(next_obs)
+        if hidden_state is not None:
+            more["hidden"] = {key: _array(part) for key, part in hidden_state.items()}
+        self._store(
+            self._batched(obs), self._actions(action), self._numbers(reward), ended & ~cut, cut, final_obs=after,
+            log_prob=self._numbers(log_prob), value=self._numbers(value), **more,
+        )  # fmt: skip
+        self.last_obs = after
+
+    def _store(self, obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any, **more: Any) -> None:
+        self.advantages = self.returns = self.last_value = None
+        if self.full and self.wrap_at_capacity:
+            for leaf in leaves(self.fields):
+                leaf[:-1] = leaf[1:].copy()
+            kept = [part for part in self.truncations if part.step]
+            self.truncations = [Truncation(part.step - 1, part.lanes, part.obs, part.value) for part in kept]
+            self.position -= 1
+        super().add(obs, action, reward, terminated, truncated, **more)
+        self._added += 1
+
+    def _flags(self, given: Any) -> np.ndarray:
+        found = _array(given).reshape(-1).astype(bool)
+        if len(found) not in (1, self.num_envs):
+            raise ShapeError(f"the rollout buffer got {len(found)} flags for {self.num_envs} environments.")
+        return np.broadcast_to(found, (self.num_envs,)).copy()
+
+    def _numbers(self, given: Any) -> np.ndarray:
+        """One number for each environment [E]."""
+        found = _array(given).reshape(-1)
+        if len(found) != self.num_envs:
+            raise ShapeError(f"the rollout buffer got {len(found)} numbers for {self.num_envs} environments.")
+        return found if found.dtype.kind == "f" else found.astype(np.float32)
+
+    def _actions(self, given: Any) -> np.ndarray:
+        """Actions [E, *shape], as integers where they number choices."""
+        found, shape = _array(given), tuple(self.action_space.shape or ())
+        if found.size != self.num_envs * int(np.prod(shape, dtype=int)):
+            raise ShapeError(
+                f"RolloutBuffer.add got actions of shape {found.shape}; expected {(self.num_envs, *shape)}. "
+                "fix: store what get_action returned."
+            )
+        found = found.reshape(self.num_envs, *shape)
+        choices = isinstance(self.action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
+        return found.astype(np.int64) if choices else found
+
+    def _batched(self, obs: Any) -> Any:
+        """Observations [E, ...]; one of a single environment gets its axis."""
+        arrays = map_leaves(_array, obs)
+        shape = next(leaves(trees.stack(self.observation_space, [self.observation_space.sample()]))).shape[1:]
+        alone = self.num_envs == 1 and next(leaves(arrays)).shape == shape
+        return map_leaves(lambda x: x[None], arrays) if alone else arrays
+
+    # -- returns -----------------------------------------------------------------------------------------------------
+
+    def compute_returns_and_advantages(self, last_value: Any, last_done: Any = None) -> None:
+        """Advantages and returns of everything that is stored, in float64, into `advantages` and `returns` [T, E].
+
+        A step that ended an episode has no value behind it, and the trace of what follows stops at it; see
+        `losses.returns.gae`.
+
+        Args:
+            last_value: [E] value of the observation after the last step.
+            last_done: [E] whether the last step ended the episode; what its `done` said otherwise.
+
+        Raises:
+            ShapeError: nothing is stored, or a value that is needed is not known.
+        """
+        if not self.position:
+            raise ShapeError("the rollout buffer is empty: there is nothing to compute. fix: add(...) first.")
+        last, final = self.position - 1, self._numbers(last_value)
+        if last_done is not None:
+            self.fields["terminated"][last] |= self._flags(last_done) & ~self.fields["truncated"][last]
+        self.last_value = final
+        if not self.values_known:
+            raise ShapeError("returns need the value of every step. fix: add(..., value=...).")
+        value, after = self._of("value"), np.concatenate((self._of("value")[1:], final[None].astype(np.float64)))
+        for part in self.truncations:
+            if part.value is None:
                 raise ShapeError(
-                    "truncated lanes need final_obs: the value of the observation before the reset stands in for what "
-                    "the time limit cut off. fix: add(..., final_obs=...)."
+                    "a step that a time limit cut off needs the value of its final observation. "
+                    "fix: add(..., truncated=..., final_value=...), or learn() alone, which asks the critic."
                 )
-            known = None if final_value is None else np.asarray(final_value)[cut]
-            self.truncations.append(Truncation(self.position, cut, trees.take(final_obs, cut), known))
-        self.position += 1
+            after[part.step, part.lanes] = part.value
+        terminated, truncated, valid = (self.stored(name) for name in ("terminated", "truncated", "valid"))
+        cut = terminated | truncated | ~valid
+        lam = self.gae_lambda if self.use_gae else 1.0
+        discount = self.gamma * (1.0 - terminated)
+        rows = [torch.from_numpy(np.asarray(x)) for x in (self._of("reward"), discount, value, after, cut)]
+        reward, factor, now, following, ends = rows
+        self.advantages = gae(reward, factor, now, following, ends, lam).numpy()
+        self.returns = self.advantages + value
 
-    def _put(self, field: Any, rows: Any, name: str) -> None:
-        if isinstance(field, np.ndarray):
-            try:
-                field[self.position] = rows
-            except ValueError:
-                shape = np.shape(rows)
-                raise ShapeError(f"rollout field {name!r} has rows of {field.shape[1:]}; got {shape}.") from None
-        else:
-            for key in field if isinstance(field, dict) else range(len(field)):
-                self._put(field[key], rows[key], f"{name}/{key}")
+    def _of(self, name: str) -> np.ndarray:
+        return np.asarray(self.stored(name), np.float64)
 
-    def _allocate(self, obs: Any, action: np.ndarray, log_prob: np.ndarray) -> None:
-        """Lay the fields out in one block, after the first rows that come."""
-        lanes = self.num_envs
-        flag = np.zeros(lanes, bool)
-        rows: dict[str, Any] = {"obs": obs, "action": action, "reward": np.zeros(lanes)}
-        rows |= {"terminated": flag, "truncated": flag, "valid": flag, "log_prob": log_prob, "value": log_prob}
-        if self.num_legal:
-            rows["legal"] = np.zeros((lanes, self.num_legal), bool)
-        if self.hidden_state_architecture:
-            shapes = self.hidden_state_architecture.items()
-            rows["hidden"] = {key: np.zeros((lanes, *shape), log_prob.dtype) for key, shape in shapes}
-        sizes = [-(-self.capacity * np.asarray(leaf).nbytes // ALIGNMENT) * ALIGNMENT for leaf in leaves(rows)]
-        starts = iter(np.cumsum([0, *sizes]).tolist())
-        self.block = np.zeros(sum(sizes), np.uint8)
+    # -- out ---------------------------------------------------------------------------------------------------------
 
-        def view(leaf: Any) -> np.ndarray:
-            like, start = np.asarray(leaf), next(starts)
-            part = self.block[start : start + self.capacity * like.nbytes].view(like.dtype)
-            return np.asarray(part.reshape(self.capacity, *like.shape))
+    def get(self, batch_size: int | None = None) -> dict[str, Any]:
+        """What is stored, step by step and in each of them environment by environment: arrays [T·E, ...], copies.
 
-        self.fields = map_leaves(view, rows)
+        Keys: observations (nested as the space is), actions, rewards, dones, values, log_probs; with recurrent agents
+        hidden_states (key -> [T·E, layers, units]); once computed, advantages and returns.
 
-    def stored(self, name: str) -> Any:
-        """The steps stored so far of one field, [position, L, ...] views."""
-        return map_leaves(lambda x: x[: self.position], self.fields[name])
+        Args:
+            batch_size: so many rows, drawn without replacement; None takes all.
+
+        Returns:
+            An empty dictionary where nothing is stored.
+        """
+        if not self.position:
+            return {}
+        total = self.size()
+        if batch_size is not None and batch_size > total:
+            text = f"batch_size {batch_size} is larger than buffer size {total}: all rows are given."
+            warnings.warn(text, AgileRLWarning, stacklevel=2)
+        found = {key: self.stored(name) for key, name in PUBLISHED.items()}
+        found["dones"] = self.stored("terminated") | self.stored("truncated")
+        if "hidden" in self.fields:
+            found["hidden_states"] = self.stored("hidden")
+        if self.advantages is not None:
+            found |= {"advantages": self.advantages, "returns": self.returns}
+        flat = {key: map_leaves(lambda x: x.reshape(total, *x.shape[2:]).copy(), x) for key, x in found.items()}
+        if batch_size is None or batch_size >= total:
+            return flat
+        rows = self._rng.permutation(total)[:batch_size]
+        return {key: map_leaves(lambda x: x[rows], x) for key, x in flat.items()}
+
+    def get_tensor_batch(self, batch_size: int | None = None, device: str | torch.device | None = None) -> TensorDict:
+        """As `get`, as a TensorDict on `device`, the buffer's own by default; `batch_size` [n]."""
+        rows = self.get(batch_size)
+        count = len(rows["rewards"]) if rows else 0
+        return to_tensordict(rows, [count], self.device if device is None else device)
+
+
+def _array(x: Any) -> np.ndarray:
+    return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)

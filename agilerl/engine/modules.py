@@ -165,7 +165,7 @@ def raw_output(module: nn.Module) -> Network:
     """
     run: Network = getattr(module, "output", module)
     if isinstance(module, EvolvableNetwork):
-        return module if type(module).forward is EvolvableNetwork.forward else run
+        return module if module.runs_forward else run
     like = next(module.parameters(), None)
     if like is None:
         return run

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.losses.returns import following_values, gae, standardised
@@ -164,7 +164,7 @@ def _by_member(x: np.ndarray, members: int) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(shaped, 1, 0)))
 
 
-def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: RolloutBuffer, like: Tensor) -> Rollout:
+def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: RolloutStore, like: Tensor) -> Rollout:
     """What a full buffer of N·E lanes (member by member) teaches.
 
     Values that nobody stored are computed here, in one pass over the rollout: the policy did not change in it.
@@ -213,7 +213,7 @@ def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: R
     return SequenceRollout(obs, action, packed, legal, samples, sequences, width, hidden)
 
 
-def _bootstrap(learner: Learner, group: int, count: int, buffer: RolloutBuffer, value: Tensor) -> Tensor:
+def _bootstrap(learner: Learner, group: int, count: int, buffer: RolloutStore, value: Tensor) -> Tensor:
     """v(s'ₜ) [N, T, E]: of the next observation, and of the FINAL one where a time limit cut an episode off."""
     width = buffer.num_envs // count
     cuts: list[list[tuple[int, int, Any]]] = [[] for _ in range(count)]

@@ -84,6 +84,11 @@ class SyncLanes:
         self._obs = obs
         return trees.copy(self._obs), self._info()
 
+    def resume(self, obs: Any) -> None:
+        """Go on where other lanes over these environments stopped; `obs` [L, ...] is what was seen last."""
+        self._checked(obs)
+        self._obs = trees.copy(obs)
+
     def _checked(self, like: Any = None) -> Contract:
         if self._contract is None:
             self._contract = Contract(self.single_observation_space, self.name, like)

@@ -419,3 +419,11 @@ class ContinuousPolicyEnv(TargetActionEnv):
 
 
 CONTINUOUS_PROBES = (ContinuousConstantEnv, ContinuousObsEnv, ContinuousDiscountedEnv, ContinuousPolicyEnv)
+
+
+class ContinuousActionEnv(TargetActionEnv):
+    """One state; the reward is 1 − ((action − 5) / 2)². V = 1. Fails: the scale of the actions, the policy's bias."""
+
+    observations = np.zeros((1, 1), dtype=np.float32)
+    num_starts = 1
+    low, best, width = 2.0, np.array([[5.0]]), 2

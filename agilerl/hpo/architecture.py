@@ -120,7 +120,8 @@ def mutate_architecture(
     probe = effects.probe_of(agent, policy, rng)
     removing = [m for m in policy.mutation_methods if m.rpartition(".")[2].startswith("remove_")]
     limits: dict[str, Any] = {"excluded": removing} if removing and not options.removal else {}
-    name = policy.sample_mutation_method(options.new_layer_prob, choice, **limits)
+    offered = bool(policy.mutation_methods)  # a module of the user's own, as it stands, has none
+    name = policy.sample_mutation_method(options.new_layer_prob, choice, **limits) if offered else None
     found = None if name is None else bounded(policy, name, options, probe)
     if found is None:
         return MutationRecord()

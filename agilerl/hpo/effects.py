@@ -124,7 +124,8 @@ def output_of(network: Any, observations: Any) -> Tensor:
     A network whose raw output is not what decides (the logits of a distribution of returns) says by `judged` what is.
     """
     with evaluating(network):
-        run = network.output if isinstance(network, EvolvableNetwork) else network
+        known = isinstance(network, EvolvableNetwork) and not network.runs_forward
+        run = network.output if known else network
         result = getattr(network, "judged", run)(observations)
     return cast(Tensor, result[0] if isinstance(result, tuple) else result)
 

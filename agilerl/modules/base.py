@@ -7,7 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -26,8 +26,15 @@ SURROUNDINGS = frozenset({
     "num_inputs", "num_outputs", "input_shape", "input_size", "observation_space", "sample_input", "device", "name",
     "random_seed",
 })  # fmt: skip
+_TABLES = ("_parameters", "_buffers", "_modules")  # where torch keeps what is no plain attribute
 _unseeded = itertools.count()  # so that two modules made without a seed differ, and a rerun of the script does not
 Method = TypeVar("Method", bound=Callable[..., Any])
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def next_seed() -> int:
+    """A seed that nothing before it had, which follows torch's initial seed."""
+    return resolve_seed(None) + next(_unseeded)
 
 
 class MutationType(Enum):
@@ -130,7 +137,7 @@ class EvolvableModule(nn.Module):
     def __init__(self, device: str | torch.device = "cpu", random_seed: int | None = None) -> None:
         super().__init__()
         self._device = str(device)
-        self.random_seed = resolve_seed(None) + next(_unseeded) if random_seed is None else int(random_seed)
+        self.random_seed = next_seed() if random_seed is None else int(random_seed)
         self._rng: Any = stream(self.random_seed, Purpose.INITIAL_WEIGHTS)
         self._fresh: Fresh = "preserve"
         self._disabled: set[MutationType] = set()
@@ -140,6 +147,23 @@ class EvolvableModule(nn.Module):
         self.probe_inputs: Any = None  # a tensor [B, ...], or a mapping of such
 
     # -- identity ------------------------------------------------------------------------------------------------
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            state = self.__dict__
+            for table in _TABLES:  # as torch looks, without a call of its own
+                found = state.get(table)
+                if found is not None and name in found:
+                    return found[name]
+            return self.derived(name)
+
+    def derived(self, name: str) -> Any:
+        """What `getattr` gives for a name that is no attribute: the mutation method of a dotted name, such as
+        "head_net.add_layer", as `get_mutation_methods` has it. AttributeError for anything else."""
+        if "." in name and name in self.surface():
+            return functools.partial(self.apply_mutation, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def device(self) -> str:
@@ -356,6 +380,19 @@ class EvolvableModule(nn.Module):
         for child in self.modules().values():
             child.change_activation(activation, output=output)
 
+    @staticmethod
+    @torch.no_grad()
+    def preserve_parameters(old_net: Module, new_net: Module) -> Module:
+        """`new_net` with what it has in common with `old_net`: the leading block of every parameter and buffer of the
+        same name, and of as many axes, is copied; the rest keeps what it has. Changes `new_net` in place."""
+        before = dict(itertools.chain(old_net.named_parameters(), old_net.named_buffers()))
+        for name, tensor in itertools.chain(new_net.named_parameters(), new_net.named_buffers()):
+            old = before.get(name)
+            if old is not None and old.dim() == tensor.dim():
+                block = tuple(slice(min(sizes)) for sizes in zip(old.shape, tensor.shape, strict=True))
+                tensor[block].copy_(old[block])
+        return new_net
+
     def resize_outputs(self, index: Index) -> None:
         """Change the output width: `index` maps new outputs to old ones (-1: new). See `resizes_outputs`."""
         raise NotImplementedError(f"{type(self).__name__} cannot change the width of its output")
@@ -418,6 +455,11 @@ class EvolvableWrapper(EvolvableModule):
         super().__init__(module.device, module.random_seed)
         self.wrapped = module
 
+    def derived(self, name: str) -> Any:
+        if "wrapped" in self.__dict__.get("_modules", {}) and name in self.surface():
+            return functools.partial(self.apply_mutation, name)
+        return super().derived(name)
+
     def surface(self) -> dict[str, MutationType]:
         return self.wrapped.surface()
 
@@ -445,9 +487,10 @@ class EvolvableWrapper(EvolvableModule):
 class DummyEvolvable(EvolvableModule):
     """Any `nn.Module` in the place of an evolvable one: its weights can be mutated, its architecture not.
 
-    It has no mutation methods and no activation to change. Its spec names the class of the module and no more: to make
-    a network of a spec, `from_spec` needs the module (`module=` or `module_fn=`), because a file must not decide which
-    code is imported.
+    It has no mutation methods and no activation to change: an architecture mutation leaves its agent as it is.
+    Attributes that it does not have itself are those of the module. Its spec names the class of the module and no
+    more: to make a network of a spec, `from_spec` needs the module (`module=` or `module_fn=`), because a file must not
+    decide which code is imported.
 
     Args:
         module: the module itself.
@@ -467,6 +510,13 @@ class DummyEvolvable(EvolvableModule):
         if not isinstance(made, nn.Module):
             raise TypeError(f"{type(self).__name__} wraps a torch.nn.Module; got {type(made).__name__}")
         self.module = made.to(device)
+
+    def derived(self, name: str) -> Any:
+        """An attribute of the module that is wrapped."""
+        module = self.__dict__.get("_modules", {}).get("module")
+        if module is None or name.startswith("__"):
+            return super().derived(name)
+        return getattr(module, name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)

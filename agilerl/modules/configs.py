@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,8 +14,12 @@ from agilerl.modules.cnn import dims_of, per_axis
 from agilerl.modules.layers import as_widths, whole
 
 
-class _Checked:
-    """What all of them check: the fields that are whole numbers, and the activations."""
+class NetConfig:
+    """Base of the typed configurations: what all of them check, and how they are read like a mapping.
+
+    `config["activation"]` is a field, None where it is not set; `in`, `keys()`, `items()`, `values()`, `len()` and
+    `get()` know the fields that are set, so that `dict(config)` and `**config` are constructor arguments.
+    """
 
     labels: ClassVar[Mapping[str, str]] = {}  # field -> what an error calls it, where that is more than its name
 
@@ -26,9 +30,45 @@ class _Checked:
         activation(getattr(self, "activation", None), hidden=True)
         activation(getattr(self, "output_activation", None))
 
+    def _set(self) -> dict[str, Any]:
+        """The fields that are set, by name."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in found.items() if value is not None}
+
+    def __getitem__(self, name: str) -> Any:
+        fields = {field.name for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        if name not in fields:
+            raise KeyError(unknown_name(f"key of {type(self).__name__}", str(name), fields))
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._set()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._set())
+
+    def __len__(self) -> int:
+        return len(self._set())
+
+    def keys(self) -> KeysView[str]:
+        """Names of the fields that are set."""
+        return self._set().keys()
+
+    def values(self) -> ValuesView[Any]:
+        """Values of the fields that are set."""
+        return self._set().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """(name, value) of the fields that are set."""
+        return self._set().items()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field, where it is set; else `default`."""
+        return self._set().get(name, default)
+
 
 @dataclass(frozen=True)
-class MlpNetConfig(_Checked):
+class MlpNetConfig(NetConfig):
     """Options of an `EvolvableMLP` used as encoder or head; see there for their meaning. None: the default there."""
 
     hidden_size: tuple[int, ...] | list[int] = (64, 64)
@@ -51,7 +91,7 @@ class MlpNetConfig(_Checked):
 
 
 @dataclass(frozen=True)
-class CnnNetConfig(_Checked):
+class CnnNetConfig(NetConfig):
     """Options of an `EvolvableCNN` used as encoder; see there for their meaning. None: the default there."""
 
     channel_size: tuple[int, ...] | list[int] = (32, 32)
@@ -77,7 +117,7 @@ class CnnNetConfig(_Checked):
 
 
 @dataclass(frozen=True)
-class ResNetNetConfig(_Checked):
+class ResNetNetConfig(NetConfig):
     """Options of an `EvolvableResNet` used as encoder; see there for their meaning. None: the default there."""
 
     channel_size: int = 32
@@ -93,7 +133,7 @@ class ResNetNetConfig(_Checked):
 
 
 @dataclass(frozen=True)
-class LstmNetConfig(_Checked):
+class LstmNetConfig(NetConfig):
     """Options of an `EvolvableLSTM` used as encoder; see there for their meaning. None: the default there."""
 
     hidden_state_size: int = 128
@@ -108,7 +148,7 @@ class LstmNetConfig(_Checked):
 
 
 @dataclass(frozen=True)
-class MultiInputNetConfig(_Checked):
+class MultiInputNetConfig(NetConfig):
     """Options of an `EvolvableMultiInput` used as encoder; see there for their meaning. None: the default there.
 
     `cnn_config` and `mlp_config` are dicts, or a `CnnNetConfig` and an `MlpNetConfig`.
@@ -126,7 +166,7 @@ class MultiInputNetConfig(_Checked):
 
 
 @dataclass(frozen=True)
-class SimBaNetConfig(_Checked):
+class SimBaNetConfig(NetConfig):
     """Options of an `EvolvableSimBa` used as encoder; see there for their meaning. None: the default there."""
 
     hidden_size: int = 128
@@ -141,6 +181,7 @@ class SimBaNetConfig(_Checked):
     labels: ClassVar = {"hidden_size": "hidden_size of SimBaNetConfig (width of the trunk)"}
 
 
+OF_MEMORY = ("hidden_state_size", "cell", "max_seq_len")  # keys of recurrent encoders alone
 _KEYS = {
     frozenset(field.name for field in dataclasses.fields(kind))
     for kind in (MlpNetConfig, CnnNetConfig, ResNetNetConfig, LstmNetConfig, MultiInputNetConfig, SimBaNetConfig)
@@ -163,7 +204,8 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
     for key in given:
         if key not in known:
             sentence = unknown_name("key", str(key), known).removeprefix(f"unknown key {str(key)!r}.")
-            raise ConfigError(f"{label}: {str(key)!r} is not a known key.{sentence}")
+            memory = " fix: recurrent=True, beside encoder_config." if key in OF_MEMORY else ""
+            raise ConfigError(f"{label}: {str(key)!r} is not a known key.{sentence}{memory}")
     return {**defaults, **given}
 
 

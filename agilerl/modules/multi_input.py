@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from agilerl.errors import ConfigError, ShapeError, unknown_name
+from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError, unknown_name
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import ModuleDict, MutationType, Refused, mutation
 from agilerl.modules.cnn import EvolvableCNN
@@ -49,6 +49,7 @@ class EvolvableMultiInput(LayeredModule):
         init_dicts: constructor arguments by name of the part, over those; what evolution has made of each.
         activation, output_activation: of the parts' features, and of the output.
         min_latent_dim, max_latent_dim: limits of the mutations, inclusive.
+        lstm_config: published; None is all that there is.
     """
 
     ranges: ClassVar = {"latent_node": Range("latent_dim", "latent_dim", LATENT_STEPS)}
@@ -60,8 +61,14 @@ class EvolvableMultiInput(LayeredModule):
         activation: str | None = "ReLU", output_activation: str | None = None,
         min_latent_dim: int = 8, max_latent_dim: int = 128,
         device: str | torch.device = "cpu", name: str = "multi_input", random_seed: int | None = None,
+        lstm_config: None = None,
     ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
+        if lstm_config is not None:
+            raise NotAvailableYetError(
+                "EvolvableMultiInput(lstm_config=) is not available in this version: parts have no memory. "
+                "fix: lstm_config=None; PPO(recurrent=True) has one for vectors."
+            )
         parts = parts_of(observation_space)
         if not parts:
             raise ConfigError(
@@ -198,7 +205,8 @@ class EvolvableMultiInput(LayeredModule):
 
     def get_init_dict(self) -> dict[str, Any]:
         parts = {name: module.net_config for name, module in self._part_modules().items()}
-        return {**super().get_init_dict(), "init_dicts": parts}
+        arguments = {k: v for k, v in super().get_init_dict().items() if k != "lstm_config"}
+        return {**arguments, "init_dicts": parts}
 
     @mutation(MutationType.NODE)
     def add_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:

@@ -34,16 +34,16 @@ def get_output_bounds(activation: str) -> tuple[float, float]:
     return OUTPUT_BOUNDS[activation]
 
 
-def rescale_action(action: Any, low: Any, high: Any, activation: str = "Tanh") -> Any:
-    """Actions from the range of `activation` to [low, high], by one affine map per component.
+def rescale_action(action: Any, low: Any, high: Any, output_activation: str = "Tanh") -> Any:
+    """Actions from the range of `output_activation` to [low, high], by one affine map per component.
 
     Args:
         action: [..., A] numpy or torch, as the result is, which has the dtype of the bounds. What lies outside of the
             range lands outside of the bounds.
         low, high: [A]; a component with an infinite bound keeps its value.
-        activation: whose range `action` is in.
+        output_activation: whose range `action` is in.
     """
-    lowest, highest = get_output_bounds(activation)
+    lowest, highest = get_output_bounds(output_activation)
     bounds = [np.asarray(b.detach().cpu() if isinstance(b, Tensor) else b) for b in (low, high)]
     dtype = torch.from_numpy(np.empty(0, bounds[0].dtype)).dtype
     # float64 inside: high - low overflows float32 for the widest boxes.
@@ -116,6 +116,7 @@ class StochasticActor(EvolvableNetwork):
     """
 
     stack_methods = ("output", "extract_features")  # what `output` runs; `forward` samples
+    output = EvolvableNetwork.output  # beside `forward`: it is what engines run
 
     @takes_options
     def __init__(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from agilerl.errors import ConfigError
+from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.base import EvolvableModule, MutationType, Refused, is_untouched, mutation
 from agilerl.modules.configs import checked_config
 from agilerl.modules.layered import OUTPUT as LAST
@@ -34,6 +34,15 @@ LATENT_STEPS = (8, 16, 32)
 __all__ = ["EvolvableNetwork", "checked_arguments", "checked_config"]
 
 
+def _class_named(given: Any) -> Any:
+    """The encoder of a name such as "EvolvableMLP"; anything else as it is."""
+    if not isinstance(given, str):
+        return given
+    if given not in encoders.ENCODERS:
+        raise ConfigError(unknown_name("encoder_cls", given, encoders.ENCODERS))
+    return encoders.ENCODERS[given]
+
+
 class EvolvableNetwork(EvolvableModule):
     """Encoder -> latent features -> head.
 
@@ -49,7 +58,8 @@ class EvolvableNetwork(EvolvableModule):
         observation_space: Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of them. It decides the encoder
             (`networks.encoders.encoder_class`).
         action_space: kept for the subclass.
-        encoder_cls: an `EvolvableModule` class of your own, made as `networks.encoders.make_encoder` says.
+        encoder_cls: an `EvolvableModule` class of your own, made as `networks.encoders.make_encoder` says, or the name
+            of one of ours.
         encoder_config, head_config: constructor arguments of encoder and head, as dict or net config.
         latent_dim: width between encoder and head; mutations keep it strictly between `min_latent_dim` and
             `max_latent_dim`.
@@ -67,6 +77,15 @@ class EvolvableNetwork(EvolvableModule):
     num_beside = 0  # inputs of the head beside the features
     # A class that replaces one of these is more than its encoder's and its head's stack.
     stack_methods: tuple[str, ...] = ("forward", "output", "extract_features")
+    runs_forward = True
+    """Whether engines run `forward`; else `output`, because `forward` does more. A class of the user's own that writes
+    `forward`, and no `output` nearer to it, is run by its `forward`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        place = {name: next(i for i, c in enumerate(cls.__mro__) if name in vars(c)) for name in ("forward", "output")}
+        is_ours = cls.__mro__[place["forward"]] is EvolvableNetwork
+        cls.runs_forward = is_ours or place["forward"] < place["output"]
 
     @takes_options
     def __init__(
@@ -77,7 +96,11 @@ class EvolvableNetwork(EvolvableModule):
         if not isinstance(observation_space, spaces.Space):
             raise ConfigError(f"observation_space must be a gymnasium space; got {type(observation_space).__name__}")
         encoder_cls = encoders.encoder_class(
-            observation_space, options.encoder_cls, options.encoder_config, options.simba, options.recurrent
+            observation_space,
+            _class_named(options.encoder_cls),
+            options.encoder_config,
+            options.simba,
+            options.recurrent,
         )
         least, most = options.min_latent_dim, options.max_latent_dim
         if not 0 < least <= most or int(options.latent_dim) < 1:
@@ -115,6 +138,35 @@ class EvolvableNetwork(EvolvableModule):
         head = EvolvableMLP(width, num_outputs, device=self._device, name=name, random_seed=seed, **self._head_config)
         head.rng = self.rng
         return head
+
+    # -- a network of the user's own: made in `build_network_head`, and made again in `recreate_network` --------------
+
+    def create_mlp(self, num_inputs: int, num_outputs: int, name: str, net_config: Any = None) -> EvolvableMLP:
+        """An `EvolvableMLP` on this network's device, which draws from its generator.
+
+        net_config: a mapping or net config; None takes `head_config`."""
+        given = self._head_config if net_config is None else net_config
+        config = checked_config(given, EvolvableMLP, "net_config", HEAD_DEFAULTS)
+        seed = int(seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, 3, generation=1)[-1])
+        made = EvolvableMLP(num_inputs, num_outputs, device=self._device, name=name, random_seed=seed, **config)
+        made.rng = self.rng
+        return made
+
+    def build_network_head(self, net_config: Any = None) -> None:
+        """Make `head_net` anew, with as many outputs; a network of your own overrides it, and calls it once made."""
+        self.head_net = self.create_mlp(self._head().num_inputs, self._head().num_outputs, "head", net_config)
+
+    def recreate_encoder(self) -> None:
+        """Give the encoder the latent width that a mutation has asked for; `latent_dim` is the new one afterwards.
+
+        For a `recreate_network` of your own, which then makes its head for it.
+        """
+        index, self._latent_index = self._latent_index, None
+        if index is None:
+            return
+        self.last_latent_index, self.latent_dim = index, len(index)
+        self.encoder.resize_outputs(index)
+        self.last_transfer |= prefixed("encoder", self.encoder.last_transfer)
 
     def _heads(self) -> dict[str, Any]:
         """The heads by name, `head_net` first."""
@@ -174,9 +226,18 @@ class EvolvableNetwork(EvolvableModule):
         names = ("obs_mean", "obs_scale") if self.normalize_observations else ()
         return self.scale_observations, self.normalize_images, *(tuple(self.get_buffer(n).tolist()) for n in names)
 
-    def extract_features(self, obs: Any) -> Tensor:
-        """Latent features [..., latent_dim]; a recurrent encoder starts an episode (see `features_with_state`)."""
+    def extract_features(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
+        """Latent features [..., latent_dim]; a recurrent encoder starts an episode.
+
+        With the `hidden_state` of a recurrent one (features, next hidden state), see `features_with_state`.
+        """
+        if hidden_state is not None:
+            return self.features_with_state(obs, hidden_state)
         return self._encode(self.preprocess(obs)) if self.lender is None else self.lent_features(obs)
+
+    def forward_head(self, features: Tensor) -> Tensor:
+        """The head's output [..., O] for features [..., latent_dim]."""
+        return self._head()(features)  # type: ignore[no-any-return]
 
     def from_features(self, features: Tensor) -> Tensor:
         """As `output`, from the features [..., latent_dim] of its observations."""
@@ -325,11 +386,9 @@ class EvolvableNetwork(EvolvableModule):
                 f"{theirs}. fix: build both with the same encoder_config and latent_dim, or share_encoders=False."
             )
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            lender = self.__dict__.get("_lender") if name == "encoder" else None
-            return super().__getattr__(name) if lender is None else lender.encoder
+    def derived(self, name: str) -> Any:
+        lender = self.__dict__.get("_lender") if name == "encoder" else None
+        return super().derived(name) if lender is None else lender.encoder
 
     def not_owned(self) -> Sequence[Any]:
         """The lender is not copied with the network: the copy reads it too."""
@@ -444,7 +503,8 @@ class EvolvableNetwork(EvolvableModule):
         count = drawn_amount(self.rng, LATENT_STEPS, numb_new_nodes, lambda n: self._fits(-n))
         if count == 0:
             return Refused(numb_new_nodes=0)
-        if self.fresh == "random":
+        own = type(self).recreate_network is not EvolvableNetwork.recreate_network  # which keeps leading blocks
+        if self.fresh == "random" or own:
             removed = list(range(self.latent_dim - count, self.latent_dim))
         else:
             removed = self._head().input_importance()[: self.latent_dim].argsort()[:count].tolist()

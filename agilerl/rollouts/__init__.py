@@ -1,1 +1,17 @@
-"""Collecting experience and evaluating, typed against what a population can do rather than what it is."""
+"""Collecting experience and evaluating, typed against what a population can do rather than what it is.
+
+Published names are here too; nothing of them is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["collect_rollouts", "collect_rollouts_recurrent"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'agilerl.rollouts' has no attribute {name!r}")
+    return getattr(import_module("agilerl.rollouts.on_policy"), name)

@@ -96,10 +96,12 @@ def first_episodes(
     active: np.ndarray,
     max_steps: int | None,
     begin: Callable[[], None] | None = None,
+    ended: Callable[[np.ndarray, Any], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns and lengths [L] of the first episode in every lane that is active [L]; the others stay at zero.
 
-    `begin` is called once, when the episodes begin: for policies with a memory.
+    `begin` is called once, when the episodes begin: for policies with a memory. `ended` is called with the returns [k]
+    of episodes that have ended, and the info of that vector step.
     """
     if begin is not None:
         begin()
@@ -114,9 +116,14 @@ def first_episodes(
         counted = batch.mask & active
         returns[counted] += batch.reward[counted]
         lengths += counted
-        active &= ~(batch.terminated | batch.truncated)
+        over = active & (batch.terminated | batch.truncated)
+        active &= ~over
         obs, info = batch.obs, batch.info
         vector_steps += 1
+        if ended is not None and over.any():
+            ended(returns[over], info)
+    if ended is not None and active.any():  # cut off by `max_steps`
+        ended(returns[active], info)
     return returns, lengths
 
 
@@ -128,6 +135,7 @@ def test_agent(
     swap_channels: bool = False,
     seeds: np.ndarray | None = None,
     begin: Callable[[], None] | None = None,
+    ended: Callable[[np.ndarray, Any], None] | None = None,
 ) -> float:
     """The published meaning of `agent.test`: mean return of the first episode in every environment of `env`.
 
@@ -141,6 +149,7 @@ def test_agent(
         swap_channels: images are [H, W, C] and `act` wants [C, H, W].
         seeds: [loop, L] for repeatable episodes; None goes on with the environments' own generators.
         begin: called whenever new episodes begin in all environments.
+        ended: called with the returns [k] of episodes that have ended, and the info of that vector step.
     """
     if loop < 1:
         raise ConfigError(f"loop must be a positive integer (evaluations averaged); got {loop}. fix: use 1.")
@@ -153,7 +162,7 @@ def test_agent(
     means = []
     for i in range(loop):
         chosen = None if seeds is None else np.asarray(seeds)[i]
-        returns, _ = first_episodes(act_here, lanes, chosen, everywhere, max_steps, begin)
+        returns, _ = first_episodes(act_here, lanes, chosen, everywhere, max_steps, begin, ended)
         means.append(returns.mean())
     return float(np.mean(means))
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.envs.step import VectorLanes, action_mask, as_lanes
 from agilerl.spaces import mask_width
@@ -101,6 +102,8 @@ def collect_rollouts(
     lanes: Lanes = VectorLanes(env) if isinstance(env, VectorEnv) else as_lanes(env)
     if isinstance(lanes, VectorLanes) and last_done is not None and last_obs is not None:
         lanes.resume(last_done)
+    elif isinstance(lanes, SyncLanes) and last_obs is not None:
+        lanes.resume(last_obs)
     agent.num_envs = lanes.num_lanes
     agent.set_training_mode(True)
     recorder = agent.recorder(n_steps)

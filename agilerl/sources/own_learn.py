@@ -21,7 +21,7 @@ from agilerl.algorithms.rollouts import RolloutExperiences
 from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.algorithms.wrapped import brings_learn, takes, unwrapped
 from agilerl.components.prioritized import beta_schedule
-from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.choose import own_learn
 from agilerl.envs.step import Lanes, StepBatch, VectorLanes, action_mask, as_lanes
 from agilerl.errors import ConfigError
@@ -326,7 +326,7 @@ class GetAction:
 
 
 def experiences_of(
-    steps: Sequence[Seen], begins: np.ndarray, chosen: Chosen, next_obs: Any, recorded: RolloutBuffer | None = None
+    steps: Sequence[Seen], begins: np.ndarray, chosen: Chosen, next_obs: Any, recorded: RolloutStore | None = None
 ) -> RolloutExperiences | None:
     """A rollout of E lanes as the published tuple, with `truncateds` and `final_observations`.
 
@@ -399,7 +399,7 @@ def _lanes_at(entries: list[Any], moment: np.ndarray) -> Any:
     return chosen
 
 
-def _hidden_and_values(recorded: RolloutBuffer, rows: np.ndarray, after: np.ndarray) -> Mapping[str, Any]:
+def _hidden_and_values(recorded: RolloutStore, rows: np.ndarray, after: np.ndarray) -> Mapping[str, Any]:
     """Hidden states before each picked row, and the values that depend on them."""
     lanes = np.arange(rows.shape[1])
     stored, value = recorded.stored("hidden"), recorded.stored("value")

@@ -10,7 +10,7 @@ import torch
 
 from agilerl import tree as trees
 from agilerl.algorithms.rollouts import remember
-from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.rollout_store import RolloutStore
 from agilerl.components.running import RunningMeanStd
 from agilerl.engine.learner import HiddenStates, Learner
 from agilerl.engine.rollouts import learn_rollout, make_rollout
@@ -89,7 +89,7 @@ class Group:
         self.rows: Any = slice(None) if self.is_all else members
         length = int(self.lead.update_interval())
         self.vector_steps: int = -(-shard.vector_steps // length) * length
-        self.buffer: RolloutBuffer = self.lead.make_buffer(length, len(lanes), num_legal)
+        self.buffer: RolloutStore = self.lead.make_buffer(length, len(lanes), num_legal)
 
     def of(self, rows: Any) -> Any:
         """The group's rows of something over all lanes."""

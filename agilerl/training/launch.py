@@ -166,6 +166,8 @@ def _finish(
     finite = [f for generation in result.history for f in generation if math.isfinite(f)]
     facts["best_fitness"] = max(finite, default=None)
     interrupted = result.stopped == "interrupted"
+    if result.best is not None:
+        result.best.set_training_mode(False)  # as `agilerl.load` gives it back: it acts, greedily
     births = list(result.births)
     if directory is not None:
         path = directory.path

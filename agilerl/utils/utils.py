@@ -26,7 +26,8 @@ from agilerl.utils.legacy import constructor_arguments, network_arguments, space
 
 __all__ = [
     "agent_from_policy", "calculate_vectorized_scores", "create_population", "default_progress_bar", "make_vect_envs",
-    "observation_space_channels_to_first", "save_population_checkpoint", "tournament_selection_and_mutation",
+    "observation_space_channels_to_first", "plot_population_score", "print_hyperparams", "save_population_checkpoint",
+    "tournament_selection_and_mutation",
 ]  # fmt: skip
 
 
@@ -158,6 +159,39 @@ def save_population_checkpoint(
     save_population(population, str(save_path).removesuffix(".pt"), overwrite_checkpoints)
 
 
+def print_hyperparams(pop: Sequence[Any]) -> None:
+    """Print a line for each agent: its id, the mean of its last five fitnesses, its hyperparameters, its mutation."""
+    for agent in pop:
+        recent = agent.fitness[-5:]
+        fitness = f"{sum(recent) / len(recent):.2f}" if recent else "none yet"
+        values = ", ".join(f"{name} {value:.4g}" for name, value in agent.hyperparameters().items())
+        print(f"agent {agent.index}: mean of 5 fitnesses {fitness}; {values}; mutation {agent.mut}")
+
+
+def plot_population_score(pop: Sequence[Any]) -> Any:
+    """Plot the fitness of each agent against its environment steps; shown where there is a display.
+
+    Returns:
+        The matplotlib figure.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        raise ConfigError("plot_population_score needs matplotlib. fix: pip install agilerl[plots]") from None
+    figure, axes = pyplot.subplots()
+    for agent in pop:
+        count = min(len(agent.steps), len(agent.fitness))
+        axes.plot(agent.steps[:count], agent.fitness[:count], marker=".", label=f"agent {agent.index}")
+    axes.set(xlabel="environment steps of one agent", ylabel="fitness", title="Fitness of the population")
+    axes.legend()
+    if figure.canvas.required_interactive_framework is not None:
+        pyplot.show()
+    return figure
+
+
 def tournament_selection_and_mutation(
     population: list[Any],
     tournament: Any,
@@ -197,4 +231,5 @@ def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], devi
         values = {k: v for k, v in spec["hyperparameters"].items() if k in accepted}
         agent = cls(network.observation_space, network.action_space, actor_network=network, device=device, **values)
         agent.environment = spec.get("environment")
+        agent.set_training_mode(False)  # it is there to act: greedily, in units of the environment
         return agent

@@ -99,7 +99,10 @@ TABLE: dict[str, tuple[Any, str]] = {
         RLAlgorithm.population,
         "size observation_space action_space wrapper_cls=None wrapper_kwargs=None * seed=None **kwargs",
     ),
-    "RLAlgorithm.test": (RLAlgorithm.test, "self env swap_channels=False max_steps=None loop=1"),
+    "RLAlgorithm.test": (
+        RLAlgorithm.test,
+        "self env swap_channels=False max_steps=None loop=1 * vectorized=True callback=None",
+    ),
     "DQN": (
         DQN,
         "observation_space action_space index=0 hp_config=None net_config=None batch_size=64 lr=0.0001 learn_step=5 "

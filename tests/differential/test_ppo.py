@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributions import Bernoulli, Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
 from agilerl.algorithms.ppo import PPO
-from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.rollout_store import RolloutStore as RolloutBuffer
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rollouts import learn_rollout, make_rollout, plan_epoch

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributions import Categorical
 
 from agilerl.algorithms.ppo import PPO
-from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.rollout_store import RolloutStore as RolloutBuffer
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import HiddenStates, Learner, learner_of
 from agilerl.engine.rollouts import SequenceRollout, learn_rollout, make_rollout
@@ -122,9 +122,9 @@ def plain(agent: PPO, buffers: list[RolloutBuffer], member: int) -> None:
                     old, before, advantage, target = rollout.numbers[0, rows].unbind(-1)
                     hidden = {
                         name: {
-                            key.removeprefix(f"{name}_"): x[0, rows[0]].unsqueeze(1)
+                            key.partition("_")[2]: x[0, rows[0]].unsqueeze(1)
                             for key, x in rollout.hidden.items()
-                            if key.startswith(name)
+                            if key.startswith((name, "shared"))
                         }
                         for name in nets
                     }

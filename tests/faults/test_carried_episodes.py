@@ -17,7 +17,7 @@ import agilerl
 from agilerl.algorithms import DQN, PPO
 from agilerl.cli import app
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
-from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.components.rollout_store import RolloutStore as RolloutBuffer
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.envs.vector import make_vect_envs

@@ -39,6 +39,9 @@ class FakeAgent:
     def policy_state(self) -> dict[str, torch.Tensor]:
         return {"weight": torch.tensor([self.value])}
 
+    def set_training_mode(self, training: bool) -> None:
+        self.training = training
+
     def evaluate(self, episodes: int = 100, seed: int = 0) -> Evaluation:
         return Evaluation.from_returns([self.value + seed + i for i in range(episodes)])
 

@@ -143,11 +143,11 @@ def test_published_dialect() -> None:
     assert isinstance(batch, TensorDict)
     assert set(batch.keys()) == {"obs", "action", "reward", "next_obs", "done", "weights", "idxs"}
     assert (batch["weights"].shape, batch["weights"].dtype) == ((32, 1), torch.float32)
-    assert (batch["idxs"].shape, batch["idxs"].dtype) == ((32,), torch.int64)
+    assert (batch["idxs"].shape, batch["idxs"].dtype) == ((32, 1), torch.int64)
     buffer.update_priorities(batch["idxs"], batch["reward"])
     assert buffer.max_priority == 11.0
     batch = buffer.sample(32, beta=1.0)
-    np.testing.assert_array_equal(batch["weights"][:, 0], buffer.weights(batch["idxs"], 1.0).astype(np.float32))
+    np.testing.assert_array_equal(batch["weights"][:, 0], buffer.weights(batch["idxs"][:, 0], 1.0).astype(np.float32))
     again = buffer.sample_from_indices(batch["idxs"])
     assert torch.equal(again["reward"], batch["reward"])
     assert set(again.keys()) == {"obs", "action", "reward", "next_obs", "done"}
@@ -158,7 +158,7 @@ def test_a_batch_larger_than_the_buffer_is_drawn_and_a_part_of_it_may_be_updated
     buffer = PrioritizedReplayBuffer(max_size=100, seed=3)
     fill(buffer, 3)
     batch = buffer.sample(64, 0.5)
-    assert sorted(set(batch["idxs"].tolist())) == [0, 1, 2]
+    assert sorted(set(batch["idxs"].flatten().tolist())) == [0, 1, 2]
     part = batch[:10]
     buffer.update_priorities(part["idxs"], part["reward"])
     weights = buffer.weights(batch["idxs"], 0.5)
@@ -218,12 +218,12 @@ def test_a_smaller_size_and_clear_take_the_priorities_along() -> None:
     fill(buffer, 6)
     buffer.update_priorities(np.arange(6), [1.0, 2.0, 3.0, 1e6, 1e-3, 1e6])
     buffer.size = 3
-    assert set(buffer.sample(200)["idxs"].tolist()) == {0, 1, 2}
+    assert set(buffer.sample(200)["idxs"].flatten().tolist()) == {0, 1, 2}
     np.testing.assert_allclose(buffer.weights(np.arange(3), 1.0), [1.0, 1 / 2, 1 / 3], rtol=1e-15)
     buffer.clear()
     assert (len(buffer), buffer.max_priority) == (0, 1.0)
     fill(buffer, 2)
-    assert set(buffer.sample(100)["idxs"].tolist()) == {0, 1}
+    assert set(buffer.sample(100)["idxs"].flatten().tolist()) == {0, 1}
 
 
 def test_beta_rises_linearly_and_is_one_exactly_at_the_end_of_the_budget() -> None:

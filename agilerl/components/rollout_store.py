@@ -1,0 +1,199 @@
+"""Rollouts of one policy, or of several in lockstep, in one contiguous block of memory: what learners read.
+
+The published buffer, which a loop of one's own fills, is `rollout_buffer.RolloutBuffer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from agilerl import tree as trees
+from agilerl.errors import ConfigError, ShapeError
+from agilerl.tree import leaves, map_leaves
+
+ALIGNMENT = 64  # bytes: a cache line
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """Lanes that a time limit cut off in one vector step.
+
+    Attributes:
+        step: vector step in the rollout. lanes: [k]. obs: [k, ...] their FINAL observations.
+        value: [k] of these, where they were known at once (recurrent policies); else None.
+    """
+
+    step: int
+    lanes: np.ndarray
+    obs: Any
+    value: np.ndarray | None = None
+
+
+class RolloutStore:
+    """T vector steps of L lanes, in the data's own dtypes.
+
+    Nothing is stored that learning does not read: the next observation of a step is the observation of the following
+    one, and only where a time limit cut an episode off its FINAL observation is kept, beside the block.
+
+    Args:
+        capacity: T. num_envs: L, lanes (of all members, where several share a buffer).
+        observation_space, action_space: of one environment.
+        hidden_state_architecture: key -> (layers, units) of a recurrent policy, kept from before every step.
+        num_legal: length of the mask of legal actions to keep; 0 for none.
+
+    Attributes:
+        position: vector steps stored.
+        fields: name -> [T, L, ...] views of the block (obs nested as the space is): obs, action, reward, terminated,
+            truncated, valid (False where a row is not a transition), log_prob, value, and, where asked for, legal and
+            hidden (key -> [T, L, layers, units]).
+        truncations: in the order in which they occurred.
+        values_known: whether the values of all steps were stored.
+        last_obs: [L, ...] what followed the last step. last_value: [L], where it was known at once.
+    """
+
+    use_gae = True  # False: Monte-Carlo returns, which are those of λ = 1
+
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        hidden_state_architecture: Mapping[str, tuple[int, int]] | None = None,
+        num_legal: int = 0,
+    ) -> None:
+        for name, value in (("capacity", capacity), ("num_envs", num_envs)):
+            if isinstance(value, bool) or int(value) != value or value < 1:
+                raise ConfigError(f"{type(self).__name__}: {name} must be an integer of at least 1; got {value!r}.")
+        self.capacity, self.num_envs = int(capacity), int(num_envs)
+        self.observation_space, self.action_space = observation_space, action_space
+        self.hidden_state_architecture = dict(hidden_state_architecture or {})
+        self.num_legal = int(num_legal)
+        self.block: np.ndarray = np.empty(0, np.uint8)
+        self.fields: dict[str, Any] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what is stored; the memory stays."""
+        self.position = 0
+        self.truncations: list[Truncation] = []
+        self.values_known = True
+        self.last_obs: Any = None
+        self.last_value: np.ndarray | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether T vector steps are stored."""
+        return self.position >= self.capacity
+
+    def __len__(self) -> int:
+        return self.position
+
+    def __repr__(self) -> str:
+        """How full it is, what it holds, how much memory it takes."""
+        held = ", ".join(self.fields) or "not known before the first step"
+        return (
+            f"{type(self).__name__}: {self.position:,} of {self.capacity:,} vector steps x {self.num_envs} lanes, "
+            f"{self.block.nbytes / 1e6:.1f} MB\n  fields: {held}"
+        )
+
+    def add(
+        self,
+        obs: Any,
+        action: np.ndarray,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        log_prob: np.ndarray,
+        value: np.ndarray | None = None,
+        *,
+        final_obs: Any = None,
+        final_value: np.ndarray | None = None,
+        valid: np.ndarray | None = None,
+        legal: np.ndarray | None = None,
+        hidden: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Store one vector step.
+
+        Args:
+            obs: [L, ...] before the step. action, reward, log_prob: [L, ...].
+            terminated, truncated: [L] bool, of this step.
+            value: [L] of `obs`; may come later, by writing into `fields["value"]`.
+            final_obs: [L, ...] after the step and before any reset; read where `truncated`.
+            final_value: [L] of `final_obs`, for policies whose values need more than the observation.
+            valid: [L] bool, False where the row is not a transition; all by default.
+            legal: [L, A] bool. hidden: key -> [layers, L, units], before the step.
+
+        Raises:
+            ShapeError: the buffer is full, or rows do not fit the first ones.
+        """
+        if self.full:
+            raise ShapeError(
+                f"Buffer has reached capacity: it holds its {self.capacity} steps. fix: learn() from it, or reset()."
+            )
+        if not self.fields:
+            self._allocate(obs, np.asarray(action), np.asarray(log_prob))
+        now: dict[str, Any] = {"obs": obs, "action": action, "reward": reward, "log_prob": log_prob}
+        now |= {"terminated": terminated, "truncated": truncated, "valid": True if valid is None else valid}
+        if value is None:
+            self.values_known = False
+        else:
+            now["value"] = value
+        if self.num_legal:
+            now["legal"] = True if legal is None else legal
+        if hidden is not None:
+            now["hidden"] = {key: np.moveaxis(np.asarray(part), 0, 1) for key, part in hidden.items()}
+        for name, rows in now.items():
+            self._put(self.fields[name], rows, name)
+        cut = np.flatnonzero(truncated)
+        if len(cut):
+            if final_obs is None:
+                raise ShapeError(
+                    "truncated lanes need final_obs: the value of the observation before the reset stands in for what "
+                    "the time limit cut off. fix: add(..., final_obs=...)."
+                )
+            known = None if final_value is None else np.asarray(final_value)[cut]
+            self.truncations.append(Truncation(self.position, cut, trees.take(final_obs, cut), known))
+        self.position += 1
+
+    def _put(self, field: Any, rows: Any, name: str) -> None:
+        if isinstance(field, np.ndarray):
+            try:
+                field[self.position] = rows
+            except ValueError:
+                shape = np.shape(rows)
+                raise ShapeError(f"rollout field {name!r} has rows of {field.shape[1:]}; got {shape}.") from None
+        else:
+            for key in field if isinstance(field, dict) else range(len(field)):
+                self._put(field[key], rows[key], f"{name}/{key}")
+
+    def _allocate(self, obs: Any, action: np.ndarray, log_prob: np.ndarray) -> None:
+        """Lay the fields out in one block, after the first rows that come."""
+        lanes = self.num_envs
+        flag = np.zeros(lanes, bool)
+        rows: dict[str, Any] = {"obs": obs, "action": action, "reward": np.zeros(lanes)}
+        rows |= {"terminated": flag, "truncated": flag, "valid": flag, "log_prob": log_prob, "value": log_prob}
+        if self.num_legal:
+            rows["legal"] = np.zeros((lanes, self.num_legal), bool)
+        if self.hidden_state_architecture:
+            shapes = self.hidden_state_architecture.items()
+            rows["hidden"] = {key: np.zeros((lanes, *shape), log_prob.dtype) for key, shape in shapes}
+        sizes = [-(-self.capacity * np.asarray(leaf).nbytes // ALIGNMENT) * ALIGNMENT for leaf in leaves(rows)]
+        starts = iter(np.cumsum([0, *sizes]).tolist())
+        self.block = np.zeros(sum(sizes), np.uint8)
+
+        def view(leaf: Any) -> np.ndarray:
+            like, start = np.asarray(leaf), next(starts)
+            part = self.block[start : start + self.capacity * like.nbytes].view(like.dtype)
+            return np.asarray(part.reshape(self.capacity, *like.shape))
+
+        self.fields = map_leaves(view, rows)
+
+    def stored(self, name: str) -> Any:
+        """The steps stored so far of one field, [position, L, ...] views."""
+        return map_leaves(lambda x: x[: self.position], self.fields[name])

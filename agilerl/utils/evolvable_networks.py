@@ -1,0 +1,74 @@
+"""Published helpers for networks: plain torch modules of the shapes that the evolvable ones have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from agilerl.modules.activations import activation as known_activation
+from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.simba import EvolvableSimBa
+from agilerl.spaces import is_image
+
+__all__ = ["create_mlp", "create_simba", "get_activation", "is_image_space"]
+
+
+def is_image_space(space: spaces.Space[Any]) -> bool:
+    """True for a Box of three axes."""
+    return is_image(space)
+
+
+def get_activation(activation_name: str | None, new_gelu: bool = False) -> nn.Module:
+    """A new module of the activation; None is the identity. ConfigError for an unknown name.
+    new_gelu: the GELU of the tanh approximation."""
+    if activation_name == "GELU" and new_gelu:
+        return nn.GELU(approximate="tanh")
+    return known_activation(activation_name).module()
+
+
+def create_mlp(
+    input_size: int,
+    output_size: int,
+    hidden_size: Sequence[int],
+    output_vanish: bool = False,
+    output_activation: str | None = None,
+    noisy: bool = False,
+    init_layers: bool = True,
+    layer_norm: bool = False,
+    output_layernorm: bool = False,
+    activation: str = "ReLU",
+    noise_std: float = 0.5,
+    device: str | torch.device = "cpu",
+    name: str = "mlp",
+) -> nn.Sequential:
+    """Dense layers from [..., input_size] to [..., output_size] as a plain `nn.Sequential`; see `EvolvableMLP`."""
+    made = EvolvableMLP(
+        input_size, output_size, list(hidden_size), activation, output_activation, layer_norm=layer_norm,
+        output_layernorm=output_layernorm, output_vanish=output_vanish, init_layers=init_layers, noisy=noisy,
+        noise_std=noise_std, device=device, name=name, min_mlp_nodes=1,
+    )  # fmt: skip
+    layers: nn.Sequential = made.model
+    return layers
+
+
+def create_simba(
+    input_size: int,
+    output_size: int,
+    hidden_size: int,
+    num_blocks: int,
+    output_activation: str | None = None,
+    scale_factor: int = 4,
+    device: str | torch.device = "cpu",
+    name: str = "simba",
+) -> nn.Module:
+    """Residual blocks under LayerNorm from [..., input_size] to [..., output_size]; see `EvolvableSimBa`."""
+    made = EvolvableSimBa(
+        input_size, output_size, hidden_size, num_blocks, output_activation=output_activation,
+        scale_factor=scale_factor, device=device, name=name,
+    )  # fmt: skip
+    made.disable_mutations()
+    return made

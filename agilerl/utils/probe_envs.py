@@ -1,0 +1,199 @@
+"""The probe environments under their published names, and checks that a learner has learned what each of them teaches.
+
+They are those of `agilerl.envs.probe`: plain, as images, and as dictionaries; with two discrete actions, and with one
+continuous action. `env.observations` are all that can be seen, `env.expected_q(gamma)` is what each action is worth.
+The checks compare what was learned with that, and raise AssertionError where it differs.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+
+from agilerl import tree as trees
+from agilerl.components.data import Transition
+from agilerl.envs.probe import (
+    ActionRewardEnv,
+    ConstantRewardEnv,
+    ContinuousActionEnv,
+    ContinuousConstantEnv,
+    ContinuousDiscountedEnv,
+    ContinuousObsEnv,
+    ContinuousPolicyEnv,
+    DictProbe,
+    DiscountedRewardEnv,
+    ImageProbe,
+    ObsDependentRewardEnv,
+    PolicyEnv,
+    RecallEnv,
+)
+from agilerl.rollouts.on_policy import collect_rollouts
+
+FixedObsPolicyEnv = ActionRewardEnv
+ConstantRewardContActionsEnv = ContinuousConstantEnv
+ObsDependentRewardContActionsEnv = ContinuousObsEnv
+DiscountedRewardContActionsEnv = ContinuousDiscountedEnv
+FixedObsPolicyContActionsEnv = ContinuousActionEnv
+PolicyContActionsEnv = ContinuousPolicyEnv
+MemoryEnv = RecallEnv
+
+
+def _shown(name: str, show: Any, probe: Any) -> Any:
+    """A class whose instances are `probe` shown as images or dictionaries."""
+
+    def __init__(self: Any) -> None:
+        show.__init__(self, probe())
+
+    return type(name, (show,), {"__init__": __init__, "__doc__": probe.__doc__, "__module__": __name__})
+
+
+ConstantRewardImageEnv = _shown("ConstantRewardImageEnv", ImageProbe, ConstantRewardEnv)
+ConstantRewardDictEnv = _shown("ConstantRewardDictEnv", DictProbe, ConstantRewardEnv)
+ConstantRewardContActionsImageEnv = _shown("ConstantRewardContActionsImageEnv", ImageProbe, ContinuousConstantEnv)
+ConstantRewardContActionsDictEnv = _shown("ConstantRewardContActionsDictEnv", DictProbe, ContinuousConstantEnv)
+ObsDependentRewardImageEnv = _shown("ObsDependentRewardImageEnv", ImageProbe, ObsDependentRewardEnv)
+ObsDependentRewardDictEnv = _shown("ObsDependentRewardDictEnv", DictProbe, ObsDependentRewardEnv)
+ObsDependentRewardContActionsImageEnv = _shown("ObsDependentRewardContActionsImageEnv", ImageProbe, ContinuousObsEnv)
+ObsDependentRewardContActionsDictEnv = _shown("ObsDependentRewardContActionsDictEnv", DictProbe, ContinuousObsEnv)
+DiscountedRewardImageEnv = _shown("DiscountedRewardImageEnv", ImageProbe, DiscountedRewardEnv)
+DiscountedRewardDictEnv = _shown("DiscountedRewardDictEnv", DictProbe, DiscountedRewardEnv)
+DiscountedRewardContActionsImageEnv = _shown("DiscountedRewardContActionsImageEnv", ImageProbe, ContinuousDiscountedEnv)
+DiscountedRewardContActionsDictEnv = _shown("DiscountedRewardContActionsDictEnv", DictProbe, ContinuousDiscountedEnv)
+FixedObsPolicyImageEnv = _shown("FixedObsPolicyImageEnv", ImageProbe, ActionRewardEnv)
+FixedObsPolicyDictEnv = _shown("FixedObsPolicyDictEnv", DictProbe, ActionRewardEnv)
+FixedObsPolicyContActionsImageEnv = _shown("FixedObsPolicyContActionsImageEnv", ImageProbe, ContinuousActionEnv)
+FixedObsPolicyContActionsDictEnv = _shown("FixedObsPolicyContActionsDictEnv", DictProbe, ContinuousActionEnv)
+PolicyImageEnv = _shown("PolicyImageEnv", ImageProbe, PolicyEnv)
+PolicyDictEnv = _shown("PolicyDictEnv", DictProbe, PolicyEnv)
+PolicyContActionsImageEnv = _shown("PolicyContActionsImageEnv", ImageProbe, ContinuousPolicyEnv)
+PolicyContActionsImageEnvSimple = _shown("PolicyContActionsImageEnvSimple", ImageProbe, ContinuousPolicyEnv)
+PolicyContActionsDictEnv = _shown("PolicyContActionsDictEnv", DictProbe, ContinuousPolicyEnv)
+
+VALUE_ERROR = 0.15  # of returns between -1 and 1: what a short run of a small network leaves
+ACTION_ERROR = 0.5  # of a range of 4 or 8
+
+
+def check_q_learning_with_probe_env(
+    env: Any, algo_class: Any, algo_args: dict[str, Any], memory: Any, learn_steps: int = 1000,
+    device: str | torch.device = "cpu",
+) -> Any:  # fmt: skip
+    """Learn the values of every discrete action from random experience, and compare them with the right ones.
+
+    Args:
+        env: a probe environment. algo_class, algo_args: the agent is `algo_class(**algo_args, device=device)`.
+        memory: an empty replay buffer. learn_steps: updates.
+
+    Returns:
+        The agent.
+
+    Raises:
+        AssertionError: a value is off by more than `VALUE_ERROR`.
+    """
+    agent = _learned(env, algo_class(**algo_args, device=device), memory, learn_steps)
+    with torch.no_grad():
+        found = agent.actor(_all_observations(env)).cpu().numpy()
+    np.testing.assert_allclose(found, env.expected_q(agent.gamma), atol=VALUE_ERROR, err_msg=_what(agent, env, "Q"))
+    return agent
+
+
+def check_policy_q_learning_with_probe_env(
+    env: Any, algo_class: Any, algo_args: dict[str, Any], memory: Any, learn_steps: int = 1000,
+    device: str | torch.device = "cpu",
+) -> Any:  # fmt: skip
+    """As `check_q_learning_with_probe_env`, for critics of continuous actions: Q where the policy is, and the policy.
+
+    Raises:
+        AssertionError: a value is off by more than `VALUE_ERROR`, or an action by more than `ACTION_ERROR`.
+    """
+    agent = _learned(env, algo_class(**algo_args, device=device), memory, learn_steps)
+    observations, space = _all_observations(env), env.action_space
+    chosen = np.asarray(agent.get_action(observations, training=False), np.float64).reshape(len(env.observations), -1)
+    best = env.unwrapped.best_actions()
+    if best is not None:
+        np.testing.assert_allclose(chosen[:, 0], best, atol=ACTION_ERROR, err_msg=_what(agent, env, "the policy"))
+    low, high = agent.raw_bounds
+    raw = low + (high - low) * (chosen - space.low) / (space.high - space.low)
+    name = "critic" if "critic" in vars(agent) else "critic_1"
+    with torch.no_grad():
+        found = getattr(agent, name)(observations, raw.astype(np.float32)).cpu().numpy()[:, 0]
+    each = env.unwrapped.expected_q(agent.gamma, chosen[:, 0])
+    wanted = each[np.arange(len(each)), np.arange(len(each))]
+    np.testing.assert_allclose(found, wanted, atol=VALUE_ERROR, err_msg=_what(agent, env, "Q of the policy"))
+    return agent
+
+
+def check_policy_on_policy_with_probe_env(
+    env: Any, algo_class: Any, algo_args: dict[str, Any], learn_steps: int = 5000,
+    device: str | torch.device = "cpu",
+) -> Any:  # fmt: skip
+    """Learn from rollouts of the agent's own, and compare values and policy with the best ones.
+
+    Args:
+        learn_steps: most rollouts; it ends before that, once everything is right.
+        others: as of `check_q_learning_with_probe_env`.
+
+    Raises:
+        AssertionError: a value is off by more than `VALUE_ERROR` (where continuous actions matter, above that of the
+            best ones), a continuous action by more than `ACTION_ERROR`, or another action than a best one is chosen.
+    """
+    agent, last = algo_class(**algo_args, device=device), (None,) * 4
+    right = 0
+    for number in range(1, learn_steps + 1):
+        _, *last = collect_rollouts(agent, env, None, *last)  # type: ignore[assignment]
+        agent.learn()
+        if number % 20 == 0:
+            right = right + 1 if _wrong(agent, env) is None else 0
+            if right == 2:  # twice in a row is no accident
+                break
+    said = _wrong(agent, env)
+    assert said is None, said
+    return agent
+
+
+def _learned(env: Any, agent: Any, memory: Any, learn_steps: int) -> Any:
+    """The agent after `learn_steps` updates from 500 random transitions."""
+    lone, draws = copy.deepcopy(env), np.random.default_rng(0)
+    raw = bool(agent.action_form.raw)
+    obs, _ = lone.reset(seed=0)
+    for _ in range(500):
+        action = agent.random_action(draws, (1,))
+        next_obs, reward, terminated, truncated, _ = lone.step(agent.environment_action(action)[0])
+        row = Transition(obs, action[0] if raw else int(action[0]), float(reward), next_obs, bool(terminated))
+        memory.add(row.unsqueeze(0))
+        obs = lone.reset()[0] if terminated or truncated else next_obs
+    for _ in range(learn_steps):
+        agent.learn(memory.sample(agent.batch_size))
+    agent.set_training_mode(False)
+    return agent
+
+
+def _wrong(agent: Any, env: Any) -> str | None:
+    """What is not as it should be after learning from rollouts; None where all is right."""
+    observations, count = _all_observations(env), len(env.observations)
+    action, _, _, value = agent.get_action(observations, training=False)[:4]
+    each = env.unwrapped.expected_q(agent.gamma)
+    wanted = each.max(axis=1)
+    best = getattr(env.unwrapped, "best_actions", lambda: None)()
+    # A policy that is a distribution over actions is worth less than its best action, by what its spread costs.
+    off = np.abs(value - wanted) if best is None else value - wanted
+    if off.max() > VALUE_ERROR:
+        return f"{_what(agent, env, 'V')}: expected {wanted}, got {value}"
+    if best is not None and np.abs(action.reshape(count) - best).max() > ACTION_ERROR:
+        return f"{_what(agent, env, 'the policy')}: expected {best}, got {action.reshape(count)}"
+    if each.shape[1] > 1 and (each[np.arange(count), action.reshape(count)] < wanted - 1e-9).any():
+        return f"{_what(agent, env, 'the policy')}: actions {action.reshape(count)} are not best in {each}"
+    return None
+
+
+def _all_observations(env: Any) -> Any:
+    """Everything that can be seen, [S, ...]."""
+    shown = list(env.observations)
+    return np.stack(shown) if isinstance(shown[0], np.ndarray) else trees.stack(env.observation_space, shown)
+
+
+def _what(agent: Any, env: Any, what: str) -> str:
+    name = type(env).__name__
+    return f"{agent.algo} has not learned {what} of {name}, the probe of: {type(env.unwrapped).__doc__}"
