@@ -97,7 +97,7 @@ def test_a_buffer_says_how_full_it_is_and_what_it_holds() -> None:
     assert first.startswith("ReplayBuffer: 3 of 1,000 transitions, 0.")
     assert first.endswith(" MB on cpu")
     assert "obs [4]" in second
-    rollouts = RolloutBuffer(128, 8, VECTORS, CHOICES)
+    rollouts = RolloutBuffer(128, VECTORS, CHOICES, 8)
     assert str(rollouts) == (
         "RolloutBuffer: 0 of 128 vector steps x 8 lanes, 0.0 MB\n  fields: not known before the first step"
     )
