@@ -146,6 +146,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     spec, state = directory.load_best()
     manifest, facts = directory.manifest(), directory.facts()
     best = import_module("agilerl.utils.utils").agent_from_policy(spec, state, resolve_device(device))
+    best.evaluated_in = import_module("agilerl.algorithms.playing").EvaluatedIn.of(manifest)
     with malformed(directory.path):
         return Run(
             best=best,

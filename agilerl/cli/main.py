@@ -250,6 +250,9 @@ def evaluate(
     episodes: Annotated[int, typer.Option(min=1, help="Full episodes, greedy.")] = 100,
     seed: Annotated[int | None, typer.Option(help="Of the episodes.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    max_steps: Annotated[
+        int | None, typer.Option("--max-steps", min=1, help="Cut episodes there; default: as in training.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every return.")] = False,
     imports: Imports = None,
     debug: Debug = False,
@@ -261,7 +264,13 @@ def evaluate(
 
         loaded = load(run, device)
         seeded = {} if seed is None else {"seed": seed}
-        evaluation = loaded.best.evaluate(episodes=episodes, **seeded)
+        if not (getattr(loaded.best, "environment", True) or {}):
+            raise ConfigError(
+                f"{run} was trained in an environment that a script handed over, and a command cannot make it. "
+                f'fix: agilerl.load("{run}").best.evaluate(env=...) in Python, with that environment.'
+            )
+        limited = {} if max_steps is None else {"max_steps": max_steps}
+        evaluation = loaded.best.evaluate(episodes=episodes, **seeded, **limited)
         if as_json:
             facts = {"run": str(run), "env_id": loaded.manifest.environment.name, **seeded}
             typer.echo(json.dumps({**facts, **evaluation.as_dict()}))

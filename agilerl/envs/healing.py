@@ -26,6 +26,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from agilerl import tree as trees
 from agilerl.envs.lanes import EnvFactory, SyncLanes, check_seeds, name_of
+from agilerl.envs.limits import time_limit
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import EnvError, ShapeError
 from agilerl.spaces import nested
@@ -128,6 +129,7 @@ class HealingLanes:
         self.name = name_of(single)
         self.single_observation_space: Space[Any] = single.observation_space
         self.single_action_space: Space[Any] = single.action_space
+        self.max_episode_steps = time_limit(single)
         single.close()
         context = multiprocessing.get_context()
         self._memory = SharedRows(context, self.single_observation_space, self.num_lanes)

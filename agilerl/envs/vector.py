@@ -105,6 +105,7 @@ class HealingVectEnv(Replicable, VectorEnv):
         self.lanes = HealingLanes([factory] * num_envs, **options)
         self.single_observation_space = self.lanes.single_observation_space
         self.single_action_space = self.lanes.single_action_space
+        self.max_episode_steps = self.lanes.max_episode_steps
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -232,7 +233,8 @@ def make_vect_envs(
     except gymnasium.error.Error as exc:
         raise EnvError(str(exc)) from exc
     vector.factory, vector.env_id, vector.is_plain, vector.backend = factory, env_id, is_plain, backend
-    vector.spec, vector._first_seed = spec, seed
+    vector.spec = spec or (vector.spec if should_async_vector else None)  # its processes cannot be asked for limits
+    vector._first_seed = seed
     return vector
 
 

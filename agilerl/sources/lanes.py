@@ -15,6 +15,7 @@ from agilerl.engine.choose import Choice, choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rows.kernels import TORCH
 from agilerl.envs.adapters import ChannelsFirstLanes, EnvPoolLanes
+from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.step import Lanes, StepBatch, VectorLanes, as_lanes
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
@@ -59,6 +60,7 @@ class Evaluator:
 
     Attributes:
         env_steps: environment steps of all evaluations so far.
+        limit: of an episode.
         lanes: those in use, by the number of copies of the environment; 0 is the environment itself.
     """
 
@@ -66,6 +68,7 @@ class Evaluator:
         self.env, self.options, self.seed, self.check = env, options, seed, check
         self.env_steps = 0
         self._num_envs = max(1, int(getattr(env, "num_envs", 1)))
+        self.limit = EpisodeLimit.of(env, options.eval_steps, options.evo_steps // self._num_envs)
         self._replicable = callable(getattr(env, "replicate", None))
         self.lanes: dict[int, Lanes] = {}
 
@@ -95,7 +98,8 @@ class Evaluator:
         lanes = self._lanes_for(members * count, members)
         if self.check is not None:
             lanes = CheckedLanes(lanes, self.check)
-        found = evaluate(learner, lanes, members, count, episode_seeds, self.options.eval_steps)
+        found = evaluate(learner, lanes, members, count, episode_seeds, self.limit.steps)
+        self.limit.say(found.lengths, found.cut)
         self.env_steps += int(found.env_steps)
         return [float(np.mean(row)) for row in found.returns]
 
@@ -118,7 +122,7 @@ class Evaluator:
         if self.check is not None:
             self.check()
         loop = max(1, self.options.eval_episodes // self._num_envs)
-        more = {"swap_channels": self.options.swap_channels, "max_steps": self.options.eval_steps}
+        more = {"swap_channels": self.options.swap_channels, "max_steps": self.limit.steps}
         return float(agent.test(self.env, **more, loop=loop))
 
 

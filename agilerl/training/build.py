@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 
 from agilerl.algorithms import find_algorithm
+from agilerl.algorithms.playing import EvaluatedIn
 from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
@@ -68,6 +69,7 @@ def run_manifest(
     for agent in population:  # what its evaluate() needs to make the environment again; None for one handed over
         name, kwargs = manifest.environment.name, dict(manifest.environment.kwargs)
         agent.environment = {"id": name, "kwargs": kwargs} if env is None else None
+        agent.evaluated_in = EvaluatedIn.of(manifest, env)
     if manifest.training.explore_least < 1 and not isinstance(population[0].action_space, gym.spaces.Box):
         raise ConfigError(
             f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
