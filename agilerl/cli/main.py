@@ -193,9 +193,10 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool) -> None:
     from agilerl.api import resolve_device, with_known_env
     from agilerl.config import dump_yaml
     from agilerl.telemetry.console import count
+    from agilerl.training.resolve import resolve
 
-    manifest = with_known_env(manifest)
     where = resolve_device(device)
+    manifest = resolve(with_known_env(manifest))
     training = manifest.training
     generations = max(1, -(-training.max_steps // training.evo_steps))
     typer.echo(dump_yaml(manifest), nl=False)

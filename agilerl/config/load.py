@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import types
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -35,7 +37,37 @@ TOP_LEVEL_ALIASES = {
     "total_timesteps": ("training", "max_steps"),
     "learning_rate": ("algorithm", "lr"),
 }
-_FREE = ("mutation.rl_hp_selection.", "environment.kwargs.")  # what stands below these is the user's own
+IMAGE_KEYS = ("channel_size", "kernel_size", "stride_size", "padding_size", "cnn_config", "num_blocks", "block_type")
+# Words of other libraries, and of everyday, for our keys.
+MEANT: dict[str, tuple[str, ...]] = {
+    "step": ("max_steps",),
+    "steps": ("max_steps",),
+    "total_steps": ("max_steps",),
+    "timesteps": ("max_steps",),
+    "budget": ("max_steps",),
+    "frames": ("max_steps",),
+    "population": ("pop_size",),
+    "members": ("pop_size",),
+    "learning_starts": ("learning_delay",),
+    "buffer_size": ("max_size",),
+    "memory_size": ("max_size",),
+    "train_freq": ("learn_step",),
+    "n_steps": ("learn_step",),
+    "n_epochs": ("update_epochs",),
+    "n_envs": ("num_envs",),
+    "clip_range": ("clip_coef",),
+    "net_arch": ("hidden_size",),
+    "target": ("target_score",),
+    "epsilon": ("eps_start", "eps_end"),
+    "exploration_fraction": ("eps_decay",),
+    "max_episode_steps": ("train_max_episode_steps", "eval_steps"),
+}
+NULLABLE = ("network.encoder_config",)  # sections that can be set to null as a whole
+_FREE = (
+    "mutation.rl_hp_selection.",
+    "environment.kwargs.",
+    "network.encoder.",
+)  # what stands below these is the user's own
 
 
 def explain(error: ValidationError, source: str, data: dict[str, Any]) -> str:
@@ -49,10 +81,24 @@ def explain(error: ValidationError, source: str, data: dict[str, Any]) -> str:
 def unknown_key(path: str, known: Sequence[str]) -> str:
     """One sentence for an unknown key. `path` is dotted; `known` are the keys of its section."""
     section, _, leaf = path.rpartition(".")
-    close = nearest(leaf, known, limit=1)
-    hint = f"Did you mean {close[0]!r}?" if close else f"(known: {', '.join(known)})"
+    hint = hint_for(leaf, known) or f"(known: {', '.join(known)})"
     where = "" if section else " at the top level"
     return f"{path} is not a known key{where}. {hint}"
+
+
+def hint_for(name: str, known: Sequence[str]) -> str:
+    """What was probably meant by an unknown key; empty where nothing is near.
+
+    Meaning comes before spelling: the keys of image encoders have a place of their own, and a word that others use for
+    one of ours is that one.
+    """
+    if name in IMAGE_KEYS:
+        return f"image keys belong in network.encoder: network.encoder.{name}."
+    close = [near for near in MEANT.get(name.lower(), ()) if near in known] or nearest(name, known, limit=1)
+    if not close:
+        words = nearest(name, MEANT, limit=1)  # a misspelt word of others'
+        close = [near for word in words for near in MEANT[word] if near in known]
+    return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def section_fields(model: type[BaseModel], algorithm: str) -> dict[str, FieldInfo]:
@@ -61,6 +107,13 @@ def section_fields(model: type[BaseModel], algorithm: str) -> dict[str, FieldInf
     if model is Algorithm:
         fields |= algorithm_model(algorithm).model_fields
     return fields
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds, also one that may be null; None for a value."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(annotation) if is_union else (annotation,)
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def _problem(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str) -> str:
@@ -86,9 +139,9 @@ def _locate(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo 
         if part not in fields:
             break
         path.append(str(part))
-        annotation = fields[str(part)].annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
+        section = section_of(fields[str(part)].annotation)
+        if section is not None:
+            model = section
         elif part == "rl_hp_selection" and position + 1 < len(loc):
             path.append(str(loc[position + 1]))
             rest, bounds = loc[position + 2 :], HyperparameterRange.model_fields
@@ -368,9 +421,9 @@ def leaf_paths(algorithm: str, model: type[BaseModel] = Manifest, prefix: str = 
     """Dotted paths of every key that can be set for an algorithm."""
     found = []
     for name, field in section_fields(model, algorithm).items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found += leaf_paths(algorithm, kind, f"{prefix}{name}.")
+        section = section_of(field.annotation)
+        if section is not None:
+            found += leaf_paths(algorithm, section, f"{prefix}{name}.")
         else:
             found.append(prefix + name)
     return found
@@ -379,7 +432,7 @@ def leaf_paths(algorithm: str, model: type[BaseModel] = Manifest, prefix: str = 
 def resolve_key(name: str, paths: list[str], source: str) -> str:
     """The full dotted path that `name` means."""
     path = _without_aliases(name)
-    if path in paths or path.startswith(_FREE):
+    if path in paths or path in NULLABLE or path.startswith(_FREE):
         return path
     below = [p for p in paths if p.startswith(path + ".")]
     if below:
@@ -413,5 +466,4 @@ def _unique_leaf(leaf: str, paths: list[str], source: str) -> str:
 
 
 def _hint(name: str, known: list[str]) -> str:
-    close = nearest(name, known, limit=1)
-    return f"Did you mean {close[0]!r}?" if close else "fix: `agilerl train ENV_ID --dry-run` prints every key."
+    return hint_for(name, known) or "fix: `agilerl train ENV_ID --dry-run` prints every key."

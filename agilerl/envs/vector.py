@@ -248,7 +248,16 @@ def _factory(
 ) -> EnvFactory:
     def make() -> Any:
         made_by_id = partial(gymnasium.make, str(env_id), disable_env_checker=True)
-        env = (make_env or made_by_id)(**env_kwargs)
+        try:
+            env = (make_env or made_by_id)(**env_kwargs)
+        except TypeError as error:
+            if not env_kwargs:
+                raise
+            what = " ".join(str(error).split())
+            raise EnvError(
+                f"{env_id or 'the environment'} cannot be made with the keywords {env_kwargs} ({what}). "
+                "fix: environment.kwargs of a manifest, or the keywords of make_vect_envs, must be its own."
+            ) from error
         for wrapper in wrappers:
             env = wrapper(env)
         return env

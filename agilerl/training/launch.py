@@ -124,6 +124,8 @@ def run_training(
     """
     if env is None:
         manifest = with_known_env(manifest)
+    with StopSignals():  # a signal ends it at once
+        manifest = import_module("agilerl.training.resolve").resolve(manifest, env)
     setup = Setup(manifest, env, resolve_device(device), verbose, evolution, sinks, tensorboard, track, argv, callbacks)
     if out is None:
         return run_setup(setup, None, None)
