@@ -43,6 +43,11 @@ class Running:
         if shard.shared.running is not None:
             return shard.shared.running
         obs, info = lanes.reset(shard.lane_seeds(lanes.num_lanes // len(shard.agents)))
+        if "action_mask" in info:
+            for agent in shard.agents:
+                agent = getattr(agent, "unwrapped", agent)
+                if not getattr(agent, "action_masks", False):  # said by its files and asked for when it acts
+                    agent.action_masks = True
         return cls(obs, info, EpisodeTracker(lanes.num_lanes))
 
     def going_on(

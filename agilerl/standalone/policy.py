@@ -3,6 +3,7 @@
     from policy import load
     policy = load("best")                # the folder with policy.json and policy.safetensors
     action = policy.act(observations)    # [B, ...] -> greedy actions [B, ...], as the environment takes them
+    action = policy.act(observations, masks)    # [B, A], 1 = legal: where it was trained with masks of legal actions
 
 Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
 for DQN, RainbowDQN, DDPG, TD3, SAC and PPO; anything else is a `PolicyError`. Copy this file wherever you need it.
@@ -24,6 +25,7 @@ ACTIVATIONS: dict[str, Any] = {name: getattr(nn, name) for name in _PLAIN}
 ACTIVATIONS |= {"Softmax": lambda: nn.Softmax(dim=-1), "LogSoftmax": lambda: nn.LogSoftmax(dim=-1)}
 RANGES = {"Tanh": (-1.0, 1.0), "Softsign": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
 LARGEST = 2**20  # features, units or atoms
+LONGEST = 64  # hidden layers
 NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic")
 LARGEST_INPUT = 10.0  # of an observation in standard deviations
 
@@ -76,6 +78,7 @@ class Policy(nn.Module):
         network = spec["network"]
         self.kind, self.space, self.actions = network["class"], network["observation_space"], network["action_space"]
         _check(network)
+        self.needs_mask = bool(spec.get("action_masks", False))
         self.stochastic = self.kind in ("StochasticActor", "SharedActorCritic")
         self.squashed = bool(network.get("squash_output", False))
         encoder, head, latent = network["encoder_config"], network["head_config"], _size(network["latent_dim"])
@@ -202,8 +205,14 @@ class Policy(nn.Module):
     def forward(self, obs: Any, action_mask: Any = None) -> Tensor:
         """Greedy actions for observations [B, ...]: [B] or [B, *shape] int64, or [B, *shape] at the bounds of the Box.
 
-        `action_mask` [B, A]: 1 = legal; A counts the choices of all components of a MultiDiscrete space.
+        `action_mask` [B, A]: 1 = legal; A counts the choices of all components of a MultiDiscrete space. A policy that
+        was trained with masks (`needs_mask`) is refused without one: PolicyError.
         """
+        if self.needs_mask and action_mask is None:
+            raise PolicyError(
+                "this policy was trained with masks of legal actions, and without one its actions mean nothing. "
+                'fix: policy.act(obs, info["action_mask"]), or ones where every action is legal.'
+            )
         out = self.outputs(self.prepare(obs))
         if self.actions["type"] == "MultiBinary":
             legal = True if action_mask is None else torch.as_tensor(action_mask, device=out.device).bool()
@@ -262,6 +271,8 @@ def _check(network: dict[str, Any]) -> None:
 
 def _dense(inputs: int, config: dict[str, Any], outputs: int) -> nn.Sequential:
     """linear_i, norm_i, act_i for every hidden layer, then linear_output, norm_output, act_output."""
+    if len(config["hidden_size"]) > LONGEST:
+        raise PolicyError(f"policy.json has {len(config['hidden_size'])} hidden layers; expected at most {LONGEST}.")
     sizes = [_size(width) for width in config["hidden_size"]]
     parts, width = nn.Sequential(), inputs
     for label, size in [*((str(i), size) for i, size in enumerate(sizes)), ("output", outputs)]:

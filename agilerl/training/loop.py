@@ -170,7 +170,17 @@ class TrainingLoop:
         for agent, tally in zip(self.population, tallies, strict=True):
             agent.steps[-1] += tally.env_steps
             agent.scores += tally.scores
+        self._say_masks()
         return tallies
+
+    def _say_masks(self) -> None:
+        """Once: what acts on the agents' outputs must know which actions are legal."""
+        if not self.result.action_masks and getattr(self.population[0], "action_masks", False):
+            self.result.action_masks = True
+            self.sinks.message(
+                "the environment gives masks of legal actions (info['action_mask']): training and evaluation follow "
+                "them, and whoever acts with these agents must give them too"
+            )
 
     def _evaluate(self, number: int, tallies: list[Tally]) -> list[float]:
         sound = self.quarantine.inspect(self.population, tallies)

@@ -197,4 +197,6 @@ def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], devi
         values = {k: v for k, v in spec["hyperparameters"].items() if k in accepted}
         agent = cls(network.observation_space, network.action_space, actor_network=network, device=device, **values)
         agent.environment = spec.get("environment")
+        if spec.get("action_masks"):
+            agent.action_masks = True
         return agent
