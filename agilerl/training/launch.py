@@ -122,6 +122,7 @@ def run_training(
     Where there is a best agent already a Run comes back; else KeyboardInterrupt is raised. A second signal ends the
     process at once.
     """
+    asked = manifest.environment.name
     if env is None:
         manifest = with_known_env(manifest)
     with StopSignals():  # a signal ends it at once
@@ -129,9 +130,11 @@ def run_training(
     setup = Setup(manifest, env, resolve_device(device), verbose, evolution, sinks, tensorboard, track, argv, callbacks)
     if out is None:
         return run_setup(setup, None, None)
-    directory = RunDirectory.create(out, manifest.environment.name, manifest.algorithm.name)
+    name = manifest.environment.name  # another one than asked for: a version that is retired, or a function's
+    also = {} if name == asked or env is not None else {"asked_env": asked}
+    directory = RunDirectory.create(out, f"{name}_for_{asked}" if also else name, manifest.algorithm.name)
     with contextlib.closing(RunStore(directory.path, facts=setup.facts())) as store:
-        directory.begin(manifest, **setup.start())
+        directory.begin(manifest, **setup.start(), **also)
         return run_setup(setup, directory, store)
 
 

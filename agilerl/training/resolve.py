@@ -15,6 +15,7 @@ from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
 from agilerl.config import Manifest, preset_for
 from agilerl.config.schema import Encoder
+from agilerl.envs.lanes import name_of
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, ConfigError
 from agilerl.host import available_bytes
@@ -23,17 +24,20 @@ from agilerl.networks.encoders import LSTM_DEFAULTS
 from agilerl.spaces import channels_first, is_image
 from agilerl.training.sizes import check_sizes
 
+UNNAMED = "lambda"  # what a function without a name of its own is called
+
 
 @dataclass(frozen=True)
 class Spaces:
-    """What one environment observes and does, named as environments name it."""
+    """What one environment observes and does, named as environments name it; `name`: its id, else its class."""
 
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
+    name: str
 
 
 def resolve(manifest: Manifest, env: Any = None) -> Manifest:
-    """The manifest with the encoder that the observations get.
+    """The manifest with the encoder that the observations get, and the name of the environment that a lambda makes.
 
     One environment is made and closed for that, and one agent; an environment that was handed over is only asked for
     its spaces.
@@ -46,6 +50,9 @@ def resolve(manifest: Manifest, env: Any = None) -> Manifest:
     resolved = with_encoder(manifest, spaces.observation_space)
     check_sizes(resolved, spaces.observation_space, spaces.action_space, available_bytes())
     _check_replay(resolved)
+    if manifest.environment.name == UNNAMED:
+        named = resolved.environment.model_copy(update={"name": spaces.name})
+        resolved = resolved.model_copy(update={"environment": named})
     make_population(resolved.model_copy(update={"training": _alone(resolved)}), spaces, 0, "cpu")
     return resolved
 
@@ -66,7 +73,8 @@ def spaces_of(manifest: Manifest, env: Any = None) -> Spaces:
     finally:
         if made is not None:
             made.close()
-    return Spaces(space, actions)  # type: ignore[arg-type]  # what is missing is named by the algorithm
+    single = (getattr(env, "envs", None) or [env])[0]
+    return Spaces(space, actions, name_of(single))  # type: ignore[arg-type]  # what is missing is named by the algorithm
 
 
 def with_encoder(manifest: Manifest, space: gym.Space[Any]) -> Manifest:

@@ -3,6 +3,7 @@ before anything is written."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import agilerl
+from agilerl import errors
 from agilerl.algorithms import available
 from agilerl.api import build_manifest
 from agilerl.config import apply_overrides, load_manifest, manifest_from, preset_for
@@ -228,3 +230,18 @@ def test_a_signal_ends_the_setting_up_at_once_and_a_running_run_at_its_next_step
         assert signals.received == signal.SIGTERM  # the step that is being made ends first
         with pytest.raises(Stopped):
             signals.check()
+
+
+def test_runs_are_named_by_the_environment_that_was_made_and_the_one_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "_warned", set())
+    lambdas = [lambda: gym.make("CartPole-v1"), lambda: Sampled(OBSERVATIONS["vector"], ACTIONS["discrete"])]
+    runs = [agilerl.train(make, "DQN", **{**short("DQN"), "out": tmp_path}) for make in lambdas]
+    assert [run.path and run.path.parent.name for run in runs] == ["CartPole-v1", "Sampled"]
+    with pytest.warns(UserWarning, match="Taxi-v3 is retired in Gymnasium; Taxi-v4 is used"):
+        retired = agilerl.train("Taxi-v3", "DQN", **{**short("DQN"), "out": tmp_path})
+    assert retired.path is not None
+    assert retired.path.parent.name == "Taxi-v4_for_Taxi-v3"
+    facts = json.loads((retired.path / "run.json").read_text())
+    assert (facts["asked_env"], retired.manifest.environment.name) == ("Taxi-v3", "Taxi-v4")
