@@ -6,7 +6,7 @@ from agilerl.algorithms import NOT_YET, available, find_algorithm
 from agilerl.algorithms.declared import hyperparameters
 from agilerl.api import Run
 from agilerl.config import preset_for, preset_names
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError, unknown_name, warn_once
 from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry import Evaluation
 from agilerl.telemetry.console import clock, count, number
@@ -18,7 +18,10 @@ def score_best(run: Run, episodes: int) -> Evaluation | None:
         return None
     evaluation: Evaluation = run.best.evaluate(episodes=episodes)
     if run.path is not None:
-        RunDirectory(run.path).update(result={"test": evaluation.as_dict()})
+        try:
+            RunDirectory(run.path).update(result={"test": evaluation.as_dict()})
+        except OSError as error:  # the score is there to be printed all the same
+            warn_once("score", f"the score could not be written to {run.path} ({error.strerror}).")
     return evaluation
 
 

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from agilerl.algorithms import USUAL, canonical_name
 from agilerl.config.schema import Algorithm, HyperparameterRange, Manifest, algorithm_model
-from agilerl.errors import ConfigError, RunError, nearest
+from agilerl.errors import AgileRLError, ConfigError, RunError, nearest
 from agilerl.hostile import read_text
 from agilerl.ranges import describe
 
@@ -227,11 +227,24 @@ def manifest_from(data: Mapping[str, Any], source: str = "manifest") -> Manifest
     plain = normalise(data, source)
     if isinstance(plain.get("algorithm"), dict):
         name = plain["algorithm"].get("name", USUAL)
-        plain["algorithm"] = {**plain["algorithm"], "name": canonical_name(str(name))}
+        try:
+            plain["algorithm"] = {**plain["algorithm"], "name": canonical_name(str(name))}
+        except AgileRLError as error:
+            raise type(error)(_with_the_rest(str(error), plain, source)) from None
     try:
         return Manifest.model_validate(plain)
     except ValidationError as error:
         raise ConfigError(explain(error, source, plain)) from None
+
+
+def _with_the_rest(said: str, plain: Mapping[str, Any], source: str) -> str:
+    """What is said of an unknown algorithm, with the problems of the other sections: those do not hang on it."""
+    others = {name: part for name, part in plain.items() if name not in ("algorithm", "mutation")}
+    try:
+        Manifest.model_validate(others)
+    except ValidationError as error:
+        return f"{said} {explain(error, source, others)}"
+    return said
 
 
 def normalise(data: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -388,6 +401,30 @@ def apply_sets(manifest: Manifest, sets: Iterable[str]) -> Manifest:
             raise ConfigError(f"--set {text!r} is not KEY=VALUE. fix: write it as training.pop_size=6.")
         values[key.strip()] = parse_yaml(value, f"--set {key.strip()}")
     return apply_overrides(manifest, values, "--set")
+
+
+# Sections that a run which goes on may change; the others describe agents and experience that are there already.
+GOING_ON = ("training", "mutation", "tournament_selection")
+FIXED = ("training.pop_size", "training.seed")
+
+
+def going_on(manifest: Manifest, sets: Iterable[str]) -> Manifest:
+    """As `apply_sets`, for a run that goes on; ConfigError for what its agents or its experience have settled."""
+    changed = apply_sets(manifest, sets)
+    before, after = manifest.as_dict(), changed.as_dict()
+    settled = [name for name in after if name not in GOING_ON and after[name] != before[name]]
+    settled += [key for key in FIXED if _value(after, key) != _value(before, key)]
+    if settled:
+        raise ConfigError(
+            f"resume --set cannot change {', '.join(settled)}: the run's agents and experience were made with it. "
+            f"fix: a key of {', '.join(GOING_ON)}, or a new run."
+        )
+    return changed
+
+
+def _value(data: Mapping[str, Any], key: str) -> Any:
+    section, _, name = key.partition(".")
+    return data[section][name]
 
 
 def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: str = "override") -> Manifest:

@@ -216,8 +216,11 @@ class Source(Protocol):
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
         """As `evaluate`, over `episodes` further ones; None for agents that evaluate themselves."""
 
-    def confirm(self, agent: Any, number: int) -> float | None:
-        """Mean return over fresh episodes that chose nothing; None where none are asked for or possible."""
+    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> float | None:
+        """Mean return over fresh episodes that chose nothing; None where none are asked for or possible.
+
+        `episodes`: how many; None: `confirm_episodes`.
+        """
 
     def faults(self) -> list[str]:
         """One line for each environment that was replaced since the last call."""
