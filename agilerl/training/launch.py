@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.checkpoint import write_atomic
-from agilerl.config import Manifest, apply_overrides, dump_yaml, manifest_from
+from agilerl.config import Manifest, apply_overrides, dump_yaml, going_on, manifest_from
 from agilerl.env_ids import resolve_env_id
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.redaction import redact
@@ -234,12 +234,17 @@ def resume_training(
     track: bool = False,
     argv: Sequence[str] | None = None,
     callbacks: Sequence[Any] = (),
+    settings: Sequence[str] = (),
+    restart: bool = False,
 ) -> Run:
-    """As `agilerl.resume`, which says what its arguments mean; tensorboard, track, argv: as of `run_training`."""
+    """As `agilerl.resume`, which says what its arguments mean; tensorboard, track, argv: as of `run_training`.
+
+    settings: as of --set, for sections that decide how it goes on. restart: as of `RunStore`.
+    """
     folder = Path(path)
     if not (folder / "checkpoints").is_dir():
         RunDirectory.open(folder)
-    with contextlib.closing(RunStore(folder, strict_replay=strict_replay)) as store:
+    with contextlib.closing(RunStore(folder, strict_replay=strict_replay, restart=restart)) as store:
         manifest, start = _record(folder, store)
         if bool(start["env_given"]) != (env is not None):
             raise RunError(
@@ -249,6 +254,7 @@ def resume_training(
             )
         recorded, asked = manifest, {"training.max_steps": steps, "training.carry_envs": carry_envs}
         manifest = apply_overrides(recorded, {name: v for name, v in asked.items() if v is not None}, "resume")
+        manifest = going_on(manifest, settings)
         evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
         setup = Setup(manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks)
         store.facts = setup.facts()
@@ -282,7 +288,11 @@ def _mend(directory: RunDirectory, setup: Setup, recorded: Manifest) -> list[str
     except (ConfigError, OSError, ValueError):
         found = ""
     if found != manifest.hash():
-        if found != recorded.hash():
+        try:  # an earlier resume may have changed both, and saved no checkpoint after it
+            known = directory.facts().get("manifest_hash")
+        except RunError:
+            known = None
+        if not found or found not in (recorded.hash(), known):
             notes.append("config.yaml was damaged or missing; it was written anew from the checkpoint.")
         write_atomic(directory.path / "config.yaml", dump_yaml(manifest))
     try:
