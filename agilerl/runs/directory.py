@@ -124,6 +124,8 @@ class RunDirectory:
     def save_best(self, spec: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec), best/policy.json and policy.py.
 
+        Equal tensors give equal files, whatever order they come in.
+
         The first file alone is enough to rebuild the policy, so that a kill between them loses nothing; the second is
         for readers, and for the third, which loads and acts in plain PyTorch.
 
@@ -131,7 +133,9 @@ class RunDirectory:
             spec: JSON values: algorithm, spaces, network, normaliser (`agent.policy_spec()`).
             state: name -> tensor (`agent.policy_state()`).
         """
-        save_tree(self.path / "best" / "policy.safetensors", {"policy": dict(state), "spec": dict(spec)})
+        save_tree(
+            self.path / "best" / "policy.safetensors", {"policy": dict(sorted(state.items())), "spec": dict(spec)}
+        )
         write_atomic(self.path / "best" / "policy.json", json.dumps(jsonable(spec), indent=2) + "\n")
         loader = resources.files("agilerl") / "standalone" / "policy.py"
         write_atomic(self.path / "best" / "policy.py", loader.read_text(encoding="utf-8"))
