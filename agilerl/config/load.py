@@ -94,10 +94,9 @@ def hint_for(name: str, known: Sequence[str]) -> str:
     """
     if name in IMAGE_KEYS:
         return f"image keys belong in network.encoder: network.encoder.{name}."
-    close = [near for near in MEANT.get(name.lower(), ()) if near in known] or nearest(name, known, limit=1)
-    if not close:
-        words = nearest(name, MEANT, limit=1)  # a misspelt word of others'
-        close = [near for word in words for near in MEANT[word] if near in known]
+    words = {word: keys for word, keys in MEANT.items() if set(keys) <= set(known)}
+    found = [name.lower()] if name.lower() in words else nearest(name, [*known, *words], limit=1)
+    close = [key for word in found for key in (words.get(word, (word,)) if word not in known else (word,))]
     return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 

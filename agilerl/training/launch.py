@@ -185,6 +185,8 @@ def _finish(
     facts = result.counters()
     finite = [f for generation in result.history for f in generation if math.isfinite(f)]
     facts["best_fitness"] = max(finite, default=None)
+    if manifest.training.target_score is None and result.confirmed is not None:
+        facts["best_fitness"] = result.confirmed  # what the best agent is worth; the other is a maximum of noise
     interrupted = result.stopped == "interrupted"
     births = list(result.births)
     if directory is not None:

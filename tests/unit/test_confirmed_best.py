@@ -60,6 +60,7 @@ def test_the_best_of_noise_is_confirmed_in_the_last_generations_and_counted() ->
     assert max(map(max, run.history)) == 8.0  # what "best" said once
     assert [value is None for value in records.confirmed] == [True] * 5 + [False] * 3
     confirmed = run.result["confirmed"]
+    assert run.result["best_fitness"] == confirmed
     assert confirmed >= max(value for value in records.confirmed if value is not None)
     assert abs(confirmed) < 8 * 3 / 64**0.5 + 1  # three standard errors, and the best of four
     played = np.diff([0, *records.steps]).tolist()  # an episode has one step: 3 members x 2, then 64 a candidate
