@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import io
@@ -9,6 +10,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -65,6 +67,16 @@ class RunDirectory:
         if not (folder / "run.json").is_file():
             raise RunError(f"{folder} is not a run directory (no run.json). fix: name runs/<env>/<algo>-<nnnn>.")
         return cls(folder)
+
+    def discard(self) -> bool:
+        """Delete the directory of a run that was refused before it began; False where there is anything of a run."""
+        begun = [self.path / name for name in (LINEAGE, METRICS, "best")]
+        if any(path.exists() for path in begun) or any((self.path / "checkpoints").glob("*")):
+            return False
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # the environment's folder, unless other runs are there
+            self.path.parent.rmdir()
+        return True
 
     def begin(self, manifest: Manifest, *, argv: Sequence[str] = (), **facts: Any) -> None:
         """Write config.yaml, and run.json with status "running"."""

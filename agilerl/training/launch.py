@@ -17,7 +17,7 @@ from typing import Any
 from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest, apply_overrides, dump_yaml, going_on, manifest_from
 from agilerl.env_ids import resolve_env_id
-from agilerl.errors import AgileRLWarning, ConfigError, RunError
+from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
 from agilerl.redaction import redact
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.directory import LINEAGE, RunDirectory, lineage_is, now, running
@@ -135,7 +135,11 @@ def run_training(
     directory = RunDirectory.create(out, f"{name}_for_{asked}" if also else name, manifest.algorithm.name)
     with contextlib.closing(RunStore(directory.path, facts=setup.facts())) as store:
         directory.begin(manifest, **setup.start(), **also)
-        return run_setup(setup, directory, store)
+        try:
+            return run_setup(setup, directory, store)
+        except AgileRLError:
+            directory.discard()  # only where nothing had begun
+            raise
 
 
 def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+import warnings
 from typing import Any
 
 import gymnasium as gym
@@ -136,3 +139,18 @@ def test_an_environment_that_was_handed_over_is_known_to_copies_but_not_to_files
     twin = run.best.clone()
     assert twin.evaluate(episodes=3).returns == run.best.evaluate(episodes=3).returns
     assert pickle.loads(pickle.dumps(twin.evaluated_in)).env is None
+
+
+def test_warnings_of_mujoco_are_heard_instead_of_written_into_the_users_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = [None]
+    module: Any = types.ModuleType("mujoco")
+    module.get_mju_user_warning = lambda: heard[-1]
+    module.set_mju_user_warning = heard.append
+    monkeypatch.setitem(sys.modules, "mujoco", module)
+    make_vect_envs(num_envs=2, make_env=NeverEnds)
+    assert len(heard) == 2, "set once, and then there is a listener"
+    with pytest.warns(AgileRLWarning, match=r"MuJoCo: Nan in QPOS at DOF 0\. The simulation is unstable\."):
+        heard[-1]("Nan in QPOS at DOF 0. The simulation is unstable. Time = 0.1.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        heard[-1]("Nan in QPOS at DOF 0. The simulation is unstable. Time = 0.2.")  # said once
