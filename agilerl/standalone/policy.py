@@ -6,7 +6,8 @@
     action = policy.act(observations, masks)    # [B, A], 1 = legal: where it was trained with masks of legal actions
 
 Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
-for DQN, RainbowDQN, DDPG, TD3, SAC and PPO; anything else is a `PolicyError`. Copy this file wherever you need it.
+and convolutions over images [C, H, W] or [H, W, C], for DQN, RainbowDQN, DDPG, TD3, SAC and PPO; anything else is a
+`PolicyError`. Copy this file wherever you need it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ RANGES = {"Tanh": (-1.0, 1.0), "Softsign": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "
 LARGEST = 2**20  # features, units or atoms
 LONGEST = 64  # hidden layers
 NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic")
+DENSE, IMAGES = "EvolvableMLP", "EvolvableCNN"  # encoders that are covered
 LARGEST_INPUT = 10.0  # of an observation in standard deviations
 
 
@@ -86,7 +88,12 @@ class Policy(nn.Module):
         self.distributional = bool(network.get("distributional", False))
         self.dueling = self.kind == "RainbowQNetwork" and bool(network.get("dueling", False))
         self.atoms = _size(network.get("num_atoms", 1)) if self.distributional else 1
-        self.encoder = nn.ModuleDict({"model": _dense(_inputs(self.space), encoder, latent)})
+        self.seen = network.get("encoder_cls") == IMAGES
+        first = (
+            _convolutions(self.space, encoder, latent) if self.seen else _dense(_inputs(self.space), encoder, latent)
+        )
+        self.encoder = nn.ModuleDict({"model": first})
+        self.divided = self.seen and _is_bytes(self.space) and bool(network.get("normalize_images", True))
         self.head_net = nn.ModuleDict({"model": _dense(latent, head, self._outputs())})
         if self.dueling:
             self.value_net = nn.ModuleDict({"model": _dense(latent, head, self.atoms)})
@@ -161,7 +168,7 @@ class Policy(nn.Module):
         return torch.stack(parts[::-1], -1).reshape(-1, *_shape(self.actions["nvec"]))
 
     def prepare(self, obs: Any) -> Tensor:
-        """Observations [B, ...] as the encoder takes them [B, I]."""
+        """Observations [B, ...] as the encoder takes them: [B, I], or images [B, C, H, W]."""
         x = self._inputs_of(obs)
         if not self.standardised:
             return x
@@ -184,11 +191,14 @@ class Policy(nn.Module):
         if kind == "Box" and tuple(x.shape[1:]) != shape:
             wanted = ", ".join(map(str, shape))
             raise PolicyError(f"observations must have the shape [B, {wanted}]; got {tuple(x.shape)}.")
+        if self.seen:
+            x = (x.movedim(-1, -3) if _is_turned(self.space) else x).to(like.dtype)
+            return x / 255 if self.divided else x
         x = (x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1)).to(like.dtype)
         return (x - self.centre.to(like)) * self.factor.to(like) if self.scaled and kind == "Box" else x
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Encoder input [B, I] -> values or logits [B, A], or raw actions [B, A]."""
+        """Encoder input [B, I] or [B, C, H, W] -> values or logits [B, A], or raw actions [B, A]."""
         features = self.encoder["model"](x)
         out: Tensor = self.head_net["model"](features)
         if self.kind == "RainbowQNetwork":
@@ -255,11 +265,17 @@ class Policy(nn.Module):
 def _check(network: dict[str, Any]) -> None:
     """PolicyError where this file does not know what to do."""
     kind, space, actions = network["class"], network["observation_space"], network["action_space"]
-    encoder = network.get("encoder_cls", "EvolvableMLP")
+    encoder = network.get("encoder_cls", DENSE)
     if kind not in NETWORKS:
         raise PolicyError(f"policies of class {kind} are not covered (covered: {', '.join(NETWORKS)}).")
-    if encoder != "EvolvableMLP" or network.get("simba") or network.get("recurrent"):
-        raise PolicyError(f"the encoder {encoder} is not covered; dense ones (EvolvableMLP) are.")
+    if encoder not in (DENSE, IMAGES) or network.get("simba") or network.get("recurrent"):
+        raise PolicyError(
+            f"the encoder {encoder} is not covered; dense ones ({DENSE}) and those of images ({IMAGES}) are."
+        )
+    if encoder == IMAGES and (
+        space["type"] != "Box" or len(space["shape"]) != 3 or network.get("normalize_observations")
+    ):
+        raise PolicyError(f"the encoder {encoder} is covered for images of three axes without running statistics.")
     if space["type"] not in ("Box", "Discrete", "MultiDiscrete", "MultiBinary"):
         raise PolicyError(f"{space['type']} observations are not covered.")
     choices: tuple[str, ...] = ("Discrete", "MultiDiscrete")
@@ -286,6 +302,43 @@ def _dense(inputs: int, config: dict[str, Any], outputs: int) -> nn.Sequential:
         parts.add_module(f"act_{label}", ACTIVATIONS[name]())
         width = size
     return parts
+
+
+def _convolutions(space: dict[str, Any], config: dict[str, Any], outputs: int) -> nn.Sequential:
+    """conv_i, act_i for every layer, then linear_output over all pixels, act_output."""
+    if config.get("block_type", "Conv2d") != "Conv2d" or config.get("layer_norm"):
+        raise PolicyError("convolutions other than Conv2d without LayerNorm are not covered.")
+    channels = [_size(width) for width in config["channel_size"]]
+    if len(channels) > LONGEST:
+        raise PolicyError(f"policy.json has {len(channels)} hidden layers; expected at most {LONGEST}.")
+    for name in ("activation", "output_activation"):
+        if (config.get(name) or "Identity") not in ACTIVATIONS:
+            raise PolicyError(f"the activation {config[name]!r} is not covered (covered: {', '.join(ACTIVATIONS)}).")
+    shape = [_size(n) for n in space["shape"]]
+    width, *sides = [shape[2], shape[0], shape[1]] if _is_turned(space) else shape
+    parts = nn.Sequential()
+    taps = zip(channels, config["kernel_size"], config["stride_size"], config["padding_size"], strict=True)
+    for i, (channel, *tap) in enumerate(taps):
+        kernel, stride, padding = (tuple(n) if isinstance(n, list) else (n, n) for n in tap)
+        _size(kernel[0] * kernel[1] * stride[0] * stride[1])
+        parts.add_module(f"conv_{i}", nn.Conv2d(width, channel, kernel, stride, padding, device="meta"))
+        parts.add_module(f"act_{i}", ACTIVATIONS[config.get("activation") or "Identity"]())
+        sides = [(n + 2 * p - k) // s + 1 for n, k, s, p in zip(sides, kernel, stride, padding, strict=True)]
+        width = channel
+    parts.add_module("flat", nn.Flatten())
+    parts.add_module("linear_output", nn.Linear(_size(width * sides[0] * sides[1]), outputs, device="meta"))
+    parts.add_module("act_output", ACTIVATIONS[config.get("output_activation") or "Identity"]())
+    return parts
+
+
+def _is_turned(space: dict[str, Any]) -> bool:
+    """Whether images are [H, W, C]: the last axis is shorter than both others and has at most 16 entries."""
+    return bool(space["shape"][2] < min(space["shape"][:2]) and space["shape"][2] <= 16)
+
+
+def _is_bytes(space: dict[str, Any]) -> bool:
+    """Whether values run from 0 to 255."""
+    return all(float(v) == 0 for v in space["low"]) and all(float(v) == 255 for v in space["high"])
 
 
 def _inputs(space: dict[str, Any]) -> int:

@@ -30,6 +30,7 @@ MATRIX = spaces.Box(-1, 1, (2, 3), np.float32)
 BOX = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([2.0, 50.0], np.float32))
 SHAPED = spaces.Box(-2, 3, (2, 2), np.float32)
 CHOICE = spaces.Discrete(4)
+IMAGE = spaces.Box(0, 255, (3, 16, 16), np.uint8)
 NET = {"latent_dim": 16, "encoder_config": {"hidden_size": [24, 20]}, "head_config": {"hidden_size": [16]}}
 NORMED = {**NET, "encoder_config": {"hidden_size": [24], "layer_norm": True, "activation": "Mish"},
           "scale_observations": True}  # fmt: skip
@@ -70,6 +71,23 @@ CASES: dict[str, Callable[[], Any]] = {
     "PPO statistics": lambda: with_statistics(
         PPO(VECTOR, BOX, net_config=NET, normalize_observations=True, share_encoders=True, seed=1)
     ),
+    "DQN image": lambda: DQN(IMAGE, CHOICE, net_config={"latent_dim": 16}, seed=1),
+    "PPO image, channels last": lambda: PPO(
+        spaces.Box(0, 255, (14, 13, 3), np.uint8),
+        BOX,
+        seed=1,
+        net_config={
+            "encoder_config": {
+                "channel_size": [4, 6],
+                "kernel_size": [3, [2, 3]],
+                "stride_size": [2, 1],
+                "padding_size": [1, 0],
+                "activation": "Tanh",
+            }
+        },
+    ),
+    "SAC image of floats": lambda: SAC(spaces.Box(-1, 1, (2, 9, 9), np.float32), SHAPED, seed=1),
+    "Rainbow image": lambda: RainbowDQN(IMAGE, CHOICE, seed=1, num_atoms=5, normalize_images=False),
     "DQN normalised": lambda: normalised(DQN(VECTOR, CHOICE, net_config=NET, seed=1)),
 }
 
@@ -159,15 +177,13 @@ print(sorted(m for m in sys.modules if m.startswith("agilerl")))
     np.testing.assert_array_equal(np.load(best / "action.npy"), greedy_actions(agent, obs))
 
 
-IMAGE = spaces.Box(0, 255, (3, 16, 16), np.uint8)
 NESTED = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)})
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DQN(IMAGE, CHOICE, seed=1, net_config={"encoder_config": {"channel_size": [4], "kernel_size": [3],
-                                                                             "stride_size": [2]}}), "EvolvableCNN"),
+        (lambda: DQN(IMAGE, CHOICE, seed=1, net_config={"encoder_config": {"layer_norm": True}}), "without LayerNorm"),
         (lambda: DQN(NESTED, CHOICE, seed=1), "EvolvableMultiInput"),
         (lambda: DQN(VECTOR, CHOICE, seed=1, net_config={"simba": True}), "EvolvableSimBa"),
     ],
@@ -207,6 +223,7 @@ def test_a_policy_with_statistics_is_not_loaded_without_them(tmp_path: Path) -> 
         "SAC",
         "SAC discrete",
         "DQN normalised",
+        "DQN image",
     ],
 )
 def test_onnx_acts_as_the_agent(case: str, tmp_path: Path) -> None:
