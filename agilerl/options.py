@@ -21,7 +21,8 @@ class LoopOptions:
     """Options of the loop, whatever the experience comes from.
 
     Attributes:
-        max_steps: environment steps per member, to whole vector steps (on-policy: rollouts). evo_steps: steps per member between evaluations (a generation).
+        max_steps: environment steps per member, to whole vector steps (on-policy: rollouts).
+        evo_steps: steps per member between evaluations (a generation).
         eval_steps: cut evaluation episodes there; None: where the environment ends them, and where it has no limit of
             its own after a generation's vector steps, at least 1,000 (`envs.limits.EpisodeLimit`).
         eval_episodes: evaluation episodes per member and generation.
