@@ -265,7 +265,8 @@ class LaneSource(Generic[Options]):
         """All shards: one of all members in lockstep, else one a member, each of which begins with the same epsilon."""
         slots = list(range(len(population)))
         tallies: dict[int, Tally] = {}
-        left = -(-(self.options.max_steps - begun) // self.num_envs)  # vector steps: the last generation is shorter
+        made = min(int(agent.steps[-1]) for agent in population)  # by the member that needs most
+        left = -(-(self.options.max_steps - made) // self.num_envs)  # vector steps: the last generation is shorter
         first, vector_steps = self.shared, self.steps_of_generation(self.options.evo_steps) // self.num_envs
         vector_steps = max(1, min(vector_steps, left))
         for group in [slots] if self.lockstep else [[slot] for slot in slots]:

@@ -5,6 +5,7 @@ That happens before anything is written, so that a refused run leaves nothing be
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from agilerl.config import Manifest, preset_for
 from agilerl.config.schema import Encoder
 from agilerl.envs.lanes import name_of
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AgileRLError, ConfigError
+from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError
 from agilerl.host import available_bytes
 from agilerl.modules.cnn import usual_layers
 from agilerl.networks.encoders import LSTM_DEFAULTS
@@ -48,7 +49,8 @@ def resolve(manifest: Manifest, env: Any = None) -> Manifest:
     """
     spaces = spaces_of(manifest, env)
     resolved = with_encoder(manifest, spaces.observation_space)
-    check_sizes(resolved, spaces.observation_space, spaces.action_space, available_bytes())
+    with contextlib.suppress(NotAvailableYetError):  # observations that no encoder reads: the agent names them below
+        check_sizes(resolved, spaces.observation_space, spaces.action_space, available_bytes())
     _check_replay(resolved)
     if manifest.environment.name == UNNAMED:
         named = resolved.environment.model_copy(update={"name": spaces.name})
