@@ -6,8 +6,8 @@
     action = policy.act(observations, masks)    # [B, A], 1 = legal: where it was trained with masks of legal actions
 
 Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
-and convolutions over images [C, H, W] or [H, W, C], for DQN, RainbowDQN, DDPG, TD3, SAC and PPO; anything else is a
-`PolicyError`. Copy this file wherever you need it.
+convolutions over images [C, H, W] or [H, W, C], and Dict and Tuple observations of all of these, for DQN, RainbowDQN,
+DDPG, TD3, SAC and PPO; anything else is a `PolicyError`. Copy this file wherever you need it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ RANGES = {"Tanh": (-1.0, 1.0), "Softsign": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "
 LARGEST = 2**20  # features, units or atoms
 LONGEST = 64  # hidden layers
 NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic")
-DENSE, IMAGES = "EvolvableMLP", "EvolvableCNN"  # encoders that are covered
+DENSE, IMAGES, PARTS = "EvolvableMLP", "EvolvableCNN", "EvolvableMultiInput"  # encoders that are covered
+SIMPLE = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
+LARGEST_PARTS = 1_000  # of a Dict or Tuple
 LARGEST_INPUT = 10.0  # of an observation in standard deviations
 
 
@@ -88,12 +90,10 @@ class Policy(nn.Module):
         self.distributional = bool(network.get("distributional", False))
         self.dueling = self.kind == "RainbowQNetwork" and bool(network.get("dueling", False))
         self.atoms = _size(network.get("num_atoms", 1)) if self.distributional else 1
-        self.seen = network.get("encoder_cls") == IMAGES
-        first = (
-            _convolutions(self.space, encoder, latent) if self.seen else _dense(_inputs(self.space), encoder, latent)
-        )
-        self.encoder = nn.ModuleDict({"model": first})
-        self.divided = self.seen and _is_bytes(self.space) and bool(network.get("normalize_images", True))
+        kind = network.get("encoder_cls", DENSE)
+        self.divided = bool(network.get("normalize_images", True))
+        self.encoder = _encoder(self.space, kind, encoder, latent)
+        self.nested, self.seen = kind == PARTS, kind == IMAGES
         self.head_net = nn.ModuleDict({"model": _dense(latent, head, self._outputs())})
         if self.dueling:
             self.value_net = nn.ModuleDict({"model": _dense(latent, head, self.atoms)})
@@ -167,39 +167,58 @@ class Policy(nn.Module):
             number = number // size
         return torch.stack(parts[::-1], -1).reshape(-1, *_shape(self.actions["nvec"]))
 
-    def prepare(self, obs: Any) -> Tensor:
-        """Observations [B, ...] as the encoder takes them: [B, I], or images [B, C, H, W]."""
+    def prepare(self, obs: Any) -> Any:
+        """Observations [B, ...] as the encoder takes them: [B, I], images [B, C, H, W], or a list of such parts."""
         x = self._inputs_of(obs)
         if not self.standardised:
             return x
         scaled = (x - self.get_buffer("obs_mean")) * self.get_buffer("obs_scale")
         return scaled.clamp(-LARGEST_INPUT, LARGEST_INPUT)
 
-    def _inputs_of(self, obs: Any) -> Tensor:
+    def _inputs_of(self, obs: Any) -> Any:
         like = next(self.parameters())
+        if self.nested:
+            return self._nested(self.space, obs, like)
         x = torch.as_tensor(obs, device=like.device)
         kind, shape = self.space["type"], tuple(self.space.get("shape", ()))
         if self.normalised:
             x = ((x - self.mean) / self.deviation).float()
-        if kind == "Discrete":
-            return nn.functional.one_hot(x.long() - int(self.space["start"]), int(self.space["n"])).to(like.dtype)
-        if kind == "MultiDiscrete":
-            sizes, starts = _flat(self.space["nvec"]), _flat(self.space["start"])
-            x = x.reshape(x.shape[0], len(sizes)).long()
-            columns = [nn.functional.one_hot(x[:, i] - starts[i], n) for i, n in enumerate(sizes)]
-            return torch.cat(columns, -1).to(like.dtype)
+        if kind in ("Discrete", "MultiDiscrete"):
+            return _one_hot(self.space, x, like)
         if kind == "Box" and tuple(x.shape[1:]) != shape:
             wanted = ", ".join(map(str, shape))
             raise PolicyError(f"observations must have the shape [B, {wanted}]; got {tuple(x.shape)}.")
         if self.seen:
-            x = (x.movedim(-1, -3) if _is_turned(self.space) else x).to(like.dtype)
-            return x / 255 if self.divided else x
+            return self._image(self.space, x, like)
         x = (x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1)).to(like.dtype)
         return (x - self.centre.to(like)) * self.factor.to(like) if self.scaled and kind == "Box" else x
 
-    def outputs(self, x: Tensor) -> Tensor:
+    def _image(self, space: dict[str, Any], x: Tensor, like: Tensor) -> Tensor:
+        x = (x.movedim(-1, -3) if _is_turned(space) else x).to(like.dtype)
+        return x / 255 if self.divided and _is_bytes(space) else x
+
+    def _nested(self, space: dict[str, Any], obs: Any, like: Tensor) -> list[Any]:
+        """The parts of a Dict or Tuple observation in their order, each [B, ...] as its encoder takes it."""
+        names: Any = space["spaces"]
+        rows: list[Any] = []
+        for key in names if isinstance(names, dict) else range(len(names)):
+            part = names[key]
+            try:
+                given = obs[key]
+            except (KeyError, IndexError, TypeError):
+                raise PolicyError(f"observations have no part {key!r}; expected {list(names)}.") from None
+            if "spaces" in part:
+                rows.append(self._nested(part, given, like))
+            elif _is_image(part):
+                rows.append(self._image(part, torch.as_tensor(given, device=like.device), like))
+            else:
+                x = torch.as_tensor(given, device=like.device)
+                rows.append(_one_hot(part, x, like) if part["type"] != "Box" else _scaled(part, x, like, self.scaled))
+        return rows
+
+    def outputs(self, x: Any) -> Tensor:
         """Encoder input [B, I] or [B, C, H, W] -> values or logits [B, A], or raw actions [B, A]."""
-        features = self.encoder["model"](x)
+        features = self.encoder(x)
         out: Tensor = self.head_net["model"](features)
         if self.kind == "RainbowQNetwork":
             out = out.reshape(-1, out.shape[-1] // self.atoms, self.atoms)
@@ -254,11 +273,13 @@ class Policy(nn.Module):
     @torch.no_grad()
     def act(self, obs: Any, action_mask: Any = None) -> Tensor:
         """As `forward`, without gradients; [] or [*shape] for one observation without its batch axis."""
-        x = torch.as_tensor(obs)
-        axes = {"Box": len(self.space.get("shape", ())), "Discrete": 0}.get(self.space["type"], 1)
+        space, leaf = _first_leaf(self.space, obs)
+        x = torch.as_tensor(leaf)
+        axes = {"Box": len(space.get("shape", ())), "Discrete": 0}.get(space["type"], 1)
         mask = None if action_mask is None or x.dim() > axes else torch.as_tensor(action_mask).unsqueeze(0)
         one = x.dim() == axes
-        action: Tensor = self(x.unsqueeze(0) if one else x, mask if one else action_mask)
+        given = obs if self.nested else x
+        action: Tensor = self(_batched(given) if one else given, mask if one else action_mask)
         return action[0] if one else action
 
 
@@ -268,21 +289,112 @@ def _check(network: dict[str, Any]) -> None:
     encoder = network.get("encoder_cls", DENSE)
     if kind not in NETWORKS:
         raise PolicyError(f"policies of class {kind} are not covered (covered: {', '.join(NETWORKS)}).")
-    if encoder not in (DENSE, IMAGES) or network.get("simba") or network.get("recurrent"):
-        raise PolicyError(
-            f"the encoder {encoder} is not covered; dense ones ({DENSE}) and those of images ({IMAGES}) are."
-        )
+    if encoder not in (DENSE, IMAGES, PARTS) or network.get("simba") or network.get("recurrent"):
+        raise PolicyError(f"the encoder {encoder} is not covered (covered: {DENSE}, {IMAGES}, {PARTS}).")
     if encoder == IMAGES and (
         space["type"] != "Box" or len(space["shape"]) != 3 or network.get("normalize_observations")
     ):
         raise PolicyError(f"the encoder {encoder} is covered for images of three axes without running statistics.")
-    if space["type"] not in ("Box", "Discrete", "MultiDiscrete", "MultiBinary"):
+    if encoder == PARTS and ("spaces" not in space or network.get("normalize_observations")):
+        raise PolicyError(f"the encoder {encoder} is covered for Dict and Tuple spaces without running statistics.")
+    if encoder != PARTS and space["type"] not in SIMPLE:
         raise PolicyError(f"{space['type']} observations are not covered.")
     choices: tuple[str, ...] = ("Discrete", "MultiDiscrete")
     if kind in ("StochasticActor", "SharedActorCritic"):
         choices = (*choices, "MultiBinary")
     if actions["type"] not in ("Box", *(() if kind == "DeterministicActor" else choices)):
         raise PolicyError(f"{actions['type']} actions are not covered.")
+
+
+def _first_leaf(space: dict[str, Any], obs: Any) -> tuple[dict[str, Any], Any]:
+    """The first part of a nested observation that has no parts of its own, and its space."""
+    while "spaces" in space:
+        names = space["spaces"]
+        key: Any = next(iter(names)) if isinstance(names, dict) else 0
+        try:
+            space, obs = names[key], obs[key]
+        except (KeyError, IndexError, TypeError):
+            raise PolicyError(f"observations have no part {key!r}; expected {list(names)}.") from None
+    return space, obs
+
+
+def _batched(obs: Any) -> Any:
+    """One observation as a batch of one."""
+    if isinstance(obs, dict):
+        return {key: _batched(part) for key, part in obs.items()}
+    return tuple(map(_batched, obs)) if isinstance(obs, tuple) else torch.as_tensor(obs).unsqueeze(0)
+
+
+def _one_hot(space: dict[str, Any], x: Tensor, like: Tensor) -> Tensor:
+    """A part that is no Box [B, ...] as numbers [B, I]."""
+    if space["type"] == "MultiBinary":
+        return (x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1)).to(like.dtype)
+    if space["type"] == "Discrete":
+        return nn.functional.one_hot(x.long() - int(space["start"]), int(space["n"])).to(like.dtype)
+    sizes, starts = _flat(space["nvec"]), _flat(space["start"])
+    x = x.reshape(x.shape[0], len(sizes)).long()
+    columns = [nn.functional.one_hot(x[:, i] - starts[i], n) for i, n in enumerate(sizes)]
+    return torch.cat(columns, -1).to(like.dtype)
+
+
+def _scaled(space: dict[str, Any], x: Tensor, like: Tensor, scaled: bool) -> Tensor:
+    """A vector [B, ...] as numbers [B, I], its finite bounds mapped to [-1, 1] if `scaled`."""
+    x = (x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1)).to(like.dtype)
+    if not scaled:
+        return x
+    low, high = (torch.tensor(bound, dtype=torch.float64) for bound in _bounds(space))
+    kept = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
+    centre, factor = torch.where(kept, (low + high) / 2, 0.0), torch.where(kept, 2 / (high - low), 1.0)
+    return (x - centre.to(like)) * factor.to(like)
+
+
+class _One(nn.Module):
+    """An encoder that is one stack of layers."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.model(x)
+        return features
+
+
+class _Parts(nn.Module):
+    """An encoder for each part, side by side, and a layer over all of them."""
+
+    def __init__(self, space: dict[str, Any], config: dict[str, Any], outputs: int) -> None:
+        super().__init__()
+        spaces, made = space["spaces"], config.get("init_dicts") or {}
+        parts = list(spaces.values()) if isinstance(spaces, dict) else list(spaces)
+        if config.get("vector_space_mlp") or len(made) != len(parts) or len(parts) > LARGEST_PARTS:
+            raise PolicyError("encoders that join the vectors of an observation are not covered.")
+        width = _size(config["latent_dim"])
+        self.feature_net = nn.ModuleDict()
+        for part, (name, own) in zip(parts, made.items(), strict=True):
+            kind = PARTS if "spaces" in part else IMAGES if _is_image(part) else DENSE
+            self.feature_net[name] = _encoder(part, kind, own, width)
+        activation = config.get("output_activation") or "Identity"
+        if activation not in ACTIVATIONS:
+            raise PolicyError(f"the activation {activation!r} is not covered (covered: {', '.join(ACTIVATIONS)}).")
+        self.model = nn.Sequential()
+        self.model.add_module("linear_output", nn.Linear(width * len(parts), outputs, device="meta"))
+        self.model.add_module("act_output", ACTIVATIONS[activation]())
+
+    def forward(self, x: list[Any]) -> Tensor:
+        each = [part(rows) for part, rows in zip(self.feature_net.values(), x, strict=True)]
+        features: Tensor = self.model(torch.cat(each, -1))
+        return features
+
+
+def _encoder(space: dict[str, Any], kind: str, config: dict[str, Any], outputs: int) -> nn.Module:
+    if kind == PARTS:
+        return _Parts(space, config, outputs)
+    if kind == IMAGES:
+        return _One(_convolutions(space, config, outputs))
+    if space["type"] not in SIMPLE:
+        raise PolicyError(f"{space['type']} observations are not covered.")
+    return _One(_dense(_inputs(space), config, outputs))
 
 
 def _dense(inputs: int, config: dict[str, Any], outputs: int) -> nn.Sequential:
@@ -329,6 +441,10 @@ def _convolutions(space: dict[str, Any], config: dict[str, Any], outputs: int) -
     parts.add_module("linear_output", nn.Linear(_size(width * sides[0] * sides[1]), outputs, device="meta"))
     parts.add_module("act_output", ACTIVATIONS[config.get("output_activation") or "Identity"]())
     return parts
+
+
+def _is_image(space: dict[str, Any]) -> bool:
+    return space["type"] == "Box" and len(space["shape"]) == 3
 
 
 def _is_turned(space: dict[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import agilerl
+from agilerl import tree as trees
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
 from agilerl.cli import app
 from agilerl.errors import NotAvailableYetError, RunError
@@ -184,7 +185,7 @@ NESTED = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)})
     ("make", "message"),
     [
         (lambda: DQN(IMAGE, CHOICE, seed=1, net_config={"encoder_config": {"layer_norm": True}}), "without LayerNorm"),
-        (lambda: DQN(NESTED, CHOICE, seed=1), "EvolvableMultiInput"),
+        (lambda: DQN(NESTED, CHOICE, seed=1, net_config={"encoder_config": {"vector_space_mlp": True}}), "that join"),
         (lambda: DQN(VECTOR, CHOICE, seed=1, net_config={"simba": True}), "EvolvableSimBa"),
     ],
 )  # fmt: skip
@@ -194,6 +195,52 @@ def test_what_is_not_covered_is_named(make: Any, message: str, tmp_path: Path) -
         load(saved(agent, tmp_path))
     with pytest.raises(NotAvailableYetError, match=f"DQN cannot be exported: .*{message}.*fix:"):
         plain_policy(agent)
+
+
+def rows_of(space: Any, rows: int, seed: int) -> Any:
+    """Observations [rows, ...], nested as the space is."""
+    if isinstance(space, spaces.Dict):
+        return {key: rows_of(part, rows, seed + i) for i, (key, part) in enumerate(space.spaces.items())}
+    if isinstance(space, spaces.Tuple):
+        return tuple(rows_of(part, rows, seed + i) for i, part in enumerate(space.spaces))
+    return sample_observations(space, rows, seed)
+
+
+DEEP = spaces.Dict(
+    {
+        "camera": spaces.Box(0, 255, (8, 7, 3), np.uint8),
+        "a.b": spaces.Discrete(4, start=2),
+        "vector": VECTOR,
+        "inner": spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.Dict({"on": spaces.MultiBinary(2)})]),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PPO(DEEP, CHOICE, net_config={"scale_observations": True}, seed=1),
+        lambda: DQN(
+            spaces.Tuple([spaces.Discrete(3), MATRIX]), CHOICE, net_config={"scale_observations": True}, seed=1
+        ),
+        lambda: SAC(NESTED, BOX, seed=1),
+    ],
+)
+def test_the_plain_policy_reads_dict_and_tuple_observations_as_the_agent_does(make: Any, tmp_path: Path) -> None:
+    agent = excite(make())
+    policy = load(saved(agent, tmp_path))
+    obs = rows_of(agent.observation_space, 2_000, 5)
+    agent.set_training_mode(False)
+    expected, got = agent._greedy(obs), policy.act(obs).numpy()
+    np.testing.assert_array_equal(got, expected)
+    assert got.dtype == expected.dtype
+    assert len(np.unique(got.reshape(len(got), -1), axis=0)) > 1, "one action for everything proves nothing"
+    first = trees.take(obs, 0)
+    np.testing.assert_allclose(policy.act(first).numpy(), got[0], rtol=1e-5)  # a batch of one rounds otherwise
+    with pytest.raises(PolicyError, match=r"observations have no part|no part 0"):
+        policy.act({} if isinstance(obs, dict) else ())
+    with pytest.raises(NotAvailableYetError, match=r"observations of .* cannot be exported"):
+        export_onnx(agent, tmp_path / "p.onnx")
 
 
 def test_constants_follow_the_device_and_keep_their_precision() -> None:
