@@ -80,7 +80,7 @@ def test_runs_with_a_target_confirm_as_before() -> None:
     assert records.confirmed == [None] * 8
 
 
-@pytest.mark.parametrize("stop_after", [3, 6])
+@pytest.mark.parametrize("stop_after", [3, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_stopped_run_confirms_the_same_best_to_the_bit(stop_after: int, tmp_path: Path) -> None:
     whole = agilerl.train(Lottery, out=tmp_path / "whole", **RUN)
     part = agilerl.train(Lottery, out=tmp_path / "part", sinks=[Records(stop_after)], **RUN)
