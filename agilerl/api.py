@@ -162,6 +162,7 @@ def resume(
     strict_replay: bool = False,
     carry_envs: bool | None = None,
     callbacks: Sequence[Any] = (),
+    restart: bool = False,
 ) -> Run:
     """Go on with a run from its newest checkpoint that is whole, as if it had never stopped, to the bit.
 
@@ -175,6 +176,7 @@ def resume(
         verbose: False prints nothing. sinks: more places for the records. callbacks: as of `train`.
         strict_replay: refuse where a part of the replay is damaged, instead of going on without it.
         carry_envs: switches that option from here on, which the run says of itself; None follows the record.
+        restart: begin again where every checkpoint is damaged; what is left of the run is renamed `bad-*`.
 
     Raises:
         RunError: no run there, another process trains there, or something that the run needs is missing.
@@ -189,6 +191,7 @@ def resume(
             strict_replay=strict_replay,
             carry_envs=carry_envs,
             callbacks=callbacks,
+            restart=restart,
         )
     )
 
@@ -220,6 +223,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     spec, state = directory.load_best()
     manifest, facts = directory.manifest(), directory.facts()
     best = import_module("agilerl.utils.utils").agent_from_policy(spec, state, resolve_device(device))
+    best.evaluated_in = import_module("agilerl.algorithms.playing").EvaluatedIn.of(manifest)
     with malformed(directory.path):
         return Run(
             best=best,

@@ -109,11 +109,22 @@ def encode_tree(tree: Mapping[str, Any]) -> bytes:
     tensors: dict[str, torch.Tensor] = {}
     structure = json.dumps(_encode(tree, "tree", tensors), allow_nan=False, separators=(",", ":"))
     metadata = {_FORMAT_KEY: str(FORMAT), _TREE_KEY: structure, _DIGEST_KEY: _digest(structure.encode())}
-    return safetensors_save(tensors, metadata)
+    return _ordered(safetensors_save(tensors, metadata))
+
+
+def _ordered(data: bytes) -> bytes:
+    """The same file with its header in one order: the library writes what is in it in a random one."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    metadata = dict(sorted(header.pop("__metadata__").items()))
+    entries = sorted(header.items(), key=lambda entry: (entry[1]["data_offsets"], entry[0]))
+    text = json.dumps({"__metadata__": metadata, **dict(entries)}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 def digest_tree(tree: Mapping[str, Any]) -> str:
-    """sha256 of a tree's structure, numbers and tensors; the bytes of two files with equal trees may differ."""
+    """sha256 of a tree's structure, numbers and tensors."""
     structure = json.dumps(_encode(tree, "tree", {}), allow_nan=False, separators=(",", ":"))
     return _digest(structure.encode())
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from agilerl.errors import EnvError, warn_once
@@ -84,10 +88,28 @@ def import_environment(env_id: str) -> str:
     if not separator:
         return env_id
     try:
-        importlib.import_module(module)
+        with _working_directory():
+            importlib.import_module(module)
     except ImportError as error:
-        raise EnvError(f"{env_id}: {module!r} cannot be imported ({_plain(error)}). fix: check PYTHONPATH.") from None
+        raise EnvError(
+            f"{env_id}: {module!r} cannot be imported ({_plain(error)}). fix: run in the folder of {module}.py, or set "
+            "PYTHONPATH."
+        ) from None
     return name
+
+
+@contextmanager
+def _working_directory() -> Iterator[None]:
+    """Modules are looked for in the current directory too, as `python -m` does; a command's own path lacks it."""
+    here = os.getcwd()
+    added = here not in sys.path and "" not in sys.path
+    if added:
+        sys.path.append(here)
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
 
 
 def takes_box_actions(env: Any) -> bool:

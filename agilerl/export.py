@@ -17,6 +17,7 @@ from gymnasium import spaces
 from agilerl.checkpoint import write_atomic
 from agilerl.errors import NotAvailableYetError, RunError
 from agilerl.rng import Purpose, stream
+from agilerl.spaces import mask_width
 from agilerl.standalone.policy import Policy, PolicyError, build
 from agilerl.telemetry.files import jsonable
 
@@ -58,6 +59,9 @@ def plain_policy(agent: Any) -> Policy:
 def export_onnx(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0) -> OnnxReport:
     """Write the agent's greedy policy as ONNX: `observation` [batch, ...] -> `action` [batch, ...].
 
+    A policy that was trained with masks of legal actions has a second input, `action_mask` [batch, A] bool, and takes
+    no other actions.
+
     Args:
         agent: what `agilerl.load(RUN).best` gives. path: the file. rows: observations that are compared.
         seed: of these observations.
@@ -69,28 +73,37 @@ def export_onnx(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0
     onnxruntime = _needed()
     policy = plain_policy(agent)
     obs = sample_observations(agent.observation_space, rows, seed)
+    masks = sample_masks(agent.action_space, rows, seed) if policy.needs_mask else None
     target = Path(path)
-    write_atomic(target, _program(policy, torch.from_numpy(obs[:2])))
+    write_atomic(
+        target, _program(policy, torch.from_numpy(obs[:2]), None if masks is None else torch.from_numpy(masks[:2]))
+    )
     try:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         session = onnxruntime.InferenceSession(str(target), options, providers=["CPUExecutionProvider"])
-        parts = [session.run(None, {"observation": obs[i : i + _BATCH]})[0] for i in range(0, rows, _BATCH)]
+        given = {"observation": obs} | ({} if masks is None else {"action_mask": masks})
+        parts = [
+            session.run(None, {name: values[i : i + _BATCH] for name, values in given.items()})[0]
+            for i in range(0, rows, _BATCH)
+        ]
     except Exception as error:  # the runtime has exceptions of its own
         raise RunError(f"{target} was written, but onnxruntime does not run it ({error}).") from error
-    got, expected = np.concatenate(parts), greedy_actions(agent, obs)
+    got, expected = np.concatenate(parts), greedy_actions(agent, obs, masks)
     difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
     others = (difference.reshape(rows, -1) > 0).any(-1).sum()
     is_box = isinstance(agent.action_space, spaces.Box)
     return OnnxReport(target, rows, float(difference.max()), None if is_box else int(others))
 
 
-def greedy_actions(agent: Any, obs: np.ndarray) -> np.ndarray:
-    """The agent's own greedy actions for observations [B, ...], as the environment takes them."""
+def greedy_actions(agent: Any, obs: np.ndarray, masks: np.ndarray | None = None) -> np.ndarray:
+    """The agent's own greedy actions for observations [B, ...], as the environment takes them; masks [B, A]."""
     before = agent.training
     agent.set_training_mode(False)
     try:
-        return np.concatenate([agent._greedy(obs[i : i + _BATCH]) for i in range(0, len(obs), _BATCH)])
+        starts = range(0, len(obs), _BATCH)
+        legal = [None if masks is None else masks[i : i + _BATCH] for i in starts]
+        return np.concatenate([agent._greedy(obs[i : i + _BATCH], m) for i, m in zip(starts, legal, strict=True)])
     finally:
         agent.set_training_mode(before)
 
@@ -113,8 +126,19 @@ def sample_observations(space: gym.Space[Any], rows: int, seed: int) -> np.ndarr
     raise NotAvailableYetError(f"observations of {space} cannot be exported. fix: agilerl.load(RUN).best acts.")
 
 
-def _program(policy: Policy, example: torch.Tensor) -> bytes:
+def sample_masks(space: gym.Space[Any], rows: int, seed: int) -> np.ndarray:
+    """Masks of legal actions [rows, A] bool, half of the actions on average and at least one of each component."""
+    rng = stream(seed, Purpose.PROBE, 1)
+    legal = rng.random((rows, mask_width(space))) < 0.5
+    sizes = space.nvec.ravel().tolist() if isinstance(space, spaces.MultiDiscrete) else [legal.shape[1]]
+    for last, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True):
+        legal[np.arange(rows), last - 1 - rng.integers(size, size=rows)] = True
+    return np.asarray(legal)
+
+
+def _program(policy: Policy, example: torch.Tensor, mask: torch.Tensor | None) -> bytes:
     """The policy as an ONNX program whose first axis is free."""
+    given, batch = (example,) if mask is None else (example, mask), torch.export.Dim("batch")
     log = logging.getLogger("torch.onnx")
     level = log.level
     with warnings.catch_warnings():
@@ -122,13 +146,13 @@ def _program(policy: Policy, example: torch.Tensor) -> bytes:
         log.setLevel(logging.ERROR)  # about packages that no policy needs
         program: Any = torch.onnx.export(
             policy,
-            (example,),
+            given,
             dynamo=True,
             verbose=False,
             opset_version=OPSET,
-            input_names=["observation"],
+            input_names=["observation", "action_mask"][: len(given)],
             output_names=["action"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamic_shapes=tuple({0: batch} for _ in given),
         )
     log.setLevel(level)
     return bytes(program.model_proto.SerializeToString())

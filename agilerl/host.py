@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +29,53 @@ def return_freed_memory() -> bool:
         return False
     trim(ctypes.c_size_t(0))
     return True
+
+
+def available_bytes() -> int | None:
+    """Memory that this process may still take: what the machine has free, its control group and its limits allow.
+
+    None where none of them can be read.
+    """
+    found = [_free_of_machine(), _free_of_group(), _free_of_limits()]
+    return min((n for n in found if n is not None), default=None)
+
+
+def _free_of_machine() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+        return None
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # another system
+        return None
+
+
+def _free_of_group() -> int | None:
+    """Of a container: control groups of version 2, then of version 1."""
+    root = Path("/sys/fs/cgroup")
+    for most, used in (
+        (root / "memory.max", root / "memory.current"),
+        (root / "memory/memory.limit_in_bytes", root / "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limit = most.read_text(encoding="utf-8").strip()
+            return None if limit == "max" else max(0, int(limit) - int(used.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _free_of_limits() -> int | None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def is_shortage(error: BaseException) -> bool:

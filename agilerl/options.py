@@ -21,12 +21,15 @@ class LoopOptions:
     """Options of the loop, whatever the experience comes from.
 
     Attributes:
-        max_steps: environment steps per member. evo_steps: steps per member between evaluations (a generation).
-        eval_steps: cut evaluation episodes there; None runs to their end.
+        max_steps: environment steps per member, to whole vector steps (on-policy: rollouts).
+        evo_steps: steps per member between evaluations (a generation).
+        eval_steps: cut evaluation episodes there; None: where the environment ends them, and where it has no limit of
+            its own after a generation's vector steps, at least 1,000 (`envs.limits.EpisodeLimit`).
         eval_episodes: evaluation episodes per member and generation.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
         fitness_window: how many evaluations a stop averages.
         confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none.
+            Without a target as many, at most, confirm the best agents of the last generations.
         evolve_from: share of the budget before which nothing is selected or mutated.
         evolve_last: whether the last generation is evolved too, as published; its children never train.
         rescore_episodes: extra episodes for the two fittest before selection.

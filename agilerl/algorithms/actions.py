@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agilerl.algorithms.transitions import check_discrete_actions, column
 from agilerl.engine.protocol import Draws, Mask
-from agilerl.errors import ShapeError
+from agilerl.errors import ShapeError, warn_once
 from agilerl.networks.actors import DeterministicActor, get_output_bounds, rescale_action
 from agilerl.networks.distributions import JointActions
 from agilerl.rollouts.off_policy import uniform_actions
@@ -163,6 +163,17 @@ def legal_joint_actions(agent: RLAlgorithm, mask: Any, lanes: int) -> np.ndarray
     return None if legal is None else choices.legal(legal)
 
 
+def expect_mask(agent: Any, mask: Any) -> None:
+    """Warn once where an agent that has trained with masks of legal actions acts without one."""
+    if mask is None and getattr(agent, "action_masks", False):
+        warn_once(
+            "acts without a mask",
+            f"this {agent.algo} agent was trained with masks of legal actions, and without one it takes actions that "
+            'mean nothing to it. fix: agent.get_action(obs, action_mask=info["action_mask"]).',
+            stacklevel=4,
+        )
+
+
 def legal_actions(owner: str, mask: Any, shape: tuple[int, int]) -> np.ndarray | None:
     """`action_mask` [A] or [E, A] as an array [E, A], 1 = legal; None stays None.
 
@@ -243,6 +254,7 @@ def get_action(
         While training raw actions [E, A] (see `environment_action`), else [E, *shape] within the bounds of the
         space; int64 [E] for Discrete actions.
     """
+    expect_mask(self, action_mask)
     with torch.no_grad():
         outputs = self.policy_output(obs)
     outputs = outputs.unsqueeze(0) if outputs.dim() == 1 else outputs

@@ -14,6 +14,7 @@ import numpy as np
 
 from agilerl import tree
 from agilerl.engine.protocol import Mask
+from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.step import as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import EnvError
@@ -24,6 +25,40 @@ from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
 
 Callback = Callable[[float, dict[str, Any]], None]
+
+
+class EvaluatedIn:
+    """Where the evaluations of a run take place, so that those after it are like them; no file of an agent holds it.
+
+    Attributes:
+        env: the environment that was handed over, or a function that makes one; None for one made by its id, and in
+            another process: copies in this one share it, pickled ones have none.
+        eval_steps: as `training.eval_steps`. training: vector steps of a generation, see `EpisodeLimit.of`.
+    """
+
+    def __init__(self, env: Any = None, eval_steps: int | None = None, training: int = 0) -> None:
+        self.env, self.eval_steps, self.training = env, eval_steps, training
+
+    @classmethod
+    def of(cls, manifest: Any, env: Any = None) -> EvaluatedIn:
+        """As a run of that manifest evaluates, in `env` where it was handed over."""
+        training = manifest.training
+        return cls(env, training.eval_steps, training.evo_steps // manifest.environment.num_envs)
+
+    def __call__(self) -> Any:
+        """The environment: made, where it is a function or a class."""
+        return self.env() if self.is_maker else self.env
+
+    @property
+    def is_maker(self) -> bool:
+        """Whether every call gives another environment."""
+        return isinstance(self.env, type) or (self.env is not None and not hasattr(self.env, "reset"))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> EvaluatedIn:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EvaluatedIn, (None, self.eval_steps, self.training)
 
 
 def run_test(
@@ -64,35 +99,50 @@ def run_test(
     return fitness
 
 
-def evaluate(agent: Any, episodes: int = 100, seed: int | None = None, env: Any = None) -> Evaluation:
+def evaluate(
+    agent: Any, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
+) -> Evaluation:
     """Play whole episodes greedily and summarise their returns; neither `fitness` nor training is touched.
 
     Args:
         episodes: how many. seed: of the episodes; None takes the agent's own final-test stream, so that two calls play
             the same episodes.
         env: anything that trains; None makes the environment that the agent was trained in.
+        max_steps: cut episodes there, as truncated, and count the return so far. None: as in training, which follows
+            `training.eval_steps`, else the environment's own limit, else one that is said when it cuts an episode.
 
     Raises:
         EnvError: no environment is given and none is known.
     """
     made: Any = None
-    known = agent.environment
+    known, place = agent.environment or {}, getattr(agent, "evaluated_in", None) or EvaluatedIn()
     if env is None:
-        if known is None:
-            raise EnvError(f"{agent.algo}.evaluate() does not know an environment. fix: agent.evaluate(env=my_env).")
-        made = make_vect_envs(known["id"], num_envs=min(episodes, 32), **dict(known.get("kwargs") or {}))
+        if place.env is not None:
+            env = place.env
+            if place.is_maker:
+                made = make_vect_envs(num_envs=min(episodes, 32), make_env=env)
+        elif not known.get("id"):
+            raise EnvError(
+                f"{agent.algo}.evaluate() does not know an environment: it was trained in one that was handed over, "
+                "which no file holds. fix: agent.evaluate(env=my_env)."
+            )
+        else:
+            made = make_vect_envs(known["id"], num_envs=min(episodes, 32), **dict(known.get("kwargs") or {}))
     lanes = as_lanes(env) if made is None else made.replicate(1, reset_ended=False)
+    asked = place.eval_steps if max_steps is None else max_steps
+    limit = EpisodeLimit.of(env if made is None else made, asked, place.training)
     start = seeds(agent.seed if seed is None else resolve_seed(seed), Purpose.FINAL_TEST, episodes)
     before = agent.training
     agent.set_training_mode(False)
     try:
         with one_thread():
-            found = evaluate_lanes(_GreedyActor(agent), lanes, 1, episodes, start)
+            found = evaluate_lanes(_GreedyActor(agent), lanes, 1, episodes, start, limit.steps)
     finally:
         agent.set_training_mode(before)
         if made is not None:
             lanes.close()
             made.close()
+    limit.say(found.lengths, found.cut)
     return Evaluation.from_returns(found.returns[0].tolist())
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, optim
 
 from agilerl.algorithms import rollouts
+from agilerl.algorithms.actions import expect_mask
 from agilerl.algorithms.building import check_network, network_config
 from agilerl.algorithms.declared import ROLLOUTS, hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
@@ -592,6 +593,7 @@ class PPO(RLAlgorithm):
             see `environment_action`, which a training loop of your own calls. Otherwise they are clipped to the space,
             and scaled to it where squashed; their log probability is that of the action before.
         """
+        expect_mask(self, action_mask)
         outputs, value, state = self._run(obs, hidden_state)
         mask = None
         if action_mask is not None:

@@ -62,6 +62,7 @@ class RLAlgorithm(EvolvableAlgorithm):
     net_config: Any
     share_encoders: bool
     environment: dict[str, Any] | None
+    action_masks: bool = False  # whether it has trained with masks of legal actions
 
     # --- capabilities: what others ask instead of which algorithm it is ---------------------------------------------
 
@@ -345,7 +346,9 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     def policy_spec(self) -> dict[str, Any]:
         """JSON-able description of the policy, with the environment that it was trained in."""
-        return {**super().policy_spec(), "environment": self.environment}
+        return {**super().policy_spec(), "environment": self.environment} | (
+            {"action_masks": True} if self.action_masks else {}
+        )
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         twin = super().clone(index, wrap)

@@ -59,6 +59,12 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None) -> It
             raise
         typer.echo(redact(f"{type(error).__name__}: {error}"), err=True)
         raise typer.Exit(USER_ERROR) from None
+    except OSError as error:  # a full disk, a folder without rights: nothing that a traceback explains
+        if debug or error.errno is None:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        typer.echo(redact(f"RunError: {where}{error.strerror}. fix: make room, or check the rights there."), err=True)
+        raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt as error:
         for line in ("interrupted; what was written is kept.", *getattr(error, "__notes__", ())):
             typer.echo(line, err=True)
@@ -132,8 +138,9 @@ def main(
 def train(
     env_id: Annotated[str | None, typer.Argument(metavar="ENV_ID", help="A Gymnasium id: LunarLander-v3.")] = None,
     algo: Annotated[str | None, typer.Option(help="Algorithm; default: the preset's.")] = None,
-    steps: Annotated[
-        int | None, typer.Option("--steps", "--total-timesteps", help="Environment steps of one member.")
+    steps: Annotated[int | None, typer.Option("--steps", help="Environment steps of one member.")] = None,
+    total_timesteps: Annotated[
+        int | None, typer.Option("--total-timesteps", help="As --steps: of ONE member, not of all together.")
     ] = None,
     population: Annotated[int | None, typer.Option(help="Members.")] = None,
     seed: Annotated[int | None, typer.Option(help="Default: the configuration's.")] = None,
@@ -166,7 +173,7 @@ def train(
         manifest = apply_sets(base_manifest(env_id, algo, config), settings or [])
         if allow_code and ":" in manifest.environment.name:  # from --config or --set
             manifest = apply_sets(manifest, [f"environment.name={import_environment(manifest.environment.name)}"])
-        manifest = _with_options(manifest, steps, population, seed)
+        manifest = _with_options(manifest, _one_budget(steps, total_timesteps), population, seed)
         if dry_run:
             _print_plan(manifest, device, evolution=not no_evolution)
             return
@@ -174,6 +181,21 @@ def train(
 
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
+
+
+def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
+    """--steps, or --total-timesteps with a warning: other libraries mean all that is trained by it."""
+    if total_timesteps is None:
+        return steps
+    if steps is not None:
+        raise ConfigError("--steps and --total-timesteps are the same option. fix: keep --steps.")
+    warnings.warn(
+        f"--total-timesteps {total_timesteps} is taken as --steps {total_timesteps}: the steps of ONE member; a "
+        "population makes that many times its members. fix: --steps, or divide by --population.",
+        AgileRLWarning,
+        stacklevel=2,
+    )
+    return total_timesteps
 
 
 def _with_options(manifest: Manifest, steps: int | None, population: int | None, seed: int | None) -> Manifest:
@@ -193,9 +215,10 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool) -> None:
     from agilerl.api import resolve_device, with_known_env
     from agilerl.config import dump_yaml
     from agilerl.telemetry.console import count
+    from agilerl.training.resolve import resolve
 
-    manifest = with_known_env(manifest)
     where = resolve_device(device)
+    manifest = resolve(with_known_env(manifest))
     training = manifest.training
     generations = max(1, -(-training.max_steps // training.evo_steps))
     typer.echo(dump_yaml(manifest), nl=False)
@@ -221,6 +244,14 @@ def _close(run: Run, test_episodes: int) -> None:
 def resume(
     run: RunPath,
     steps: Annotated[int | None, typer.Option(min=1, help="A new budget of env steps per member.")] = None,
+    target: Annotated[float | None, typer.Option(help="A new target score; the run goes on until then.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of training, mutation or tournament_selection."),
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin again where no checkpoint is whole; what is left is set aside.")
+    ] = False,
     quiet: Quiet = False,
     strict_replay: Annotated[
         bool, typer.Option("--strict-replay", help="Refuse where a part of the replay is damaged.")
@@ -238,10 +269,11 @@ def resume(
     with user_errors(debug, imports):
         from agilerl.api import resume_training
 
+        changes = [*(settings or ()), *(() if target is None else (f"training.target_score={target}",))]
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track}
-        _close(
-            resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more), test_episodes
-        )
+        more |= {"settings": changes, "restart": restart}
+        ended = resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more)
+        _close(ended, test_episodes)
 
 
 @app.command()
@@ -250,6 +282,9 @@ def evaluate(
     episodes: Annotated[int, typer.Option(min=1, help="Full episodes, greedy.")] = 100,
     seed: Annotated[int | None, typer.Option(help="Of the episodes.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    max_steps: Annotated[
+        int | None, typer.Option("--max-steps", min=1, help="Cut episodes there; default: as in training.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every return.")] = False,
     imports: Imports = None,
     debug: Debug = False,
@@ -261,7 +296,13 @@ def evaluate(
 
         loaded = load(run, device)
         seeded = {} if seed is None else {"seed": seed}
-        evaluation = loaded.best.evaluate(episodes=episodes, **seeded)
+        if not (getattr(loaded.best, "environment", True) or {}):
+            raise ConfigError(
+                f"{run} was trained in an environment that a script handed over, and a command cannot make it. "
+                f'fix: agilerl.load("{run}").best.evaluate(env=...) in Python, with that environment.'
+            )
+        limited = {} if max_steps is None else {"max_steps": max_steps}
+        evaluation = loaded.best.evaluate(episodes=episodes, **seeded, **limited)
         if as_json:
             facts = {"run": str(run), "env_id": loaded.manifest.environment.name, **seeded}
             typer.echo(json.dumps({**facts, **evaluation.as_dict()}))

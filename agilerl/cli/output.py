@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agilerl.api import Run
+from agilerl.errors import warn_once
 from agilerl.report.page import REPORT
 from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry import Evaluation
@@ -16,7 +17,10 @@ def score_best(run: Run, episodes: int) -> Evaluation | None:
         return None
     evaluation: Evaluation = run.best.evaluate(episodes=episodes)
     if run.path is not None:
-        RunDirectory(run.path).update(result={"test": evaluation.as_dict()})
+        try:
+            RunDirectory(run.path).update(result={"test": evaluation.as_dict()})
+        except OSError as error:  # the score is there to be printed all the same
+            warn_once("score", f"the score could not be written to {run.path} ({error.strerror}).")
         report_on(run.path)
     return evaluation
 

@@ -241,8 +241,10 @@ class FrameStore:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _leaves(self, rows: Rows, role: str) -> Leaves:
-        kinds = {part: numpy_dtype(field.dtype) for part, field in self.fields.items()}
-        return {part: np.ascontiguousarray(rows[(role, *part)], dtype=kind) for part, kind in kinds.items()}
+        return {
+            part: np.ascontiguousarray(rows[(role, *part)], dtype=numpy_dtype(field.dtype)).reshape(-1, *field.shape)
+            for part, field in self.fields.items()  # a part of one number each comes as [K]
+        }
 
     def _numbered(self, rows: Rows, frame: np.ndarray, next_frame: np.ndarray, kept: Any) -> Rows:
         shared = {(role, *part) for role in ("obs", "next_obs") for part in self.fields}

@@ -4,6 +4,7 @@ from agilerl.config.load import (
     apply_overrides,
     apply_sets,
     dump_yaml,
+    going_on,
     has_preset,
     load_manifest,
     manifest_from,
@@ -14,6 +15,6 @@ from agilerl.config.load import (
 from agilerl.config.schema import Manifest
 
 __all__ = [
-    "Manifest", "apply_overrides", "apply_sets", "dump_yaml", "has_preset", "load_manifest", "manifest_from",
-    "on_preset", "preset_for", "preset_names",
+    "Manifest", "apply_overrides", "apply_sets", "dump_yaml", "going_on", "has_preset", "load_manifest",
+    "manifest_from", "on_preset", "preset_for", "preset_names",
 ]  # fmt: skip

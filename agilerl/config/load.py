@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import types
+import typing
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
@@ -16,7 +18,7 @@ from pydantic.fields import FieldInfo
 from agilerl.algorithms import USUAL, canonical_name
 from agilerl.config.convert import convert, is_published
 from agilerl.config.schema import Algorithm, HyperparameterRange, Manifest, algorithm_model
-from agilerl.errors import AgileRLWarning, ConfigError, RunError, nearest
+from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, nearest
 from agilerl.hostile import read_text
 from agilerl.ranges import describe
 
@@ -37,7 +39,37 @@ TOP_LEVEL_ALIASES = {
     "total_timesteps": ("training", "max_steps"),
     "learning_rate": ("algorithm", "lr"),
 }
-_FREE = ("mutation.rl_hp_selection.", "environment.kwargs.")  # what stands below these is the user's own
+IMAGE_KEYS = ("channel_size", "kernel_size", "stride_size", "padding_size", "cnn_config", "num_blocks", "block_type")
+# Words of other libraries, and of everyday, for our keys.
+MEANT: dict[str, tuple[str, ...]] = {
+    "step": ("max_steps",),
+    "steps": ("max_steps",),
+    "total_steps": ("max_steps",),
+    "timesteps": ("max_steps",),
+    "budget": ("max_steps",),
+    "frames": ("max_steps",),
+    "population": ("pop_size",),
+    "members": ("pop_size",),
+    "learning_starts": ("learning_delay",),
+    "buffer_size": ("max_size",),
+    "memory_size": ("max_size",),
+    "train_freq": ("learn_step",),
+    "n_steps": ("learn_step",),
+    "n_epochs": ("update_epochs",),
+    "n_envs": ("num_envs",),
+    "clip_range": ("clip_coef",),
+    "net_arch": ("hidden_size",),
+    "target": ("target_score",),
+    "epsilon": ("eps_start", "eps_end"),
+    "exploration_fraction": ("eps_decay",),
+    "max_episode_steps": ("train_max_episode_steps", "eval_steps"),
+}
+NULLABLE = ("network.encoder_config",)  # sections that can be set to null as a whole
+_FREE = (
+    "mutation.rl_hp_selection.",
+    "environment.kwargs.",
+    "network.encoder.",
+)  # what stands below these is the user's own
 
 
 def explain(error: ValidationError, source: str, data: dict[str, Any]) -> str:
@@ -51,10 +83,23 @@ def explain(error: ValidationError, source: str, data: dict[str, Any]) -> str:
 def unknown_key(path: str, known: Sequence[str]) -> str:
     """One sentence for an unknown key. `path` is dotted; `known` are the keys of its section."""
     section, _, leaf = path.rpartition(".")
-    close = nearest(leaf, known, limit=1)
-    hint = f"Did you mean {close[0]!r}?" if close else f"(known: {', '.join(known)})"
+    hint = hint_for(leaf, known) or f"(known: {', '.join(known)})"
     where = "" if section else " at the top level"
     return f"{path} is not a known key{where}. {hint}"
+
+
+def hint_for(name: str, known: Sequence[str]) -> str:
+    """What was probably meant by an unknown key; empty where nothing is near.
+
+    Meaning comes before spelling: the keys of image encoders have a place of their own, and a word that others use for
+    one of ours is that one.
+    """
+    if name in IMAGE_KEYS:
+        return f"image keys belong in network.encoder: network.encoder.{name}."
+    words = {word: keys for word, keys in MEANT.items() if set(keys) <= set(known)}
+    found = [name.lower()] if name.lower() in words else nearest(name, [*known, *words], limit=1)
+    close = [key for word in found for key in (words.get(word, (word,)) if word not in known else (word,))]
+    return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def section_fields(model: type[BaseModel], algorithm: str) -> dict[str, FieldInfo]:
@@ -63,6 +108,13 @@ def section_fields(model: type[BaseModel], algorithm: str) -> dict[str, FieldInf
     if model is Algorithm:
         fields |= algorithm_model(algorithm).model_fields
     return fields
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds, also one that may be null; None for a value."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(annotation) if is_union else (annotation,)
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def _problem(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str) -> str:
@@ -88,9 +140,9 @@ def _locate(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo 
         if part not in fields:
             break
         path.append(str(part))
-        annotation = fields[str(part)].annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
+        section = section_of(fields[str(part)].annotation)
+        if section is not None:
+            model = section
         elif part == "rl_hp_selection" and position + 1 < len(loc):
             path.append(str(loc[position + 1]))
             rest, bounds = loc[position + 2 :], HyperparameterRange.model_fields
@@ -176,11 +228,24 @@ def manifest_from(data: Mapping[str, Any], source: str = "manifest") -> Manifest
     plain = normalise(data, source)
     if isinstance(plain.get("algorithm"), dict):
         name = plain["algorithm"].get("name", USUAL)
-        plain["algorithm"] = {**plain["algorithm"], "name": canonical_name(str(name))}
+        try:
+            plain["algorithm"] = {**plain["algorithm"], "name": canonical_name(str(name))}
+        except AgileRLError as error:
+            raise type(error)(_with_the_rest(str(error), plain, source)) from None
     try:
         return Manifest.model_validate(plain)
     except ValidationError as error:
         raise ConfigError(explain(error, source, plain)) from None
+
+
+def _with_the_rest(said: str, plain: Mapping[str, Any], source: str) -> str:
+    """What is said of an unknown algorithm, with the problems of the other sections: those do not hang on it."""
+    others = {name: part for name, part in plain.items() if name not in ("algorithm", "mutation")}
+    try:
+        Manifest.model_validate(others)
+    except ValidationError as error:
+        return f"{said} {explain(error, source, others)}"
+    return said
 
 
 def normalise(data: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -359,6 +424,30 @@ def apply_sets(manifest: Manifest, sets: Iterable[str]) -> Manifest:
     return apply_overrides(manifest, values, "--set")
 
 
+# Sections that a run which goes on may change; the others describe agents and experience that are there already.
+GOING_ON = ("training", "mutation", "tournament_selection")
+FIXED = ("training.pop_size", "training.seed")
+
+
+def going_on(manifest: Manifest, sets: Iterable[str]) -> Manifest:
+    """As `apply_sets`, for a run that goes on; ConfigError for what its agents or its experience have settled."""
+    changed = apply_sets(manifest, sets)
+    before, after = manifest.as_dict(), changed.as_dict()
+    settled = [name for name in after if name not in GOING_ON and after[name] != before[name]]
+    settled += [key for key in FIXED if _value(after, key) != _value(before, key)]
+    if settled:
+        raise ConfigError(
+            f"resume --set cannot change {', '.join(settled)}: the run's agents and experience were made with it. "
+            f"fix: a key of {', '.join(GOING_ON)}, or a new run."
+        )
+    return changed
+
+
+def _value(data: Mapping[str, Any], key: str) -> Any:
+    section, _, name = key.partition(".")
+    return data[section][name]
+
+
 def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: str = "override") -> Manifest:
     """A new manifest with some keys replaced.
 
@@ -390,9 +479,9 @@ def leaf_paths(algorithm: str, model: type[BaseModel] = Manifest, prefix: str = 
     """Dotted paths of every key that can be set for an algorithm."""
     found = []
     for name, field in section_fields(model, algorithm).items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found += leaf_paths(algorithm, kind, f"{prefix}{name}.")
+        section = section_of(field.annotation)
+        if section is not None:
+            found += leaf_paths(algorithm, section, f"{prefix}{name}.")
         else:
             found.append(prefix + name)
     return found
@@ -401,7 +490,7 @@ def leaf_paths(algorithm: str, model: type[BaseModel] = Manifest, prefix: str = 
 def resolve_key(name: str, paths: list[str], source: str) -> str:
     """The full dotted path that `name` means."""
     path = _without_aliases(name)
-    if path in paths or path.startswith(_FREE):
+    if path in paths or path in NULLABLE or path.startswith(_FREE):
         return path
     below = [p for p in paths if p.startswith(path + ".")]
     if below:
@@ -435,5 +524,4 @@ def _unique_leaf(leaf: str, paths: list[str], source: str) -> str:
 
 
 def _hint(name: str, known: list[str]) -> str:
-    close = nearest(name, known, limit=1)
-    return f"Did you mean {close[0]!r}?" if close else "fix: `agilerl train ENV_ID --dry-run` prints every key."
+    return hint_for(name, known) or "fix: `agilerl train ENV_ID --dry-run` prints every key."

@@ -103,7 +103,7 @@ class Network(Section):
     scale_observations: bool = False  # features with finite bounds are mapped to [-1, 1]
     simba: bool = False  # residual blocks with LayerNorm instead of plain dense layers
     encoder: dict[str, Any] | None = None  # keys of the encoder for images, Dict and Tuple spaces, or of SimBa
-    encoder_config: Encoder = Encoder()  # the encoder for vectors
+    encoder_config: Encoder | None = Encoder()  # the encoder for vectors; null where `encoder` describes another one
     head_config: Head = Head()
 
 
@@ -241,6 +241,12 @@ class Manifest(Section):
                 "fix: leave it out."
             )
         return self
+
+    @property
+    def has_replay(self) -> bool:
+        """Whether the algorithm learns from the section `replay_buffer`."""
+        ignored = find_algorithm(self.algorithm.name).experience.ignores
+        return "replay_buffer" not in ignored
 
     def as_dict(self) -> dict[str, Any]:
         """Plain nested dictionaries of JSON values."""

@@ -20,7 +20,7 @@ class Reason(Enum):
 
     LEARN_ONLY = "it defines learn() only"
     OWN_LEARN = "it has a learn() of its own"
-    NOT_DENSE = "a network is not a plain stack of dense layers, or its optimiser has no flat rule"
+    NOT_DENSE = "its networks do not share their parts as dense layers do"
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,28 @@ def bind(agent: Any) -> MemberBinding | Reason:
     return MemberBinding(tuple(parts), tuple(optimizers))
 
 
+def said_of(agent: Any, why: Reason) -> str:
+    """The reason in words: which network or optimiser it is, and what would let the members learn in one go."""
+    if why is not Reason.NOT_DENSE:
+        return str(why.value)
+    slow = "so members learn one after another, which is slower"
+    for group in agent.registry.groups:
+        name = str(group.eval_network)
+        network = getattr(agent, name)
+        if parts_of(network) is None or not isinstance(network, EvolvableNetwork):
+            encoder = type(getattr(network, "encoder", network)).__name__
+            said = f"its network {name} ({encoder}) is not a plain stack of dense layers, {slow}"
+            flat = (
+                "; such a stack over one vector (gymnasium.wrappers.FlattenObservation) learns for all members at once"
+            )
+            return said if encoder == "EvolvableMLP" else said + flat
+    for config in agent.registry.optimizers:
+        kind = type(getattr(agent, config.name).optimizer)
+        if rule_of(getattr(agent, config.name).optimizer) is None:
+            return f"its optimiser {config.name} is {kind.__name__}, which has no rule for all members at once, {slow}"
+    return f"{why.value}, {slow}"
+
+
 def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:
     """How these agents learn, by a fixed rule over (algorithm, genomes, device).
 
@@ -103,7 +125,7 @@ def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:
     if len(bindings) == len(found):
         return Choice("fused", "every network consists of dense layers", bindings)
     agent, why = next((a, b) for a, b in zip(agents, found, strict=True) if isinstance(b, Reason))
-    reason = f"agent {agent.index} does not stack: {why.value}"
+    reason = f"agent {agent.index} does not stack: {said_of(agent, why)}"
     if wanted == "fused":
         raise ConfigError(f"learner='fused' is not possible: {reason}. fix: learner='auto'")
     return Choice("sequential", reason)

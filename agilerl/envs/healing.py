@@ -26,6 +26,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from agilerl import tree as trees
 from agilerl.envs.lanes import EnvFactory, SyncLanes, check_seeds, name_of
+from agilerl.envs.limits import time_limit
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import EnvError, ShapeError
 from agilerl.spaces import nested
@@ -54,7 +55,16 @@ class Fault:
 
     def __str__(self) -> str:
         first, last = self.lanes
-        return f"worker {self.worker} (lanes {first} to {last}, seeds {self.seeds}) {self.kind}: {self.message}"
+        said = self.message.partition(" fix: ")[0].rstrip(".")  # replacing it is the fix
+        return f"worker {self.worker} (lanes {first} to {last}, {_seeds(self.seeds)}) {self.kind}: {said}"
+
+
+def _seeds(seeds: tuple[int, ...] | None) -> str:
+    """The first ones: they are many, and each follows from the run's."""
+    if not seeds:
+        return "no seeds"
+    shown = ", ".join(map(str, seeds[:2]))
+    return f"seeds {shown}" if len(seeds) <= 2 else f"seeds {shown}, ... {len(seeds) - 2} more"
 
 
 class Worker:
@@ -128,6 +138,7 @@ class HealingLanes:
         self.name = name_of(single)
         self.single_observation_space: Space[Any] = single.observation_space
         self.single_action_space: Space[Any] = single.action_space
+        self.max_episode_steps = time_limit(single)
         single.close()
         context = multiprocessing.get_context()
         self._memory = SharedRows(context, self.single_observation_space, self.num_lanes)
@@ -293,7 +304,8 @@ class HealingLanes:
             if self.restarts >= self.max_restarts:
                 for other in self.workers:
                     other.stop(CLOSE_S)
-                text = f"\nlast traceback of the worker:\n{fault.traceback.rstrip()}" if fault.traceback else ""
+                text = f"\nseeds of its lanes: {fault.seeds}" if fault.seeds else ""
+                text += f"\nlast traceback of the worker:\n{fault.traceback.rstrip()}" if fault.traceback else ""
                 raise EnvError(
                     f"{self.name}: {fault}. Its worker has been replaced {self.restarts} times, which is the limit of "
                     f"max_restarts={self.max_restarts}. fix: correct the environment.{text}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from agilerl.envs.classic import FAST
 from agilerl.envs.healing import HealingLanes, check_options
 from agilerl.envs.lanes import EnvFactory, SyncLanes
 from agilerl.envs.protocol import Lanes
-from agilerl.errors import ConfigError, EnvError, unknown_name
+from agilerl.errors import ConfigError, EnvError, unknown_name, warn_once
 from agilerl.rng import Purpose
 from agilerl.rng import seeds as derive_seeds
 
@@ -105,6 +106,7 @@ class HealingVectEnv(Replicable, VectorEnv):
         self.lanes = HealingLanes([factory] * num_envs, **options)
         self.single_observation_space = self.lanes.single_observation_space
         self.single_action_space = self.lanes.single_action_space
+        self.max_episode_steps = self.lanes.max_episode_steps
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -232,7 +234,8 @@ def make_vect_envs(
     except gymnasium.error.Error as exc:
         raise EnvError(str(exc)) from exc
     vector.factory, vector.env_id, vector.is_plain, vector.backend = factory, env_id, is_plain, backend
-    vector.spec, vector._first_seed = spec, seed
+    vector.spec = spec or (vector.spec if should_async_vector else None)  # its processes cannot be asked for limits
+    vector._first_seed = seed
     return vector
 
 
@@ -246,9 +249,37 @@ def _factory(
 ) -> EnvFactory:
     def make() -> Any:
         made_by_id = partial(gymnasium.make, str(env_id), disable_env_checker=True)
-        env = (make_env or made_by_id)(**env_kwargs)
+        try:
+            env = (make_env or made_by_id)(**env_kwargs)
+        except TypeError as error:
+            if not env_kwargs:
+                raise
+            what = " ".join(str(error).split())
+            raise EnvError(
+                f"{env_id or 'the environment'} cannot be made with the keywords {env_kwargs} ({what}). "
+                "fix: environment.kwargs of a manifest, or the keywords of make_vect_envs, must be its own."
+            ) from error
+        keep_log_out()
         for wrapper in wrappers:
             env = wrapper(env)
         return env
 
     return make
+
+
+def keep_log_out() -> None:
+    """Hear MuJoCo's warnings, where it is used: unheard it writes MUJOCO_LOG.TXT into the user's working folder.
+
+    A listener of the user's own stays. Called in every process that makes environments.
+    """
+    mujoco: Any = sys.modules.get("mujoco")
+    if mujoco is None or not hasattr(mujoco, "set_mju_user_warning"):
+        return
+    heard = getattr(mujoco, "get_mju_user_warning", lambda: None)
+    if heard() is None:
+        mujoco.set_mju_user_warning(_hear)
+
+
+def _hear(message: Any) -> None:
+    text = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
+    warn_once(f"mujoco: {text.partition('. ')[0]}", f"MuJoCo: {text}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -117,6 +117,46 @@ def per_axis(value: Any, layers: int, dims: int, what: str, least: int = 1) -> S
 def plain(sizes: Sizes) -> list[Any]:
     """Per layer an integer where all axes agree, else a list: as a user writes it, and as JSON keeps it."""
     return [layer[0] if len(set(layer)) == 1 else list(layer) for layer in sizes]
+
+
+GEOMETRY = ("channel_size", "kernel_size", "stride_size", "padding_size")
+LARGE, MIDDLE = 40, 12  # pixels along the shorter side from which on images get other layers
+WIDEST_MAP = 10  # pixels along a side of the last layer's output; a dense layer reads all of them
+MOST_LAYERS = 6  # of a network whose limits nobody has set
+
+
+def usual_layers(input_shape: Sequence[int]) -> dict[str, Any]:
+    """Channels, kernels and strides that read images [C, H, W] of this size, where nobody has said other ones.
+
+    From `LARGE` pixels on those of Mnih et al. 2015 (methods), and more layers of stride 2 until at most `WIDEST_MAP`
+    pixels are left along each side; from `MIDDLE` on two layers of stride 2; below that two of stride 1, whose kernels
+    are as small as the image where it is smaller than they. The dense layer behind them is what counts parameters: at
+    most WIDEST_MAP² * 64 inputs for square images.
+    """
+    sides = [int(n) for n in input_shape[1:]]
+    if min(sides) >= LARGE:
+        channels, kernels, strides = [32, 64, 64], [8, 4, 3], [4, 2, 1]
+    elif min(sides) >= MIDDLE:
+        channels, kernels, strides = [32, 64], [4, 3], [2, 2]
+    else:
+        channels, kernels, strides = [32, 32], [], [1, 1]
+        left = min(sides)
+        for _ in channels:
+            kernels.append(min(3, left))
+            left -= kernels[-1] - 1
+    for kernel, stride in zip(kernels, strides, strict=True):
+        sides = [(n - kernel) // stride + 1 for n in sides]
+    while max(sides) > WIDEST_MAP and min(sides) >= 3:
+        channels, kernels, strides = [*channels, 64], [*kernels, 3], [*strides, 2]
+        sides = [(n - 3) // 2 + 1 for n in sides]
+    found: dict[str, Any] = {"channel_size": channels, "kernel_size": kernels, "stride_size": strides}
+    return {**found, "max_hidden_layers": len(channels)} if len(channels) > MOST_LAYERS else found
+
+
+def with_usual_layers(config: Mapping[str, Any], input_shape: Sequence[int]) -> dict[str, Any]:
+    """`config` with `usual_layers` below it, unless it says anything about the layers, or is no Conv2d's."""
+    says = any(config.get(name) is not None for name in GEOMETRY) or config.get("block_type") not in (None, "Conv2d")
+    return dict(config) if says or len(input_shape) != 3 else {**usual_layers(input_shape), **config}
 
 
 def check_fits(geometry: ConvGeometry) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError, unknown_name
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import ModuleDict, MutationType, Refused, mutation
-from agilerl.modules.cnn import EvolvableCNN
+from agilerl.modules.cnn import EvolvableCNN, with_usual_layers
 from agilerl.modules.configs import checked_config
 from agilerl.modules.layered import OUTPUT, LayeredModule, Range, check_limits
 from agilerl.modules.layers import DenseLayer, DenseStack, Layer, activation_layer, linear, orthogonal, whole
@@ -107,7 +107,8 @@ class EvolvableMultiInput(LayeredModule):
             config = {**{name: getattr(self, name) for name in own}, **config}
             return self._made(EvolvableMultiInput, space, config, seed)
         if is_image(space):
-            return self._made(EvolvableCNN, space.shape or (), {**self.cnn_config, **config}, seed)
+            layers = with_usual_layers({**self.cnn_config, **config}, space.shape or ())
+            return self._made(EvolvableCNN, space.shape or (), layers, seed)
         return self._make_mlp(int(spaces.flatdim(space)), config, seed)
 
     def _make_mlp(self, width: int, config: dict[str, Any], seed: int) -> EvolvableMLP:

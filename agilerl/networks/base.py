@@ -115,7 +115,7 @@ class EvolvableNetwork(EvolvableModule):
         self._latent_index: Index | None = None
         self._seeds = seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, 2, generation=1).tolist()
         self._head_config = checked_config(options.head_config, EvolvableMLP, "head_config", HEAD_DEFAULTS)
-        config = encoders.encoder_config(encoder_cls, options.encoder_config)
+        config = encoders.encoder_config(encoder_cls, options.encoder_config, observation_space)
         form = encoders.input_form(observation_space, encoder_cls)
         self._prepare = Preprocessor.build(observation_space, form, self.scale_observations)
         self.encoder: Any = encoders.make_encoder(

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules import configs
 from agilerl.modules.base import EvolvableModule, MutationType, constructor_arguments
-from agilerl.modules.cnn import EvolvableCNN
+from agilerl.modules.cnn import EvolvableCNN, with_usual_layers
 from agilerl.modules.configs import checked_config
 from agilerl.modules.layered import LayeredModule
 from agilerl.modules.lstm import EvolvableLSTM
@@ -116,12 +116,17 @@ def input_form(space: spaces.Space[Any], cls: type[EvolvableModule]) -> InputFor
     return InputForm.IMAGE if is_array and "input_shape" in taken else InputForm.FLAT
 
 
-def encoder_config(cls: type[EvolvableModule], config: Any) -> dict[str, Any]:
-    """Constructor arguments from a mapping, a net config or None, with the defaults of an encoder."""
+def encoder_config(cls: type[EvolvableModule], config: Any, space: spaces.Space[Any] | None = None) -> dict[str, Any]:
+    """Constructor arguments from a mapping, a net config or None, with the defaults of an encoder.
+
+    Convolutions over images of `space` get layers by its size, where `config` names none of them.
+    """
     defaults = MLP_DEFAULTS if issubclass(cls, EvolvableMLP) else {}
     if config is None and issubclass(cls, EvolvableLSTM):
         defaults = LSTM_DEFAULTS
     given = checked_config(config, cls, "encoder_config", defaults)
+    if cls is EvolvableCNN and space is not None and is_image(space):
+        given = with_usual_layers(given, channels_first(space).shape or ())
     hidden = given.get("activation", "ReLU")
     if issubclass(cls, EvolvableMLP):  # latent features pass through LayerNorm where hidden layers do
         normed = bool(given.get("layer_norm", False))

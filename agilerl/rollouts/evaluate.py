@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from agilerl import tree as trees
+from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.step import VectorLanes, action_mask, as_lanes
 from agilerl.errors import ConfigError, ShapeError
@@ -33,11 +34,13 @@ class EvaluationResult:
     Attributes:
         returns: [N, episodes] float64, undiscounted; column i of every member was played with the same seed.
         lengths: [N, episodes] int64, transitions. env_steps: transitions in all.
+        cut: [N, episodes] bool, whether the episode was cut at `max_steps`: truncated, and no end of the environment's.
     """
 
     returns: np.ndarray
     lengths: np.ndarray
     env_steps: int
+    cut: np.ndarray
 
 
 def evaluate(
@@ -76,6 +79,7 @@ def evaluate(
 
     returns = np.zeros((members, episodes))
     lengths = np.zeros((members, episodes), dtype=np.int64)
+    cut = np.zeros((members, episodes), dtype=bool)
     for first in range(0, episodes, per_member):
         columns = np.arange(first, min(first + per_member, episodes))
         # Lanes without an episode in the last wave get its first seed and rest from the start.
@@ -83,10 +87,11 @@ def evaluate(
         wave[: len(columns)] = seeds[columns]
         plays = np.tile(np.arange(per_member) < len(columns), members)
         begin = getattr(actor, "begin_episodes", None)
-        scores, steps = first_episodes(act, lanes, np.tile(wave, members), plays, max_steps, begin)
+        scores, steps, going = first_episodes(act, lanes, np.tile(wave, members), plays, max_steps, begin)
         returns[:, columns] = scores.reshape(members, per_member)[:, : len(columns)]
         lengths[:, columns] = steps.reshape(members, per_member)[:, : len(columns)]
-    return EvaluationResult(returns, lengths, int(lengths.sum()))
+        cut[:, columns] = going.reshape(members, per_member)[:, : len(columns)]
+    return EvaluationResult(returns, lengths, int(lengths.sum()), cut)
 
 
 def first_episodes(
@@ -97,8 +102,10 @@ def first_episodes(
     max_steps: int | None,
     begin: Callable[[], None] | None = None,
     ended: Callable[[np.ndarray, Any], None] | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns and lengths [L] of the first episode in every lane that is active [L]; the others stay at zero.
+
+    The third [L] says which of them were still going on when `max_steps` were over.
 
     `begin` is called once, when the episodes begin: for policies with a memory. `ended` is called with the returns [k]
     of episodes that have ended, and the info of that vector step.
@@ -124,7 +131,7 @@ def first_episodes(
             ended(returns[over], info)
     if ended is not None and active.any():  # cut off by `max_steps`
         ended(returns[active], info)
-    return returns, lengths
+    return returns, lengths, active
 
 
 def test_agent(
@@ -144,7 +151,8 @@ def test_agent(
     Args:
         act: observations [L, ...] and legal actions [L, A] (or None) -> actions [L, ...].
         env: anything that `as_lanes` takes, such as a vector environment or a single one.
-        max_steps: vector steps after which every episode is cut; its return so far counts.
+        max_steps: vector steps after which every episode is cut; its return so far counts. None: as long as the
+            environment says, else `envs.limits.LEAST`, with a warning where that cuts one.
         loop: how often; the mean over all is returned.
         swap_channels: images are [H, W, C] and `act` wants [C, H, W].
         seeds: [loop, L] for repeatable episodes; None goes on with the environments' own generators.
@@ -154,6 +162,7 @@ def test_agent(
     if loop < 1:
         raise ConfigError(f"loop must be a positive integer (evaluations averaged); got {loop}. fix: use 1.")
     lanes = VectorLanes(env) if isinstance(env, VectorEnv) else as_lanes(env)
+    limit = EpisodeLimit.of(env, max_steps)
 
     def act_here(obs: Any, mask: np.ndarray | None) -> np.ndarray:
         return act(channels_first(obs, lanes.single_observation_space) if swap_channels else obs, mask)
@@ -162,7 +171,8 @@ def test_agent(
     means = []
     for i in range(loop):
         chosen = None if seeds is None else np.asarray(seeds)[i]
-        returns, _ = first_episodes(act_here, lanes, chosen, everywhere, max_steps, begin, ended)
+        returns, lengths, cut = first_episodes(act_here, lanes, chosen, everywhere, limit.steps, begin, ended)
+        limit.say(lengths, cut)
         means.append(returns.mean())
     return float(np.mean(means))
 

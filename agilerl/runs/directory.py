@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import io
@@ -9,6 +10,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -65,6 +67,16 @@ class RunDirectory:
         if not (folder / "run.json").is_file():
             raise RunError(f"{folder} is not a run directory (no run.json). fix: name runs/<env>/<algo>-<nnnn>.")
         return cls(folder)
+
+    def discard(self) -> bool:
+        """Delete the directory of a run that was refused before it began; False where there is anything of a run."""
+        begun = [self.path / name for name in (LINEAGE, METRICS, "best")]
+        if any(path.exists() for path in begun) or any((self.path / "checkpoints").glob("*")):
+            return False
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # the environment's folder, unless other runs are there
+            self.path.parent.rmdir()
+        return True
 
     def begin(self, manifest: Manifest, *, argv: Sequence[str] = (), **facts: Any) -> None:
         """Write config.yaml, and run.json with status "running"."""
@@ -124,6 +136,8 @@ class RunDirectory:
     def save_best(self, spec: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec), best/policy.json and policy.py.
 
+        Equal tensors give equal files, whatever order they come in.
+
         The first file alone is enough to rebuild the policy, so that a kill between them loses nothing; the second is
         for readers, and for the third, which loads and acts in plain PyTorch.
 
@@ -131,7 +145,9 @@ class RunDirectory:
             spec: JSON values: algorithm, spaces, network, normaliser (`agent.policy_spec()`).
             state: name -> tensor (`agent.policy_state()`).
         """
-        save_tree(self.path / "best" / "policy.safetensors", {"policy": dict(state), "spec": dict(spec)})
+        save_tree(
+            self.path / "best" / "policy.safetensors", {"policy": dict(sorted(state.items())), "spec": dict(spec)}
+        )
         write_atomic(self.path / "best" / "policy.json", json.dumps(jsonable(spec), indent=2) + "\n")
         loader = resources.files("agilerl") / "standalone" / "policy.py"
         write_atomic(self.path / "best" / "policy.py", loader.read_text(encoding="utf-8"))

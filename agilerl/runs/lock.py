@@ -27,9 +27,15 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         self.path, self.token = folder / "LOCK", secrets.token_hex(8)
-        folder.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        self._descriptor: int | None = os.open(self.path, flags, 0o600)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._descriptor: int | None = os.open(self.path, flags, 0o600)
+        except OSError as error:
+            raise RunError(
+                f"{folder} cannot be written ({error.strerror}), and a run that goes on writes there. "
+                "fix: its rights, or a copy of it in another folder."
+            ) from error
         if not _lock(self._descriptor):
             holder = self._read()
             os.close(self._descriptor)

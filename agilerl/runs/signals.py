@@ -25,6 +25,9 @@ def exit_code(error: BaseException | None) -> int:
 class StopSignals:
     """Listens for SIGTERM and SIGINT inside a block; the handlers that were there come back afterwards.
 
+    Until `check` is called for the first time a run is being set up, which writes nothing that could be torn: a signal
+    ends that at once, wherever it is. From then on it waits for the next call.
+
     Python allows that in the main thread only: elsewhere nothing is installed, and signals do what they did.
     """
 
@@ -32,6 +35,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self.is_running = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -49,8 +53,11 @@ class StopSignals:
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
         self.received = signum
+        if not self.is_running:
+            raise Stopped(signum)
 
     def check(self) -> None:
         """Called between vector steps: raises `Stopped` once a signal has come."""
+        self.is_running = True
         if self.received is not None:
             raise Stopped(self.received)

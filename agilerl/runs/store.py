@@ -12,13 +12,14 @@ from typing import Any, Protocol
 from agilerl.checkpoint import decode_tree, encode_tree
 from agilerl.errors import AgileRLWarning, RunError
 from agilerl.hostile import malformed
-from agilerl.runs.checkpoints import Saved, newest_checkpoint, prune, whole_manifests, write_checkpoint
+from agilerl.runs.checkpoints import Saved, newest_checkpoint, prune, set_aside, whole_manifests, write_checkpoint
 from agilerl.runs.directory import RunFiles, versions
 from agilerl.runs.lock import RunLock
 from agilerl.runs.replay_log import Chunk, ReplayLog, rebuild_memories
 from agilerl.telemetry.record import Birth
 
 POPULATION, BEST, REST = "population.safetensors", "best.safetensors", "run.safetensors"
+REMAINS = ("best", "metrics.csv", "evolution.jsonl", "replay")  # what a run writes beside its checkpoints
 KEEP = 3
 MAX_FAILURES = 5
 Trees = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
@@ -73,6 +74,7 @@ class RunStore:
         facts: JSON values for every manifest (configuration, how the run was started).
         keep: how many checkpoints stay, besides the one in which the best agent was found.
         strict_replay: refuse to continue with a damaged replay instead of doing without what is lost.
+        restart: begin again where no checkpoint is whole; what the run has left is set aside as `bad-*` first.
         max_failures: that many saves in a row may fail before the run stops.
 
     Attributes:
@@ -91,6 +93,7 @@ class RunStore:
         keep: int = KEEP,
         strict_replay: bool = False,
         max_failures: int = MAX_FAILURES,
+        restart: bool = False,
     ) -> None:
         self.folder, self.facts = Path(folder), dict(facts or {})
         self.keep, self.strict_replay, self.max_failures = keep, strict_replay, max_failures
@@ -104,9 +107,29 @@ class RunStore:
         self.saved: Saved | None
         try:
             self.saved, self.notes = newest_checkpoint(self._root)
+            if self.saved is None and any(self._root.glob("bad-gen-*")):
+                self.notes += self._begin_again(restart)
         except BaseException:
             self.lock.release()
             raise
+
+    def _begin_again(self, restart: bool) -> list[str]:
+        """What was set aside of a run that has lost every checkpoint; nothing of it is ever deleted."""
+        if not restart:
+            said = f" {self.notes[-1]}" if self.notes else ""
+            raise RunError(
+                f"no checkpoint of {self.folder} is whole, so there is nothing to go on from; its best policy and its "
+                f"records are as they were.{said} fix: `agilerl resume {self.folder} --restart` sets them aside and "
+                "begins again, or train into another folder."
+            )
+        notes = ["no checkpoint is whole: the run begins again, as asked."]
+        for name in REMAINS:
+            path = self.folder / name
+            if path.exists():
+                notes.append(f"{name} of the run before was renamed {set_aside(path).name}.")
+        for path in sorted(self._root.glob("bad-gen-*")):  # of the run before: not of the one that begins now
+            os.rename(path, path.with_name(f"lost-{path.name}"))
+        return notes
 
     def seed(self, otherwise: int) -> int:
         """The run's seed, `otherwise` for a new run."""
@@ -124,13 +147,11 @@ class RunStore:
         Raises:
             RunError: what the run was given does not fit, or (with `strict_replay`) replay is lost.
         """
-        saved, is_damaged = self.saved, bool(self.notes)
+        saved = self.saved
         self.notes += run.lost()
         if saved is None:
             self._root.mkdir(exist_ok=True)
             self.files.begin()
-            if is_damaged:
-                self.notes.append("no checkpoint is whole: the run begins again.")
             self._say()
             return False
         with malformed(saved.path):

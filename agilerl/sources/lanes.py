@@ -15,6 +15,7 @@ from agilerl.engine.choose import Choice, choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rows.kernels import TORCH
 from agilerl.envs.adapters import ChannelsFirstLanes, EnvPoolLanes
+from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.step import Lanes, StepBatch, VectorLanes, as_lanes
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
@@ -59,6 +60,7 @@ class Evaluator:
 
     Attributes:
         env_steps: environment steps of all evaluations so far.
+        limit: of an episode.
         lanes: those in use, by the number of copies of the environment; 0 is the environment itself.
     """
 
@@ -66,6 +68,7 @@ class Evaluator:
         self.env, self.options, self.seed, self.check = env, options, seed, check
         self.env_steps = 0
         self._num_envs = max(1, int(getattr(env, "num_envs", 1)))
+        self.limit = EpisodeLimit.of(env, options.eval_steps, options.evo_steps // self._num_envs)
         self._replicable = callable(getattr(env, "replicate", None))
         self.lanes: dict[int, Lanes] = {}
 
@@ -95,7 +98,8 @@ class Evaluator:
         lanes = self._lanes_for(members * count, members)
         if self.check is not None:
             lanes = CheckedLanes(lanes, self.check)
-        found = evaluate(learner, lanes, members, count, episode_seeds, self.options.eval_steps)
+        found = evaluate(learner, lanes, members, count, episode_seeds, self.limit.steps)
+        self.limit.say(found.lengths, found.cut)
         self.env_steps += int(found.env_steps)
         return [float(np.mean(row)) for row in found.returns]
 
@@ -108,9 +112,8 @@ class Evaluator:
         """Mean return over `count` further episodes of this generation."""
         return self._run(learner, seeds(self.seed, Purpose.EVALUATION, count, generation, _RESCORE))
 
-    def confirm(self, learner: Learner, generation: int) -> float:
-        """Mean return of one member over fresh episodes that chose nothing."""
-        count = self.options.confirm_episodes
+    def confirm(self, learner: Learner, generation: int, count: int) -> float:
+        """Mean return of one member over `count` fresh episodes that chose nothing."""
         return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, count, generation))[0]
 
     def one(self, agent: Any) -> float:
@@ -118,7 +121,7 @@ class Evaluator:
         if self.check is not None:
             self.check()
         loop = max(1, self.options.eval_episodes // self._num_envs)
-        more = {"swap_channels": self.options.swap_channels, "max_steps": self.options.eval_steps}
+        more = {"swap_channels": self.options.swap_channels, "max_steps": self.limit.steps}
         return float(agent.test(self.env, **more, loop=loop))
 
 
@@ -151,6 +154,7 @@ class LaneSource(Generic[Options]):
         self.eval_env = env if eval_env is None else eval_env
         self.num_envs = max(1, int(getattr(env, "num_envs", 1)))
         self.notes: list[str] = []
+        self._replaced = 0  # environments, in training and evaluation together
         self._is_replicable = callable(getattr(env, "replicate", None))
         self._said: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -261,7 +265,10 @@ class LaneSource(Generic[Options]):
         """All shards: one of all members in lockstep, else one a member, each of which begins with the same epsilon."""
         slots = list(range(len(population)))
         tallies: dict[int, Tally] = {}
+        made = min(int(agent.steps[-1]) for agent in population)  # by the member that needs most
+        left = -(-(self.options.max_steps - made) // self.num_envs)  # vector steps: the last generation is shorter
         first, vector_steps = self.shared, self.steps_of_generation(self.options.evo_steps) // self.num_envs
+        vector_steps = max(1, min(vector_steps, left))
         for group in [slots] if self.lockstep else [[slot] for slot in slots]:
             agents = [population[slot] for slot in group]
             shared = replace(self.shared, epsilon=first.epsilon, statistics=self.statistics(agents))
@@ -302,11 +309,11 @@ class LaneSource(Generic[Options]):
         with self._adopted(agents) as learner:
             return self.evaluator.rescore(learner, number, episodes)
 
-    def confirm(self, agent: Any, number: int) -> float | None:
+    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> float | None:
         if not self.options.confirm_episodes or self.learner == OwnLearn.name:
             return None
         with self._adopted([agent]) as learner:
-            return self.evaluator.confirm(learner, number)
+            return self.evaluator.confirm(learner, number, episodes or self.options.confirm_episodes)
 
     # -- for the records ---------------------------------------------------------------------------------------------
 
@@ -317,11 +324,15 @@ class LaneSource(Generic[Options]):
     def faults(self) -> list[str]:
         """One line for each environment that was replaced since the last call, by lanes that heal themselves."""
         found = []
-        for lanes in (self.lanes, *self.evaluator.lanes.values()):
+        for use, lanes in [("training", self.lanes), *(("evaluation", one) for one in self.evaluator.lanes.values())]:
             inner: Any = getattr(lanes, "lanes", lanes)  # lanes with swapped channels wrap others
             faults = getattr(inner, "faults", [])
             for number in range(self._said.get(inner, 0), len(faults)):
-                found.append(f"environment replaced ({number + 1} of at most {inner.max_restarts}): {faults[number]}")
+                self._replaced += 1
+                found.append(
+                    f"environment replaced ({self._replaced} so far; in {use} {number + 1} of at most "
+                    f"{inner.max_restarts}): {faults[number]}"
+                )
             if faults:
                 self._said[inner] = len(faults)
         return found

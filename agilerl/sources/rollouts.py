@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from agilerl.options import LoopOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.on_policy import record
 from agilerl.sources.lanes import LaneSource
-from agilerl.sources.own_learn import OwnRollouts
+from agilerl.sources.own_learn import OwnLearn, OwnRollouts
 from agilerl.sources.rewards import RewardScale
 from agilerl.sources.source import Running, Shard, ShardResult, Shared, Steps, Tally, lanes_of
 from agilerl.sources.watch import Watch
@@ -53,6 +53,21 @@ class OnPolicySource(LaneSource[LoopOptions]):
     def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> OnPolicySource:
         """No replay is made: rollouts are used up."""
         return cls(env, options, eval_env=eval_env)
+
+    def open(
+        self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
+    ) -> None:
+        super().open(population, run_seed, check, shards)
+        interval = getattr(population[0], "update_interval", None)
+        if self.learner == OwnLearn.name or not callable(interval):
+            return
+        rollout = int(interval()) * self.num_envs
+        ends = -(-self.options.max_steps // rollout) * rollout
+        if ends != self.options.max_steps:
+            self.notes.append(
+                f"a member learns from whole rollouts of {rollout} steps: the budget of {self.options.max_steps} steps "
+                f"ends at {ends} or later"
+            )
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
         return OnPolicyGeneration(shard, lanes, learner, self.options).run()

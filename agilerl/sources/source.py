@@ -43,6 +43,11 @@ class Running:
         if shard.shared.running is not None:
             return shard.shared.running
         obs, info = lanes.reset(shard.lane_seeds(lanes.num_lanes // len(shard.agents)))
+        if "action_mask" in info:
+            for agent in shard.agents:
+                agent = getattr(agent, "unwrapped", agent)
+                if not getattr(agent, "action_masks", False):  # said by its files and asked for when it acts
+                    agent.action_masks = True
         return cls(obs, info, EpisodeTracker(lanes.num_lanes))
 
     def going_on(
@@ -211,8 +216,11 @@ class Source(Protocol):
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
         """As `evaluate`, over `episodes` further ones; None for agents that evaluate themselves."""
 
-    def confirm(self, agent: Any, number: int) -> float | None:
-        """Mean return over fresh episodes that chose nothing; None where none are asked for or possible."""
+    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> float | None:
+        """Mean return over fresh episodes that chose nothing; None where none are asked for or possible.
+
+        `episodes`: how many; None: `confirm_episodes`.
+        """
 
     def faults(self) -> list[str]:
         """One line for each environment that was replaced since the last call."""

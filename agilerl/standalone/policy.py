@@ -3,9 +3,11 @@
     from policy import load
     policy = load("best")                # the folder with policy.json and policy.safetensors
     action = policy.act(observations)    # [B, ...] -> greedy actions [B, ...], as the environment takes them
+    action = policy.act(observations, masks)    # [B, A], 1 = legal: where it was trained with masks of legal actions
 
 Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
-for DQN, RainbowDQN, DDPG, TD3, SAC and PPO; anything else is a `PolicyError`. Copy this file wherever you need it.
+convolutions over images [C, H, W] or [H, W, C], and Dict and Tuple observations of all of these, for DQN, RainbowDQN,
+DDPG, TD3, SAC and PPO; anything else is a `PolicyError`. Copy this file wherever you need it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ ACTIVATIONS: dict[str, Any] = {name: getattr(nn, name) for name in _PLAIN}
 ACTIVATIONS |= {"Softmax": lambda: nn.Softmax(dim=-1), "LogSoftmax": lambda: nn.LogSoftmax(dim=-1)}
 RANGES = {"Tanh": (-1.0, 1.0), "Softsign": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
 LARGEST = 2**20  # features, units or atoms
+LONGEST = 64  # hidden layers
 NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic")
+DENSE, IMAGES, PARTS = "EvolvableMLP", "EvolvableCNN", "EvolvableMultiInput"  # encoders that are covered
+SIMPLE = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
+LARGEST_PARTS = 1_000  # of a Dict or Tuple
 LARGEST_INPUT = 10.0  # of an observation in standard deviations
 
 
@@ -76,6 +82,7 @@ class Policy(nn.Module):
         network = spec["network"]
         self.kind, self.space, self.actions = network["class"], network["observation_space"], network["action_space"]
         _check(network)
+        self.needs_mask = bool(spec.get("action_masks", False))
         self.stochastic = self.kind in ("StochasticActor", "SharedActorCritic")
         self.squashed = bool(network.get("squash_output", False))
         encoder, head, latent = network["encoder_config"], network["head_config"], _size(network["latent_dim"])
@@ -83,7 +90,10 @@ class Policy(nn.Module):
         self.distributional = bool(network.get("distributional", False))
         self.dueling = self.kind == "RainbowQNetwork" and bool(network.get("dueling", False))
         self.atoms = _size(network.get("num_atoms", 1)) if self.distributional else 1
-        self.encoder = nn.ModuleDict({"model": _dense(_inputs(self.space), encoder, latent)})
+        kind = network.get("encoder_cls", DENSE)
+        self.divided = bool(network.get("normalize_images", True))
+        self.encoder = _encoder(self.space, kind, encoder, latent)
+        self.nested, self.seen = kind == PARTS, kind == IMAGES
         self.head_net = nn.ModuleDict({"model": _dense(latent, head, self._outputs())})
         if self.dueling:
             self.value_net = nn.ModuleDict({"model": _dense(latent, head, self.atoms)})
@@ -157,36 +167,58 @@ class Policy(nn.Module):
             number = number // size
         return torch.stack(parts[::-1], -1).reshape(-1, *_shape(self.actions["nvec"]))
 
-    def prepare(self, obs: Any) -> Tensor:
-        """Observations [B, ...] as the encoder takes them [B, I]."""
+    def prepare(self, obs: Any) -> Any:
+        """Observations [B, ...] as the encoder takes them: [B, I], images [B, C, H, W], or a list of such parts."""
         x = self._inputs_of(obs)
         if not self.standardised:
             return x
         scaled = (x - self.get_buffer("obs_mean")) * self.get_buffer("obs_scale")
         return scaled.clamp(-LARGEST_INPUT, LARGEST_INPUT)
 
-    def _inputs_of(self, obs: Any) -> Tensor:
+    def _inputs_of(self, obs: Any) -> Any:
         like = next(self.parameters())
+        if self.nested:
+            return self._nested(self.space, obs, like)
         x = torch.as_tensor(obs, device=like.device)
         kind, shape = self.space["type"], tuple(self.space.get("shape", ()))
         if self.normalised:
             x = ((x - self.mean) / self.deviation).float()
-        if kind == "Discrete":
-            return nn.functional.one_hot(x.long() - int(self.space["start"]), int(self.space["n"])).to(like.dtype)
-        if kind == "MultiDiscrete":
-            sizes, starts = _flat(self.space["nvec"]), _flat(self.space["start"])
-            x = x.reshape(x.shape[0], len(sizes)).long()
-            columns = [nn.functional.one_hot(x[:, i] - starts[i], n) for i, n in enumerate(sizes)]
-            return torch.cat(columns, -1).to(like.dtype)
+        if kind in ("Discrete", "MultiDiscrete"):
+            return _one_hot(self.space, x, like)
         if kind == "Box" and tuple(x.shape[1:]) != shape:
             wanted = ", ".join(map(str, shape))
             raise PolicyError(f"observations must have the shape [B, {wanted}]; got {tuple(x.shape)}.")
+        if self.seen:
+            return self._image(self.space, x, like)
         x = (x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1)).to(like.dtype)
         return (x - self.centre.to(like)) * self.factor.to(like) if self.scaled and kind == "Box" else x
 
-    def outputs(self, x: Tensor) -> Tensor:
-        """Encoder input [B, I] -> values or logits [B, A], or raw actions [B, A]."""
-        features = self.encoder["model"](x)
+    def _image(self, space: dict[str, Any], x: Tensor, like: Tensor) -> Tensor:
+        x = (x.movedim(-1, -3) if _is_turned(space) else x).to(like.dtype)
+        return x / 255 if self.divided and _is_bytes(space) else x
+
+    def _nested(self, space: dict[str, Any], obs: Any, like: Tensor) -> list[Any]:
+        """The parts of a Dict or Tuple observation in their order, each [B, ...] as its encoder takes it."""
+        names: Any = space["spaces"]
+        rows: list[Any] = []
+        for key in names if isinstance(names, dict) else range(len(names)):
+            part = names[key]
+            try:
+                given = obs[key]
+            except (KeyError, IndexError, TypeError):
+                raise PolicyError(f"observations have no part {key!r}; expected {list(names)}.") from None
+            if "spaces" in part:
+                rows.append(self._nested(part, given, like))
+            elif _is_image(part):
+                rows.append(self._image(part, torch.as_tensor(given, device=like.device), like))
+            else:
+                x = torch.as_tensor(given, device=like.device)
+                rows.append(_one_hot(part, x, like) if part["type"] != "Box" else _scaled(part, x, like, self.scaled))
+        return rows
+
+    def outputs(self, x: Any) -> Tensor:
+        """Encoder input [B, I] or [B, C, H, W] -> values or logits [B, A], or raw actions [B, A]."""
+        features = self.encoder(x)
         out: Tensor = self.head_net["model"](features)
         if self.kind == "RainbowQNetwork":
             out = out.reshape(-1, out.shape[-1] // self.atoms, self.atoms)
@@ -202,8 +234,14 @@ class Policy(nn.Module):
     def forward(self, obs: Any, action_mask: Any = None) -> Tensor:
         """Greedy actions for observations [B, ...]: [B] or [B, *shape] int64, or [B, *shape] at the bounds of the Box.
 
-        `action_mask` [B, A]: 1 = legal; A counts the choices of all components of a MultiDiscrete space.
+        `action_mask` [B, A]: 1 = legal; A counts the choices of all components of a MultiDiscrete space. A policy that
+        was trained with masks (`needs_mask`) is refused without one: PolicyError.
         """
+        if self.needs_mask and action_mask is None:
+            raise PolicyError(
+                "this policy was trained with masks of legal actions, and without one its actions mean nothing. "
+                'fix: policy.act(obs, info["action_mask"]), or ones where every action is legal.'
+            )
         out = self.outputs(self.prepare(obs))
         if self.actions["type"] == "MultiBinary":
             legal = True if action_mask is None else torch.as_tensor(action_mask, device=out.device).bool()
@@ -235,23 +273,31 @@ class Policy(nn.Module):
     @torch.no_grad()
     def act(self, obs: Any, action_mask: Any = None) -> Tensor:
         """As `forward`, without gradients; [] or [*shape] for one observation without its batch axis."""
-        x = torch.as_tensor(obs)
-        axes = {"Box": len(self.space.get("shape", ())), "Discrete": 0}.get(self.space["type"], 1)
+        space, leaf = _first_leaf(self.space, obs)
+        x = torch.as_tensor(leaf)
+        axes = {"Box": len(space.get("shape", ())), "Discrete": 0}.get(space["type"], 1)
         mask = None if action_mask is None or x.dim() > axes else torch.as_tensor(action_mask).unsqueeze(0)
         one = x.dim() == axes
-        action: Tensor = self(x.unsqueeze(0) if one else x, mask if one else action_mask)
+        given = obs if self.nested else x
+        action: Tensor = self(_batched(given) if one else given, mask if one else action_mask)
         return action[0] if one else action
 
 
 def _check(network: dict[str, Any]) -> None:
     """PolicyError where this file does not know what to do."""
     kind, space, actions = network["class"], network["observation_space"], network["action_space"]
-    encoder = network.get("encoder_cls", "EvolvableMLP")
+    encoder = network.get("encoder_cls", DENSE)
     if kind not in NETWORKS:
         raise PolicyError(f"policies of class {kind} are not covered (covered: {', '.join(NETWORKS)}).")
-    if encoder != "EvolvableMLP" or network.get("simba") or network.get("recurrent"):
-        raise PolicyError(f"the encoder {encoder} is not covered; dense ones (EvolvableMLP) are.")
-    if space["type"] not in ("Box", "Discrete", "MultiDiscrete", "MultiBinary"):
+    if encoder not in (DENSE, IMAGES, PARTS) or network.get("simba") or network.get("recurrent"):
+        raise PolicyError(f"the encoder {encoder} is not covered (covered: {DENSE}, {IMAGES}, {PARTS}).")
+    if encoder == IMAGES and (
+        space["type"] != "Box" or len(space["shape"]) != 3 or network.get("normalize_observations")
+    ):
+        raise PolicyError(f"the encoder {encoder} is covered for images of three axes without running statistics.")
+    if encoder == PARTS and ("spaces" not in space or network.get("normalize_observations")):
+        raise PolicyError(f"the encoder {encoder} is covered for Dict and Tuple spaces without running statistics.")
+    if encoder != PARTS and space["type"] not in SIMPLE:
         raise PolicyError(f"{space['type']} observations are not covered.")
     choices: tuple[str, ...] = ("Discrete", "MultiDiscrete")
     if kind in ("StochasticActor", "SharedActorCritic"):
@@ -260,8 +306,101 @@ def _check(network: dict[str, Any]) -> None:
         raise PolicyError(f"{actions['type']} actions are not covered.")
 
 
+def _first_leaf(space: dict[str, Any], obs: Any) -> tuple[dict[str, Any], Any]:
+    """The first part of a nested observation that has no parts of its own, and its space."""
+    while "spaces" in space:
+        names = space["spaces"]
+        key: Any = next(iter(names)) if isinstance(names, dict) else 0
+        try:
+            space, obs = names[key], obs[key]
+        except (KeyError, IndexError, TypeError):
+            raise PolicyError(f"observations have no part {key!r}; expected {list(names)}.") from None
+    return space, obs
+
+
+def _batched(obs: Any) -> Any:
+    """One observation as a batch of one."""
+    if isinstance(obs, dict):
+        return {key: _batched(part) for key, part in obs.items()}
+    return tuple(map(_batched, obs)) if isinstance(obs, tuple) else torch.as_tensor(obs).unsqueeze(0)
+
+
+def _one_hot(space: dict[str, Any], x: Tensor, like: Tensor) -> Tensor:
+    """A part that is no Box [B, ...] as numbers [B, I]."""
+    if space["type"] == "MultiBinary":
+        return (x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1)).to(like.dtype)
+    if space["type"] == "Discrete":
+        return nn.functional.one_hot(x.long() - int(space["start"]), int(space["n"])).to(like.dtype)
+    sizes, starts = _flat(space["nvec"]), _flat(space["start"])
+    x = x.reshape(x.shape[0], len(sizes)).long()
+    columns = [nn.functional.one_hot(x[:, i] - starts[i], n) for i, n in enumerate(sizes)]
+    return torch.cat(columns, -1).to(like.dtype)
+
+
+def _scaled(space: dict[str, Any], x: Tensor, like: Tensor, scaled: bool) -> Tensor:
+    """A vector [B, ...] as numbers [B, I], its finite bounds mapped to [-1, 1] if `scaled`."""
+    x = (x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1)).to(like.dtype)
+    if not scaled:
+        return x
+    low, high = (torch.tensor(bound, dtype=torch.float64) for bound in _bounds(space))
+    kept = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
+    centre, factor = torch.where(kept, (low + high) / 2, 0.0), torch.where(kept, 2 / (high - low), 1.0)
+    return (x - centre.to(like)) * factor.to(like)
+
+
+class _One(nn.Module):
+    """An encoder that is one stack of layers."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.model(x)
+        return features
+
+
+class _Parts(nn.Module):
+    """An encoder for each part, side by side, and a layer over all of them."""
+
+    def __init__(self, space: dict[str, Any], config: dict[str, Any], outputs: int) -> None:
+        super().__init__()
+        spaces, made = space["spaces"], config.get("init_dicts") or {}
+        parts = list(spaces.values()) if isinstance(spaces, dict) else list(spaces)
+        if config.get("vector_space_mlp") or len(made) != len(parts) or len(parts) > LARGEST_PARTS:
+            raise PolicyError("encoders that join the vectors of an observation are not covered.")
+        width = _size(config["latent_dim"])
+        self.feature_net = nn.ModuleDict()
+        for part, (name, own) in zip(parts, made.items(), strict=True):
+            kind = PARTS if "spaces" in part else IMAGES if _is_image(part) else DENSE
+            self.feature_net[name] = _encoder(part, kind, own, width)
+        activation = config.get("output_activation") or "Identity"
+        if activation not in ACTIVATIONS:
+            raise PolicyError(f"the activation {activation!r} is not covered (covered: {', '.join(ACTIVATIONS)}).")
+        self.model = nn.Sequential()
+        self.model.add_module("linear_output", nn.Linear(width * len(parts), outputs, device="meta"))
+        self.model.add_module("act_output", ACTIVATIONS[activation]())
+
+    def forward(self, x: list[Any]) -> Tensor:
+        each = [part(rows) for part, rows in zip(self.feature_net.values(), x, strict=True)]
+        features: Tensor = self.model(torch.cat(each, -1))
+        return features
+
+
+def _encoder(space: dict[str, Any], kind: str, config: dict[str, Any], outputs: int) -> nn.Module:
+    if kind == PARTS:
+        return _Parts(space, config, outputs)
+    if kind == IMAGES:
+        return _One(_convolutions(space, config, outputs))
+    if space["type"] not in SIMPLE:
+        raise PolicyError(f"{space['type']} observations are not covered.")
+    return _One(_dense(_inputs(space), config, outputs))
+
+
 def _dense(inputs: int, config: dict[str, Any], outputs: int) -> nn.Sequential:
     """linear_i, norm_i, act_i for every hidden layer, then linear_output, norm_output, act_output."""
+    if len(config["hidden_size"]) > LONGEST:
+        raise PolicyError(f"policy.json has {len(config['hidden_size'])} hidden layers; expected at most {LONGEST}.")
     sizes = [_size(width) for width in config["hidden_size"]]
     parts, width = nn.Sequential(), inputs
     for label, size in [*((str(i), size) for i, size in enumerate(sizes)), ("output", outputs)]:
@@ -275,6 +414,47 @@ def _dense(inputs: int, config: dict[str, Any], outputs: int) -> nn.Sequential:
         parts.add_module(f"act_{label}", ACTIVATIONS[name]())
         width = size
     return parts
+
+
+def _convolutions(space: dict[str, Any], config: dict[str, Any], outputs: int) -> nn.Sequential:
+    """conv_i, act_i for every layer, then linear_output over all pixels, act_output."""
+    if config.get("block_type", "Conv2d") != "Conv2d" or config.get("layer_norm"):
+        raise PolicyError("convolutions other than Conv2d without LayerNorm are not covered.")
+    channels = [_size(width) for width in config["channel_size"]]
+    if len(channels) > LONGEST:
+        raise PolicyError(f"policy.json has {len(channels)} hidden layers; expected at most {LONGEST}.")
+    for name in ("activation", "output_activation"):
+        if (config.get(name) or "Identity") not in ACTIVATIONS:
+            raise PolicyError(f"the activation {config[name]!r} is not covered (covered: {', '.join(ACTIVATIONS)}).")
+    shape = [_size(n) for n in space["shape"]]
+    width, *sides = [shape[2], shape[0], shape[1]] if _is_turned(space) else shape
+    parts = nn.Sequential()
+    taps = zip(channels, config["kernel_size"], config["stride_size"], config["padding_size"], strict=True)
+    for i, (channel, *tap) in enumerate(taps):
+        kernel, stride, padding = (tuple(n) if isinstance(n, list) else (n, n) for n in tap)
+        _size(kernel[0] * kernel[1] * stride[0] * stride[1])
+        parts.add_module(f"conv_{i}", nn.Conv2d(width, channel, kernel, stride, padding, device="meta"))
+        parts.add_module(f"act_{i}", ACTIVATIONS[config.get("activation") or "Identity"]())
+        sides = [(n + 2 * p - k) // s + 1 for n, k, s, p in zip(sides, kernel, stride, padding, strict=True)]
+        width = channel
+    parts.add_module("flat", nn.Flatten())
+    parts.add_module("linear_output", nn.Linear(_size(width * sides[0] * sides[1]), outputs, device="meta"))
+    parts.add_module("act_output", ACTIVATIONS[config.get("output_activation") or "Identity"]())
+    return parts
+
+
+def _is_image(space: dict[str, Any]) -> bool:
+    return space["type"] == "Box" and len(space["shape"]) == 3
+
+
+def _is_turned(space: dict[str, Any]) -> bool:
+    """Whether images are [H, W, C]: the last axis is shorter than both others and has at most 16 entries."""
+    return bool(space["shape"][2] < min(space["shape"][:2]) and space["shape"][2] <= 16)
+
+
+def _is_bytes(space: dict[str, Any]) -> bool:
+    """Whether values run from 0 to 255."""
+    return all(float(v) == 0 for v in space["low"]) and all(float(v) == 255 for v in space["high"])
 
 
 def _inputs(space: dict[str, Any]) -> int:

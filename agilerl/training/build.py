@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
+from agilerl.algorithms.playing import EvaluatedIn
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
     PrioritizedMultiStepReplayBuffer,
@@ -17,22 +17,23 @@ from agilerl.components.replay_buffer import (
     ReplayBuffer,
 )
 from agilerl.config import Manifest
-from agilerl.config.schema import Encoder
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AgileRLError, ConfigError, warn_once
+from agilerl.errors import ConfigError, warn_once
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import OffPolicyOptions
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.store import RunStore
 from agilerl.sources import source_for
-from agilerl.spaces import is_image
 from agilerl.telemetry.record import Sink
 from agilerl.training.adoption import Ancestors
 from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.population import set_lanes
+from agilerl.training.resolve import hyperparameter_config, make_population, net_config
 from agilerl.training.result import EvolveResult
+
+__all__ = ["hyperparameter_config", "make_population", "net_config", "run_manifest"]
 
 
 def run_manifest(
@@ -73,6 +74,7 @@ def run_manifest(
     for agent in population:  # what its evaluate() needs to make the environment again; None for one handed over
         name, kwargs = manifest.environment.name, dict(manifest.environment.kwargs)
         agent.environment = {"id": name, "kwargs": kwargs} if env is None else None
+        agent.evaluated_in = EvaluatedIn.of(manifest, env)
     if manifest.training.explore_least < 1 and not isinstance(population[0].action_space, gym.spaces.Box):
         raise ConfigError(
             f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
@@ -140,52 +142,6 @@ def _limited(env: gym.Env[Any, Any], limit: int) -> gym.Env[Any, Any]:
             return gym.wrappers.TimeLimit(inner.env, limit)
         inner = inner.env
     return gym.wrappers.TimeLimit(env, limit)
-
-
-def make_population(manifest: Manifest, env: Any, seed: int, device: str) -> list[Any]:
-    """The founders: equal hyperparameters, weights of their own."""
-    cls = find_algorithm(manifest.algorithm.name)
-    space = getattr(env, "single_observation_space", None) or env.observation_space
-    actions = getattr(env, "single_action_space", None) or env.action_space
-    try:
-        return cls.population(
-            manifest.training.pop_size,
-            space,
-            actions,
-            seed=seed,
-            hp_config=hyperparameter_config(manifest),
-            net_config=net_config(manifest, space),
-            device=device,
-            **manifest.algorithm.hyperparameters,
-        )
-    except AgileRLError as error:
-        raise type(error)(f"{manifest.environment.name}: {error}") from None
-
-
-def net_config(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any]:
-    """The network section as the networks take it: the encoder's keys are those of the encoder that `space` gets.
-
-    Raises:
-        ConfigError: keys of dense layers for an encoder that has none.
-    """
-    config = manifest.network.model_dump()
-    encoder = config.pop("encoder")
-    other = manifest.network.simba or isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) or is_image(space)
-    if encoder is None and other and manifest.network.encoder_config != Encoder():
-        raise ConfigError(
-            f"network.encoder_config describes dense layers, but {space} is not read by them. "
-            "fix: network.encoder, with the keys of its encoder."
-        )
-    config["encoder_config"] = encoder if other or encoder is not None else config["encoder_config"]
-    return config
-
-
-def hyperparameter_config(manifest: Manifest) -> HyperparameterConfig:
-    """What evolution may change, with the type of the manifest's own value."""
-    values = manifest.algorithm.hyperparameters
-    bounds = manifest.mutation.rl_hp_selection
-    types = {name: int if isinstance(values[name], int) else float for name in bounds}
-    return HyperparameterConfig(**{k: RLParameter(**dict(limits), dtype=types[k]) for k, limits in bounds.items()})
 
 
 def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.checkpoint import write_atomic
-from agilerl.config import Manifest, apply_overrides, dump_yaml, manifest_from
+from agilerl.config import Manifest, apply_overrides, dump_yaml, going_on, manifest_from
 from agilerl.env_ids import resolve_env_id
-from agilerl.errors import AgileRLWarning, ConfigError, RunError
+from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
 from agilerl.redaction import redact
 from agilerl.report import write_report
 from agilerl.runs.checkpoints import set_aside
@@ -103,18 +103,27 @@ def run_training(
     Where there is a best agent already a Run comes back; else KeyboardInterrupt is raised. A second signal ends the
     process at once.
     """
+    asked = manifest.environment.name
     if env is None:
         manifest = with_known_env(manifest)
+    with StopSignals():  # a signal ends it at once
+        manifest = import_module("agilerl.training.resolve").resolve(manifest, env)
     device, parent = resolve_device(device), None if ancestors is None else ancestors.parent()
     setup = Setup(
         manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent
     )
     if out is None:
         return run_setup(setup, None, None)
-    directory = RunDirectory.create(out, manifest.environment.name, manifest.algorithm.name)
+    name = manifest.environment.name  # another one than asked for: a version that is retired, or a function's
+    also = {} if name == asked or env is not None else {"asked_env": asked}
+    directory = RunDirectory.create(out, f"{name}_for_{asked}" if also else name, manifest.algorithm.name)
     with contextlib.closing(RunStore(directory.path, facts=setup.facts())) as store:
-        directory.begin(manifest, **setup.start())
-        return run_setup(setup, directory, store)
+        directory.begin(manifest, **setup.start(), **also)
+        try:
+            return run_setup(setup, directory, store)
+        except AgileRLError:
+            directory.discard()  # only where nothing had begun
+            raise
 
 
 def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:
@@ -165,6 +174,8 @@ def _finish(
     facts = result.counters()
     finite = [f for generation in result.history for f in generation if math.isfinite(f)]
     facts["best_fitness"] = max(finite, default=None)
+    if manifest.training.target_score is None and result.confirmed is not None:
+        facts["best_fitness"] = result.confirmed  # what the best agent is worth; the other is a maximum of noise
     interrupted = result.stopped == "interrupted"
     if result.best is not None:
         result.best.set_training_mode(False)  # as `agilerl.load` gives it back: it acts, greedily
@@ -232,12 +243,17 @@ def resume_training(
     track: bool = False,
     argv: Sequence[str] | None = None,
     callbacks: Sequence[Any] = (),
+    settings: Sequence[str] = (),
+    restart: bool = False,
 ) -> Run:
-    """As `agilerl.resume`, which says what its arguments mean; tensorboard, track, argv: as of `run_training`."""
+    """As `agilerl.resume`, which says what its arguments mean; tensorboard, track, argv: as of `run_training`.
+
+    settings: as of --set, for sections that decide how it goes on. restart: as of `RunStore`.
+    """
     folder = Path(path)
     if not (folder / "checkpoints").is_dir():
         RunDirectory.open(folder)
-    with contextlib.closing(RunStore(folder, strict_replay=strict_replay)) as store:
+    with contextlib.closing(RunStore(folder, strict_replay=strict_replay, restart=restart)) as store:
         manifest, start = _record(folder, store)
         if bool(start["env_given"]) != (env is not None):
             raise RunError(
@@ -247,6 +263,7 @@ def resume_training(
             )
         recorded, asked = manifest, {"training.max_steps": steps, "training.carry_envs": carry_envs}
         manifest = apply_overrides(recorded, {name: v for name, v in asked.items() if v is not None}, "resume")
+        manifest = going_on(manifest, settings)
         evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
         parent = start.get("parent")
         setup = Setup(
@@ -288,7 +305,11 @@ def _mend(directory: RunDirectory, setup: Setup, recorded: Manifest) -> list[str
     except (ConfigError, OSError, ValueError):
         found = ""
     if found != manifest.hash():
-        if found != recorded.hash():
+        try:  # an earlier resume may have changed both, and saved no checkpoint after it
+            known = directory.facts().get("manifest_hash")
+        except RunError:
+            known = None
+        if not found or found not in (recorded.hash(), known):
             notes.append("config.yaml was damaged or missing; it was written anew from the checkpoint.")
         write_atomic(directory.path / "config.yaml", dump_yaml(manifest))
     try:

@@ -25,6 +25,10 @@ from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import BestAgent, EvolveResult, generation_record, member_records, ranked, run_plan
 from agilerl.training.state import SavableLoop
 
+# Without a target the best agent of a run is confirmed: the leaders of so many last generations, and the best before
+# them, on at most this share of the training steps (docs/decisions.md).
+CONFIRMED_GENERATIONS, CONFIRMED_SHARE = 3, 0.2
+
 
 class TrainingLoop:
     """Trains a population and evolves it.
@@ -72,6 +76,7 @@ class TrainingLoop:
         self.probe = Probe(None)
         self.quarantine = Quarantine()
         self.result = EvolveResult(self.population, None)
+        self._episode_length = 0.0  # mean of this generation's evaluation, in environment steps
         self.saved_steps = 0  # of the last time that `checkpoint` wrote the agents' files
 
     # --- the loop --------------------------------------------------------------------------------------------------
@@ -87,6 +92,9 @@ class TrainingLoop:
         if is_resumed:
             anew = ", with new episodes" if self.options.carry_envs else ""
             self.notes.append(f"continues after {self.result.generations} generations{anew}")
+            if self.result.stopped == "target":
+                said = f"it has reached its target of {self.options.target:g}, so nothing is left to do"
+                self.notes.append(f"{said}; `agilerl resume --target N` goes on")
         self.result.births += founders
         self.callbacks.births(founders)
         self._wall = time.perf_counter() - self.result.seconds
@@ -174,13 +182,26 @@ class TrainingLoop:
         for agent, tally in zip(self.population, tallies, strict=True):
             agent.steps[-1] += tally.env_steps
             agent.scores += tally.scores
+        self._say_masks()
         return tallies
+
+    def _say_masks(self) -> None:
+        """Once: what acts on the agents' outputs must know which actions are legal."""
+        if not self.result.action_masks and getattr(self.population[0], "action_masks", False):
+            self.result.action_masks = True
+            self.sinks.message(
+                "the environment gives masks of legal actions (info['action_mask']): training and evaluation follow "
+                "them, and whoever acts with these agents must give them too"
+            )
 
     def _evaluate(self, number: int, tallies: list[Tally]) -> list[float]:
         sound = self.quarantine.inspect(self.population, tallies)
         before = {agent.index: len(agent.fitness) for agent in self.population}
+        steps = self.source.evaluation_env_steps
         with evaluation_mode(self.population):
             values = self.source.evaluate(sound, number)
+        played = max(1, len(sound) * self.options.eval_episodes)
+        self._episode_length = (self.source.evaluation_env_steps - steps) / played
         found = {agent.index: value for agent, value in zip(sound, values, strict=True)}
         fitness = self.quarantine.fitness(self.population, found)
         self.result.quarantined += len(self.quarantine.reasons)
@@ -210,11 +231,31 @@ class TrainingLoop:
         values, target = ranked([self._window(a) for a in self.population]), self.options.target
         value, leader = max(values), self.population[int(np.argmax(values))]
         is_reached = target is not None and value >= target
-        confirmed = self.source.confirm(leader, number) if is_reached else None
+        if target is None:
+            confirmed = self._confirm_late(leader, number)
+        else:
+            confirmed = self.source.confirm(leader, number) if is_reached else None
         self.best.offer(leader, value, confirmed, number)
         self.result.best, self.result.confirmed = self.best.agent, self.best.confirmed
         is_confirmed = confirmed is None or target is None or confirmed >= target + self.options.stop_margin
         return confirmed, is_reached and is_confirmed
+
+    def _confirm_late(self, leader: Any, number: int) -> float | None:
+        """Mean of `leader` over fresh episodes, in the last generations of a run without a target; None before.
+
+        The best fitness of a whole run is a maximum of noise: of a few episodes, over all members and generations. So
+        the best until then, and each leader after, plays episodes that chose nothing, and those decide.
+        """
+        left = self.options.max_steps - max(agent.steps[-1] for agent in self.population)
+        per_generation = self.source.steps_of_generation(self.options.evo_steps)
+        if not self.options.confirm_episodes or left >= CONFIRMED_GENERATIONS * per_generation:
+            return None
+        share = CONFIRMED_SHARE * self.options.max_steps * len(self.population) / (CONFIRMED_GENERATIONS + 1)
+        least = min(self.options.confirm_episodes, self.options.eval_episodes)
+        episodes = min(self.options.confirm_episodes, max(least, int(share / max(self._episode_length, 1.0))))
+        if self.best.agent is not None and self.best.confirmed is None:
+            self.best.confirmed = self.source.confirm(self.best.agent, number, episodes)
+        return self.source.confirm(leader, number, episodes)
 
     def _evolve(self, number: int, members: Sequence[MemberRecord]) -> tuple[Birth, ...]:
         furthest = max(a.steps[-1] for a in self.population)

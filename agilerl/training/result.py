@@ -32,6 +32,7 @@ class EvolveResult:
         confirmed: mean of the confirmation that `best` has, None without one.
         stopped: "target", "budget", "interrupted", or "callback <name of the hook>".
         restarts: workers of self-healing environments that were replaced, those of evaluations included.
+        action_masks: whether the environment gives masks of legal actions, which the agents need then to act.
         quarantined: members that had diverged at the end of a generation and were kept out of selection.
     """
 
@@ -50,10 +51,11 @@ class EvolveResult:
     stopped: str = "budget"
     restarts: int = 0
     quarantined: int = 0
+    action_masks: bool = False
 
     def counters(self) -> dict[str, Any]:
         """All plain numbers and words, from `generations` on."""
-        skip = ("population", "best", "history", "births")
+        skip = ("population", "best", "history", "births", *(() if self.action_masks else ("action_masks",)))
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
 
 

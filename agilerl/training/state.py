@@ -96,6 +96,9 @@ class SavableLoop:
             loop.best.generation = best["generation"]
         for name, value in rest["result"].items():
             setattr(loop.result, name, value)
+        same_target = (facts.get("options") or {}).get("target") == loop.options.target
+        if not (loop.result.stopped == "target" and same_target):  # what stopped it no longer does
+            loop.result.stopped = "budget"
         loop.result.best, loop.result.population = loop.best.agent, loop.population
         loop.result.history = [list(row) for row in rest["history"]]
         loop.result.births = [Birth(**birth) for birth in rest["births"]]

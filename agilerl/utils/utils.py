@@ -231,5 +231,7 @@ def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], devi
         values = {k: v for k, v in spec["hyperparameters"].items() if k in accepted}
         agent = cls(network.observation_space, network.action_space, actor_network=network, device=device, **values)
         agent.environment = spec.get("environment")
+        if spec.get("action_masks"):
+            agent.action_masks = True
         agent.set_training_mode(False)  # it is there to act: greedily, in units of the environment
         return agent

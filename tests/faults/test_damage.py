@@ -12,6 +12,7 @@ from faulty_runs import CASES, digest, newest, resume, train, train_part
 
 from agilerl.errors import RunError
 from agilerl.runs.checkpoints import generations
+from agilerl.runs.store import REMAINS
 
 KINDS = ("flip", "truncate", "delete", "zero")
 # The one with most kinds of files is in the fast suite, all of them in the slow one.
@@ -107,7 +108,7 @@ def test_the_newest_whole_checkpoint_is_used_and_damaged_ones_are_kept(
 
 
 @two_cases
-def test_with_every_checkpoint_damaged_the_run_begins_again_from_its_configuration(
+def test_with_every_checkpoint_damaged_nothing_is_thrown_away_and_the_run_begins_again_only_as_asked(
     name: str, stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
 ) -> None:
     original, whole = stopped(name)
@@ -115,9 +116,19 @@ def test_with_every_checkpoint_damaged_the_run_begins_again_from_its_configurati
     shutil.copytree(original, path)
     for checkpoint in generations(path / "checkpoints"):
         (checkpoint / "manifest.json").unlink()
-    notes = resume(path)
-    assert len(notes) > 1
-    assert "begins again" in notes[-1]
+    before = {file: (path / file).read_bytes() for file in files_of(path) if file.parts[0] in REMAINS}
+    for _ in range(2):  # the second time too, when the damaged ones have been renamed
+        with pytest.raises(RunError, match=r"no checkpoint of .* is whole, .* fix: `agilerl resume .* --restart` sets"):
+            resume(path)
+    assert {file: (path / file).read_bytes() for file in before} == before
+    assert not (path / "bad-best").exists()
+    notes = resume(path, restart=True)
+    assert "no checkpoint is whole: the run begins again, as asked." in notes
+    assert "metrics.csv of the run before was renamed bad-metrics.csv." in notes
+    assert digest(path) == whole
+    for file, content in before.items():
+        assert (path / f"bad-{file.parts[0]}" / Path(*file.parts[1:])).read_bytes() == content
+    resume(path)  # the damage was another run's
     assert digest(path) == whole
 
 

@@ -185,7 +185,9 @@ def test_too_many_faults_stop_the_run_with_everything_that_is_known(tmp_path: Pa
     )  # fmt: skip
     memory = ReplayBuffer(100)
     with pytest.raises(
-        EnvError, match=r"(?s)Faulty: worker 0 \(lanes 0 to 3, seeds \(\d+, .*replaced 3 times"
+        EnvError,
+        match=r"(?s)Faulty: worker 0 \(lanes 0 to 3, seeds \d+, \d+, \.\.\. 2 more\) failed: .* lost its mind\. "
+        r"Its .*replaced 3 times.*\nseeds of its lanes: \((\d+, ){3}\d+\)\n",
     ) as caught:
         train(env, memory)
     assert 'raise ValueError("the simulator lost its mind")' in str(caught.value)  # the worker's own traceback

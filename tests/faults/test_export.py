@@ -16,6 +16,7 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import agilerl
+from agilerl import tree as trees
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
 from agilerl.cli import app
 from agilerl.errors import NotAvailableYetError, RunError
@@ -30,6 +31,7 @@ MATRIX = spaces.Box(-1, 1, (2, 3), np.float32)
 BOX = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([2.0, 50.0], np.float32))
 SHAPED = spaces.Box(-2, 3, (2, 2), np.float32)
 CHOICE = spaces.Discrete(4)
+IMAGE = spaces.Box(0, 255, (3, 16, 16), np.uint8)
 NET = {"latent_dim": 16, "encoder_config": {"hidden_size": [24, 20]}, "head_config": {"hidden_size": [16]}}
 NORMED = {**NET, "encoder_config": {"hidden_size": [24], "layer_norm": True, "activation": "Mish"},
           "scale_observations": True}  # fmt: skip
@@ -70,6 +72,23 @@ CASES: dict[str, Callable[[], Any]] = {
     "PPO statistics": lambda: with_statistics(
         PPO(VECTOR, BOX, net_config=NET, normalize_observations=True, share_encoders=True, seed=1)
     ),
+    "DQN image": lambda: DQN(IMAGE, CHOICE, net_config={"latent_dim": 16}, seed=1),
+    "PPO image, channels last": lambda: PPO(
+        spaces.Box(0, 255, (14, 13, 3), np.uint8),
+        BOX,
+        seed=1,
+        net_config={
+            "encoder_config": {
+                "channel_size": [4, 6],
+                "kernel_size": [3, [2, 3]],
+                "stride_size": [2, 1],
+                "padding_size": [1, 0],
+                "activation": "Tanh",
+            }
+        },
+    ),
+    "SAC image of floats": lambda: SAC(spaces.Box(-1, 1, (2, 9, 9), np.float32), SHAPED, seed=1),
+    "Rainbow image": lambda: RainbowDQN(IMAGE, CHOICE, seed=1, num_atoms=5, normalize_images=False),
     "DQN normalised": lambda: normalised(DQN(VECTOR, CHOICE, net_config=NET, seed=1)),
 }
 
@@ -159,16 +178,14 @@ print(sorted(m for m in sys.modules if m.startswith("agilerl")))
     np.testing.assert_array_equal(np.load(best / "action.npy"), greedy_actions(agent, obs))
 
 
-IMAGE = spaces.Box(0, 255, (3, 16, 16), np.uint8)
 NESTED = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)})
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DQN(IMAGE, CHOICE, seed=1, net_config={"encoder_config": {"channel_size": [4], "kernel_size": [3],
-                                                                             "stride_size": [2]}}), "EvolvableCNN"),
-        (lambda: DQN(NESTED, CHOICE, seed=1), "EvolvableMultiInput"),
+        (lambda: DQN(IMAGE, CHOICE, seed=1, net_config={"encoder_config": {"layer_norm": True}}), "without LayerNorm"),
+        (lambda: DQN(NESTED, CHOICE, seed=1, net_config={"encoder_config": {"vector_space_mlp": True}}), "that join"),
         (lambda: DQN(VECTOR, CHOICE, seed=1, net_config={"simba": True}), "EvolvableSimBa"),
     ],
 )  # fmt: skip
@@ -178,6 +195,52 @@ def test_what_is_not_covered_is_named(make: Any, message: str, tmp_path: Path) -
         load(saved(agent, tmp_path))
     with pytest.raises(NotAvailableYetError, match=f"DQN cannot be exported: .*{message}.*fix:"):
         plain_policy(agent)
+
+
+def rows_of(space: Any, rows: int, seed: int) -> Any:
+    """Observations [rows, ...], nested as the space is."""
+    if isinstance(space, spaces.Dict):
+        return {key: rows_of(part, rows, seed + i) for i, (key, part) in enumerate(space.spaces.items())}
+    if isinstance(space, spaces.Tuple):
+        return tuple(rows_of(part, rows, seed + i) for i, part in enumerate(space.spaces))
+    return sample_observations(space, rows, seed)
+
+
+DEEP = spaces.Dict(
+    {
+        "camera": spaces.Box(0, 255, (8, 7, 3), np.uint8),
+        "a.b": spaces.Discrete(4, start=2),
+        "vector": VECTOR,
+        "inner": spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.Dict({"on": spaces.MultiBinary(2)})]),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PPO(DEEP, CHOICE, net_config={"scale_observations": True}, seed=1),
+        lambda: DQN(
+            spaces.Tuple([spaces.Discrete(3), MATRIX]), CHOICE, net_config={"scale_observations": True}, seed=1
+        ),
+        lambda: SAC(NESTED, BOX, seed=1),
+    ],
+)
+def test_the_plain_policy_reads_dict_and_tuple_observations_as_the_agent_does(make: Any, tmp_path: Path) -> None:
+    agent = excite(make())
+    policy = load(saved(agent, tmp_path))
+    obs = rows_of(agent.observation_space, 2_000, 5)
+    agent.set_training_mode(False)
+    expected, got = agent._greedy(obs), policy.act(obs).numpy()
+    np.testing.assert_array_equal(got, expected)
+    assert got.dtype == expected.dtype
+    assert len(np.unique(got.reshape(len(got), -1), axis=0)) > 1, "one action for everything proves nothing"
+    first = trees.take(obs, 0)
+    np.testing.assert_allclose(policy.act(first).numpy(), got[0], rtol=1e-5)  # a batch of one rounds otherwise
+    with pytest.raises(PolicyError, match=r"observations have no part|no part 0"):
+        policy.act({} if isinstance(obs, dict) else ())
+    with pytest.raises(NotAvailableYetError, match=r"observations of .* cannot be exported"):
+        export_onnx(agent, tmp_path / "p.onnx")
 
 
 def test_constants_follow_the_device_and_keep_their_precision() -> None:
@@ -207,6 +270,7 @@ def test_a_policy_with_statistics_is_not_loaded_without_them(tmp_path: Path) -> 
         "SAC",
         "SAC discrete",
         "DQN normalised",
+        "DQN image",
     ],
 )
 def test_onnx_acts_as_the_agent(case: str, tmp_path: Path) -> None:

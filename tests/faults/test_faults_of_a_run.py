@@ -59,6 +59,7 @@ def test_a_signal_ends_the_command_after_the_vector_step_with_the_command_to_go_
 def test_a_second_signal_ends_the_process_at_once() -> None:
     def work() -> None:
         with StopSignals() as signals:
+            signals.check()  # the run has begun
             os.kill(os.getpid(), signal.SIGTERM)
             assert signals.received == signal.SIGTERM
             os.kill(os.getpid(), signal.SIGTERM)

@@ -58,7 +58,7 @@ class Script:
             self.rescores.append([agent.index for agent in learner.agents])
             return list(rescored or [])
 
-        def confirm(_: Evaluator, learner: Any, generation: int) -> float:
+        def confirm(_: Evaluator, learner: Any, generation: int, count: int) -> float:
             return self.confirmations.pop(0)
 
         for name, function in {"population": population, "rescore": rescore, "confirm": confirm}.items():
@@ -67,7 +67,7 @@ class Script:
     def train(self, **options: Any) -> Any:
         return agilerl.train(
             Idle, "DQN", population=len(self.fitness[0]), steps=4 * len(self.fitness), evo_steps=4, num_envs=1,
-            device="cpu", out=None, verbose=False, **options,
+            device="cpu", out=None, verbose=False, **{"confirm_episodes": 0, **options},
         )  # fmt: skip
 
 

@@ -51,7 +51,14 @@ def test_a_population_is_fused_only_if_every_member_stacks() -> None:
     assert can_stack(own) is Reason.OWN_LEARN
     assert [choose(pop).name for pop in ([one, other], [one, hooked], [one, own])] == ["fused", "sequential", "agents"]
     assert choose([one, hooked]).reason == (
-        "agent 3 does not stack: a network is not a plain stack of dense layers, or its optimiser has no flat rule"
+        "agent 3 does not stack: its network actor (EvolvableMLP) is not a plain stack of dense layers, so members "
+        "learn one after another, which is slower"
+    )
+    slow = agent(index=4)
+    slow.optimizer.optimizer = torch.optim.Rprop(slow.actor.parameters(), lr=1e-3)
+    assert choose([one, slow]).reason == (
+        "agent 4 does not stack: its optimiser optimizer is Rprop, which has no rule for all members at once, so "
+        "members learn one after another, which is slower"
     )
     assert choose([one], "sequential").reason == "asked for"
     with pytest.raises(ConfigError, match="agent 3 does not stack"):

@@ -188,11 +188,11 @@ def test_evo_steps_need_not_be_a_multiple_of_num_envs_and_the_counts_say_what_ra
     memory = ReplayBuffer(max_size=1000)
     recorder = Recorder()
     pop, fitness = train(evo_steps=30, max_steps=60, memory=memory, sinks=[recorder])  # 7 vector steps of 4: 28 steps
-    assert [a.steps for a in pop] == [[28, 56, 84, 84]] * 2, "three generations, because 56 < 60"
+    assert [a.steps for a in pop] == [[28, 56, 60, 60]] * 2, "three generations, the last one as long as what is left"
     assert len(fitness) == 3
-    assert memory.counter == 2 * 84
-    assert [r.env_steps for r in recorder.records] == [28, 56, 84]
-    assert [r.population_env_steps for r in recorder.records] == [56, 112, 168]
+    assert memory.counter == 2 * 60
+    assert [r.env_steps for r in recorder.records] == [28, 56, 60]
+    assert [r.population_env_steps for r in recorder.records] == [56, 112, 120]
     _, fitness = train(evo_steps=1, max_steps=8)
     assert len(fitness) == 2, "at least one vector step a generation"
 

@@ -1,0 +1,71 @@
+"""How long an episode of an environment can be, where it says so, and how long an evaluation lets it be where not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from agilerl.envs.lanes import name_of
+from agilerl.errors import warn_once
+
+# Steps of an evaluation episode that nothing else limits; as many as Gymnasium's MuJoCo and Box2D environments have.
+LEAST = 1_000
+
+
+def time_limit(env: Any) -> int | None:
+    """Steps after which Gymnasium ends an episode of `env` (single, vector or lanes); None where nothing says."""
+    singles = getattr(env, "envs", None)
+    if singles:
+        return time_limit(singles[0])
+    found = getattr(env, "max_episode_steps", None) or getattr(getattr(env, "spec", None), "max_episode_steps", None)
+    inner = env
+    while isinstance(inner, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
+        if isinstance(inner, gymnasium.wrappers.TimeLimit):
+            return int(inner._max_episode_steps)
+        inner = inner.env
+    if inner is not env:
+        found = found or time_limit(inner)
+    return int(found) if isinstance(found, int | np.integer) and found > 0 else None
+
+
+@dataclass(frozen=True)
+class EpisodeLimit:
+    """How many steps an evaluation episode may have.
+
+    Attributes:
+        steps: after which it is cut as truncated, with its return so far. None: the environment ends it.
+        is_assumed: whether neither the user nor the environment has said so.
+        name: of the environment, for the warning.
+    """
+
+    steps: int | None
+    is_assumed: bool
+    name: str
+
+    @classmethod
+    def of(cls, env: Any, asked: int | None = None, training: int = 0, name: str | None = None) -> EpisodeLimit:
+        """What was asked for, else the environment's own limit, else the larger of `LEAST` and `training`.
+
+        Args:
+            asked: `training.eval_steps`. training: steps that one environment makes in a generation of training, which
+                no training episode can exceed where episodes are cut there. It is the same in every generation, so that
+                the fitness of one is comparable with that of another.
+        """
+        known = asked is not None or time_limit(env) is not None
+        called = name or str(getattr(env, "env_id", None) or name_of((getattr(env, "envs", None) or [env])[0]))
+        return cls(asked if known else max(LEAST, training), not known, called)
+
+    def say(self, lengths: np.ndarray, cut: np.ndarray) -> None:
+        """Warn once of episodes that were cut where nobody has asked for it; both [..., episodes]."""
+        if self.is_assumed and bool(cut.any()):
+            warn_once(
+                f"no time limit: {self.name}",
+                f"{self.name} has no time limit: {int(cut.sum())} of {lengths.size} evaluation episodes were cut after "
+                f"{self.steps} steps and count as truncated, with their return so far. "
+                "fix: training.eval_steps=N (`agilerl evaluate --max-steps N`, agent.test(env, max_steps=N)), or "
+                "gymnasium.wrappers.TimeLimit around the environment.",
+                stacklevel=4,
+            )

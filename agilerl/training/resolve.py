@@ -1,0 +1,180 @@
+"""A manifest as it will be trained: what depends on the environment is filled in, and what cannot be is refused.
+
+That happens before anything is written, so that a refused run leaves nothing behind, and `--dry-run` says the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+
+from agilerl.algorithms import find_algorithm
+from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
+from agilerl.config import Manifest, preset_for
+from agilerl.config.schema import Encoder
+from agilerl.envs.lanes import name_of
+from agilerl.envs.vector import make_vect_envs
+from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError
+from agilerl.host import available_bytes
+from agilerl.modules.cnn import usual_layers
+from agilerl.networks.encoders import LSTM_DEFAULTS
+from agilerl.spaces import channels_first, is_image
+from agilerl.training.sizes import check_sizes
+
+UNNAMED = "lambda"  # what a function without a name of its own is called
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """What one environment observes and does, named as environments name it; `name`: its id, else its class."""
+
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    name: str
+
+
+def resolve(manifest: Manifest, env: Any = None) -> Manifest:
+    """The manifest with the encoder that the observations get, and the name of the environment that a lambda makes.
+
+    One environment is made and closed for that, and one agent; an environment that was handed over is only asked for
+    its spaces.
+
+    Raises:
+        EnvError: the environment cannot be made. ConfigError, AlgorithmError: the algorithm, the networks or the
+            sizes do not fit it, or this machine.
+    """
+    spaces = spaces_of(manifest, env)
+    resolved = with_encoder(manifest, spaces.observation_space)
+    with contextlib.suppress(NotAvailableYetError):  # observations that no encoder reads: the agent names them below
+        check_sizes(resolved, spaces.observation_space, spaces.action_space, available_bytes())
+    _check_replay(resolved)
+    if manifest.environment.name == UNNAMED:
+        named = resolved.environment.model_copy(update={"name": spaces.name})
+        resolved = resolved.model_copy(update={"environment": named})
+    make_population(resolved.model_copy(update={"training": _alone(resolved)}), spaces, 0, "cpu")
+    return resolved
+
+
+def _alone(manifest: Manifest) -> Any:
+    return manifest.training.model_copy(update={"pop_size": 1})
+
+
+def spaces_of(manifest: Manifest, env: Any = None) -> Spaces:
+    """Those of the environment that the manifest names, or of the one that was handed over."""
+    made = None
+    if env is None or (callable(env) and not hasattr(env, "action_space")) or isinstance(env, type):
+        make = partial(make_vect_envs, manifest.environment.name, **dict(manifest.environment.kwargs))
+        made = env = make() if env is None else make_vect_envs(make_env=env)
+    try:
+        space = getattr(env, "single_observation_space", None) or getattr(env, "observation_space", None)
+        actions = getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
+    finally:
+        if made is not None:
+            made.close()
+    single = (getattr(env, "envs", None) or [env])[0]
+    return Spaces(space, actions, name_of(single))  # type: ignore[arg-type]  # what is missing is named by the algorithm
+
+
+def with_encoder(manifest: Manifest, space: gym.Space[Any]) -> Manifest:
+    """The manifest with the encoder of `space` written out where nobody has chosen one.
+
+    Dense layers stay in `network.encoder_config`. Where the observations, `simba` or `recurrent` ask for another
+    encoder, its keys stand in `network.encoder`, and `encoder_config` is null: that of a preset describes vectors, and
+    is no choice of the user's.
+
+    Raises:
+        ConfigError: the user has described dense layers, which do not read `space`.
+    """
+    network = manifest.network
+    if network.encoder is not None or not _is_other(manifest, space):
+        return manifest
+    if network.encoder_config not in (None, Encoder(), _preset_encoder(manifest)):
+        raise ConfigError(
+            f"network.encoder_config describes dense layers, but {_why(manifest, space)}. "
+            "fix: network.encoder, with the keys of its encoder."
+        )
+    changed = network.model_copy(update={"encoder": _usual_encoder(manifest, space), "encoder_config": None})
+    return manifest.model_copy(update={"network": changed})
+
+
+def _is_other(manifest: Manifest, space: gym.Space[Any]) -> bool:
+    """Whether the observations are read by another encoder than dense layers."""
+    network, recurrent = manifest.network, bool(manifest.algorithm.hyperparameters.get("recurrent"))
+    return network.simba or recurrent or isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) or is_image(space)
+
+
+def _why(manifest: Manifest, space: gym.Space[Any]) -> str:
+    if manifest.network.simba:
+        return "simba=true takes residual blocks"
+    is_recurrent = manifest.algorithm.hyperparameters.get("recurrent")
+    return "recurrent=true takes an LSTM" if is_recurrent else f"{space} is not read by them"
+
+
+def _preset_encoder(manifest: Manifest) -> Encoder | None:
+    return preset_for(manifest.environment.name, manifest.algorithm.name).network.encoder_config
+
+
+def _usual_encoder(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any] | None:
+    """The keys that say what is built; None where the encoder's own defaults say it better."""
+    if manifest.network.simba:
+        return None
+    if manifest.algorithm.hyperparameters.get("recurrent"):
+        return dict(LSTM_DEFAULTS)
+    if is_image(space):
+        return usual_layers(channels_first(space).shape or ())
+    return {"latent_dim": 32, "mlp_config": {"hidden_size": [64]}}
+
+
+def _check_replay(manifest: Manifest) -> None:
+    values, size = manifest.algorithm.hyperparameters, manifest.replay_buffer.max_size
+    batch = values.get("batch_size")
+    if manifest.has_replay and isinstance(batch, int) and batch > size:
+        raise ConfigError(
+            f"replay_buffer.max_size must be at least algorithm.batch_size ({batch} transitions), or nothing is ever "
+            f"learned; got {size}. fix: replay_buffer.max_size=100000, or a smaller batch_size."
+        )
+
+
+def make_population(manifest: Manifest, env: Any, seed: int, device: str) -> list[Any]:
+    """The founders: equal hyperparameters, weights of their own."""
+    cls = find_algorithm(manifest.algorithm.name)
+    space = getattr(env, "single_observation_space", None) or env.observation_space
+    actions = getattr(env, "single_action_space", None) or env.action_space
+    try:
+        return cls.population(
+            manifest.training.pop_size,
+            space,
+            actions,
+            seed=seed,
+            hp_config=hyperparameter_config(manifest),
+            net_config=net_config(manifest, space),
+            device=device,
+            **manifest.algorithm.hyperparameters,
+        )
+    except AgileRLError as error:
+        raise type(error)(f"{manifest.environment.name}: {error}") from None
+
+
+def net_config(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any]:
+    """The network section as the networks take it: the encoder's keys are those of the encoder that `space` gets.
+
+    Raises:
+        ConfigError: keys of dense layers for an encoder that has none.
+    """
+    with_encoder(manifest, space)
+    config = manifest.network.model_dump()
+    encoder, dense = config.pop("encoder"), config["encoder_config"] or Encoder().model_dump()
+    config["encoder_config"] = encoder if _is_other(manifest, space) or encoder is not None else dense
+    return config
+
+
+def hyperparameter_config(manifest: Manifest) -> HyperparameterConfig:
+    """What evolution may change, with the type of the manifest's own value."""
+    values = manifest.algorithm.hyperparameters
+    bounds = manifest.mutation.rl_hp_selection
+    types = {name: int if isinstance(values[name], int) else float for name in bounds}
+    return HyperparameterConfig(**{k: RLParameter(**dict(limits), dtype=types[k]) for k, limits in bounds.items()})

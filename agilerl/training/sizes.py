@@ -1,0 +1,94 @@
+"""Whether what a manifest asks for can be in this machine's memory, estimated before any of it is taken."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from agilerl.config import Manifest
+from agilerl.config.schema import Encoder
+from agilerl.errors import ConfigError
+from agilerl.spaces import flat_size, nested
+from agilerl.tree import leaves
+
+# Lower bounds, so that nothing is refused that fits: Python objects of one environment, and of one agent.
+LANE_BYTES, AGENT_BYTES = 2_000, 20_000
+WEIGHT_BYTES = 4 * 4 * 2  # float32; weight, gradient and two moments; a policy and a second network at least
+GIB = 2**30
+
+
+def check_sizes(
+    manifest: Manifest, space: gym.Space[Any], actions: gym.Space[Any], available: int | None
+) -> dict[str, int]:
+    """Bytes at least of lanes, networks and memory, by the keys that decide them.
+
+    Raises:
+        ConfigError: one of them exceeds the `available` bytes (None: unknown, nothing is refused).
+    """
+    found = estimate(manifest, space, actions)
+    for keys, size in found.items():
+        if available is not None and size > available:
+            raise ConfigError(
+                f"{keys} would take at least {size / GIB:,.0f} GiB of memory; {available / GIB:,.0f} GiB are free "
+                "here. fix: smaller numbers."
+            )
+    return found
+
+
+def estimate(manifest: Manifest, space: gym.Space[Any], actions: gym.Space[Any]) -> dict[str, int]:
+    """Lower bounds in bytes, by what a user would change."""
+    training, lanes = manifest.training, manifest.environment.num_envs
+    members, row = training.pop_size, observation_bytes(space)
+    copies = members if training.lockstep else 1
+    acting = lanes * copies * (LANE_BYTES + row)
+    together = max(training.eval_episodes * members, training.confirm_episodes)
+    weights = sum(_weights(manifest, space, actions))
+    found = {
+        f"environment.num_envs={lanes} x training.pop_size={members}": acting,
+        f"training.eval_episodes={training.eval_episodes}, confirm_episodes={training.confirm_episodes}": together
+        * (LANE_BYTES + row),
+        f"training.pop_size={members} x network": members * (AGENT_BYTES + WEIGHT_BYTES * weights),
+    }
+    if manifest.has_replay:
+        rows = min(manifest.replay_buffer.max_size, training.max_steps * members)
+        found[f"replay_buffer.max_size={manifest.replay_buffer.max_size}"] = rows * (row + 8)
+    return found
+
+
+def observation_bytes(space: gym.Space[Any]) -> int:
+    """Of one observation as it is stored."""
+    return sum(
+        math.prod(leaf.shape or ()) * np.dtype(leaf.dtype or np.int64).itemsize for leaf in leaves(nested(space))
+    )
+
+
+def _weights(manifest: Manifest, space: gym.Space[Any], actions: gym.Space[Any]) -> Iterator[int]:
+    """Weights of the dense and convolutional layers that the manifest spells out."""
+    network = manifest.network
+    is_image = isinstance(space, gym.spaces.Box) and len(space.shape) == 3
+    inputs = 1 if is_image else flat_size(space)
+    dense = [] if network.encoder is not None else (network.encoder_config or Encoder()).hidden_size
+    outputs = flat_size(actions) if isinstance(actions, gym.spaces.Box | gym.spaces.Discrete) else 1
+    for sizes in (
+        [inputs, *dense, network.latent_dim],
+        [network.latent_dim, *network.head_config.hidden_size, outputs],
+    ):
+        yield sum(a * b for a, b in itertools.pairwise(sizes))
+    for sizes in _lists(network.encoder):
+        yield sum(a * b for a, b in itertools.pairwise(sizes))
+
+
+def _lists(config: Any) -> Iterator[list[int]]:
+    """Every list of layer sizes in an encoder's keys; what is no number is named when it is built."""
+    for key, value in config.items() if isinstance(config, Mapping) else ():
+        sizes = value if isinstance(value, list | tuple) else [value]
+        if key in ("hidden_size", "channel_size", "hidden_state_size"):
+            whole = [n for n in sizes if isinstance(n, int) and n > 0]
+            yield [*whole, *whole] if len(whole) == 1 else whole  # one width is that of a square layer: LSTM, SimBa
+        else:
+            yield from _lists(value)

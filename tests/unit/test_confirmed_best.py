@@ -1,0 +1,97 @@
+"""Without a target the best agent of a run is confirmed, by episodes that chose nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import agilerl
+from agilerl.telemetry.record import BaseSink
+
+
+class Lottery(gym.Env[np.ndarray, Any]):
+    """One step, whose reward is drawn: 8 or -8, whatever the agent does. The best of a few is 8, the mean is 0."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, 1).astype(np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward = 8.0 if self.np_random.random() < 0.5 else -8.0
+        return self.np_random.uniform(-1, 1, 1).astype(np.float32), reward, True, False, {}
+
+
+RUN: dict[str, Any] = {
+    "algo": "DQN", "population": 3, "num_envs": 2, "steps": 800, "training.evo_steps": 100, "eval_episodes": 2,
+    "elite_rescore_episodes": 0, "latent_dim": 8, "batch_size": 8, "learning_delay": 8, "learn_step": 50,
+    "verbose": False, "confirm_episodes": 64,
+}  # fmt: skip
+
+
+class Records(BaseSink):
+    """Keeps the records; ends the run like Ctrl-C after some generations."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.confirmed: list[float | None] = []
+        self.steps: list[int] = []
+        self.stop_after = stop_after
+
+    def generation(self, record: Any) -> None:
+        self.confirmed.append(record.confirmation)
+        self.steps.append(record.evaluation_env_steps)
+
+    def progress(self, env_steps: int, seconds: float) -> None:
+        if self.stop_after == len(self.confirmed):
+            raise KeyboardInterrupt
+
+
+def test_the_best_of_noise_is_confirmed_in_the_last_generations_and_counted() -> None:
+    records = Records()
+    run = agilerl.train(Lottery, out=None, sinks=[records], **RUN)
+    assert max(map(max, run.history)) == 8.0  # what "best" said once
+    assert [value is None for value in records.confirmed] == [True] * 5 + [False] * 3
+    confirmed = run.result["confirmed"]
+    assert run.result["best_fitness"] == confirmed
+    assert confirmed >= max(value for value in records.confirmed if value is not None)
+    assert abs(confirmed) < 8 * 3 / 64**0.5 + 1  # three standard errors, and the best of four
+    played = np.diff([0, *records.steps]).tolist()  # an episode has one step: 3 members x 2, then 64 a candidate
+    assert played == [6] * 5 + [6 + 2 * 64, 6 + 64, 6 + 64]
+
+
+@pytest.mark.parametrize(("budget", "episodes"), [(800, 64), (160, 24), (16, 2)])
+def test_the_confirmation_costs_a_fifth_of_the_training_at_most(budget: int, episodes: int) -> None:
+    records = Records()
+    agilerl.train(Lottery, out=None, sinks=[records], **{**RUN, "steps": budget, "training.evo_steps": budget})
+    assert records.steps == [6 + episodes]  # share 0.2 x 3 members x budget / 4 candidates, at least eval_episodes
+
+
+def test_runs_with_a_target_confirm_as_before() -> None:
+    records = Records()
+    agilerl.train(Lottery, out=None, sinks=[records], **RUN, target_score=1e6)
+    assert records.confirmed == [None] * 8
+
+
+@pytest.mark.parametrize("stop_after", [3, pytest.param(6, marks=pytest.mark.slow)])
+def test_a_stopped_run_confirms_the_same_best_to_the_bit(stop_after: int, tmp_path: Path) -> None:
+    whole = agilerl.train(Lottery, out=tmp_path / "whole", **RUN)
+    part = agilerl.train(Lottery, out=tmp_path / "part", sinks=[Records(stop_after)], **RUN)
+    assert part.interrupted
+    assert part.path is not None
+    resumed = agilerl.resume(part.path, env=Lottery, verbose=False)
+    for name in ("confirmed", "evaluation_env_steps", "best_fitness"):
+        assert resumed.result[name] == whole.result[name], name
+    for name, weight in whole.best.policy_state().items():
+        assert torch.equal(weight, resumed.best.policy_state()[name]), name
+    assert whole.path is not None
+    files = [path / "best/policy.safetensors" for path in (whole.path, part.path)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert json.loads((part.path / "run.json").read_text())["result"]["confirmed"] == whole.result["confirmed"]

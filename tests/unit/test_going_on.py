@@ -1,0 +1,134 @@
+"""Going on past a target, with other settings, from a folder that cannot be written; modules in the current folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import agilerl
+from agilerl.api import build_manifest
+from agilerl.cli.main import app
+from agilerl.config import going_on, load_manifest, manifest_from
+from agilerl.errors import AgileRLError, ConfigError
+
+SHORT: dict[str, Any] = {
+    "population": 1, "num_envs": 1, "training.evo_steps": 8, "eval_episodes": 1, "confirm_episodes": 0, "steps": 24,
+    "elite_rescore_episodes": 0, "latent_dim": 8, "eval_steps": 4, "verbose": False,
+}  # fmt: skip
+
+
+def command(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+def test_a_run_goes_on_past_its_target_and_its_configuration_is_no_damage(tmp_path: Path) -> None:
+    run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, target_score=1.0, **SHORT)
+    assert run.path is not None
+    assert (run.result["stopped"], run.result["env_steps_member"]) == ("target", 8)
+    more = ("-q", "--test-episodes", 0)
+    still = command("resume", run.path, "--steps", 32, "--test-episodes", 0)
+    assert (
+        "it has reached its target of 1, so nothing is left to do; `agilerl resume --target N` goes on" in still.output
+    )
+    again = command("resume", run.path, *more)
+    assert "damaged" not in again.output
+    on = command("resume", run.path, "--steps", 32, "--target", 1000, *more)
+    assert "stop: budget" in on.output
+    assert "damaged" not in on.output
+    facts = load_manifest(run.path / "config.yaml").training
+    assert (facts.target_score, facts.max_steps) == (1000.0, 32)
+    none = command("resume", run.path, "--steps", 40, "--set", "training.target_score=null", *more)
+    assert "(40 per member)" in none.output
+
+
+def test_what_the_agents_were_made_with_is_not_changed_by_going_on() -> None:
+    base = build_manifest("CartPole-v1", "DQN")
+    assert going_on(base, ["training.eval_episodes=3"]).training.eval_episodes == 3
+    for setting in ("training.pop_size=9", "algorithm.lr=0.1", "network.latent_dim=9", "training.seed=4"):
+        with pytest.raises(ConfigError, match=r"resume --set cannot change .*fix: a key of training, mutation, tourn"):
+            going_on(base, [setting])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_without_rights_is_one_line(tmp_path: Path) -> None:
+    run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SHORT)
+    assert run.path is not None
+    run.path.chmod(0o500)
+    result = command("resume", run.path)
+    run.path.chmod(0o700)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_errors_of_the_system_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SHORT)
+    assert run.path is not None
+
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device", str(run.path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("agilerl.runs.directory.write_atomic", full)
+        patched.setattr("agilerl.training.launch.write_atomic", full)
+        result = command("resume", run.path, "--steps", 32)
+        assert result.exit_code == 2
+        assert result.stderr.splitlines()[-1].endswith(
+            "No space left on device. fix: make room, or check the rights there."
+        )
+    (run.path / "LOCK").unlink()
+    (run.path / "LOCK").mkdir()
+    with pytest.raises(
+        AgileRLError, match=r"cannot be written \(Is a directory\), .* fix: its rights, or a copy of it"
+    ):
+        agilerl.resume(run.path)
+
+
+def test_modules_of_the_current_folder_are_found_when_code_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    (tmp_path / "envs_of_mine.py").write_text(
+        "import gymnasium as gym\n"
+        "gym.register('FromHere-v0', entry_point='gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=9)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    result = command("train", "envs_of_mine:FromHere-v0", "--allow-code", "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    assert "# DQN on FromHere-v0" in result.stdout
+    assert str(tmp_path) not in sys.path
+    absent = command("train", "not_here:FromHere-v0", "--allow-code", "--dry-run")
+    assert "fix: run in the folder of not_here.py, or set PYTHONPATH." in absent.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("stepz", "Did you mean 'max_steps'?"),
+        ("buffer_size", "Did you mean 'max_size'?"),
+        ("learning_starts", "Did you mean 'learning_delay'?"),
+        ("epsilon", "Did you mean 'eps_start' or 'eps_end'?"),
+        ("pop_sise", "Did you mean 'pop_size'?"),
+    ],
+)
+def test_the_nearest_name_is_the_nearest_in_meaning(name: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is not a known key") as caught:
+        build_manifest("CartPole-v1", "DQN", overrides={name: 3})
+    assert meant in str(caught.value)
+
+
+def test_a_file_with_five_mistakes_reports_all() -> None:
+    data = {
+        "algorithm": "DQNN", "environment": {"num_env": 3}, "training": {"popsize": 4, "max_steps": -1},
+        "network": {"encoder_config": {"channel_size": [3]}},
+    }  # fmt: skip
+    with pytest.raises(AgileRLError) as caught:
+        manifest_from(data, "typo.yaml")
+    said = str(caught.value)
+    for part in ("DQNN", "num_env", "popsize", "max_steps must be", "image keys belong in network.encoder"):
+        assert part in said, said

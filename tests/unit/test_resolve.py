@@ -1,0 +1,248 @@
+"""Every algorithm on every kind of space by its defaults, default encoders by the size of images, and what is refused
+before anything is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import agilerl
+from agilerl import errors
+from agilerl.algorithms import available
+from agilerl.api import build_manifest
+from agilerl.config import apply_overrides, load_manifest, manifest_from, preset_for
+from agilerl.errors import AgileRLError, AlgorithmError, ConfigError, EnvError
+from agilerl.host import available_bytes
+from agilerl.modules.cnn import usual_layers
+from agilerl.networks.q_networks import QNetwork
+from agilerl.runs.signals import Stopped, StopSignals
+from agilerl.training.resolve import net_config, resolve
+from agilerl.training.sizes import estimate
+
+spaces = gym.spaces
+OBSERVATIONS: dict[str, gym.Space[Any]] = {
+    "vector": spaces.Box(-1, 1, (3,), np.float32),
+    "image": spaces.Box(0, 255, (12, 12, 3), np.uint8),
+    "discrete": spaces.Discrete(5),
+    "multi-discrete": spaces.MultiDiscrete([3, 4]),
+    "multi-binary": spaces.MultiBinary(4),
+    "dict": spaces.Dict({"where": spaces.Discrete(4), "camera": spaces.Box(0, 255, (3, 6, 6), np.uint8)}),
+    "tuple": spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)]),
+}
+ACTIONS: dict[str, gym.Space[Any]] = {
+    "box": spaces.Box(-1, 1, (2,), np.float32),
+    "discrete": spaces.Discrete(3),
+    "multi-discrete": spaces.MultiDiscrete([2, 3]),
+    "multi-binary": spaces.MultiBinary(2),
+}
+SHORT: dict[str, Any] = {
+    "population": 1, "num_envs": 2, "steps": 16, "training.evo_steps": 16, "eval_episodes": 1, "out": None,
+    "verbose": False, "batch_size": 8, "elite_rescore_episodes": 0,
+}  # fmt: skip
+
+
+class Sampled(gym.Env[Any, Any]):
+    """Random observations of a space, four steps an episode."""
+
+    def __init__(self, observed: gym.Space[Any], actions: gym.Space[Any]) -> None:
+        self.observation_space, self.action_space = observed, actions
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.left = 4
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        self.left -= 1
+        return self.observation_space.sample(), 1.0, self.left == 0, False, {}
+
+
+def short(algo: str) -> dict[str, Any]:
+    if algo == "PPO":
+        return {**SHORT, "learn_step": 8, "update_epochs": 1}
+    return {**SHORT, "learning_delay": 8, "learn_step": 4, **({} if algo == "DQN" else {"random_steps": 8})}
+
+
+FITTING = {"DQN": ("discrete", "multi-discrete"), "RainbowDQN": ("discrete", "multi-discrete"), "PPO": tuple(ACTIONS),
+           "SAC": ("box", "discrete"), "TD3": ("box",), "DDPG": ("box",)}  # fmt: skip
+
+
+@pytest.mark.parametrize("observed", OBSERVATIONS)
+@pytest.mark.parametrize("algo", available())
+def test_every_algorithm_trains_on_every_kind_of_observation_by_its_defaults(algo: str, observed: str) -> None:
+    actions = ACTIONS[FITTING[algo][0] if algo in FITTING else "discrete"]
+    run = agilerl.train(lambda: Sampled(OBSERVATIONS[observed], actions), algo, **short(algo))
+    assert run.result["env_steps_member"] == 16
+    assert run.result["updates"] > 0
+    assert run.history == [[4.0]]
+
+
+@pytest.mark.parametrize("taken", ACTIONS)
+@pytest.mark.parametrize("algo", FITTING)
+def test_every_algorithm_takes_the_actions_that_fit_and_names_those_that_do_not(algo: str, taken: str) -> None:
+    def train() -> Any:
+        return agilerl.train(lambda: Sampled(OBSERVATIONS["vector"], ACTIONS[taken]), algo, **short(algo))
+
+    if taken in FITTING[algo]:
+        assert train().history == [[4.0]]
+    else:
+        with pytest.raises(AlgorithmError, match=rf"{algo} needs .* actions; got .*fix: "):
+            train()
+
+
+@pytest.mark.parametrize("observed", ["vector", "discrete", "multi-binary"])
+def test_recurrent_ppo_trains_by_its_defaults(observed: str) -> None:
+    more = {**short("PPO"), "recurrent": True, "max_seq_len": 4}
+    run = agilerl.train(lambda: Sampled(OBSERVATIONS[observed], ACTIONS["discrete"]), "PPO", **more)
+    assert run.history == [[4.0]]
+    assert run.manifest.network.encoder == {"hidden_state_size": 128, "num_layers": 2}
+    assert run.manifest.network.encoder_config is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "kernels", "strides", "weights"),
+    [
+        ((3, 10, 10), [32, 32], [3, 3], [1, 1], 88_356),
+        ((3, 20, 20), [32, 64], [4, 3], [2, 2], 90_084),
+        ((4, 84, 84), [32, 64, 64], [8, 4, 3], [4, 2, 1], 283_172),
+        ((3, 96, 96), [32, 64, 64], [8, 4, 3], [4, 2, 1], 342_564),
+        ((3, 256, 256), [32, 64, 64, 64, 64], [8, 4, 3, 3, 3], [4, 2, 1, 2, 2], 301_732),
+    ],
+)
+def test_images_get_layers_by_their_size(
+    shape: tuple[int, ...], channels: list[int], kernels: list[int], strides: list[int], weights: int
+) -> None:
+    expected = {"channel_size": channels, "kernel_size": kernels, "stride_size": strides}
+    assert usual_layers(shape) == expected
+    network = QNetwork(spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(4), random_seed=0)
+    assert sum(p.numel() for p in network.parameters()) == weights
+    own = QNetwork(spaces.Box(0, 255, (3, 10, 10), np.uint8), spaces.Discrete(4), encoder_config={"channel_size": [4]})
+    assert own.encoder.net_config["kernel_size"] == [3]  # who says anything about the layers says all of it
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 4, 5, 11, 12, 39, 40, 100, 600])
+def test_no_size_of_image_is_without_a_default(side: int) -> None:
+    network = QNetwork(spaces.Box(0, 255, (1, side, side), np.uint8), spaces.Discrete(2), random_seed=0)
+    assert sum(p.numel() for p in network.encoder.parameters()) < 500_000
+
+
+def test_the_encoder_that_is_built_stands_in_the_configuration(tmp_path: Path) -> None:
+    image = Sampled(OBSERVATIONS["image"], ACTIONS["discrete"])
+    run = agilerl.train(lambda: image, "PPO", **{**short("PPO"), "out": tmp_path})
+    assert run.path is not None
+    written = load_manifest(run.path / "config.yaml")
+    assert written.network.encoder == {"channel_size": [32, 64], "kernel_size": [4, 3], "stride_size": [2, 2]}
+    assert written.network.encoder_config is None
+    assert written.hash() == run.manifest.hash()
+    assert {k: run.best.actor.encoder.net_config[k] for k in written.network.encoder} == written.network.encoder
+
+
+def test_what_the_user_writes_about_dense_layers_is_refused_where_nothing_is_dense() -> None:
+    base = preset_for("none", "PPO")
+    image = Sampled(OBSERVATIONS["image"], ACTIONS["discrete"])
+    with pytest.raises(ConfigError, match=r"describes dense layers, but Box.* is not read by them\. fix: network\.enc"):
+        resolve(apply_overrides(base, {"network.encoder_config.hidden_size": [32]}), image)
+    nothing = resolve(apply_overrides(base, {"network.encoder_config": None}), image)
+    assert nothing.network == resolve(base, image).network
+    assert net_config(nothing, OBSERVATIONS["vector"])["encoder_config"] == nothing.network.encoder
+    plain = apply_overrides(base, {"network.encoder_config": None})
+    assert net_config(plain, OBSERVATIONS["vector"])["encoder_config"]["hidden_size"] == [64]
+
+
+@pytest.mark.parametrize("key", ["network.encoder_config.channel_size", "channel_size", "stride_size"])
+def test_keys_of_image_encoders_are_shown_their_place(key: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"image keys belong in network\.encoder: network\.encoder\.(channel|stride)_"
+    ):
+        build_manifest("CarRacing-v3", overrides={key: [16]})
+    with pytest.raises(ConfigError, match=r"image keys belong in network\.encoder: network\.encoder\.channel_size"):
+        manifest_from({"network": {"encoder_config": {"channel_size": [16]}}})
+    found = build_manifest("CarRacing-v3", "DQN", overrides={"network.encoder.channel_size": [16]})
+    assert found.network.encoder == {"channel_size": [16]}
+
+
+ABSURD: list[tuple[dict[str, Any], str]] = [
+    ({"environment.num_envs": 100_000_000}, r"environment\.num_envs=100000000 x training\.pop_size=4"),
+    ({"training.pop_size": 1_000_000_000}, r"training\.pop_size=1000000000"),
+    ({"network.encoder_config.hidden_size": [200_000, 200_000]}, r"training\.pop_size=4 x network"),
+    ({"replay_buffer.max_size": 10**11, "training.max_steps": 10**11}, r"replay_buffer\.max_size=100000000000"),
+    ({"training.eval_episodes": 10**9}, r"training\.eval_episodes=1000000000"),
+]
+
+
+@pytest.mark.parametrize(("changes", "named"), ABSURD)
+def test_absurd_sizes_are_named_before_memory_is_taken(
+    changes: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("agilerl.training.resolve.available_bytes", lambda: 64 * 2**30)
+    with pytest.raises(ConfigError, match=named + r".* would take at least [\d,]+ GiB of memory; 64 GiB are free"):
+        agilerl.train("CartPole-v1", "DQN", out=tmp_path, verbose=False, **changes)
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_sizes_are_counted_by_hand() -> None:
+    changes = {"training.pop_size": 2, "environment.num_envs": 3, "training.eval_episodes": 5,
+               "training.confirm_episodes": 20, "replay_buffer.max_size": 1000, "network.latent_dim": 8,
+               "network.encoder_config.hidden_size": [10], "network.head_config.hidden_size": [6]}  # fmt: skip
+    manifest = build_manifest("CartPole-v1", "DQN", overrides=changes)
+    found = estimate(manifest, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2))
+    weights = 4 * 10 + 10 * 8 + 8 * 6 + 6 * 2
+    assert list(found.values()) == [6 * 2016, 20 * 2016, 2 * (20_000 + 32 * weights), 1000 * 24]
+
+
+def test_this_machine_has_memory() -> None:
+    assert (available_bytes() or 2**20) >= 2**20
+
+
+REFUSED: list[tuple[dict[str, Any], type[AgileRLError], str]] = [
+    ({"environment.kwargs": {"foo": 1}}, EnvError, r"CartPole-v1 cannot be made with .*foo.* fix: environment\.kwargs"),
+    ({"network.encoder_config.activation": "Foo"}, ConfigError, "Foo"),
+    ({"network.encoder": {"hidden_sizes": [3]}}, ConfigError, "hidden_sizes"),
+    ({"learner": "fused", "network.simba": True}, ConfigError, "learner='fused' is not possible"),
+    ({"replay_buffer.max_size": 10}, ConfigError, r"replay_buffer\.max_size must be at least algorithm\.batch_size"),
+]
+
+
+@pytest.mark.parametrize(("changes", "kind", "named"), REFUSED)
+def test_a_refused_run_leaves_nothing_behind(
+    changes: dict[str, Any], kind: type[AgileRLError], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=named):
+        agilerl.train("CartPole-v1", "DQN", out=tmp_path, verbose=False, **changes)
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_a_signal_ends_the_setting_up_at_once_and_a_running_run_at_its_next_step() -> None:
+    with StopSignals() as signals, pytest.raises(Stopped) as raised:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert raised.value.signum == signals.received == signal.SIGTERM
+    with StopSignals() as signals:
+        signals.check()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == signal.SIGTERM  # the step that is being made ends first
+        with pytest.raises(Stopped):
+            signals.check()
+
+
+def test_runs_are_named_by_the_environment_that_was_made_and_the_one_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "_warned", set())
+    lambdas = [lambda: gym.make("CartPole-v1"), lambda: Sampled(OBSERVATIONS["vector"], ACTIONS["discrete"])]
+    runs = [agilerl.train(make, "DQN", **{**short("DQN"), "out": tmp_path}) for make in lambdas]
+    assert [run.path and run.path.parent.name for run in runs] == ["CartPole-v1", "Sampled"]
+    with pytest.warns(UserWarning, match="Taxi-v3 is retired in Gymnasium; Taxi-v4 is used"):
+        retired = agilerl.train("Taxi-v3", "DQN", **{**short("DQN"), "out": tmp_path})
+    assert retired.path is not None
+    assert retired.path.parent.name == "Taxi-v4_for_Taxi-v3"
+    facts = json.loads((retired.path / "run.json").read_text())
+    assert (facts["asked_env"], retired.manifest.environment.name) == ("Taxi-v3", "Taxi-v4")
