@@ -1,4 +1,4 @@
-.PHONY: check format lint types layers fast test slow faults golden golden-update bench
+.PHONY: check format lint types layers fast test slow faults golden golden-update bench docs
 PYTEST = python -m pytest -q -n 2
 
 # What every commit must pass.
@@ -40,3 +40,7 @@ golden-update:
 # One JSON line per claim.
 bench:
 	@set -e; for name in scaling throughput lockstep solve checkpoint; do echo "== $$name"; python "benchmarks/$$name.py"; done
+
+# The documentation, into site/; `mkdocs serve` shows it while you write.
+docs:
+	mkdocs build --strict
