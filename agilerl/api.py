@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from agilerl.algorithms import USUAL_FOR_BOX, name_of
+from agilerl.algorithms import USUAL_FOR_BOX, USUAL_FOR_TEAMS, name_of
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.load import leaf_paths, resolve_key
-from agilerl.env_ids import takes_box_actions
+from agilerl.env_ids import has_several_agents, takes_box_actions
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.hostile import malformed
 from agilerl.runs.directory import RunDirectory
@@ -49,9 +49,10 @@ def train(
     """Train a population and evolve its hyperparameters.
 
     Args:
-        env: a Gymnasium id, an environment, a vector environment, or a function that makes one.
+        env: a Gymnasium id, an environment, a vector environment, or a function that makes one; of several agents an id
+            as "mpe2.simple_spread_v3", or what has PettingZoo's parallel interface.
         algo: a name, or a class of your own. Default: that of the environment's preset; without one DQN, or SAC for Box
-            actions.
+            actions, or MADDPG for several agents.
         population: members; steps: environment steps of ONE member. Defaults: the preset's.
         seed: None takes the configuration's (0 in every preset).
         device: "auto" is CUDA where there is one.
@@ -278,6 +279,8 @@ def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = 
         return load_manifest(config, env_id, algo)
     if env_id is None:
         raise ConfigError("no environment is named. fix: agilerl train ENV_ID, or --config FILE that names one.")
-    if algo is None and not has_preset(env_id) and takes_box_actions(env_id if env is None else env):
+    if algo is None and not has_preset(env_id) and has_several_agents(env_id if env is None else env):
+        algo = USUAL_FOR_TEAMS
+    elif algo is None and not has_preset(env_id) and takes_box_actions(env_id if env is None else env):
         algo = USUAL_FOR_BOX
     return preset_for(env_id, algo)

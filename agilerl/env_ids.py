@@ -23,8 +23,20 @@ SHIPPED = {
 }
 
 
+TEAM_PACKAGES = ("mpe2", "pettingzoo")
+
+
+def is_team_id(env_id: str) -> bool:
+    """Whether an id names a module of environments of several agents: "mpe2.simple_spread_v3"."""
+    return env_id.partition(".")[0] in TEAM_PACKAGES and "." in env_id
+
+
 def resolve_env_id(env_id: str) -> str:
-    """As `registered_id`; EnvError also where a package that it needs is missing. Gymnasium's own words are kept."""
+    """As `registered_id`; EnvError also where a package that it needs is missing. Gymnasium's own words are kept.
+
+    An id of several agents is looked for where environments of its kind are made (`envs.team_vector`)."""
+    if is_team_id(env_id):
+        return env_id
     import gymnasium  # kept out of imports that must stay fast
 
     found = registered_id(env_id, "{} is retired in Gymnasium; {} is used.", quote="'")
@@ -116,6 +128,8 @@ def takes_box_actions(env: Any) -> bool:
     """Whether an environment, given as an object, a function or an id, takes Box actions; False where it is unknown."""
     import gymnasium
 
+    if isinstance(env, str) and is_team_id(env):
+        return False
     made = None
     if isinstance(env, str):
         made = env = gymnasium.make(resolve_env_id(env), disable_env_checker=True)
@@ -125,6 +139,21 @@ def takes_box_actions(env: Any) -> bool:
     if made is not None and callable(getattr(made, "close", None)):
         made.close()
     return isinstance(space, gymnasium.spaces.Box)
+
+
+def has_several_agents(env: Any) -> bool:
+    """Whether an environment, given as an object, a function or an id, has several agents; False where unknown."""
+    if isinstance(env, str):
+        return is_team_id(env)
+    if hasattr(env, "possible_agents") or isinstance(env, type):
+        return hasattr(env, "possible_agents")
+    if not callable(env) or hasattr(env, "action_space"):
+        return False
+    made = env()
+    found = hasattr(made, "possible_agents")
+    if callable(getattr(made, "close", None)):
+        made.close()
+    return found
 
 
 def _newest(env_id: str, known: list[str]) -> str | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import logging
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +72,50 @@ def export_onnx(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0
         RunError: the packages are missing, or the file does not run.
         NotAvailableYetError: an encoder or spaces that are not covered.
     """
-    onnxruntime = _needed()
+    if hasattr(agent, "grouped_agents"):
+        groups = ", ".join(agent.grouped_agents)
+        raise RunError(f"{agent.algo} has one policy for each of the groups {groups}. fix: export_team(agent, folder).")
     policy = plain_policy(agent)
-    obs = sample_observations(agent.observation_space, rows, seed)
-    masks = sample_masks(agent.action_space, rows, seed) if policy.needs_mask else None
+    return _exported(
+        policy, agent.observation_space, agent.action_space, partial(greedy_actions, agent), path, rows, seed
+    )
+
+
+def export_team(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0) -> dict[str, OnnxReport]:
+    """Write the greedy policy of every group of a team as ONNX, as `export_onnx` does, into `<path>.<group>.onnx`.
+
+    Returns:
+        group -> what was written.
+    """
+    base, spec, state = Path(path), jsonable(agent.policy_spec()), agent.policy_state()
+    found: dict[str, OnnxReport] = {}
+    for group, agents in agent.grouped_agents.items():
+        start = f"{group}."
+        weights = {k.removeprefix(start): v.cpu() for k, v in state.items() if k.startswith(start)}
+        try:
+            policy = build({**spec, "network": spec["networks"][group]}, weights)
+        except PolicyError as error:
+            what = f"{agent.algo}, group {group}, cannot be exported: {error}"
+            raise NotAvailableYetError(f"{what} fix: agilerl.load(RUN).best acts.") from error
+        policy.needs_mask = policy.needs_mask and policy.actions["type"] != "Box"
+        target = base.with_name(f"{base.name.removesuffix('.onnx')}.{group}.onnx")
+        spaces = agent.observation_space[group], agent.action_space[group]
+        found[group] = _exported(policy, *spaces, partial(_greedy_of, agent, agents[0]), target, rows, seed)
+    return found
+
+
+def _greedy_of(team: Any, agent: str, obs: Any, masks: np.ndarray | None = None) -> np.ndarray:
+    """Greedy actions of one agent of a team for its observations [B, ...]."""
+    infos = {} if masks is None else {agent: {"action_mask": masks}}
+    return np.asarray(team.get_action({agent: obs}, infos, training=False)[0][agent])
+
+
+def _exported(
+    policy: Policy, space: Any, actions: Any, greedy: Callable[..., np.ndarray], path: str | Path, rows: int, seed: int
+) -> OnnxReport:
+    onnxruntime = _needed()
+    obs = sample_observations(space, rows, seed)
+    masks = sample_masks(actions, rows, seed) if policy.needs_mask else None
     target = Path(path)
     write_atomic(
         target, _program(policy, torch.from_numpy(obs[:2]), None if masks is None else torch.from_numpy(masks[:2]))
@@ -89,10 +131,10 @@ def export_onnx(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0
         ]
     except Exception as error:  # the runtime has exceptions of its own
         raise RunError(f"{target} was written, but onnxruntime does not run it ({error}).") from error
-    got, expected = np.concatenate(parts), greedy_actions(agent, obs, masks)
+    got, expected = np.concatenate(parts), greedy(obs, masks)
     difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
     others = (difference.reshape(rows, -1) > 0).any(-1).sum()
-    is_box = isinstance(agent.action_space, spaces.Box)
+    is_box = isinstance(actions, spaces.Box)
     return OnnxReport(target, rows, float(difference.max()), None if is_box else int(others))
 
 

@@ -111,9 +111,14 @@ def differ(built: Space[Any], given: Space[Any]) -> bool:
 
 
 def mask_width(space: Space[Any] | None) -> int:
-    """Entries of an action mask of one lane: one per choice, component by component; 0 where there are none."""
+    """Entries of an action mask of one lane: one per choice, component by component; 0 where there are none.
+
+    Of a Dict (the actions of a team) those of all parts, in their order.
+    """
     if isinstance(space, spaces.Discrete):
         return int(space.n)
+    if isinstance(space, spaces.Dict):
+        return sum(map(mask_width, space.spaces.values()))
     return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else 0
 
 

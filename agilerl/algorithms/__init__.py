@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from agilerl.algorithms.agent import EvolvableAlgorithm
     from agilerl.algorithms.ddpg import DDPG
     from agilerl.algorithms.dqn import DQN
+    from agilerl.algorithms.ippo import IPPO
+    from agilerl.algorithms.maddpg import MADDPG
+    from agilerl.algorithms.mappo import MAPPO
+    from agilerl.algorithms.matd3 import MATD3
+    from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
     from agilerl.algorithms.ppo import PPO
     from agilerl.algorithms.rainbow import RainbowDQN
     from agilerl.algorithms.sac import SAC
@@ -20,15 +25,21 @@ if TYPE_CHECKING:
 __all__ = [
     "DDPG",
     "DQN",
+    "IPPO",
+    "MADDPG",
+    "MAPPO",
+    "MATD3",
     "PPO",
     "SAC",
     "TD3",
     "EvolvableAlgorithm",
+    "MultiAgentRLAlgorithm",
     "RLAlgorithm",
     "RainbowDQN",
     "available",
     "canonical_name",
     "find_algorithm",
+    "is_team",
     "name_of",
     "register",
     "wrong_actions",
@@ -37,20 +48,29 @@ __all__ = [
 _SHIPPED = {
     "DDPG": "agilerl.algorithms.ddpg",
     "DQN": "agilerl.algorithms.dqn",
+    "IPPO": "agilerl.algorithms.ippo",
+    "MADDPG": "agilerl.algorithms.maddpg",
+    "MAPPO": "agilerl.algorithms.mappo",
+    "MATD3": "agilerl.algorithms.matd3",
     "PPO": "agilerl.algorithms.ppo",
     "RainbowDQN": "agilerl.algorithms.rainbow",
     "SAC": "agilerl.algorithms.sac",
     "TD3": "agilerl.algorithms.td3",
 }
-_BASES = {"EvolvableAlgorithm": "agilerl.algorithms.agent", "RLAlgorithm": "agilerl.algorithms.single_agent"}
-_registered: dict[str, type[RLAlgorithm]] = {}
+_BASES = {
+    "EvolvableAlgorithm": "agilerl.algorithms.agent",
+    "MultiAgentRLAlgorithm": "agilerl.algorithms.multi_agent",
+    "RLAlgorithm": "agilerl.algorithms.single_agent",
+}
+_TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # of what ships, those for several agents
+_registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}
 NOT_YET = (
-    "BC_LM", "CISPO", "CQN", "DPO", "GRPO", "ILQL", "IPPO", "MADDPG", "MATD3", "NeuralTS", "NeuralUCB",
+    "BC_LM", "CISPO", "CQN", "DPO", "GRPO", "ILQL", "NeuralTS", "NeuralUCB",
 )  # fmt: skip
 """Published names that this version does not train yet."""
 
-USUAL, USUAL_FOR_BOX = "DQN", "SAC"
-"""Where nothing names an algorithm: for choices among actions, and for Box actions."""
+USUAL, USUAL_FOR_BOX, USUAL_FOR_TEAMS = "DQN", "SAC", "MADDPG"
+"""Where nothing names an algorithm: for choices among actions, for Box actions, for several agents."""
 
 Algorithm = TypeVar("Algorithm", bound=type)
 
@@ -72,12 +92,16 @@ def register(cls: Algorithm) -> Algorithm:
     A decorator. A class that is registered again replaces the one before, so that a module may be imported anew.
 
     Raises:
-        AlgorithmError: a class of the package has that name, or it does not derive from `RLAlgorithm`.
+        AlgorithmError: a class of the package has that name, or it derives neither from `RLAlgorithm` nor from
+            `MultiAgentRLAlgorithm`.
     """
     name = cls.__name__
-    base = import_module(_BASES["RLAlgorithm"]).RLAlgorithm
-    if not issubclass(cls, base):
-        raise AlgorithmError(f"register got {name}, which does not derive from RLAlgorithm. fix: derive it.")
+    bases = tuple(getattr(import_module(_BASES[base]), base) for base in ("RLAlgorithm", "MultiAgentRLAlgorithm"))
+    if not issubclass(cls, bases):
+        raise AlgorithmError(
+            f"register got {name}, which does not derive from RLAlgorithm. fix: derive it (of several agents: from "
+            "MultiAgentRLAlgorithm)."
+        )
     if _plain(name) in map(_plain, (*_SHIPPED, *NOT_YET)):
         raise AlgorithmError(f"register got {name}, a name of the package's own. fix: another name.")
     _registered[name] = cls
@@ -123,7 +147,15 @@ def canonical_name(name: str) -> str:
     )
 
 
-def find_algorithm(name: str) -> type[RLAlgorithm]:
+def is_team(name: str) -> bool:
+    """Whether the algorithm of this name trains several agents; nothing that ships is imported for it."""
+    found = canonical_name(name)
+    if found not in _registered:
+        return found in _TEAMS
+    return issubclass(_registered[found], import_module(_BASES["MultiAgentRLAlgorithm"]).MultiAgentRLAlgorithm)
+
+
+def find_algorithm(name: str) -> Any:
     """The algorithm class; case, spaces, dashes and underscores in `name` do not matter.
 
     Raises:
@@ -133,8 +165,7 @@ def find_algorithm(name: str) -> type[RLAlgorithm]:
     found = canonical_name(str(name))
     if found in _registered:
         return _registered[found]
-    cls: type[RLAlgorithm] = getattr(import_module(_SHIPPED[found]), found)
-    return cls
+    return getattr(import_module(_SHIPPED[found]), found)
 
 
 def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmError:
@@ -144,7 +175,7 @@ def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmEr
         needed: the kinds of space that it takes, by class name.
     """
     kind = type(space).__name__
-    fitting = [name for name in available() if kind in find_algorithm(name).action_spaces]
+    fitting = [name for name in available() if not is_team(name) and kind in find_algorithm(name).action_spaces]
     none = f"; no algorithm of this version takes {kind} actions"
     instead = f", or for {kind} actions one of: {', '.join(fitting)}" if fitting else none
     wanted = " or ".join(part for part in (", ".join(needed[:-1]), needed[-1]) if part)

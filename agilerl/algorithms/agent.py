@@ -120,9 +120,7 @@ class EvolvableAlgorithm:
 
     def _described(self) -> Iterator[str]:
         yield f"{self.algo}, member {self.index}, on {self.device}"
-        spaces = [getattr(self, name, None) for name in ("observation_space", "action_space")]
-        if None not in spaces:
-            yield f"spaces    {' -> '.join(map(short_form, spaces))}"
+        yield from self._described_spaces()
         yield f"settings  {self._settings()}"
         for name, network in self.evaluation_networks().items():
             describe = getattr(network, "describe", None)
@@ -132,6 +130,11 @@ class EvolvableAlgorithm:
             best = number(max(self.fitness))
             yield f"fitness   {number(self.fitness[-1])}, best {best} of {len(self.fitness)} evaluations"
         yield f"trained   {self.steps[-1]:,} env steps"
+
+    def _described_spaces(self) -> Iterator[str]:
+        spaces = [getattr(self, name, None) for name in ("observation_space", "action_space")]
+        if None not in spaces:
+            yield f"spaces    {' -> '.join(map(short_form, spaces))}"
 
     def _settings(self) -> str:
         return ", ".join(f"{name} {number(value)}" for name, value in self.hyperparameters().items())

@@ -58,6 +58,19 @@ ROLLOUTS = Experience(
     ),
     on_policy=True,
 )
+TEAM_TRANSITIONS = Experience(
+    "team_transitions",
+    "learns from replay of several agents",
+    (
+        "training.eps_start",
+        "training.eps_end",
+        "training.eps_decay",
+        "training.explore_least",
+        "training.train_max_episode_steps",
+        "training.normalize_rewards",
+    ),
+)
+TEAM_ROLLOUTS = Experience("team_rollouts", "learns from its own rollouts of several agents", ROLLOUTS.ignores, True)
 
 
 @dataclass(frozen=True)

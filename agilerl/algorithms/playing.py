@@ -16,6 +16,7 @@ from agilerl import tree
 from agilerl.engine.protocol import Mask
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.step import as_lanes
+from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import EnvError
 from agilerl.rng import Purpose, resolve_seed, seeds
@@ -70,10 +71,12 @@ def run_test(
     *,
     vectorized: bool = True,
     callback: Callback | None = None,
-) -> float:
+    by_agent: bool = False,
+) -> Any:
     """Mean return of the first finished episode of each environment, averaged over `loop` rounds; greedy.
 
-    The training mode is restored. The result is appended to `fitness`. See `RLAlgorithm.test`.
+    The training mode is restored. The result is appended to `fitness`. See `RLAlgorithm.test`; `by_agent` gives the row
+    of a team's agents [M], whose mean is appended.
     """
     if not vectorized and isinstance(env, gym.vector.VectorEnv):
         raise EnvError(
@@ -92,10 +95,12 @@ def run_test(
         start = seeds(agent.seed, Purpose.EVALUATION, count * loop, len(agent.fitness)).reshape(loop, count)
         begin = agent.begin_episodes
         told = None if callback is None else ended
-        fitness = test_agent(agent._greedy, env, max_steps, loop, swap_channels, seeds=start, begin=begin, ended=told)
+        fitness = test_agent(
+            agent._greedy, env, max_steps, loop, swap_channels, seeds=start, begin=begin, ended=told, by_agent=by_agent
+        )
     finally:
         agent.set_training_mode(before)
-    agent.fitness.append(fitness)
+    agent.fitness.append(float(np.mean(fitness)) if by_agent else fitness)
     return fitness
 
 
@@ -120,14 +125,14 @@ def evaluate(
         if place.env is not None:
             env = place.env
             if place.is_maker:
-                made = make_vect_envs(num_envs=min(episodes, 32), make_env=env)
+                made = _made(agent, env, min(episodes, 32))
         elif not known.get("id"):
             raise EnvError(
                 f"{agent.algo}.evaluate() does not know an environment: it was trained in one that was handed over, "
                 "which no file holds. fix: agent.evaluate(env=my_env)."
             )
         else:
-            made = make_vect_envs(known["id"], num_envs=min(episodes, 32), **dict(known.get("kwargs") or {}))
+            made = _made(agent, known["id"], min(episodes, 32), **dict(known.get("kwargs") or {}))
     lanes = as_lanes(env) if made is None else made.replicate(1, reset_ended=False)
     asked = place.eval_steps if max_steps is None else max_steps
     limit = EpisodeLimit.of(env if made is None else made, asked, place.training)
@@ -144,6 +149,15 @@ def evaluate(
             made.close()
     limit.say(found.lengths, found.cut)
     return Evaluation.from_returns(found.returns[0].tolist())
+
+
+def _made(agent: Any, env: Any, num_envs: int, **kwargs: Any) -> Any:
+    """Environments by id or from what makes one, for an agent or a team."""
+    if hasattr(agent, "agent_ids"):
+        return make_multi_agent_vect_envs(env, num_envs, **kwargs)
+    if isinstance(env, str):
+        return make_vect_envs(env, num_envs=num_envs, **kwargs)
+    return make_vect_envs(num_envs=num_envs, make_env=env)
 
 
 class _GreedyActor:

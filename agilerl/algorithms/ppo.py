@@ -16,6 +16,7 @@ from agilerl.algorithms.actions import expect_mask
 from agilerl.algorithms.building import check_network, network_config
 from agilerl.algorithms.declared import ROLLOUTS, hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.algorithms.policy_gradient import policy_gradient
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.rollouts import HiddenStates, hidden_of
 from agilerl.algorithms.single_agent import RLAlgorithm
@@ -27,11 +28,11 @@ from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
 from agilerl.engine.rollouts import KINDS, learn_rollout, make_rollout
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, ShapeError, unknown_name
-from agilerl.losses.actor_critic import approximate_kl, categorical_gradient, clipped_surrogate, clipped_value_loss
+from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueView, rescale_action
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
-from agilerl.networks.distributions import ActionDistribution, distribution_of, masked_logits, squashed_normal_sample
+from agilerl.networks.distributions import ActionDistribution, distribution_of
 from agilerl.networks.value_networks import ValueNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.rng import Purpose, seeds
@@ -318,39 +319,14 @@ class PPO(RLAlgorithm):
             value = outputs[-1][..., -1]
             value_loss, of_value = clipped_value_loss(value, batch.value, batch.returns, clip, weight)
             of_value = (hp["vf_coef"] * of_value).unsqueeze(-1)
-        actor_loss, entropy, kl, of_raw = self._policy_gradient(self._raw(outputs[0].detach()), batch, hp)
+        actor_loss, entropy, kl, of_raw = policy_gradient(
+            self.distribution, self._raw(outputs[0].detach()), self._row(batch.action), batch, hp
+        )
         grads = [torch.cat((of_raw, of_value), -1)] if self.share_encoders else [of_raw, of_value]
         engine.descend_all("optimizer", outputs, grads, hp["max_grad_norm"], batch.live)
         flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
         loss = actor_loss + flat["vf_coef"] * value_loss - flat["ent_coef"] * entropy
         return UpdateResult(loss, actor_loss, kl=kl)
-
-    def _policy_gradient(
-        self, raw: Tensor, batch: RolloutBatch, hp: Mapping[str, Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(surrogate loss, mean entropy, divergence, each [...]; gradient of surrogate − c_e H at `raw`)."""
-        kind, weight = self.distribution, batch.weight
-        of_entropy = -hp["ent_coef"] * weight
-        if kind.kind == "categorical":
-            logits = masked_logits(raw, batch.legal)
-            log_probabilities = logits.log_softmax(-1)
-            log_prob = log_probabilities.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
-            entropy = -(log_probabilities.exp() * log_probabilities).sum(-1)
-            loss, slope = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, hp["clip_coef"], weight)
-            gradient = categorical_gradient(logits, batch.action, slope, of_entropy)
-            if batch.legal is not None:
-                gradient = gradient.masked_fill(~batch.legal, 0)
-        else:
-            leaf = raw.requires_grad_()
-            with torch.enable_grad():
-                log_prob = kind.log_prob(leaf, self._row(batch.action), batch.legal)
-                entropy = _sampled_entropy(leaf, batch) if kind.kind == "squashed" else kind.entropy(leaf, batch.legal)
-            with torch.no_grad():
-                loss, slope = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, hp["clip_coef"], weight)
-            (gradient,) = torch.autograd.grad((log_prob, entropy), leaf, (slope, of_entropy))
-            log_prob, entropy = log_prob.detach(), entropy.detach()
-        divergence = approximate_kl(log_prob, batch.log_prob, weight)
-        return loss, (weight * entropy).sum(-1), divergence, gradient
 
     # --- learning from a rollout --------------------------------------------------------------------------------------
 
@@ -685,17 +661,6 @@ class PPO(RLAlgorithm):
         super().load_state(state, source)
         if "minibatches" in state:
             self._minibatches.bit_generator.state = state["minibatches"]
-
-
-def _sampled_entropy(raw: Tensor, batch: RolloutBatch) -> Tensor:
-    """−log π(a) [..., B] of actions that the present policy draws, a = tanh(μ + σ ε): differentiable through a as well.
-
-    A squashed normal has no entropy in closed form. −log π of the stored actions would not do: the expectation of its
-    gradient is 0 whatever the entropy is (the score function has mean 0).
-    """
-    if batch.noise is None:
-        raise ShapeError("a minibatch for a squashed policy needs noise. fix: RolloutBatch(..., noise=[..., B, A]).")
-    return -squashed_normal_sample(raw, batch.noise)[1]
 
 
 def _legal(mask: Mask, like: Tensor) -> Tensor | None:

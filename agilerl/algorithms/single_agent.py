@@ -155,6 +155,19 @@ class RLAlgorithm(EvolvableAlgorithm):
         assert isinstance(policy, EvolvableNetwork)
         return policy
 
+    def reading(self) -> tuple[Any, ...]:
+        """As of `engine.protocol.Trainable`: that of the policy, whose way of reading all networks have."""
+        return self.policy_network().reading()
+
+    @property
+    def row_input(self) -> Callable[[Any], Any]:
+        """As of `engine.protocol.Trainable`: that of the policy."""
+        return self.policy_network().row_input
+
+    def policy_program(self, network: Callable[[str], Any]) -> Any:
+        """As of `engine.protocol.Trainable`: the policy itself."""
+        return network(str(self.registry.policy()))
+
     def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
         """Raw output of the policy for observations [E, ...], nested as the space is: what `greedy` and `explore` take.
 
@@ -321,7 +334,8 @@ class RLAlgorithm(EvolvableAlgorithm):
             vectorized: published; it follows from the environment. False refuses a vector environment.
             callback: called at the end of every episode with its return and the info of that step (of all lanes).
         """
-        return playing.run_test(self, env, swap_channels, max_steps, loop, vectorized=vectorized, callback=callback)
+        more: dict[str, Any] = {"vectorized": vectorized, "callback": callback}
+        return float(playing.run_test(self, env, swap_channels, max_steps, loop, **more))
 
     evaluate = playing.evaluate
 

@@ -145,7 +145,7 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
     """Make and step an environment; what it takes and gives, how fast, whether it ends, which algorithms fit."""
     import gymnasium
 
-    from agilerl.algorithms import available, find_algorithm
+    from agilerl.algorithms import available, find_algorithm, is_team
     from agilerl.env_ids import resolve_env_id
     from agilerl.errors import AgileRLError
     from agilerl.spaces import check_supported, short_form
@@ -171,7 +171,7 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
     finally:
         env.close()
     kind = type(env.action_space).__name__
-    fitting = [algo for algo in available() if kind in find_algorithm(algo).action_spaces]
+    fitting = [algo for algo in available() if not is_team(algo) and kind in find_algorithm(algo).action_spaces]
     if fitting:
         yield Finding("algorithms", OK, f"{', '.join(fitting)} take {kind} actions")
     else:

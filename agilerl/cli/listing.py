@@ -74,7 +74,7 @@ def presets() -> Iterator[str]:
         preset = preset_for(name)
         training = preset.training
         budget = f"{training.pop_size} members x {count(training.max_steps)} env steps"
-        yield f"{name:<26}{preset.algorithm.name:<12}{budget}   target {number(training.target_score)}"
+        yield f"{name:<33}{preset.algorithm.name:<12}{budget}   target {number(training.target_score)}"
 
 
 def environments() -> Iterator[str]:

@@ -324,11 +324,13 @@ def export(
         if not onnx:
             raise ConfigError(f"agilerl export needs a format. fix: --onnx, or use {run}/best/policy.py as it is.")
         from agilerl.api import load
-        from agilerl.export import export_onnx
+        from agilerl.export import export_onnx, export_team
 
-        report = export_onnx(load(run, "cpu").best, out or run / "best" / "policy.onnx")
-        typer.echo(f"onnx  {report.path}")
-        typer.echo(f"check  {report}")
+        best, target = load(run, "cpu").best, out or run / "best" / "policy.onnx"
+        is_team = hasattr(best, "grouped_agents")  # one file for each group of agents
+        for report in export_team(best, target).values() if is_team else [export_onnx(best, target)]:
+            typer.echo(f"onnx  {report.path}")
+            typer.echo(f"check  {report}")
 
 
 viewing.register(app, user_errors)

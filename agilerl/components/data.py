@@ -105,6 +105,10 @@ class Transition:
         return f"Transition(batch_size={list(self._batch_size)}, shapes={shapes})"
 
 
+class MultiAgentTransition(Transition):
+    """One transition of a team (or a batch of them): each field is a dict by agent, as `Transition` has one value."""
+
+
 class ReplayDataset(IterableDataset[Any]):
     """An endless iterable of batches, for `DataLoader(dataset, batch_size=None, collate_fn=lambda batch: batch)`."""
 

@@ -14,7 +14,7 @@ from agilerl.components.data import to_tensordict
 from agilerl.components.frames import FRAME, NEXT_FRAME
 from agilerl.components.prioritized import PrioritizedReplayBuffer
 from agilerl.components.row_store import Field, Path, Rows, plan, put
-from agilerl.components.uniform import ROLES, ReplayBuffer
+from agilerl.components.uniform import ROLES, ReplayBuffer, is_team
 from agilerl.components.windows import Finished, LaneWindows
 from agilerl.errors import ConfigError, RunError, ShapeError
 
@@ -42,6 +42,9 @@ class MultiStepReplayBuffer(ReplayBuffer):
         rows = n_step_memory.last_one_step()
         if rows is not None:
             memory.write(**rows)
+
+    Of teams every agent has its own R, up to the step that ends it, and its own discount, 0 where a step of the window
+    has ended it. A window ends for all where one of them is truncated: v(next_obs) is of one moment.
 
     A window goes on from call to call, row l after row l. Where that is not so although no episode has ended (the
     environments were reset, another member's lanes follow) call `interrupt` first; a call with another number of lanes
@@ -94,10 +97,14 @@ class MultiStepReplayBuffer(ReplayBuffer):
         if lanes is not None:
             raise ShapeError("n-step rows are made of all lanes at once: lanes must be None. fix: give whole steps.")
         count = len(rows[("reward",)])
-        cut = np.zeros(count, dtype=bool) if truncated is None else _flags("truncated", truncated, count)
         kept = np.arange(count) if mask is None else np.flatnonzero(mask)
         rewards = np.asarray(rows[("reward",)], dtype=np.float64)
-        ended = _flags("done", rows[("done",)], count) | cut
+        if self.is_of_teams:  # what has ended for one agent goes on for the others
+            cuts = np.zeros((count, 1), bool) if truncated is None else np.asarray(truncated, bool).reshape(count, -1)
+            ended: np.ndarray = np.any(cuts, axis=1) | np.all(rows["done",] != 0, axis=1)
+        else:
+            cut = np.zeros(count, dtype=bool) if truncated is None else _flags("truncated", truncated, count)
+            ended = _flags("done", rows[("done",)], count) | cut
         added = self._meet(count)
         return added + self._take(self._interned(rows, mask), rewards, ended, kept)
 
@@ -200,14 +207,18 @@ class MultiStepReplayBuffer(ReplayBuffer):
 
     def _kept_fields(self) -> dict[Path, Field]:
         fields = super()._kept_fields()
-        return {**fields, DISCOUNT: Field(DISCOUNT, (1,), self.dtype, True, (0, 1))} if fields else {}
+        if not fields:
+            return {}
+        agents = fields["reward",].shape[0] if self.is_of_teams else 0
+        shape, width = ((agents,), agents) if agents else ((1,), 1)
+        return {**fields, DISCOUNT: Field(DISCOUNT, shape, self.dtype, not agents, (0, width))}
 
     def _check(self, rows: Rows, in_lanes: bool) -> None:
         if DISCOUNT in rows:
             raise ShapeError("the field 'discount' is the buffer's own. fix: give yours another name.")
         for role in ("reward", "done"):
             values = rows.get((role,))
-            if values is not None and values.shape[1:] not in ((), (1,)):
+            if values is not None and values.shape[1:] not in ((), (1,)) and not is_team(rows):
                 raise ShapeError(f"n-step rows need one {role} each; got rows of shape {list(values.shape[1:])}.")
         super()._check(rows, in_lanes)
 
@@ -218,7 +229,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
             shared = {(role, *part) for role in ("obs", "next_obs") for part in self._frames.fields}
             numbers = {path: np.zeros(0, np.int64) for path in (FRAME, NEXT_FRAME)}
             fields = (*(field for field in fields if field.path not in shared), *plan(numbers, self.dtype))
-        return LaneWindows(self.n_step, self.gamma, fields, num_lanes)
+        agents = self._fields["reward",].shape[0] if self.is_of_teams else 0
+        return LaneWindows(self.n_step, self.gamma, fields, num_lanes, agents)
 
     def _meet(self, num_lanes: int) -> int:
         """Be ready for a step of `num_lanes` lanes; returns the rows added because there were others before."""
@@ -243,6 +255,9 @@ class MultiStepReplayBuffer(ReplayBuffer):
         if self._frames is not None:  # the ring of steps holds the references that the rows came with
             for path in (FRAME, NEXT_FRAME):
                 self._frames.release(self._windows.upcoming(path, lanes))
+        if self.is_of_teams:
+            done = np.asarray(rows["done",]) != 0
+            return self._keep(self._windows.push(rows, reward[lanes], ended[lanes], lanes, done))
         return self._keep(self._windows.push(rows, reward.reshape(-1)[lanes], ended[lanes], lanes))
 
     def _flush(self, lanes: np.ndarray | None = None) -> int:
@@ -259,7 +274,11 @@ class MultiStepReplayBuffer(ReplayBuffer):
             for path, values in self._windows.rows.items()
         }
         rows[("reward",)] = finished.total.reshape(rows[("reward",)].shape)
-        rows[DISCOUNT] = self._windows.powers[finished.steps] * (rows[("done",)].reshape(-1) == 0)
+        if finished.ended is None:
+            rows[DISCOUNT] = self._windows.powers[finished.steps] * (rows[("done",)].reshape(-1) == 0)
+        else:
+            rows["done",] = (finished.ended | (rows["done",] != 0)).astype(rows["done",].dtype)
+            rows[DISCOUNT] = self._windows.powers[finished.steps][:, None] * (rows["done",] == 0)
         return self._append(rows)
 
     def _steps_at(self, places: np.ndarray, lanes: np.ndarray) -> Rows:

@@ -45,6 +45,8 @@ class RolloutStore:
         observation_space, action_space: of one environment.
         hidden_state_architecture: key -> (layers, units) of a recurrent policy, kept from before every step.
         num_legal: length of the mask of legal actions to keep; 0 for none.
+        agents: M of a team's rollouts: reward, both ends, valid, log_prob and value then have an axis more, [L, M];
+            0 for those of one agent.
 
     Attributes:
         position: vector steps stored.
@@ -66,6 +68,7 @@ class RolloutStore:
         action_space: gym.Space[Any],
         hidden_state_architecture: Mapping[str, tuple[int, int]] | None = None,
         num_legal: int = 0,
+        agents: int = 0,
     ) -> None:
         for name, value in (("capacity", capacity), ("num_envs", num_envs)):
             if isinstance(value, bool) or int(value) != value or value < 1:
@@ -73,7 +76,7 @@ class RolloutStore:
         self.capacity, self.num_envs = int(capacity), int(num_envs)
         self.observation_space, self.action_space = observation_space, action_space
         self.hidden_state_architecture = dict(hidden_state_architecture or {})
-        self.num_legal = int(num_legal)
+        self.num_legal, self.agents = int(num_legal), int(agents)
         self.block: np.ndarray = np.empty(0, np.uint8)
         self.fields: dict[str, Any] = {}
         self.reset()
@@ -150,7 +153,7 @@ class RolloutStore:
             now["hidden"] = {key: np.moveaxis(np.asarray(part), 0, 1) for key, part in hidden.items()}
         for name, rows in now.items():
             self._put(self.fields[name], rows, name)
-        cut = np.flatnonzero(truncated)
+        cut = np.flatnonzero(truncated.any(1) if self.agents else truncated)
         if len(cut):
             if final_obs is None:
                 raise ShapeError(
@@ -175,8 +178,8 @@ class RolloutStore:
     def _allocate(self, obs: Any, action: np.ndarray, log_prob: np.ndarray) -> None:
         """Lay the fields out in one block, after the first rows that come."""
         lanes = self.num_envs
-        flag = np.zeros(lanes, bool)
-        rows: dict[str, Any] = {"obs": obs, "action": action, "reward": np.zeros(lanes)}
+        flag = np.zeros((lanes, self.agents) if self.agents else lanes, bool)
+        rows: dict[str, Any] = {"obs": obs, "action": action, "reward": np.zeros(flag.shape)}
         rows |= {"terminated": flag, "truncated": flag, "valid": flag, "log_prob": log_prob, "value": log_prob}
         if self.num_legal:
             rows["legal"] = np.zeros((lanes, self.num_legal), bool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from agilerl.components.data import Transition, to_tensordict, with_batch_axis
 from agilerl.components.ring import RowRing
-from agilerl.components.row_store import Rows, flatten, put
+from agilerl.components.row_store import Path, Rows, flatten, put
+from agilerl.envs.protocol import AGENTS
 from agilerl.errors import ConfigError, RunError, ShapeError, warn_once
 from agilerl.rng import Purpose, resolve_seed, stream
 
@@ -91,8 +92,8 @@ class ReplayBuffer(RowRing):
         Args:
             obs, next_obs: [L, ...] arrays (dicts and tuples of them for such spaces). `next_obs` is s' of the
                 transition: the FINAL observation where the episode ended.
-            action: [L] integers or [L, A]. reward: [L].
-            done: [L] terminated, not truncated: where the future is worth nothing.
+            action: [L] integers or [L, A]. reward: [L], of teams [L, M].
+            done: [L] terminated, not truncated: where the future is worth nothing. Of teams [L, M].
             mask: [L] bool; rows where it is False are not transitions and are left out. None takes all.
             next_mask: [L, A] bool, the actions that are legal in `next_obs`; None: all. Kept if the first rows had one.
             truncated: [L] bool, where a time limit cut the episode off. A one-step transition bootstraps there as
@@ -115,6 +116,11 @@ class ReplayBuffer(RowRing):
         added = self._append(rows)
         self._release(rows)
         return added
+
+    @property
+    def is_of_teams(self) -> bool:
+        """Whether the rows are transitions of teams, with a reward and an end for each agent."""
+        return is_team(self._fields or ())
 
     def interrupt(self, lanes: np.ndarray | None = None) -> int:
         """The lanes do not go on where they were: of no concern here; 0 rows added (see `MultiStepReplayBuffer`)."""
@@ -158,7 +164,7 @@ class ReplayBuffer(RowRing):
         Returns:
             obs, next_obs: [..., B, O] (or their own shape; dicts for Dict and Tuple spaces).
             action: [..., B] int64 for discrete actions, else [..., B, A].
-            reward, done: [..., B] in the buffer's dtype.
+            reward, done: [..., B] in the buffer's dtype, of teams [..., B, M].
             next_mask, obs_mask: [..., B, A], non-zero where an action is legal in next_obs, and in obs; each only if it
                 was stored.
         """
@@ -172,7 +178,7 @@ class ReplayBuffer(RowRing):
                 values = values.long()
             elif field.columns is None and role in ("reward", "done"):
                 values = values.to(self.dtype)
-            is_number = field.is_scalar or is_choice or role in ("reward", "done")
+            is_number = field.is_scalar or is_choice or (role in ("reward", "done") and not self.is_of_teams)
             values = values.squeeze(-1) if is_number and field.shape == (1,) else values
             if len(field.path) == 1:
                 out[role] = values
@@ -278,3 +284,8 @@ class ReplayBuffer(RowRing):
     def _name(self, role: str) -> str:
         older = {ROLES.get(name, name): name for name in self.field_names or ()}
         return self._names.get(role, older.get(role, role))
+
+
+def is_team(paths: Iterable[Path]) -> bool:
+    """Whether fields of these paths are of a team's transitions."""
+    return any(path[:2] == ("obs", AGENTS) for path in paths)

@@ -20,7 +20,9 @@ class Finished:
         lane: [K] int64.
         first, last: [K] int64, places of the first and the last step in the ring of the lane.
         steps: [K] int64, how many steps the window has, 1 to n.
-        total: [K] float64, sum over its steps of gamma^j times the reward of step j.
+        total: [K] float64, sum over its steps of gamma^j times the reward of step j. Of teams [K, M], each agent's up
+            to the step that ended it.
+        ended: [K, M] bool, agents that a step of the window ended; None of single agents.
     """
 
     lane: np.ndarray
@@ -28,6 +30,7 @@ class Finished:
     last: np.ndarray
     steps: np.ndarray
     total: np.ndarray
+    ended: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -41,26 +44,31 @@ class LaneWindows:
 
     Args:
         n_step: steps of a whole window. gamma: discount per step. fields: of one step. num_lanes: L.
+        agents: M of teams, whose rewards are summed agent by agent; 0 of single agents.
     """
 
-    def __init__(self, n_step: int, gamma: float, fields: tuple[Field, ...], num_lanes: int) -> None:
+    def __init__(self, n_step: int, gamma: float, fields: tuple[Field, ...], num_lanes: int, agents: int = 0) -> None:
         self.n_step, self.num_lanes = n_step, num_lanes
         self.powers = gamma ** np.arange(n_step + 1, dtype=np.float64)
         # A scalar field stays [n, L], as it came.
         shapes = {field.path: () if field.is_scalar else field.shape for field in fields}
         self.rows: Rows = {f.path: np.zeros((n_step, num_lanes, *shapes[f.path]), numpy_dtype(f.dtype)) for f in fields}
-        self._total = np.zeros((n_step, num_lanes))
+        self._total = np.zeros((n_step, num_lanes, agents) if agents else (n_step, num_lanes))
+        self._ended = np.zeros(self._total.shape, bool) if agents else None  # agents that a step so far has ended
         self._next = np.zeros(num_lanes, dtype=np.int64)  # place of the next step
         self._open = np.zeros(num_lanes, dtype=np.int64)  # windows that wait for further steps: those of the last steps
         self._seen = np.zeros(num_lanes, dtype=np.int64)  # steps in the ring, at most n
 
-    def push(self, rows: Rows, reward: np.ndarray, ended: np.ndarray, lanes: np.ndarray) -> Finished:
+    def push(
+        self, rows: Rows, reward: np.ndarray, ended: np.ndarray, lanes: np.ndarray, done: np.ndarray | None = None
+    ) -> Finished:
         """One more step in `lanes` [k].
 
         Args:
-            rows: fields [k, ...]. reward: [k] float64.
+            rows: fields [k, ...]. reward: [k] float64, [k, M] of teams.
             ended: [k] bool, terminated or truncated: every open window of the lane ends with this step.
             lanes: [k] int64, each at most once.
+            done: [k, M] bool, agents that this step has ended for good while others go on; None of single agents.
 
         Returns:
             The windows that are whole or ended with this step.
@@ -74,7 +82,13 @@ class LaneWindows:
         self._next[lanes] = (at + 1) % self.n_step
         age = (at - np.arange(self.n_step)[:, None]) % self.n_step  # [n, k] steps since the step in that place
         is_open = age < self._open[lanes]
-        self._total[:, lanes] += np.where(is_open, self.powers[age] * reward, 0.0)
+        if self._ended is None or done is None:
+            self._total[:, lanes] += np.where(is_open, self.powers[age] * reward, 0.0)
+        else:
+            self._ended[at, lanes] = False
+            counts = is_open[..., None] & ~self._ended[:, lanes]
+            self._total[:, lanes] += np.where(counts, self.powers[age][..., None] * reward, 0.0)
+            self._ended[:, lanes] |= counts & done
         return self._finish(lanes, np.where(ended, self._open[lanes], self._open[lanes] == self.n_step))
 
     def flush(self, lanes: np.ndarray | None = None) -> Finished:
@@ -92,7 +106,8 @@ class LaneWindows:
         steps = self._open[lane] - rank
         first = (last - steps + 1) % self.n_step
         self._open[lanes] -= counts
-        return Finished(lane, first, last, steps, self._total[first, lane])
+        over = None if self._ended is None else self._ended[first, lane]
+        return Finished(lane, first, last, steps, self._total[first, lane], over)
 
     def upcoming(self, path: Path, lanes: np.ndarray) -> np.ndarray:
         """What the next steps of `lanes` [k] will overwrite in one field: [k, ...]."""
@@ -110,7 +125,8 @@ class LaneWindows:
         return {"num_lanes": self.num_lanes, "rows": rows, **counters}
 
     def _counters(self) -> dict[str, np.ndarray]:
-        return {"total": self._total, "next": self._next, "open": self._open, "seen": self._seen}
+        counters = {"total": self._total, "next": self._next, "open": self._open, "seen": self._seen}
+        return counters if self._ended is None else {**counters, "ended": self._ended}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Become the windows that `state()` was taken from, of as many lanes and the same fields."""

@@ -358,13 +358,14 @@ def _preset_files() -> dict[tuple[str, str | None], Any]:
     """(environment id, algorithm or None for the one that an environment gets unasked) -> file.
 
     `<id>.yaml` is the preset of an environment, `<id>.<algorithm>.yaml` that of another algorithm there; the slash of
-    an id is written `__`.
+    an id, or the point of a module, is written `__`.
     """
     found: dict[tuple[str, str | None], Any] = {}
     for file in (resources.files("agilerl") / "presets").iterdir():
         if file.name.endswith(".yaml"):
             stem, _, algorithm = file.name.removesuffix(".yaml").partition(".")
-            found[(stem.replace("__", "/"), algorithm or None)] = file
+            of_module = re.search(r"_v\d+$", stem)  # an environment of several agents is named by its module
+            found[(stem.replace("__", "." if of_module else "/"), algorithm or None)] = file
     return found
 
 
@@ -402,9 +403,9 @@ def _preset_name(env_id: str) -> str:
     names = preset_names()
     if env_id in names:
         return env_id
-    base = re.sub(r"-v\d+$", "", env_id)
-    versions = [n for n in names if re.sub(r"-v\d+$", "", n) == base]
-    return max(versions, key=lambda n: int(n.rsplit("-v", 1)[-1])) if versions else "default"
+    base = re.sub(r"[-_]v\d+$", "", env_id)
+    versions = [n for n in names if re.sub(r"[-_]v\d+$", "", n) == base]
+    return max(versions, key=lambda n: int(n.rpartition("v")[2])) if versions else "default"
 
 
 def dump_yaml(manifest: Manifest) -> str:

@@ -59,7 +59,7 @@ def bind(agent: Any) -> MemberBinding | Reason:
     agent.follow_optimizers()
     registry = agent.registry
     parts: list[PartBinding] = []
-    if not isinstance(agent.policy_module(), EvolvableNetwork):
+    if not all(isinstance(getattr(agent, name), EvolvableNetwork) for name in registry.policies):
         return Reason.NOT_DENSE
     for group in registry.groups:
         name = str(group.eval_network)

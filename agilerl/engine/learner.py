@@ -89,13 +89,14 @@ class RowsGroup(Group):
     def __init__(
         self, members: list[int], agents: list[Trainable], bindings: list[MemberBinding], kernels: Kernels
     ) -> None:
-        super().__init__(members, agents, agents[0].policy_network().row_input)
+        super().__init__(members, agents, agents[0].row_input)
         rates = {o.name: o.lr for o in self.lead.registry.optimizers}
         self.engine = RowsEngine(bindings, rates, self.lead.evaluation_networks(), kernels)
         self._hyperparameters: list[dict[str, float]] = []
         self.refresh()
         self._policy = str(self.lead.registry.policy())
-        self._noisy, self._quiet = self.engine.frozen(self._policy), self.engine.frozen(self._policy, noisy=False)
+        self._noisy = self.lead.policy_program(self.engine.frozen)
+        self._quiet = self.lead.policy_program(lambda name: self.engine.frozen(name, noisy=False))
 
     def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
         if live is None:
@@ -107,7 +108,8 @@ class RowsGroup(Group):
 
     def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
         with torch.no_grad():
-            return (self._noisy if noisy else self._quiet)(self.prepare(obs))
+            output: Tensor = (self._noisy if noisy else self._quiet)(self.prepare(obs))
+        return output
 
     def set_policy_noise(self, noise: np.ndarray) -> None:
         self.engine.set_noise(self._policy, torch.from_numpy(noise).to(self.engine.device, self.engine.dtype))
@@ -239,7 +241,7 @@ class Learner:
         for position, (agent, binding) in enumerate(zip(self.agents, bindings, strict=True)):
             if any(getattr(agent, o.name).optimizer is not o.optimizer for o in binding.optimizers):
                 raise ValueError(f"agent {agent.index} has other optimisers than the choice was made for: choose anew")
-            names, reading = tuple(agent.update_hyperparameters()), agent.policy_network().reading()
+            names, reading = tuple(agent.update_hyperparameters()), agent.reading()
             options = (reading, names, agent.update_interval(), *agent.update_options())
             by_key.setdefault((type(agent), binding.signature(), options), []).append(position)
         each = [[alike[i] for i in own] for alike in by_key.values() for own in by_size([bindings[i] for i in alike])]

@@ -55,8 +55,13 @@ class TransitionBatch:
     obs_mask: Tensor | None = None
 
     def discounts(self, gamma: Tensor) -> Tensor:
-        """`discount` [..., B]; where it was not stored, γ · (1 − terminated) for `gamma` [N, 1] or a scalar."""
-        return gamma * (1 - self.done) if self.discount is None else self.discount
+        """`discount` [..., B]; where it was not stored, γ · (1 − terminated) for `gamma` [N, 1] or a scalar.
+
+        Of teams [..., B, M].
+        """
+        if self.discount is not None:
+            return self.discount
+        return (gamma.unsqueeze(-1) if 0 < gamma.dim() < self.done.dim() else gamma) * (1 - self.done)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> TransitionBatch:
         """The batch with `change` applied to every tensor that is there."""
@@ -85,6 +90,8 @@ class RolloutBatch:
         length: L, steps of a sequence; 1 without recurrence.
         noise: [..., B, A] standard normal numbers of the actions whose density estimates the entropy of a squashed
             policy; None for others, whose entropy has a closed form.
+        acted: of teams [..., B, M] bool, which of the agents decided in the row; None where all of them did. Of teams
+            `log_prob`, `value`, `advantage` and `returns` are [..., B, M] too.
     """
 
     obs: Any
@@ -99,6 +106,7 @@ class RolloutBatch:
     live: tuple[bool, ...] | None = None
     length: int = 1
     noise: Tensor | None = None
+    acted: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RolloutBatch:
         """The batch with `change` applied to every tensor that is there."""
@@ -242,8 +250,15 @@ class Trainable(Protocol):
     def policy_module(self) -> Any:
         """The policy."""
 
-    def policy_network(self) -> Any:
-        """The policy, where it is an `EvolvableNetwork`."""
+    def reading(self) -> tuple[Any, ...]:
+        """What of preparing observations is an option: members that share it can be given them in one call."""
+
+    @property
+    def row_input(self) -> Callable[[Any], Any]:
+        """What prepares stored observations [N, ...] for networks over rows: as a tensor, or a tree of them."""
+
+    def policy_program(self, network: Callable[[str], Network]) -> Network:
+        """The policy's raw outputs [N, E, out] as a function of prepared observations, given what runs a network."""
 
     def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
         """Raw output of the policy's own modules for observations [E, ...]."""

@@ -157,7 +157,7 @@ class SequenceRollout(Rollout):
         return RolloutBatch(map_leaves(gather, self.obs), hidden=hidden, length=length, **columns)
 
 
-def _by_member(x: np.ndarray, members: int) -> Tensor:
+def by_member(x: np.ndarray, members: int) -> Tensor:
     """[T, N·E, ...] as a tensor [N, T, E, ...]."""
     steps, lanes = x.shape[:2]
     shaped = x.reshape(steps, members, lanes // members, *x.shape[2:])
@@ -177,14 +177,14 @@ def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: R
     count = len(members)
 
     def numbers(name: str) -> Tensor:
-        return _by_member(buffer.stored(name), count).to(like.device, like.dtype)
+        return by_member(buffer.stored(name), count).to(like.device, like.dtype)
 
     def merged(x: np.ndarray) -> Tensor:
-        return _by_member(x, count).flatten(1, 2).to(like.device)
+        return by_member(x, count).flatten(1, 2).to(like.device)
 
     obs = learner.groups[group].prepare(map_leaves(merged, buffer.stored("obs")))
     reward, log_prob = numbers("reward"), numbers("log_prob")
-    terminated, truncated, valid = (_by_member(buffer.stored(x), count) for x in ("terminated", "truncated", "valid"))
+    terminated, truncated, valid = (by_member(buffer.stored(x), count) for x in ("terminated", "truncated", "valid"))
     value = numbers("value") if buffer.values_known else learner.groups[group].values(obs).view_as(reward)
     after = _bootstrap(learner, group, count, buffer, value)
     hyper = torch.tensor([[m.gamma, m.gae_lambda] for m in members], dtype=like.dtype, device=like.device)
@@ -215,6 +215,22 @@ def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: R
 
 def _bootstrap(learner: Learner, group: int, count: int, buffer: RolloutStore, value: Tensor) -> Tensor:
     """v(s'ₜ) [N, T, E]: of the next observation, and of the FINAL one where a time limit cut an episode off."""
+    last, finals = outcomes(learner, group, count, buffer, value)
+    after = following_values(value, last)
+    for member, steps, lanes, values in finals:
+        after[member, steps, lanes] = values
+    return after
+
+
+def outcomes(
+    learner: Learner, group: int, count: int, buffer: RolloutStore, like: Tensor
+) -> tuple[Tensor, list[tuple[int, Tensor, Tensor, Tensor]]]:
+    """What the rollouts of N members led to.
+
+    Returns:
+        (values after the last step [N, E, ...]; member, steps [k], lanes [k] and values of the FINAL observations
+        [k, ...] of lanes that a time limit cut off, for each member that has any).
+    """
     width = buffer.num_envs // count
     cuts: list[list[tuple[int, int, Any]]] = [[] for _ in range(count)]
     for part in buffer.truncations:
@@ -222,29 +238,30 @@ def _bootstrap(learner: Learner, group: int, count: int, buffer: RolloutStore, v
             known = None if part.value is None else part.value[i]
             cuts[lane // width].append((part.step, lane % width, (take(part.obs, i), known)))
     if buffer.last_value is not None:
-        last = torch.from_numpy(np.asarray(buffer.last_value)).to(value).view(count, width)
+        last = torch.from_numpy(np.asarray(buffer.last_value)).to(like)
+        last = last.view(count, width, *last.shape[1:])
     else:
-        shaped = map_leaves(lambda x: torch.from_numpy(np.asarray(x)).to(value.device), buffer.last_obs)
+        shaped = map_leaves(lambda x: torch.from_numpy(np.asarray(x)).to(like.device), buffer.last_obs)
         shaped = map_leaves(lambda x: x.view(count, width, *x.shape[1:]), shaped)
         last = learner.groups[group].values(learner.groups[group].prepare(shaped))
-    after = following_values(value, last)
     most = max(map(len, cuts))
     if not most:
-        return after
+        return last, []
     if buffer.truncations[0].value is not None:
         found = [[known for *_, (_, known) in own] for own in cuts]
-        values = [torch.tensor(np.array(own, np.float64)).to(value) for own in found]
+        values = [torch.tensor(np.array(own, np.float64)).to(like) for own in found]
     else:
         spare = next(own[0][2][0] for own in cuts if own)
         rows = [[obs for *_, (obs, _) in own] + [spare] * (most - len(own)) for own in cuts]
         stacked = stack(None, [stack(None, own) for own in rows])
-        moved = map_leaves(lambda x: torch.from_numpy(np.asarray(x)).to(value.device), stacked)
+        moved = map_leaves(lambda x: torch.from_numpy(np.asarray(x)).to(like.device), stacked)
         values = list(learner.groups[group].values(learner.groups[group].prepare(moved)).unbind())
+    finals = []
     for member, own in enumerate(cuts):
         if own:
             steps, lanes = (torch.tensor([entry[k] for entry in own]) for k in (0, 1))
-            after[member, steps, lanes] = values[member][: len(own)]
-    return after
+            finals.append((member, steps, lanes, values[member][: len(own)]))
+    return last, finals
 
 
 # --- sequences for truncated back-propagation through time ----------------------------------------------------------

@@ -13,10 +13,11 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -27,7 +28,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from agilerl import tree as trees
 from agilerl.envs.lanes import EnvFactory, SyncLanes, check_seeds, name_of
 from agilerl.envs.limits import time_limit
-from agilerl.envs.protocol import StepBatch
+from agilerl.envs.protocol import StepBatch, TeamStep
 from agilerl.errors import EnvError, ShapeError
 from agilerl.spaces import nested
 
@@ -135,13 +136,13 @@ class HealingLanes:
         self.deadline_s, self.max_restarts = float(deadline_s), int(max_restarts)
         self.reset_ended, self.spec = reset_ended, spec
         single = factories[0]()
-        self.name = name_of(single)
-        self.single_observation_space: Space[Any] = single.observation_space
-        self.single_action_space: Space[Any] = single.action_space
+        self.name = self._name_of(single)
+        self.single_observation_space: Space[Any]
+        self.single_action_space: Space[Any]
+        self.single_observation_space, self.single_action_space = self._spaces_of(single)
         self.max_episode_steps = time_limit(single)
         single.close()
-        context = multiprocessing.get_context()
-        self._memory = SharedRows(context, self.single_observation_space, self.num_lanes)
+        self._memory = self._share(multiprocessing.get_context())
         self._obs, self._final, self._reward, self._flags = self._memory.arrays()
         self._masks: np.ndarray | None = None
         self._is_reset = False
@@ -150,6 +151,25 @@ class HealingLanes:
         edges = np.linspace(0, self.num_lanes, count + 1).astype(int)
         self.workers = [Worker(i, slice(int(edges[i]), int(edges[i + 1]))) for i in range(count)]
         self._finalizer = weakref.finalize(self, _stop_all, self.workers)
+
+    # -- what lanes of teams have of their own ---------------------------------------------------------------------
+
+    build: ClassVar[Callable[..., Any]] = SyncLanes  # what steps the lanes of a worker
+
+    def _name_of(self, single: Any) -> str:
+        return name_of(single)
+
+    def _spaces_of(self, single: Any) -> tuple[Space[Any], Space[Any]]:
+        """Of observations and actions of one lane."""
+        return single.observation_space, single.action_space
+
+    def _share(self, context: Any) -> SharedRows:
+        """Memory that the workers write into."""
+        return SharedRows(context, self.single_observation_space, self.num_lanes)
+
+    def _team_step(self, mask: np.ndarray) -> TeamStep | None:
+        """What the last step was for each agent, where `mask` [L] says that it is a transition."""
+        return None
 
     @property
     def restarts(self) -> int:
@@ -161,9 +181,8 @@ class HealingLanes:
     def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
         numbers = check_seeds(seeds, self.num_lanes)
         self._masks = None
+        self.start()
         for worker in self.workers:
-            if worker.connection is None:  # workers start with the first episodes
-                self._start(worker)
             if numbers is not None:
                 worker.seeds = tuple(numbers[worker.lanes])
         infos, failed = self._begin(self.workers, is_seeded=numbers is not None)
@@ -198,12 +217,34 @@ class HealingLanes:
         final = trees.choose(healed, before, final) if failed else final
         self._keep_masks(infos)
         info = {**self._info(), **final_masks, **({"healed": healed} if failed else {})}
-        return StepBatch(trees.copy(self._obs), reward, terminated, truncated, final, mask, info)
+        team = self._team_step(mask)
+        return StepBatch(trees.copy(self._obs), reward, terminated, truncated, final, mask, info, team)
 
     def close(self) -> None:
         for worker in self.workers:
             worker.stop(CLOSE_S)
         self._is_reset = False
+
+    def start(self) -> None:
+        """Begin the workers that are not there; they begin with the first episodes otherwise."""
+        for worker in self.workers:
+            if worker.connection is None:
+                self._start(worker)
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Attribute `name` of every environment, or what it returns where it is a method; lane by lane."""
+        return self._each({w.number: ("call", name, args, kwargs) for w in self.workers}, f"{name}()")
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Give every environment one of `values` [L] as its attribute `name`."""
+        self._each({w.number: ("set", name, list(values[w.lanes])) for w in self.workers}, f"set_attr({name!r})")
+
+    def _each(self, commands: dict[int, tuple[Any, ...]], what: str) -> tuple[Any, ...]:
+        self.start()
+        answers, failed = self._ask(commands, max(self.deadline_s, START_S))
+        if failed:
+            raise EnvError(f"{self.name}: {what} failed: {failed[0]}. fix: correct the environment.")
+        return tuple(value for worker in self.workers for value in answers[worker.number].get("values", ()))
 
     # -- masks of legal actions --------------------------------------------------------------------------------------
 
@@ -234,7 +275,7 @@ class HealingLanes:
         context: Any = multiprocessing.get_context(start_method())
         mine, theirs = context.Pipe()
         factories: Any = CloudpickleWrapper(self.factories[worker.lanes])  # type: ignore[arg-type]
-        job = Job(factories, self.reset_ended, self.spec, self._memory, worker.lanes)
+        job = Job(factories, self.reset_ended, self.spec, self._memory, worker.lanes, self._built())
         forked = context.get_start_method() == "fork"
         held = [w.connection for w in self.workers if w.connection is not None] + [mine] if forked else []
         worker.process = context.Process(target=work, args=(theirs, job, held), daemon=True)
@@ -242,6 +283,9 @@ class HealingLanes:
         with without_main():
             worker.process.start()
         theirs.close()
+
+    def _built(self) -> Callable[..., Any]:
+        return type(self).build
 
     def _begin(self, workers: Sequence[Worker], is_seeded: bool) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
         """As `_ask`, for new episodes, with the workers' seeds or going on with each lane's generator."""
@@ -384,6 +428,7 @@ class Job:
         reset_ended: as of `SyncLanes`.
         spec: of the registered environment, for a process that does not inherit the registry; None: nothing to do.
         memory: the shared arrays of all workers. rows: those of this worker's lanes.
+        build: what makes lanes of factories.
     """
 
     factories: Any
@@ -391,6 +436,7 @@ class Job:
     spec: EnvSpec | None
     memory: SharedRows
     rows: slice
+    build: Callable[..., Any] = SyncLanes
 
 
 class SharedRows:
@@ -416,6 +462,9 @@ class SharedRows:
         obs, final_obs = (trees.map_leaves(lambda _: next(given), nested(self.space)) for _ in range(2))
         return obs, final_obs, found[-2], found[-1]
 
+    def keep(self, batch: StepBatch, rows: slice) -> None:
+        """Write what only some lanes have; nothing here."""
+
 
 def work(connection: Connection, job: Job, to_close: Sequence[Any] = ()) -> None:
     """Serve commands until the pipe closes. Every answer is ("ok", info) or ("fault", message, traceback).
@@ -425,7 +474,7 @@ def work(connection: Connection, job: Job, to_close: Sequence[Any] = ()) -> None
         to_close: ends of pipes that a forked process has inherited and must not hold open.
     """
     _detach(to_close)
-    lanes: SyncLanes | None = None
+    lanes: Any = None
     try:
         if job.spec is not None and job.spec.id not in gymnasium.registry:
             gymnasium.registry[job.spec.id] = job.spec
@@ -436,9 +485,12 @@ def work(connection: Connection, job: Job, to_close: Sequence[Any] = ()) -> None
                 break
             try:
                 if lanes is None:
-                    lanes = SyncLanes(job.factories.fn, reset_ended=job.reset_ended)
-                done = _reset if command == "reset" else _step
-                answer: tuple[Any, ...] = ("ok", done(lanes, views, job.rows, *arguments))
+                    lanes = job.build(job.factories.fn, reset_ended=job.reset_ended)
+                if command in ("call", "set"):
+                    answer: tuple[Any, ...] = ("ok", _called(lanes.envs, command, *arguments))
+                else:
+                    done = _reset if command == "reset" else _step
+                    answer = ("ok", done(lanes, (*views, job.memory), job.rows, *arguments))
             except (Exception, SystemExit) as error:
                 answer = ("fault", f"{error}", traceback.format_exc())
             connection.send(answer)
@@ -451,19 +503,32 @@ def work(connection: Connection, job: Job, to_close: Sequence[Any] = ()) -> None
         connection.close()
 
 
-def _reset(lanes: SyncLanes, views: Any, rows: slice, seeds: np.ndarray | None) -> dict[str, Any]:
+def _reset(lanes: Any, views: Any, rows: slice, seeds: np.ndarray | None) -> dict[str, Any]:
     obs, info = lanes.reset(seeds)
     _copy(views[0], rows, obs)
-    return info
+    return dict(info)
 
 
-def _step(lanes: SyncLanes, views: Any, rows: slice, actions: Any, active: np.ndarray | None) -> dict[str, Any]:
+def _step(lanes: Any, views: Any, rows: slice, actions: Any, active: np.ndarray | None) -> dict[str, Any]:
     batch = lanes.step(actions, active)
     _copy(views[0], rows, batch.obs)
     _copy(views[1], rows, batch.final_obs)
     views[2][rows] = batch.reward
     views[3][0, rows], views[3][1, rows] = batch.terminated, batch.truncated
-    return batch.info
+    views[4].keep(batch, rows)
+    return dict(batch.info)
+
+
+def _called(envs: Sequence[Any], command: str, name: str, *arguments: Any) -> dict[str, Any]:
+    if command == "set":
+        for env, value in zip(envs, arguments[0], strict=True):
+            setattr(env, name, value)
+        return {}
+    args, kwargs = arguments
+    found = [getattr(env, name) for env in envs]
+    values = [value(*args, **kwargs) if callable(value) else value for value in found]
+    ForkingPickler.dumps(values)  # as the pipe will: an error here is this call's, later the end of the worker
+    return {"values": values}
 
 
 def _copy(into: Any, rows: slice, batch: Any) -> None:

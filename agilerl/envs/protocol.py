@@ -8,6 +8,27 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import Space
 
+AGENTS, PRESENT, STATE = "agents", "present", "state"  # parts of a team's observation
+
+
+@dataclass(frozen=True, slots=True)
+class TeamStep:
+    """One step of L teams of M agents, agent by agent: [L, M] each.
+
+    Attributes:
+        reward: float64, 0 for an agent that got none. What an agent gets that did not act in this step belongs to what
+            it did last. terminated, truncated: bool, never merged.
+        acted: bool, whether the agent was there and acted: only then is its row a transition.
+        defined: [L, A] what the environment did in place of the agents' own choice, as it takes actions, and NaN
+            elsewhere; None where everything was the agents' own.
+    """
+
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    acted: np.ndarray
+    defined: np.ndarray | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
@@ -25,7 +46,10 @@ class StepBatch:
             a lane whose environment failed and was replaced: there `truncated` is True all the same).
         info: the backend's info dictionary, as it came (keys as in Gymnasium's vector environments). Lanes stepped in
             this process carry `action_mask` (of `obs`), `final_action_mask` (of `final_obs`, where an episode has
-            ended) and nothing else; those of `healing` also `healed` [L], after a step in which a worker was replaced.
+            ended) and nothing else; those of `healing` also `healed` [L], after a step in which a worker was replaced;
+            those of teams `env_defined_actions` (see `TeamLanes`).
+        team: of lanes with several agents, what happened to each of them; `reward` is then the sum over them, and
+            `terminated` and `truncated` are ends of the whole team's episode.
     """
 
     obs: np.ndarray
@@ -35,6 +59,7 @@ class StepBatch:
     final_obs: np.ndarray
     mask: np.ndarray
     info: dict[str, Any]
+    team: TeamStep | None = None
 
 
 class Lanes(Protocol):

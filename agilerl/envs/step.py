@@ -10,6 +10,8 @@ from gymnasium.vector import VectorEnv
 from agilerl.envs.adapters import LooseEnv, VectorLanes, action_mask, final_action_mask
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.protocol import Lanes, StepBatch
+from agilerl.envs.team_vector import PettingZooVecEnv
+from agilerl.envs.teams import TeamLanes, is_parallel, team_of
 from agilerl.envs.vector import Replicable
 from agilerl.errors import EnvError
 
@@ -19,19 +21,25 @@ __all__ = ["Lanes", "StepBatch", "SyncLanes", "VectorLanes", "action_mask", "as_
 def as_lanes(env: Any) -> Lanes:
     """`env` as lanes, whatever it is.
 
-    * what `make_vect_envs` built: new, fast lanes from its factory (the given environment is not touched);
+    * what `make_vect_envs` or `make_multi_agent_vect_envs` built, and other vectors of `agilerl.vector`: new, fast
+      lanes from its factory (the given environment is not touched);
+    * one parallel environment of PettingZoo: one lane of a team;
     * a Gymnasium vector environment in any autoreset mode, or anything with `num_envs`, `reset` and `step`;
     * a single Gymnasium environment, or anything with `reset` and `step` that may return arrays of length 1: one lane;
     * lanes: as they are.
 
     Raises:
-        EnvError: it has no `reset` and `step`.
+        EnvError: it has no `reset` and `step`, or its agents take turns (PettingZoo's AEC interface).
     """
-    if isinstance(env, Replicable):
+    if isinstance(env, Replicable | PettingZooVecEnv):
         return env.replicate(1)
     if hasattr(env, "num_lanes"):
         lanes: Lanes = env
         return lanes
+    if hasattr(env, "agent_iter"):
+        team_of(env)  # which names the conversion
+    if is_parallel(env):
+        return TeamLanes([lambda: env])
     if not (callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))):
         raise EnvError(
             f"an environment must have reset() and step() as in Gymnasium; got {type(env).__name__}. "

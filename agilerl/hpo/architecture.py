@@ -13,6 +13,7 @@ import numpy as np
 from agilerl.hpo import effects
 from agilerl.hpo.effects import MutationRecord, Probe
 from agilerl.modules.base import EvolvableModule
+from agilerl.modules.multi_input import VECTOR_MLP
 
 SMALLEST_STEP = 4  # units or channels; below that a removal is not worth a rebuild
 AMOUNTS = ("numb_new_nodes", "numb_new_channels")  # what methods call the size of their step
@@ -111,13 +112,13 @@ def mutate_architecture(
     Returns:
         The record; kind "none" if nothing could be applied, in which case nothing is rebuilt.
     """
-    group = effects.policy_group(agent)
+    group = effects.drawn_policy(agent, rng)
     networks = effects.networks_of(agent)
     policy = networks.pop(group.eval_network)
     for network in (policy, *networks.values()):
         if isinstance(network.rng, np.random.Generator):
             network.rng = np.random.default_rng(int(rng.integers(2**63 - 1)))
-    probe = effects.probe_of(agent, policy, rng)
+    probe = effects.probe_of(agent, policy, rng, group.eval_network)
     removing = [m for m in policy.mutation_methods if m.rpartition(".")[2].startswith("remove_")]
     limits: dict[str, Any] = {"excluded": removing} if removing and not options.removal else {}
     offered = bool(policy.mutation_methods)  # a module of the user's own, as it stands, has none
@@ -129,10 +130,11 @@ def mutate_architecture(
     applied = str(new_policy.last_mutation_attr)
     changed = {group.eval_network: new_policy}
     for attribute, network in networks.items():
-        if applied not in network.mutation_methods or not network.can_apply(applied):
+        method = analogous(network, applied, agent, group.eval_network)
+        if method is None or not network.can_apply(method):
             continue
-        new, _ = attempt(network, applied, options, effects.probe_for(network, policy, probe),
-                         arguments_for(network, applied, result))  # fmt: skip
+        new, _ = attempt(network, method, options, effects.probe_for(network, policy, probe, agent, attribute),
+                         arguments_for(network, method, result))  # fmt: skip
         if new.last_mutation_attr is not None:
             changed[attribute] = new
     for attribute, network in networks.items():
@@ -145,9 +147,29 @@ def mutate_architecture(
         follows_copy = bool(effects.shared_names(group)) and effects.restarts(policy, new_policy)
         reader.last_refit = reader.last_refit or follows_copy
         changed[attribute] = reader
-    record = MutationRecord("architecture", applied, describe(policy), describe(new_policy), change)
+    # Of a team the path says whose policy it was drawn for.
+    path = applied if len(effects.policy_groups(agent)) == 1 else f"{group.eval_network}.{applied}"
+    record = MutationRecord("architecture", path, describe(policy), describe(new_policy), change)
     install(agent, changed)
     return record
+
+
+def analogous(network: EvolvableModule, applied: str, agent: Any, policy: str) -> str | None:
+    """The method of another evaluation network that does what `applied` did to the policy; None where none does.
+
+    It is the same one, or that of the same kind in the part of a centralised encoder that reads the policy's agents: a
+    part by their name, else the one that reads all vectors.
+    """
+    if applied in network.mutation_methods:
+        return applied
+    *path, last = applied.split(".")
+    agents = getattr(agent, "agents_of", lambda name: ())(policy)
+    alike = [
+        method
+        for method in network.mutation_methods
+        if method.split(".")[-1] == last and path[:1] == method.split(".")[:1]
+    ]
+    return next((method for name in (*agents, VECTOR_MLP) for method in alike if name in method.split(".")), None)
 
 
 def install(agent: Any, changed: dict[str, EvolvableModule]) -> None:

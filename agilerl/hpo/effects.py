@@ -66,12 +66,18 @@ def registry_of(agent: Any) -> Any:
     return agent.registry
 
 
-def policy_group(agent: Any) -> Any:
-    """The group whose evaluation network chooses the actions."""
-    group = next((g for g in registry_of(agent).groups if g.policy), None)
-    if group is None:
+def policy_groups(agent: Any) -> list[Any]:
+    """The groups whose evaluation networks choose the actions: one, or one for each group of a team's agents."""
+    groups = [g for g in registry_of(agent).groups if g.policy]
+    if not groups:
         raise MutationError(f"{type(agent).__name__} registers no network group with policy=True.")
-    return group
+    return groups
+
+
+def drawn_policy(agent: Any, rng: np.random.Generator) -> Any:
+    """The group whose policy is mutated; drawn where there are several."""
+    groups = policy_groups(agent)
+    return groups[0] if len(groups) == 1 else groups[int(rng.integers(len(groups)))]
 
 
 def shared_names(group: Any) -> list[str]:
@@ -87,10 +93,14 @@ def networks_of(agent: Any, *, shared: bool = False) -> dict[str, EvolvableModul
     return {name: attrgetter(name)(agent) for name in names}
 
 
-def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator) -> Probe | None:
-    """Recent observations of the agent, else made-up ones from the policy's observation space, else None."""
-    ask = getattr(agent, "probe_observations", None)
+def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator, name: str = "") -> Probe | None:
+    """Recent observations of the agent, else made-up ones from the policy's observation space, else None.
+
+    name: of the network, for a team, whose networks see different things (`observations_for`)."""
+    ask, view = getattr(agent, "probe_observations", None), getattr(agent, "observations_for", None)
     seen = ask(PROBES) if ask is not None else None
+    if seen is not None and view is not None:
+        seen = view(name, seen)
     if seen is None or count_rows(seen) < 2:
         if not isinstance(policy, EvolvableNetwork):
             return None
@@ -98,8 +108,10 @@ def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator) -> P
     return Probe(map_leaves(lambda x: x[::2], seen), map_leaves(lambda x: x[1::2], seen))
 
 
-def probe_for(network: Any, policy: Any, probe: Probe | None) -> Probe | None:
-    """The policy's observations, where the network reads the same space."""
+def probe_for(network: Any, policy: Any, probe: Probe | None, agent: Any = None, name: str = "") -> Probe | None:
+    """The policy's observations, where the network reads the same space; of a team's what this one sees."""
+    if hasattr(agent, "observations_for"):
+        return None if probe is None else probe_of(agent, network, np.random.default_rng(0), name)
     same = getattr(network, "observation_space", None) == getattr(policy, "observation_space", object())
     return probe if same else None
 
@@ -195,8 +207,8 @@ def change_activations(
     networks = networks_of(agent, shared=True)
     with ExitStack() as stack:
         # All are probed first: what reads another network's features has to see them before that one changes.
-        for network in networks.values():
-            seen = probe_for(network, policy, probe)
+        for name, network in networks.items():
+            seen = probe_for(network, policy, probe, agent, name)
             stack.enter_context(probing(network, None if seen is None else seen.fit))
         for name, network in networks.items():
             parameters = [id(p) for p in network.parameters()]

@@ -28,6 +28,12 @@ def _nothing(agent: Any) -> MutationRecord:
     return MutationRecord()
 
 
+def _without_owner(member: Any, path: str) -> str:
+    """The label of a mutation: its path without the name of the network of a team."""
+    names = getattr(getattr(member, "registry", None), "policies", ())
+    return next((path.removeprefix(f"{name}.") for name in names if path.startswith(f"{name}.")), path)
+
+
 def _check_probability(name: str, value: float) -> float:
     if not isinstance(value, (int, float, np.number)) or not value >= 0:
         raise SettingError(f"{name} must be a number greater than or equal to zero; got {value!r}.")
@@ -164,7 +170,7 @@ class Mutations:
         member = effects.inner(agent)
         record = operator(member)
         labels = {"none": "None", "parameters": "param", "activation": "act"}
-        member.mut = labels.get(record.kind, record.path)
+        member.mut = labels.get(record.kind, _without_owner(member, record.path))
         member.mutation_record = record
         if record.kind != "none" and hasattr(member, "mutation_hook"):
             member.mutation_hook()
@@ -202,7 +208,7 @@ class Mutations:
         return mutate_parameters(agent, self.noise_options, self._stream)
 
     def _activation(self, agent: Any) -> MutationRecord:
-        group = effects.policy_group(agent)
+        group = effects.drawn_policy(agent, self._stream)
         policy = effects.networks_of(agent)[group.eval_network]
         current = getattr(policy, "activation", None)
         if current is None:
@@ -213,7 +219,7 @@ class Mutations:
         if not others:
             return MutationRecord()
         new = str(single_draw(self.rng.choice(others)))
-        probe = effects.probe_of(agent, policy, self._stream)
+        probe = effects.probe_of(agent, policy, self._stream, group.eval_network)
         before = None if probe is None else effects.output_of(policy, probe.measure)
         changed = effects.change_activations(agent, policy, new, None if self.published else probe)
         if changed:

@@ -133,8 +133,16 @@ def largest_scale(
 
 
 def mutate_parameters(agent: Any, options: NoiseOptions, rng: np.random.Generator) -> MutationRecord:
-    """Add noise to the agent's policy, in place; targets move by the same amount; optimiser moments stay."""
-    group = effects.policy_group(agent)
+    """Add noise to the agent's policy, in place; targets move by the same amount; optimiser moments stay.
+
+    Of a team to every policy; the record is that of the one that changed most.
+    """
+    records = [_mutate_policy(agent, group, options, rng) for group in effects.policy_groups(agent)]
+    done = [record for record in records if record.kind != "none"]
+    return max(done, key=lambda record: record.change or 0.0) if done else MutationRecord()
+
+
+def _mutate_policy(agent: Any, group: Any, options: NoiseOptions, rng: np.random.Generator) -> MutationRecord:
     policy = effects.networks_of(agent)[group.eval_network]
     weights = mutable_weights(policy)
     if not weights:
@@ -149,7 +157,7 @@ def mutate_parameters(agent: Any, options: NoiseOptions, rng: np.random.Generato
     deltas = noise(weights, SUPER_SD if is_super else options.sd, rng)
     bound = options.super_bound if is_super else options.bound
     agreement = options.super_agreement if is_super else options.agreement
-    probe = effects.probe_of(agent, policy, rng)
+    probe = effects.probe_of(agent, policy, rng, group.eval_network)
     scale, change = 1.0, None
     if probe is not None:
         scale, change = largest_scale(policy, deltas, probe.measure, bound, agreement)

@@ -41,6 +41,52 @@ def gae(
         return advantage
 
 
+def gae_of_agents(
+    reward: Tensor,
+    discount: Tensor,
+    value: Tensor,
+    final_value: Tensor,
+    last_value: Tensor,
+    cut: Tensor,
+    acted: Tensor,
+    present: Tensor,
+    last_present: Tensor,
+    lam: Tensor | float,
+) -> tuple[Tensor, Tensor]:
+    """`gae` of agents that need not act in every step: (advantages [..., T, E], rows to learn from [..., T, E] bool).
+
+    A decision lasts until the agent is there again: what it gets meanwhile counts, discounted by the steps of the
+    environment, and so does the value of what it sees then. λ counts decisions. Where an agent is there but what it did
+    was not its decision, its value stands for what follows. A decision whose outcome the rollout does not show (the
+    agent is still away after the last step) is no row to learn from. An agent that acts in every step gets what `gae`
+    gives.
+
+    Args:
+        reward, discount, value, cut, lam: as of `gae`, each agent a lane of its own.
+        final_value: [..., T, E] of the FINAL observation, read where `cut`. last_value: [..., E] after the last step.
+        acted: [..., T, E] bool, whether the agent decided. present: whether it was there.
+        last_present: [..., E] bool, whether it is there after the last step.
+    """
+    advantage, known_rows = torch.zeros_like(reward), acted.clone()
+    after, trace, known = last_value, torch.zeros_like(last_value), last_present
+    with torch.no_grad():
+        for t in range(reward.shape[-2] - 1, -1, -1):
+            ended = cut[..., t, :]
+            following = torch.where(ended, final_value[..., t, :], after)
+            known = known | ended
+            backed = torch.addcmul(reward[..., t, :], discount[..., t, :], following)
+            carried = (discount[..., t, :] * trace).masked_fill(ended, 0)
+            factor = lam[..., 0, :] if isinstance(lam, Tensor) and lam.dim() > 1 else lam
+            now = backed - value[..., t, :] + factor * carried
+            advantage[..., t, :] = now
+            decided, there = acted[..., t, :], present[..., t, :]
+            known_rows[..., t, :] &= known
+            trace = torch.where(there, torch.where(decided & known, now, torch.zeros_like(now)), carried)
+            after = torch.where(there, value[..., t, :], backed)
+            known = known | there
+    return advantage, known_rows
+
+
 def standardised(values: Tensor, weight: Tensor) -> Tensor:
     """(x − mean) / (std + 1e-8) over the last axis, where `weight` [..., B] (sums to 1) says what counts.
 

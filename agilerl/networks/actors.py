@@ -10,13 +10,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, unknown_name
+from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.modules.layers import DenseStack
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution, distribution_of, squashed_normal_sample
 from agilerl.networks.encoders import USUAL, NetworkOptions, takes_options
 from agilerl.networks.stacks import FEATURES, OUTPUT, Run, dense_stacks, module_parts, overrides, recurrent_parts
+from agilerl.spaces import mask_width
 
 HEADS = ("head_net", "value_net")  # of a policy with a state value
 OUTPUT_BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -62,27 +63,35 @@ class DeterministicActor(EvolvableNetwork):
     """μ(s): observations [..., O] -> raw actions [..., A] in the range of its output activation, [-1, 1] by default.
 
     `rescale_action` maps them to the bounds of the space. Arguments as `EvolvableNetwork`; the head's
-    `output_activation` is Tanh unless another bounded one is given.
+    `output_activation` is Tanh unless another bounded one is given. For Discrete and MultiDiscrete actions it gives
+    logits [..., ΣA], component by component: a choice is their largest one, or a Gumbel-softmax of them.
 
     Attributes:
-        action_low, action_high: [A] float64 bounds of the space, flattened.
+        action_low, action_high: [A] float64 bounds of a Box, flattened; None for choices.
 
     Raises:
-        AlgorithmError: the action space is not a Box, or has an infinite bound.
+        AlgorithmError: the action space is of another kind, or has an infinite bound.
     """
 
     @takes_options
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL
     ) -> None:
-        if isinstance(action_space, spaces.Discrete):
-            raise NotAvailableYetError("DeterministicActor for Discrete actions (Gumbel-softmax) is not built yet")
+        self.action_low: np.ndarray | None = None
+        self.action_high: np.ndarray | None = None
+        if isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
+            super().__init__(observation_space, action_space, **vars(options))
+            self._head_config["output_activation"], self.output_activation = None, "GumbelSoftmax"
+            self.build_head(mask_width(action_space))
+            return
         if not isinstance(action_space, spaces.Box):
-            raise AlgorithmError(f"DeterministicActor needs Box actions; got {action_space}.")
+            raise AlgorithmError(
+                f"DeterministicActor needs Box, Discrete or MultiDiscrete actions; got {action_space}."
+            )
         check_bounded(action_space, "DeterministicActor")
         super().__init__(observation_space, action_space, **vars(options))
         self._head_config["output_activation"] = self._head_config.get("output_activation") or "Tanh"
-        self.output_activation: str = self._head_config["output_activation"]
+        self.output_activation = str(self._head_config["output_activation"])
         self.raw_bounds = get_output_bounds(self.output_activation)
         bounds = (action_space.low, action_space.high)
         self.action_low, self.action_high = (np.asarray(bound, np.float64).ravel() for bound in bounds)

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from agilerl.env_ids import resolve_env_id
-from agilerl.errors import ConfigError, EnvError, RunError, unknown_name
+from agilerl.errors import ConfigError, EnvError, NotAvailableYetError, RunError, unknown_name
 
 FORMATS = ("webp", "gif", "mp4")
 FRAMES = 1500  # of one film, at most: an episode without an end still makes a film
@@ -61,6 +61,11 @@ def record(
     """
     path = Path(out)
     kind = (format or path.suffix.removeprefix(".") or "webp").lower()
+    if hasattr(agent, "agent_ids"):
+        raise NotAvailableYetError(
+            f"{agent.algo} has several agents, whose episodes are not filmed yet. fix: a parallel environment with "
+            'render_mode="rgb_array", and agent.get_action in a loop of your own.'
+        )
     if kind not in FORMATS:
         raise ConfigError(unknown_name("film format", kind, FORMATS))
     if not path.suffix:

@@ -32,7 +32,8 @@ class EvaluationResult:
     """What every member scored.
 
     Attributes:
-        returns: [N, episodes] float64, undiscounted; column i of every member was played with the same seed.
+        returns: [N, episodes] float64, undiscounted; column i of every member was played with the same seed. Of teams
+            agent by agent [N, episodes, M], where that was asked for.
         lengths: [N, episodes] int64, transitions. env_steps: transitions in all.
         cut: [N, episodes] bool, whether the episode was cut at `max_steps`: truncated, and no end of the environment's.
     """
@@ -44,7 +45,14 @@ class EvaluationResult:
 
 
 def evaluate(
-    actor: Actor, lanes: Lanes, members: int, episodes: int, seeds: np.ndarray, max_steps: int | None = None
+    actor: Actor,
+    lanes: Lanes,
+    members: int,
+    episodes: int,
+    seeds: np.ndarray,
+    max_steps: int | None = None,
+    *,
+    by_agent: bool = False,
 ) -> EvaluationResult:
     """Play `episodes` episodes with every member, all members at once.
 
@@ -56,6 +64,7 @@ def evaluate(
         actor: acts for all members at once. lanes: reset here, and left in the middle of things. members: N.
         episodes: per member. seeds: [episodes] one per episode: common random numbers make members comparable.
         max_steps: transitions after which an episode is cut; its return so far counts. None plays to the end.
+        by_agent: count the rewards of a team's agents one by one.
 
     Raises:
         ConfigError: lanes that cannot be divided among the members, or no episode.
@@ -77,7 +86,7 @@ def evaluate(
         actions = np.asarray(actor.act_greedy(trees.reshape(obs, members, per_member), grouped))
         return actions.reshape(lanes.num_lanes, *actions.shape[2:])
 
-    returns = np.zeros((members, episodes))
+    returns: list[np.ndarray] = []
     lengths = np.zeros((members, episodes), dtype=np.int64)
     cut = np.zeros((members, episodes), dtype=bool)
     for first in range(0, episodes, per_member):
@@ -87,11 +96,13 @@ def evaluate(
         wave[: len(columns)] = seeds[columns]
         plays = np.tile(np.arange(per_member) < len(columns), members)
         begin = getattr(actor, "begin_episodes", None)
-        scores, steps, going = first_episodes(act, lanes, np.tile(wave, members), plays, max_steps, begin)
-        returns[:, columns] = scores.reshape(members, per_member)[:, : len(columns)]
+        scores, steps, going = first_episodes(
+            act, lanes, np.tile(wave, members), plays, max_steps, begin, by_agent=by_agent
+        )
+        returns.append(scores.reshape(members, per_member, *scores.shape[1:])[:, : len(columns)])
         lengths[:, columns] = steps.reshape(members, per_member)[:, : len(columns)]
         cut[:, columns] = going.reshape(members, per_member)[:, : len(columns)]
-    return EvaluationResult(returns, lengths, int(lengths.sum()), cut)
+    return EvaluationResult(np.concatenate(returns, 1), lengths, int(lengths.sum()), cut)
 
 
 def first_episodes(
@@ -102,13 +113,14 @@ def first_episodes(
     max_steps: int | None,
     begin: Callable[[], None] | None = None,
     ended: Callable[[np.ndarray, Any], None] | None = None,
+    by_agent: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns and lengths [L] of the first episode in every lane that is active [L]; the others stay at zero.
 
     The third [L] says which of them were still going on when `max_steps` were over.
 
     `begin` is called once, when the episodes begin: for policies with a memory. `ended` is called with the returns [k]
-    of episodes that have ended, and the info of that vector step.
+    of episodes that have ended, and the info of that vector step. `by_agent` gives returns [L, M] of a team's agents.
     """
     if begin is not None:
         begin()
@@ -121,7 +133,11 @@ def first_episodes(
         mask = action_mask(info, lanes.num_lanes, width) if width else None
         batch = lanes.step(act(obs, mask), active)
         counted = batch.mask & active
-        returns[counted] += batch.reward[counted]
+        reward = batch.reward
+        if by_agent and batch.team is not None:
+            reward = batch.team.reward
+            returns = returns if returns.ndim == 2 else np.zeros(reward.shape)
+        returns[counted] += reward[counted]
         lengths += counted
         over = active & (batch.terminated | batch.truncated)
         active &= ~over
@@ -143,7 +159,8 @@ def test_agent(
     seeds: np.ndarray | None = None,
     begin: Callable[[], None] | None = None,
     ended: Callable[[np.ndarray, Any], None] | None = None,
-) -> float:
+    by_agent: bool = False,
+) -> Any:
     """The published meaning of `agent.test`: mean return of the first episode in every environment of `env`.
 
     The environment that is given is the one that is stepped, so that its own generators and wrappers count.
@@ -158,6 +175,7 @@ def test_agent(
         seeds: [loop, L] for repeatable episodes; None goes on with the environments' own generators.
         begin: called whenever new episodes begin in all environments.
         ended: called with the returns [k] of episodes that have ended, and the info of that vector step.
+        by_agent: return one mean for each agent of a team [M] in place of the number.
     """
     if loop < 1:
         raise ConfigError(f"loop must be a positive integer (evaluations averaged); got {loop}. fix: use 1.")
@@ -171,10 +189,11 @@ def test_agent(
     means = []
     for i in range(loop):
         chosen = None if seeds is None else np.asarray(seeds)[i]
-        returns, lengths, cut = first_episodes(act_here, lanes, chosen, everywhere, limit.steps, begin, ended)
+        returns, lengths, cut = first_episodes(act_here, lanes, chosen, everywhere, limit.steps, begin, ended, by_agent)
         limit.say(lengths, cut)
-        means.append(returns.mean())
-    return float(np.mean(means))
+        means.append(returns.mean(0))
+    mean = np.mean(means, axis=0)
+    return mean if by_agent else float(mean)
 
 
 test_agent.__test__ = False  # type: ignore[attr-defined]  # pytest would take the published name for a test

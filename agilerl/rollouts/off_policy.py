@@ -12,18 +12,21 @@ from agilerl.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Episodes that ended in one vector step: their lanes, returns (float64) and lengths, all [k]."""
+    """Episodes that ended in one vector step: their lanes, returns (float64) and lengths, all [k]; of teams also the
+    returns of their agents [k, M]."""
 
     lanes: np.ndarray
     returns: np.ndarray
     lengths: np.ndarray
+    by_agent: np.ndarray | None = None
 
 
 class EpisodeTracker:
     """Returns and lengths of the running episodes of L lanes.
 
     Attributes:
-        returns: [L] float64 of the running episodes so far. lengths: [L] int64.
+        returns: [L] float64 of the running episodes so far. lengths: [L] int64. by_agent: [L, M] returns of the agents
+            of teams, None for others.
         scores: returns of all completed episodes, lane by lane, in the order in which they ended.
     """
 
@@ -35,6 +38,7 @@ class EpisodeTracker:
         """Forget the running episodes (the lanes have been reset) and the scores."""
         self.returns = np.zeros(self.num_lanes)
         self.lengths = np.zeros(self.num_lanes, dtype=np.int64)
+        self.by_agent: np.ndarray | None = None
         self.scores: list[list[float]] = [[] for _ in range(self.num_lanes)]
 
     def update(self, batch: StepBatch) -> Finished:
@@ -46,7 +50,13 @@ class EpisodeTracker:
         self.lengths += batch.mask
         ended = batch.terminated | batch.truncated
         lanes = np.flatnonzero(ended & batch.mask)
-        finished = Finished(lanes, self.returns[lanes], self.lengths[lanes])
+        rows = None
+        if batch.team is not None:
+            gained = np.where(batch.mask[:, None], batch.team.reward, 0.0)
+            self.by_agent = gained if self.by_agent is None else self.by_agent + gained
+            rows = self.by_agent[lanes]
+            self.by_agent[ended] = 0.0
+        finished = Finished(lanes, self.returns[lanes], self.lengths[lanes], rows)
         for lane, score in zip(lanes.tolist(), finished.returns.tolist(), strict=True):
             self.scores[lane].append(score)
         self.returns[ended] = 0.0

@@ -8,7 +8,9 @@ from typing import Any
 # `Experience.name` that an algorithm declares -> (module, class).
 SOURCES = {
     "transitions": ("agilerl.sources.off_policy", "OffPolicySource"),
+    "team_transitions": ("agilerl.sources.teams", "TeamTransitions"),
     "rollouts": ("agilerl.sources.rollouts", "OnPolicySource"),
+    "team_rollouts": ("agilerl.sources.team_rollouts", "TeamRolloutSource"),
 }
 
 

@@ -13,7 +13,7 @@ from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import graded, held
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
-from agilerl.sources.source import Running, Shard, lanes_of
+from agilerl.sources.source import Running, Shard, keep_finished, lanes_of
 from agilerl.sources.watch import Watch
 from agilerl.spaces import mask_width
 
@@ -86,13 +86,17 @@ class Acting:
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         flat = action.reshape(-1, *action.shape[2:])
         batch = self.lanes.step(self._lead.environment_action(flat), watch.lanes)
-        reward = self.options.learned_reward(batch.reward) if self.options.changes_rewards else batch.reward
+        if batch.team is not None and batch.team.defined is not None:  # the environment did something else
+            defined = self._lead.actions.stored(batch.team.defined)
+            flat = np.where(np.isnan(defined), flat, defined)
+        reward = batch.reward if batch.team is None else batch.team.reward
+        reward = self.options.learned_reward(reward) if self.options.changes_rewards else reward
         if self.rewards is not None:  # stored as they are, and scaled as they are learned from
             self.rewards.see(reward, batch)
         self.replay.write(obs, flat, reward, batch, self.mask_width, mask if self._stores_masks else None)
         finished = self._tracker.update(batch)
-        for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
-            self.tallies[lane // self.num_envs].scores.append(score)
+        if len(finished.lanes):
+            keep_finished(self.tallies, finished, self.num_envs)
         for tally in self.tallies:
             tally.env_steps += self.num_envs if tally.fault is None else 0
         self.obs, self.info = batch.obs, batch.info

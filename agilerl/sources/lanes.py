@@ -11,13 +11,17 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from agilerl.algorithms import USUAL_FOR_TEAMS
 from agilerl.engine.choose import Choice, choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rows.kernels import TORCH
+from agilerl.env_ids import is_team_id
 from agilerl.envs.adapters import ChannelsFirstLanes, EnvPoolLanes
+from agilerl.envs.lanes import name_of
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.step import Lanes, StepBatch, VectorLanes, as_lanes
-from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.envs.vector import make_vect_envs
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose, seeds
 from agilerl.rollouts.evaluate import evaluate
@@ -57,15 +61,27 @@ class Evaluator:
     Args:
         env: what `make_vect_envs` built is replicated; any other environment evaluates one member at a time.
         check: called between vector steps; what it raises ends the evaluation there.
+        sum_scores: of teams; False takes the mean over agents in place of the sum.
 
     Attributes:
         env_steps: environment steps of all evaluations so far.
+        by_agent: id of a member -> returns of its agents in the last evaluation, where they are not summed.
         limit: of an episode.
         lanes: those in use, by the number of copies of the environment; 0 is the environment itself.
     """
 
-    def __init__(self, env: Any, options: LoopOptions, seed: int, check: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        env: Any,
+        options: LoopOptions,
+        seed: int,
+        check: Callable[[], None] | None = None,
+        *,
+        sum_scores: bool = True,
+    ) -> None:
         self.env, self.options, self.seed, self.check = env, options, seed, check
+        self.sum_scores = sum_scores
+        self.by_agent: dict[int, list[float]] = {}
         self.env_steps = 0
         self._num_envs = max(1, int(getattr(env, "num_envs", 1)))
         self.limit = EpisodeLimit.of(env, options.eval_steps, options.evo_steps // self._num_envs)
@@ -98,14 +114,17 @@ class Evaluator:
         lanes = self._lanes_for(members * count, members)
         if self.check is not None:
             lanes = CheckedLanes(lanes, self.check)
-        found = evaluate(learner, lanes, members, count, episode_seeds, self.limit.steps)
+        found = evaluate(learner, lanes, members, count, episode_seeds, self.limit.steps, by_agent=not self.sum_scores)
         self.limit.say(found.lengths, found.cut)
         self.env_steps += int(found.env_steps)
+        if not self.sum_scores:
+            rows = found.returns.mean(1).tolist()
+            self.by_agent |= {agent.index: row for agent, row in zip(learner.agents, rows, strict=True)}
         return [float(np.mean(row)) for row in found.returns]
 
     def population(self, learner: Learner, generation: int) -> list[float]:
         """Mean return of every member over this generation's episodes; the same seeds for all."""
-        count = self.options.eval_episodes
+        count, self.by_agent = self.options.eval_episodes, {}
         return self._run(learner, seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
 
     def rescore(self, learner: Learner, generation: int, count: int) -> list[float]:
@@ -121,11 +140,23 @@ class Evaluator:
         if self.check is not None:
             self.check()
         loop = max(1, self.options.eval_episodes // self._num_envs)
-        more = {"swap_channels": self.options.swap_channels, "max_steps": self.limit.steps}
-        return float(agent.test(self.env, **more, loop=loop))
+        more: dict[str, Any] = {"swap_channels": self.options.swap_channels, "max_steps": self.limit.steps}
+        if self.sum_scores:
+            return float(agent.test(self.env, **more, loop=loop))
+        row = np.asarray(agent.test(self.env, **more, loop=loop, sum_scores=False), float)
+        self.by_agent[agent.index] = row.reshape(-1).tolist()
+        return float(row.mean())
 
 
 Options = TypeVar("Options", bound=LoopOptions)
+
+
+def several_agents(name: str) -> str:
+    """What to say of an environment of several agents, given to an algorithm for one."""
+    return (
+        f"{name} has several agents, and the algorithm trains one. fix: algo={USUAL_FOR_TEAMS!r} "
+        "(train_multi_agent_off_policy), or an environment of one agent."
+    )
 
 
 class LaneSource(Generic[Options]):
@@ -157,6 +188,28 @@ class LaneSource(Generic[Options]):
         self._replaced = 0  # environments, in training and evaluation together
         self._is_replicable = callable(getattr(env, "replicate", None))
         self._said: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    # -- environments ------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def make_envs(name: str | None, num_envs: int = 1, *, make_env: Any = None, **options: Any) -> Any:
+        """A vector of environments, by id or by what makes one, as of `make_vect_envs`."""
+        if make_env is None and name is not None and is_team_id(name):
+            raise AlgorithmError(several_agents(name))
+        return make_vect_envs(None if make_env is not None else name, num_envs, make_env=make_env, **options)
+
+    @staticmethod
+    def spaces(env: Any) -> tuple[Any, Any]:
+        """(observation space, action space) of one environment."""
+        if hasattr(env, "possible_agents"):
+            raise AlgorithmError(several_agents(name_of(env)))
+        space = getattr(env, "single_observation_space", None) or getattr(env, "observation_space", None)
+        return space, getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
+
+    @property
+    def by_agent(self) -> Mapping[int, list[float]]:
+        """Id of a member -> returns of its agents in the last evaluation; empty where a score is one number."""
+        return self.evaluator.by_agent
 
     # -- to be said by each source -----------------------------------------------------------------------------------
 

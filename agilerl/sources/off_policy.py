@@ -66,4 +66,4 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         return OwnTransitions(shard, lanes, self.options).run()
 
     def state(self) -> dict[str, Any]:
-        return {"epsilon": self.epsilon, **super().state()}
+        return {"epsilon": self.shared.epsilon, **super().state()}

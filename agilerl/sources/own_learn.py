@@ -17,6 +17,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from agilerl import tree as trees
+from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
 from agilerl.algorithms.rollouts import RolloutExperiences
 from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.algorithms.wrapped import brings_learn, takes, unwrapped
@@ -54,7 +55,7 @@ class OwnLearn:
 
 def brings_own_learn(agent: Any) -> bool:
     """Whether no engine can run this agent's update, neither on rows nor on its modules."""
-    return not isinstance(agent, RLAlgorithm) or own_learn(agent) is not None
+    return not isinstance(agent, RLAlgorithm | MultiAgentRLAlgorithm) or own_learn(agent) is not None
 
 
 # -- from replay -----------------------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ class OwnTransitions:
             return False
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         batch = self.lanes.step(action if self._environment_action is None else self._environment_action(action))
-        reward = self.options.learned_reward(batch.reward)
+        reward = self.options.learned_reward(batch.reward if batch.team is None else batch.team.reward)
         if callable(getattr(self.memory, "write", None)):
             self.replay.write(self.obs, action, reward, batch, width, legal)
         else:

@@ -68,7 +68,11 @@ class SharedReplay:
         if healed is not None:  # those episodes end with the step before
             self.interrupt(np.flatnonzero(healed))
         legal = final_action_mask(batch.info, len(batch.reward), num_actions) if batch.info else None
-        rows = (obs, action, reward, batch.final_obs, batch.terminated, batch.mask, legal, batch.truncated)
+        ended, cut = batch.terminated, batch.truncated
+        if batch.team is not None:  # agent by agent
+            over = (batch.terminated | batch.truncated)[:, None]  # for all: windows end there, also of who left before
+            ended, cut = batch.team.terminated, batch.team.truncated | over
+        rows = (obs, action, reward, batch.final_obs, ended, batch.mask, legal, cut)
         more = {} if obs_mask is None else {"obs_mask": obs_mask}  # memories of the user's own need not know it
         self.rows.write(*rows, **more)
         if self.n_step_memory is not None:
@@ -95,6 +99,8 @@ class SharedReplay:
         """
         one_step, later = self.memory.gather(indices), self.rows.gather(indices)
         gamma = torch.tensor(gammas, dtype=torch.float64, device=one_step["done"].device).unsqueeze(1)
+        if one_step["done"].dim() == 4:  # [updates, N, B, M] of teams
+            gamma = gamma.unsqueeze(-1)
         one_step["discount"] = gamma * (1 - one_step["done"])
         joined: dict[str, Any] = concatenate([{name: rows[name] for name in later} for rows in (one_step, later)], 2)
         return joined

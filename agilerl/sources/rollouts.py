@@ -13,15 +13,16 @@ from agilerl.algorithms.rollouts import remember
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.components.running import RunningMeanStd
 from agilerl.engine.learner import HiddenStates, Learner
-from agilerl.engine.rollouts import learn_rollout, make_rollout
+from agilerl.engine.rollouts import Rollout, learn_rollout, make_rollout
 from agilerl.envs.step import Lanes, StepBatch, action_mask
+from agilerl.errors import EnvError
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.on_policy import record
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.own_learn import OwnLearn, OwnRollouts
 from agilerl.sources.rewards import RewardScale
-from agilerl.sources.source import Running, Shard, ShardResult, Shared, Steps, Tally, lanes_of
+from agilerl.sources.source import Running, Shard, ShardResult, Shared, Steps, Tally, keep_finished, lanes_of
 from agilerl.sources.watch import Watch
 from agilerl.spaces import mask_width
 
@@ -54,6 +55,11 @@ class OnPolicySource(LaneSource[LoopOptions]):
         """No replay is made: rollouts are used up."""
         return cls(env, options, eval_env=eval_env)
 
+    @property
+    def generations(self) -> type[OnPolicyGeneration]:
+        """What runs a generation."""
+        return OnPolicyGeneration
+
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
@@ -70,7 +76,7 @@ class OnPolicySource(LaneSource[LoopOptions]):
             )
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
-        return OnPolicyGeneration(shard, lanes, learner, self.options).run()
+        return self.generations(shard, lanes, learner, self.options).run()
 
     def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
         return OwnRollouts(shard, lanes, self.options, self.collect, self.env).run()
@@ -214,12 +220,15 @@ class OnPolicyGeneration:
         # Lanes of a member that has diverged rest. It goes on learning from nothing, in its own row, to its end.
         valid = batch.mask if sound is None else batch.mask | ~sound
         finished = self._tracker.update(batch)
-        for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
-            self.tallies[lane // self.num_envs].scores.append(score)
+        if len(finished.lanes):
+            keep_finished(self.tallies, finished, self.num_envs)
         is_cut = bool(batch.truncated.any())
         ends = batch.terminated | batch.truncated | ~batch.mask
         has_ends = bool(ends.any())
-        lanes = (self.obs, reward, batch.terminated, batch.truncated, batch.final_obs, valid, self._mask)
+        outcome = (reward, batch.terminated, batch.truncated, valid)
+        if batch.team is not None:
+            outcome = self._by_agent(batch)
+        lanes = (self.obs, *outcome[:3], batch.final_obs, outcome[3], self._mask)
         self._index += 1
         self.full = self._index >= self._total
         for group in self._acting:
@@ -238,6 +247,14 @@ class OnPolicyGeneration:
 
     def finish(self, obs: Any) -> None:
         """Every rollout has been learned from."""
+
+    def _rollout(self, group: Group) -> Rollout:
+        """What a group's full buffer teaches."""
+        return make_rollout(self.learner, group.number, group.agents, group.buffer, self._like)
+
+    def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(reward, terminated, truncated, valid) to store of lanes with several agents, which only teams act in."""
+        raise EnvError(f"{type(self.agents[0]).__name__} trains one agent; these lanes have several. fix: algo='IPPO'.")
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -275,7 +292,7 @@ class OnPolicyGeneration:
             raw = self.learner.outputs_of(group.number, own)
         legal = None if mask is None else mask[rows]
         action, log_prob = group.lead.sample(raw, draws if group.is_all else tuple(d[rows] for d in draws), legal)
-        return action.reshape(-1, *action.shape[2:]), log_prob.reshape(-1), value, hidden
+        return action.reshape(-1, *action.shape[2:]), log_prob.reshape(-1, *log_prob.shape[2:]), value, hidden
 
     def _value(self, group: Group, obs: Any) -> np.ndarray | None:
         """V of what came after the last step; None for feed-forward members, whose observations tell it."""
@@ -300,7 +317,7 @@ class OnPolicyGeneration:
         buffer = group.buffer
         buffer.last_obs = group.of(self.obs)
         buffer.last_value = self._value(group, self.obs)
-        rollout = make_rollout(self.learner, group.number, group.agents, buffer, self._like)
+        rollout = self._rollout(group)
         rngs = [self._minibatches[i] for i in group.members]
         reports = learn_rollout(self.learner, group.number, group.agents, rollout, rngs)
         for row, (member, report) in enumerate(zip(group.members, reports, strict=True)):

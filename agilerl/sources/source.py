@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agilerl.envs.step import Lanes
 from agilerl.rng import Purpose, seeds, stream
-from agilerl.rollouts.off_policy import EpisodeTracker
+from agilerl.rollouts.off_policy import EpisodeTracker, Finished
 from agilerl.sources.determinism import Probe
 
 CARRIED_NOTE = (
@@ -76,18 +76,29 @@ def lanes_of(members: Sequence[int], num_envs: int) -> np.ndarray:
 
 @dataclass
 class Tally:
-    """What one member did in one generation; `fault` says why it was quarantined (see `training.quarantine`)."""
+    """What one member did in one generation; `fault` says why it was quarantined (see `training.quarantine`),
+    `by_agent` gives the rows [M] of a team's finished episodes."""
 
     env_steps: int = 0
     updates: int = 0
     loss_sum: float = 0.0
     scores: list[float] = field(default_factory=list)
     fault: str | None = None
+    by_agent: list[list[float]] = field(default_factory=list)
 
     @property
     def loss(self) -> float | None:
         """Mean loss of the generation's updates, None without any."""
         return self.loss_sum / self.updates if self.updates else None
+
+
+def keep_finished(tallies: Sequence[Tally], finished: Finished, num_envs: int) -> None:
+    """Note the returns of episodes that have ended, with the members in whose lanes they ran (E lanes each)."""
+    for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
+        tallies[lane // num_envs].scores.append(score)
+    if finished.by_agent is not None:
+        for lane, row in zip(finished.lanes.tolist(), finished.by_agent.tolist(), strict=True):
+            tallies[lane // num_envs].by_agent.append(row)
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,8 @@ class Updates:
         if "discount" in rows:  # of n-step transitions
             fields["discount"] = rows["discount"].to(like.device, like.dtype)
         elif plan.gamma is not None:  # for all updates at once
-            fields["discount"] = plan.gamma * (1 - done)
+            gamma = plan.gamma if done.dim() == 3 else plan.gamma.unsqueeze(-1)  # [updates, N_g, B, M] of teams
+            fields["discount"] = gamma * (1 - done)
         for name in ("next_mask", "obs_mask"):
             if name in rows:
                 legal = plan.lead.legal_choices(rows[name].numpy(force=True))

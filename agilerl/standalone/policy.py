@@ -5,9 +5,11 @@
     action = policy.act(observations)    # [B, ...] -> greedy actions [B, ...], as the environment takes them
     action = policy.act(observations, masks)    # [B, A], 1 = legal: where it was trained with masks of legal actions
 
+Of a team observations, masks and actions are dictionaries by agent; agents that are left out do not act.
+
 Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
 convolutions over images [C, H, W] or [H, W, C], and Dict and Tuple observations of all of these, for DQN, RainbowDQN,
-DDPG, TD3, SAC and PPO; anything else is a `PolicyError`. Copy this file wherever you need it.
+DDPG, TD3, SAC, PPO, MADDPG and MATD3; anything else is a `PolicyError`. Copy this file wherever you need it.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ class PolicyError(ValueError):
     """The files are damaged, or hold a policy that this loader does not cover."""
 
 
-def load(folder: str | Path = ".") -> Policy:
-    """The policy in a folder of policy.json and policy.safetensors; PolicyError: missing, damaged or not covered."""
+def load(folder: str | Path = ".") -> Any:
+    """The `Policy` or `TeamPolicy` in a folder of policy.json and policy.safetensors; PolicyError: missing, damaged or
+    not covered."""
     path = Path(folder)
     try:
         spec = json.loads((path / "policy.json").read_text(encoding="utf-8"))
@@ -49,7 +52,49 @@ def load(folder: str | Path = ".") -> Policy:
     except Exception as error:  # safetensors has an exception of its own
         raise PolicyError(f"{path / 'policy.safetensors'} is damaged ({error}). fix: copy it again.") from error
     weights = {name.removeprefix("policy."): value for name, value in tensors.items() if name.startswith("policy.")}
-    return build(spec, weights)
+    is_team = isinstance(spec, dict) and "networks" in spec
+    return TeamPolicy(spec, weights) if is_team else build(spec, weights)
+
+
+class TeamPolicy:
+    """Policies of several agents: those of a group share one.
+
+    Attributes:
+        policies: group -> `Policy`. groups: agent -> group.
+    """
+
+    def __init__(self, spec: dict[str, Any], weights: dict[str, Tensor]) -> None:
+        try:
+            self.groups = {agent: group for group, agents in spec["groups"].items() for agent in agents}
+            given = {group: {**spec, "network": network} for group, network in spec["networks"].items()}
+            missing = [agent for agent, group in self.groups.items() if group not in given]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise PolicyError(f"policy.json does not say who is in the team ({error}).") from error
+        if missing or not given:
+            raise PolicyError(f"policy.json has no network for {missing or 'anyone'}.")
+        self.policies = {
+            group: build({**own, "action_masks": False}, _part(weights, f"{group}.")) for group, own in given.items()
+        }
+        self.needs_mask = bool(spec.get("action_masks", False))
+
+    def act(self, obs: dict[str, Any], action_masks: dict[str, Any] | None = None) -> dict[str, Tensor]:
+        """Greedy actions of the agents that are observed, as `Policy.act` of each; masks of those that have one."""
+        unknown = [agent for agent in obs if agent not in self.groups]
+        if unknown:
+            raise PolicyError(f"unknown agent {unknown[0]!r} (known: {', '.join(self.groups)}).")
+        if self.needs_mask and action_masks is None:
+            raise PolicyError(
+                "this team was trained with masks of legal actions, and without them its actions mean nothing. "
+                "fix: team.act(obs, {agent: mask})."
+            )
+        masks = action_masks or {}
+        return {agent: self.policies[self.groups[agent]].act(seen, masks.get(agent)) for agent, seen in obs.items()}
+
+    __call__ = act
+
+
+def _part(weights: dict[str, Tensor], start: str) -> dict[str, Tensor]:
+    return {name.removeprefix(start): value for name, value in weights.items() if name.startswith(start)}
 
 
 def build(spec: dict[str, Any], weights: dict[str, Tensor]) -> Policy:
@@ -84,6 +129,7 @@ class Policy(nn.Module):
         _check(network)
         self.needs_mask = bool(spec.get("action_masks", False))
         self.stochastic = self.kind in ("StochasticActor", "SharedActorCritic")
+        self.by_component = self.stochastic or self.kind == "DeterministicActor"  # logits of each, not of combinations
         self.squashed = bool(network.get("squash_output", False))
         encoder, head, latent = network["encoder_config"], network["head_config"], _size(network["latent_dim"])
         self.scaled = bool(network.get("scale_observations", False))
@@ -97,7 +143,8 @@ class Policy(nn.Module):
         self.head_net = nn.ModuleDict({"model": _dense(latent, head, self._outputs())})
         if self.dueling:
             self.value_net = nn.ModuleDict({"model": _dense(latent, head, self.atoms)})
-        activation = head.get("output_activation") if self.kind == "DeterministicActor" else None
+        is_bounded = self.kind == "DeterministicActor" and self.actions["type"] == "Box"
+        activation = head.get("output_activation") if is_bounded else None
         self.range = RANGES[activation or "Tanh"]
         self._constants(spec)
         self.standardised = bool(network.get("normalize_observations", False))
@@ -138,7 +185,7 @@ class Policy(nn.Module):
             return _size(math.prod(_flat(self.actions["n"])))
         if self.actions["type"] != "Box":
             sizes = self._choices()[0]
-            return _size(sum(sizes)) if self.stochastic else _size(math.prod(sizes)) * self.atoms
+            return _size(sum(sizes)) if self.by_component else _size(math.prod(sizes)) * self.atoms
         size = _size(math.prod(self.actions["shape"]))
         return 2 * size if self.stochastic else size
 
@@ -259,7 +306,7 @@ class Policy(nn.Module):
 
     def _choose(self, out: Tensor, action_mask: Any) -> Tensor:
         """The best legal choice: of all combinations, or of each component where a policy has logits for each."""
-        if not self.stochastic or self.actions["type"] == "Discrete":
+        if not self.by_component or self.actions["type"] == "Discrete":
             if action_mask is not None:
                 out = out.masked_fill(~self._legal(action_mask, out.device), float("-inf"))
             return self._decode(out.argmax(-1))
@@ -302,7 +349,7 @@ def _check(network: dict[str, Any]) -> None:
     choices: tuple[str, ...] = ("Discrete", "MultiDiscrete")
     if kind in ("StochasticActor", "SharedActorCritic"):
         choices = (*choices, "MultiBinary")
-    if actions["type"] not in ("Box", *(() if kind == "DeterministicActor" else choices)):
+    if actions["type"] not in ("Box", *choices):
         raise PolicyError(f"{actions['type']} actions are not covered.")
 
 

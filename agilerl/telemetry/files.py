@@ -61,7 +61,9 @@ class _FileSink(BaseSink):
 
 
 class CsvSink(_FileSink):
-    """One row per member and generation; the header stands once, hyperparameters are columns `hp.<name>`."""
+    """One row per member and generation; the header stands once, hyperparameters are columns `hp.<name>`, the returns
+    of a team's agents, where they are not summed, `fitness.<agent>` and
+    `score.<agent>` (from the first generation that has them on)."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
@@ -75,7 +77,7 @@ class CsvSink(_FileSink):
             with open(self.path, encoding="utf-8", newline="") as before:
                 self._columns = next(csv.reader(before))
         if not self._columns:
-            names = sorted({key for row in rows for key in row if key.startswith("hp.")})
+            names = sorted({key for row in rows for key in row if key.startswith(("hp.", "fitness.", "score."))})
             self._columns = [*MEMBER_COLUMNS, *names, *GENERATION_COLUMNS]
         writer = csv.DictWriter(file, self._columns, extrasaction="ignore", lineterminator="\n")
         if file.tell() == 0:
@@ -88,6 +90,8 @@ def _row(record: GenerationRecord, member: MemberRecord) -> dict[str, Any]:
     row = {name: getattr(member, name) for name in MEMBER_COLUMNS if name != "generation"}
     row |= {name: getattr(record, name) for name in ("generation", *GENERATION_COLUMNS)}
     row |= {f"hp.{name}": value for name, value in member.hyperparameters.items()}
+    row |= {f"fitness.{agent}": value for agent, value in member.agents.items()}
+    row |= {f"score.{agent}": value for agent, value in member.agent_scores.items()}
     row["seconds"] = round(record.seconds, 3)
     row["is_best"] = int(member.is_best)
     return row

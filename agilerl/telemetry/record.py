@@ -55,6 +55,9 @@ class MemberRecord:
     hyperparameters: Mapping[str, float]
     network: str  # short architecture, e.g. "[64, 64] 64 [32]"
     is_best: bool = False
+    # Of a team whose returns are not summed, agent -> mean return: of its evaluation, and of `score`.
+    agents: Mapping[str, float] = field(default_factory=dict)
+    agent_scores: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ def run_manifest(
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
     """
-    train_env, eval_env = make_environments(manifest, env)
+    kind = source_for(find_algorithm(manifest.algorithm.name).experience)
+    train_env, eval_env = make_environments(manifest, env, kind.make_envs)
     population = make_population(manifest, train_env, seed, device)
     if ancestors is not None:
         population = ancestors.adopt(population)
@@ -81,7 +82,6 @@ def run_manifest(
             f"{population[0].action_space}. fix: explore_least=1, and eps_start, eps_end."
         )
     options = make_options(manifest)
-    kind = source_for(find_algorithm(manifest.algorithm.name).experience)
     loop = TrainingLoop(
         population,
         kind.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
@@ -113,8 +113,11 @@ def _save_best(run_directory: RunDirectory, agent: Any) -> None:
         warn_once("save-best", f"the best policy could not be written to {run_directory.path} ({error}).")
 
 
-def make_environments(manifest: Manifest, env: Any) -> tuple[Any, Any]:
-    """(environment to train in, environment to evaluate in); they differ where training episodes are cut shorter."""
+def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any] = make_vect_envs) -> tuple[Any, Any]:
+    """(environment to train in, environment to evaluate in); they differ where training episodes are cut shorter.
+
+    make_envs: of the source that trains in them.
+    """
     name, lanes = manifest.environment.name, manifest.environment.num_envs
     kwargs, limit = dict(manifest.environment.kwargs), manifest.training.train_max_episode_steps
     if isinstance(env, gym.Env | gym.vector.VectorEnv) or (env is not None and not callable(env)):
@@ -126,9 +129,9 @@ def make_environments(manifest: Manifest, env: Any) -> tuple[Any, Any]:
     def make(limited: bool) -> Any:
         if env is not None:
             make_env = (lambda: _limited(env(), limit or 0)) if limited else env
-            return make_vect_envs(num_envs=lanes, make_env=make_env, **healing)
+            return make_envs(None, num_envs=lanes, make_env=make_env, **healing)
         extra: dict[str, Any] = {"max_episode_steps": limit} if limited else {}
-        return make_vect_envs(name, num_envs=lanes, **kwargs, **extra, **healing)
+        return make_envs(name, num_envs=lanes, **kwargs, **extra, **healing)
 
     evaluated = make(limited=False)
     return (make(limited=True) if limit else evaluated), evaluated

@@ -147,6 +147,7 @@ class TrainingLoop:
         fitness = self._evaluate(number, tallies)
         self._report_faults()
         self.result.history.append(fitness)
+        self._keep_rows()
         self.result.generations = number + 1
         self._count(tallies)
         confirmed, stop = self._try_to_stop(number)
@@ -208,6 +209,13 @@ class TrainingLoop:
         for agent, value in zip(self.population, fitness, strict=True):
             agent.fitness[before[agent.index] :] = [value]  # an agent's own test() has appended it already
         return fitness
+
+    def _keep_rows(self) -> None:
+        """The returns of each agent, where a team's are not summed."""
+        rows = getattr(self.source, "by_agent", {})
+        if rows:
+            nobody = [float("nan")] * len(next(iter(rows.values())))
+            self.result.by_agent.append([list(rows.get(agent.index, nobody)) for agent in self.population])
 
     def _heal(self, number: int, fitness: list[float]) -> tuple[Birth, ...]:
         """Members that have diverged become copies of the fittest one."""

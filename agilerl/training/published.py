@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import gymnasium as gym
 
 from agilerl.algorithms.agent import EvolvableAlgorithm
+from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, ShapeError, warn_once
 from agilerl.options import LoopOptions
@@ -17,6 +18,7 @@ from agilerl.rng import resolve_seed
 from agilerl.runs.store import store_in
 from agilerl.sources.own_learn import brings_own_learn
 from agilerl.sources.source import Source
+from agilerl.sources.teams import team_in
 from agilerl.spaces import differ, observation_space_channels_to_first
 from agilerl.telemetry.console import TqdmSink
 from agilerl.telemetry.record import Sink
@@ -76,7 +78,7 @@ class Request:
         evaluation = {"eval_episodes": self.num_envs * rounds, "fitness_window": rounds}
         return kind.of(self.asked, **evaluation, evolve_last=True, checkpoint_path=base)
 
-    def run(self, source: Source, options: LoopOptions) -> tuple[list[Any], list[list[float]]]:
+    def run(self, source: Source, options: LoopOptions) -> tuple[list[Any], list[list[Any]]]:
         """Train, save the elite where that was asked for, and give back (population, fitnesses)."""
         asked, seed = self.asked, self.asked["seed"]
         run_seed = resolve_seed(seed)
@@ -93,9 +95,10 @@ class Request:
                 callbacks=asked["callbacks"],
             )
             result = loop.run()
+        history: list[list[Any]] = result.by_agent or result.history
         if asked["save_elite"]:
             result.best.save_checkpoint(asked["elite_path"] or f"{asked['env_name']}-elite_{self.name}.pt")
-        return result.population, result.history
+        return result.population, history
 
     def _sinks(self) -> list[Sink]:
         """The caller's receivers of records, and those that `verbose` and `wb` ask for."""
@@ -143,12 +146,12 @@ def _check_evolution(pop: list[Any], tournament: Any, mutation: Any) -> None:
 
 
 def check_transitions(
-    population: Sequence[Any], memory: Any, n_step_memory: Any, *, n_step: bool, per: bool, is_mutated: bool
+    population: Sequence[Any], memory: Any, n_step_memory: Any, *, n_step: bool, per: bool | None, is_mutated: bool
 ) -> None:
     """What is asked for, what the memories do and what the agents learn from must be the same thing.
 
     Args:
-        n_step, per: whether n-step transitions, and sampling by priority, are asked for.
+        n_step, per: whether n-step transitions, and sampling by priority, are asked for; None: as the memory does.
         is_mutated: whether hyperparameters of the population mutate.
     """
     _check_kinds(n_step, per, n_step_memory, memory)
@@ -173,6 +176,21 @@ def check_transitions(
         _warn_of_discounts(population, rows, is_mutated)
 
 
+def check_teams(population: Sequence[Any], env: Any, *, are_teams: bool) -> None:
+    """AlgorithmError where teams meet a function for single agents, or the other way round."""
+    for agent in population:
+        is_team = isinstance(getattr(agent, "agent", agent), MultiAgentRLAlgorithm) or hasattr(agent, "agent_ids")
+        if is_team != are_teams:
+            name = type(getattr(agent, "agent", agent)).__name__
+            kind = "on_policy" if getattr(getattr(agent, "experience", None), "on_policy", False) else "off_policy"
+            raise AlgorithmError(
+                f"{name} trains {'several agents' if is_team else 'one agent'}. "
+                f"fix: {'train_multi_agent_' if is_team else 'train_'}{kind}(env, ...)."
+            )
+    if are_teams:
+        team_in(env)
+
+
 def check_rollouts(population: Sequence[Any]) -> None:
     """AlgorithmError for a population that cannot train from rollouts."""
     _check_methods(population, "on-policy", "pop=create_population(algo='PPO', ..., population_size=4)")
@@ -192,9 +210,12 @@ def _check_methods(population: Sequence[Any], training: str, fix: str) -> None:
                 raise AlgorithmError(f"agent {agent!r} has no {name}(); {training} training calls it.")
 
 
-def _check_kinds(n_step: bool, per: bool, n_step_memory: Any, memory: Any) -> None:
+def _check_kinds(n_step: bool, per: bool | None, n_step_memory: Any, memory: Any) -> None:
     prioritized = callable(getattr(memory, "update_priorities", None))
     multi_step = n_step_memory is not None or isinstance(memory, MultiStepReplayBuffer)
+    if per is None:
+        per = prioritized
+        n_step = multi_step
     if per != prioritized and memory is not None:
         kind = type(memory).__name__
         fix = "memory=PrioritizedReplayBuffer(...)" if per else "per=True, or memory=ReplayBuffer(...)"

@@ -17,11 +17,11 @@ from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
 from agilerl.config import Manifest, preset_for
 from agilerl.config.schema import Encoder
 from agilerl.envs.lanes import name_of
-from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError
 from agilerl.host import available_bytes
 from agilerl.modules.cnn import usual_layers
 from agilerl.networks.encoders import LSTM_DEFAULTS
+from agilerl.sources import source_for
 from agilerl.spaces import channels_first, is_image
 from agilerl.training.sizes import check_sizes
 
@@ -30,11 +30,20 @@ UNNAMED = "lambda"  # what a function without a name of its own is called
 
 @dataclass(frozen=True)
 class Spaces:
-    """What one environment observes and does, named as environments name it; `name`: its id, else its class."""
+    """What one environment observes and does, named as environments name it; `name`: its id, else its class.
 
-    observation_space: gym.Space[Any]
-    action_space: gym.Space[Any]
+    Of an environment of several agents the two are mappings by agent.
+    """
+
+    observation_space: Any
+    action_space: Any
     name: str
+
+    @property
+    def joint(self) -> tuple[gym.Space[Any], gym.Space[Any]]:
+        """Both, as one space each."""
+        both = (self.observation_space, self.action_space)
+        return tuple(gym.spaces.Dict(space) if isinstance(space, dict) else space for space in both)  # type: ignore[return-value]
 
 
 def resolve(manifest: Manifest, env: Any = None) -> Manifest:
@@ -50,7 +59,7 @@ def resolve(manifest: Manifest, env: Any = None) -> Manifest:
     spaces = spaces_of(manifest, env)
     resolved = with_encoder(manifest, spaces.observation_space)
     with contextlib.suppress(NotAvailableYetError):  # observations that no encoder reads: the agent names them below
-        check_sizes(resolved, spaces.observation_space, spaces.action_space, available_bytes())
+        check_sizes(resolved, *spaces.joint, available_bytes())
     _check_replay(resolved)
     if manifest.environment.name == UNNAMED:
         named = resolved.environment.model_copy(update={"name": spaces.name})
@@ -65,21 +74,20 @@ def _alone(manifest: Manifest) -> Any:
 
 def spaces_of(manifest: Manifest, env: Any = None) -> Spaces:
     """Those of the environment that the manifest names, or of the one that was handed over."""
-    made = None
+    kind, made = source_for(find_algorithm(manifest.algorithm.name).experience), None
     if env is None or (callable(env) and not hasattr(env, "action_space")) or isinstance(env, type):
-        make = partial(make_vect_envs, manifest.environment.name, **dict(manifest.environment.kwargs))
-        made = env = make() if env is None else make_vect_envs(make_env=env)
+        make = partial(kind.make_envs, manifest.environment.name, **dict(manifest.environment.kwargs))
+        made = env = make() if env is None else kind.make_envs(None, make_env=env)
     try:
-        space = getattr(env, "single_observation_space", None) or getattr(env, "observation_space", None)
-        actions = getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
+        space, actions = kind.spaces(env)
     finally:
         if made is not None:
             made.close()
     single = (getattr(env, "envs", None) or [env])[0]
-    return Spaces(space, actions, name_of(single))  # type: ignore[arg-type]  # what is missing is named by the algorithm
+    return Spaces(space, actions, name_of(single))
 
 
-def with_encoder(manifest: Manifest, space: gym.Space[Any]) -> Manifest:
+def with_encoder(manifest: Manifest, space: Any) -> Manifest:
     """The manifest with the encoder of `space` written out where nobody has chosen one.
 
     Dense layers stay in `network.encoder_config`. Where the observations, `simba` or `recurrent` ask for another
@@ -90,8 +98,8 @@ def with_encoder(manifest: Manifest, space: gym.Space[Any]) -> Manifest:
         ConfigError: the user has described dense layers, which do not read `space`.
     """
     network = manifest.network
-    if network.encoder is not None or not _is_other(manifest, space):
-        return manifest
+    if isinstance(space, dict) or network.encoder is not None or not _is_other(manifest, space):
+        return manifest  # of several agents each network gets its own encoder
     if network.encoder_config not in (None, Encoder(), _preset_encoder(manifest)):
         raise ConfigError(
             f"network.encoder_config describes dense layers, but {_why(manifest, space)}. "
@@ -142,10 +150,12 @@ def _check_replay(manifest: Manifest) -> None:
 def make_population(manifest: Manifest, env: Any, seed: int, device: str) -> list[Any]:
     """The founders: equal hyperparameters, weights of their own."""
     cls = find_algorithm(manifest.algorithm.name)
-    space = getattr(env, "single_observation_space", None) or env.observation_space
-    actions = getattr(env, "single_action_space", None) or env.action_space
+    if isinstance(env, Spaces):
+        space, actions = env.observation_space, env.action_space
+    else:
+        space, actions = source_for(cls.experience).spaces(env)
     try:
-        return cls.population(
+        founders: list[Any] = cls.population(
             manifest.training.pop_size,
             space,
             actions,
@@ -155,16 +165,20 @@ def make_population(manifest: Manifest, env: Any, seed: int, device: str) -> lis
             device=device,
             **manifest.algorithm.hyperparameters,
         )
+        return founders
     except AgileRLError as error:
         raise type(error)(f"{manifest.environment.name}: {error}") from None
 
 
-def net_config(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any]:
-    """The network section as the networks take it: the encoder's keys are those of the encoder that `space` gets.
+def net_config(manifest: Manifest, space: Any) -> dict[str, Any]:
+    """The network section as the networks take it: the encoder's keys are those of the encoder that `space` gets; of
+    several agents, by agent.
 
     Raises:
         ConfigError: keys of dense layers for an encoder that has none.
     """
+    if isinstance(space, dict):
+        return {agent: net_config(manifest, own) for agent, own in space.items()}
     with_encoder(manifest, space)
     config = manifest.network.model_dump()
     encoder, dense = config.pop("encoder"), config["encoder_config"] or Encoder().model_dump()

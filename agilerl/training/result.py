@@ -33,6 +33,8 @@ class EvolveResult:
         stopped: "target", "budget", "interrupted", or "callback <name of the hook>".
         restarts: workers of self-healing environments that were replaced, those of evaluations included.
         action_masks: whether the environment gives masks of legal actions, which the agents need then to act.
+        by_agent: `by_agent[generation][member]` returns of a team's agents, where they are not summed; NaN of a member
+            that was not evaluated.
         quarantined: members that had diverged at the end of a generation and were kept out of selection.
     """
 
@@ -52,10 +54,18 @@ class EvolveResult:
     restarts: int = 0
     quarantined: int = 0
     action_masks: bool = False
+    by_agent: list[list[list[float]]] = field(default_factory=list)
 
     def counters(self) -> dict[str, Any]:
         """All plain numbers and words, from `generations` on."""
-        skip = ("population", "best", "history", "births", *(() if self.action_masks else ("action_masks",)))
+        skip = (
+            "population",
+            "best",
+            "history",
+            "births",
+            "by_agent",
+            *(() if self.action_masks else ("action_masks",)),
+        )
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
 
 
@@ -156,6 +166,8 @@ def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequen
             slot=slot,
             parent=loop.family.parents.get(agent.index),
             fitness=fitness[slot],
+            agents=_by_agent(loop, agent),
+            agent_scores=_scores_by_agent(loop, agent, tally),
             score=float(np.mean(tally.scores)) if tally.scores else None,
             env_steps=agent.steps[-1],
             updates=tally.updates,
@@ -167,6 +179,19 @@ def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequen
         )
         for slot, (agent, tally) in enumerate(zip(loop.population, tallies, strict=True))
     )
+
+
+def _by_agent(loop: TrainingLoop, agent: Any) -> dict[str, float]:
+    """Returns of a team's agents by their ids, where they are not summed."""
+    row = getattr(loop.source, "by_agent", {}).get(agent.index)
+    return {} if row is None else dict(zip(agent.agent_ids, row, strict=True))
+
+
+def _scores_by_agent(loop: TrainingLoop, agent: Any, tally: Tally) -> dict[str, float]:
+    """Mean training returns of a team's agents in this generation, where they are not summed."""
+    if getattr(loop.source, "sum_scores", True) or not tally.by_agent:
+        return {}
+    return dict(zip(agent.agent_ids, np.mean(tally.by_agent, axis=0).tolist(), strict=True))
 
 
 def _hyperparameters(agent: Any) -> dict[str, float]:

@@ -76,6 +76,7 @@ class SavableLoop:
             "evolution": {**loop.family.state(), **loop.evolution.state()},
             "evaluation_env_steps": loop.source.evaluation_env_steps,
             "saved_steps": loop.saved_steps,
+            **({"by_agent": loop.result.by_agent} if loop.result.by_agent else {}),
             "source": loop.source.state(),
             "memories": {name: memory.state(rows=False) for name, memory in self.memories().items()},
         }
@@ -101,6 +102,7 @@ class SavableLoop:
             loop.result.stopped = "budget"
         loop.result.best, loop.result.population = loop.best.agent, loop.population
         loop.result.history = [list(row) for row in rest["history"]]
+        loop.result.by_agent = [[list(row) for row in rows] for rows in rest.get("by_agent", [])]
         loop.result.births = [Birth(**birth) for birth in rest["births"]]
         loop.family.load_state(rest["evolution"])
         loop.evolution.load_state(rest["evolution"])

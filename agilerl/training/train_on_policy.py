@@ -10,7 +10,7 @@ from agilerl.options import LoopOptions
 from agilerl.sources.rollouts import OnPolicySource
 from agilerl.telemetry.record import Sink
 from agilerl.training.population import set_lanes
-from agilerl.training.published import Request, check_rollouts
+from agilerl.training.published import Request, check_rollouts, check_teams
 
 
 def train_on_policy(
@@ -73,6 +73,7 @@ def train_on_policy(
         AlgorithmError, ConfigError: what is given does not fit together.
     """
     request = Request("train_on_policy", dict(locals()))
+    check_teams(request.population, env, are_teams=False)
     check_rollouts(request.population)
     request.check()
     set_lanes(request.population, request.num_envs)

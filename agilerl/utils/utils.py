@@ -11,11 +11,12 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from agilerl.algorithms import find_algorithm
+from agilerl.algorithms import USUAL_FOR_TEAMS, available, find_algorithm, is_team
 from agilerl.algorithms.agent import check_device
 from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import ConfigError, NotAvailableYetError, RunError
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError
 from agilerl.hostile import malformed
 from agilerl.networks.specs import check_sizes
 from agilerl.rng import resolve_seed
@@ -25,9 +26,9 @@ from agilerl.training.population import save_population
 from agilerl.utils.legacy import constructor_arguments, network_arguments, spaces_from_dimensions
 
 __all__ = [
-    "agent_from_policy", "calculate_vectorized_scores", "create_population", "default_progress_bar", "make_vect_envs",
-    "observation_space_channels_to_first", "plot_population_score", "print_hyperparams", "save_population_checkpoint",
-    "tournament_selection_and_mutation",
+    "agent_from_policy", "calculate_vectorized_scores", "create_population", "default_progress_bar",
+    "make_multi_agent_vect_envs", "make_vect_envs", "observation_space_channels_to_first", "plot_population_score",
+    "print_hyperparams", "save_population_checkpoint", "tournament_selection_and_mutation",
 ]  # fmt: skip
 
 
@@ -35,8 +36,8 @@ def create_population(
     algo: str,
     net_config: dict[str, Any] | None = None,
     INIT_HP: dict[str, Any] | None = None,
-    observation_space: gym.Space[Any] | None = None,
-    action_space: gym.Space[Any] | None = None,
+    observation_space: Any = None,
+    action_space: Any = None,
     hp_config: HyperparameterConfig | None = None,
     actor_network: Any = None,
     critic_network: Any = None,
@@ -57,6 +58,7 @@ def create_population(
     action_dim: Any = None,
     one_hot: bool | None = None,
     seed: int | None = None,
+    agent_ids: Sequence[str] | None = None,
 ) -> list[Any]:
     """A population of `population_size` agents with indices 0, 1, ... and weights of their own.
 
@@ -67,7 +69,8 @@ def create_population(
         algo: name; case, spaces and dashes do not matter.
         net_config: encoder and head configuration; the old flat form is understood.
         INIT_HP: initial hyperparameters, upper or lower case; an unknown key warns with the nearest known one.
-        observation_space, action_space: of one environment.
+        observation_space, action_space: of one environment; of several agents a list of each (with `agent_ids` among
+            `algo_kwargs`, INIT_HP or here) or a mapping by agent.
         hp_config: mutable hyperparameters; every agent keeps its own copy.
         actor_network, critic_network: networks to use instead of building them; every agent gets copies. Of twin
             critics a list of two, or one, of which both are copies.
@@ -75,6 +78,7 @@ def create_population(
         num_envs: environments of the vector the agents will act in.
         device: where networks live.
         algo_kwargs: further constructor arguments.
+        agent_ids: names of the agents, where their spaces are lists.
         state_dim, action_dim, one_hot: the old way to give the spaces.
         seed: of weights and exploration; None follows `torch.initial_seed()`.
 
@@ -91,6 +95,13 @@ def create_population(
     if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 1:
         raise ConfigError(f"population_size must be an integer of at least 1; got {population_size!r}.")
     check_device(device)
+    is_for_teams = is_team(cls.__name__) if cls.__name__ in available() else False
+    _check_kind(cls.__name__, is_for_teams, observation_space, action_space, agent_ids)
+    if is_for_teams and (observation_space is None or action_space is None):
+        raise ConfigError(
+            "create_population needs observation_space and action_space of all agents. fix: "
+            "[env.single_observation_space(agent) for agent in env.agents], ..., agent_ids=env.agents."
+        )
     if observation_space is None or action_space is None:
         if state_dim is None or action_dim is None:
             raise ConfigError(
@@ -107,11 +118,13 @@ def create_population(
     defaults["share_encoders"] = shares and actor_network is None and critic_network is None
     usual = {k: v for k, v in defaults.items() if k in accepted and k not in (algo_kwargs or {})}
     arguments = usual | constructor_arguments(INIT_HP, accepted)
+    if agent_ids is not None:
+        arguments["agent_ids"] = list(agent_ids)
     if actor_network is not None:
-        arguments["actor_network"] = actor_network
+        arguments["actor_networks" if is_for_teams else "actor_network"] = actor_network
     if critic_network is not None:
         arguments |= _critics(critic_network, accepted, cls.__name__)
-    population = cls.population(
+    population: list[Any] = cls.population(
         population_size,
         observation_space,
         action_space,
@@ -133,8 +146,22 @@ def create_population(
     return population
 
 
+def _check_kind(algo: str, is_for_teams: bool, observation_space: Any, action_space: Any, agent_ids: Any) -> None:
+    """Errors for spaces of one agent where several are trained, and the other way round."""
+    several = [
+        isinstance(space, Mapping | list) and not isinstance(space, gym.Space)  # a Dict space is a mapping, too
+        for space in (observation_space, action_space)
+    ]
+    if not is_for_teams and (any(several) or agent_ids is not None):
+        raise AlgorithmError(
+            f"{algo} trains one agent; got spaces of several. fix: algo={USUAL_FOR_TEAMS!r}, or the spaces of one."
+        )
+
+
 def _critics(given: Any, accepted: set[str], algo: str) -> dict[str, Any]:
     """`critic_network` as the constructor's argument: one critic, or a sequence of them; twins are copies of one."""
+    if "critic_networks" in accepted and (isinstance(given, Mapping) or "agent_ids" in accepted):
+        return {"critic_networks": given}
     if "critic_networks" in accepted:
         pair = list(given) if isinstance(given, list | tuple) else [given, given.clone()]
         return {"critic_networks": pair}
@@ -223,6 +250,8 @@ def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], devi
             "statistics, or use RSNorm.load on a checkpoint."
         )
     with malformed("the policy"):
+        if "networks" in spec:  # of a team
+            return find_algorithm(spec["algo"]).from_policy(spec, state, check_device(device))
         check_sizes({"policy": {"spec": spec["network"], "weights": state}}, "the policy")
         cls: Any = find_algorithm(spec["algo"])
         network = cls.policy_from_spec(spec["network"], check_device(device))

@@ -74,9 +74,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[AgileRLError], list[str]]] = {
         ["unknown algorithm 'DQNN'", "Did you mean 'DQN'"],
     ),
     "an algorithm of a later version": (
-        lambda: population("ma-ddpg"),
+        lambda: population("neural-ucb"),
         NotAvailableYetError,
-        ["MADDPG is not available in this version", "fix: use one of: DDPG, DQN"],
+        ["NeuralUCB is not available in this version", "fix: use one of: DDPG, DQN"],
     ),
     "unknown version of an environment": (
         lambda: make_vect_envs("CartPole-v9"),

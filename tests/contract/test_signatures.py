@@ -32,7 +32,7 @@ TABLE: dict[str, tuple[Any, str]] = {
         "algo net_config=None INIT_HP=None observation_space=None action_space=None hp_config=None actor_network=None "
         "critic_network=None agent_wrapper=None wrapper_kwargs=None population_size=1 num_envs=1 device='cpu' "
         "accelerator=None torch_compiler=None tokenizer=None model_name=None lora_config=None vllm_config=None "
-        "algo_kwargs=None * state_dim=None action_dim=None one_hot=None seed=None",
+        "algo_kwargs=None * state_dim=None action_dim=None one_hot=None seed=None agent_ids=None",
     ),
     "make_vect_envs": (
         utils.make_vect_envs,

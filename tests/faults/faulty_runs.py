@@ -43,6 +43,8 @@ CASES["PPO"] = {
     "reward_scale": 1.0,
 }
 CASES["PPO-recurrent"] = {**CASES["PPO"], **LSTM, "normalize_observations": False, "normalize_rewards": False}
+SPEAKER: dict[str, Any] = {**SMALL, "env": "mpe2.simple_speaker_listener_v4"}
+CASES["MADDPG"] = {**SPEAKER, "algo": "MADDPG"}
 # Every other algorithm: stopped and continued, but not killed fifty times.
 CONTINUOUS = {**SMALL, "env": "Pendulum-v1", "steps": 640}
 OTHERS: dict[str, dict[str, Any]] = {
@@ -58,6 +60,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
     "SAC": {**CONTINUOUS, "algo": "SAC", "normalize_rewards": True, "reward_scale": 1.0},
     "TD3": {**CONTINUOUS, "algo": "TD3"},
+    "MATD3": {**SPEAKER, "algo": "MATD3"},
 }
 LUNAR_LANDER: dict[str, dict[str, Any]] = {
     "DQN": {

@@ -19,9 +19,11 @@ from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import create_population, make_vect_envs
+from agilerl.vector import SyncPettingZooVecEnv
 from agilerl.wrappers.agent import RSNorm
 
 # --- environments: positions and speeds are integers, so that no processor's rounding moves an episode
@@ -99,7 +101,55 @@ class SeenHills(Hills):
         return image
 
 
-MADE_HERE = {cls.__name__: cls for cls in (Track, Hills, BoxHills, BlindHills, SeenHills)}
+class Couriers:
+    """Two walkers on one line, and a caller who alone sees where they are to meet and calls a number. The second walker
+    stands still, and is not there, every third step; walkers must not step past the ends."""
+
+    metadata: dict[str, Any] = {"name": "couriers_v0"}  # noqa: RUF012
+    render_mode = None
+    possible_agents = ["walker_0", "walker_1", "caller_0"]  # noqa: RUF012
+
+    def observation_space(self, agent: str) -> gym.Space[Any]:
+        return gym.spaces.Box(-2, 2, (3,) if agent.startswith("walker") else (2,), np.float32)
+
+    def action_space(self, agent: str) -> gym.Space[Any]:
+        return gym.spaces.Discrete(3) if agent.startswith("walker") else gym.spaces.Box(-2, 2, (1,), np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        if seed is not None or not hasattr(self, "rng"):
+            self.rng = np.random.default_rng(seed)
+        self.agents, self.age, self.called = list(self.possible_agents), 0, 0
+        self.cells, self.goal = [int(n) for n in self.rng.integers(0, 9, 2)], int(self.rng.integers(0, 9))
+        return self._see()
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
+        self.age += 1
+        for k in (0, 1):
+            if f"walker_{k}" in actions:
+                self.cells[k] = max(0, min(8, self.cells[k] + int(actions[f"walker_{k}"]) - 1))
+        self.called = max(-8, min(8, round(4 * float(np.ravel(actions["caller_0"])[0]))))
+        rewards = {f"walker_{k}": 1 - abs(self.cells[k] - self.goal) / 4 for k in (0, 1)}
+        rewards["caller_0"] = sum(rewards.values()) / 2 - abs(self.called) / 64
+        met, late = all(cell == self.goal for cell in self.cells), self.age >= 12
+        seen, infos = self._see()
+        ends = [dict.fromkeys(self.agents, flag) for flag in (met, late and not met)]
+        self.agents = [] if met or late else self.agents
+        return seen, rewards, *ends, infos
+
+    def _see(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        cells, called = [cell / 4 - 1 for cell in self.cells], self.called / 8
+        seen = {f"walker_{k}": np.array([cells[k], cells[1 - k], called], np.float32) for k in (0, 1)}
+        seen["caller_0"] = np.array([self.goal / 4 - 1, sum(cells) / 2], np.float32)
+        infos = {f"walker_{k}": {"action_mask": [self.cells[k] > 0, True, self.cells[k] < 8]} for k in (0, 1)}
+        if self.age % 3 == 2:
+            del seen["walker_1"], infos["walker_1"]
+        return seen, {**infos, "caller_0": {}}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+MADE_HERE = {cls.__name__: cls for cls in (Track, Hills, BoxHills, BlindHills, SeenHills, Couriers)}
 
 
 # --- agents
@@ -175,6 +225,8 @@ CASES: dict[str, dict[str, Any]] = {
     "dqn-carried-episodes": {"env": "Hills", "hp": VALUES, "learner": "fused", "carry_envs": True, "draws": 14},
     "dqn-n-step": {"env": "Hills", "hp": VALUES, "learner": "fused", "memory": "n-step", "draws": 1},
     "own-learn": {"algo": OwnLearner, "env": "Hills", "hp": {**VALUES, "learn_step": 8}, "draws": 18},
+    "maddpg": {"algo": "MADDPG", "env": "Couriers", "hp": PAIR, "learner": "fused", "draws": 18},
+    "matd3": {"algo": "MATD3", "env": "Couriers", "hp": PAIR, "learner": "fused", "draws": 22},
     "rsnorm-dqn": {"env": "Hills", "hp": {**VALUES, "learn_step": 8}, "wrapper": RSNorm, "draws": 22},
 }  # fmt: skip
 LIMITS = {
@@ -198,6 +250,9 @@ def founders(case: Mapping[str, Any], env: Any) -> list[Any]:
     algo, hp = case.get("algo", "DQN"), case["hp"]
     limits = HyperparameterConfig(**{name: LIMITS[name] for name in LIMITS if name in hp})
     spaces = env.single_observation_space, env.single_action_space
+    if case["env"] == "Couriers":
+        team = env.team
+        spaces = dict(team.observation_spaces), dict(team.action_spaces)
     if isinstance(algo, str):
         population = create_population(
             algo,
@@ -235,10 +290,11 @@ def memories(kind: str) -> dict[str, Any]:
 
 def trained(case: Mapping[str, Any]) -> tuple[list[Any], list[list[float]], list[list[str]]]:
     """(the last generation, fitness by generation and member, labels of the mutations by generation and member)."""
-    name = case["env"]
-    env = (
-        make_vect_envs(make_env=MADE_HERE[name], num_envs=4) if name in MADE_HERE else make_vect_envs(name, num_envs=4)
-    )
+    name, is_team = case["env"], case["env"] == "Couriers"
+    if is_team:
+        env: Any = SyncPettingZooVecEnv([Couriers] * 4)
+    else:
+        env = make_vect_envs(**({"make_env": MADE_HERE[name]} if name in MADE_HERE else {"env_name": name}), num_envs=4)
     population = founders(case, env)
     options: dict[str, Any] = {key: case[key] for key in ("learner", "lockstep", "carry_envs") if key in case}
     steps, chances = case.get("steps", 240), case.get("chances", OFTEN)
@@ -250,7 +306,8 @@ def trained(case: Mapping[str, Any]) -> tuple[list[Any], list[list[float]], list
         last, fitness = train_on_policy(env, name, pop=population, **options)
     else:
         replay = memories(case.get("memory", "uniform"))
-        last, fitness = train_off_policy(env, name, pop=population, learning_delay=64, **replay, **options)
+        function: Any = train_multi_agent_off_policy if is_team else train_off_policy
+        last, fitness = function(env, name, pop=population, learning_delay=64, **replay, **options)
     env.close()
     return last, fitness, mutation.__dict__.get("noted", [])
 
@@ -259,12 +316,13 @@ def curve(name: str) -> tuple[dict[str, Any], list[Any]]:
     """(what is stored of a case, the whole state of every agent)."""
     last, fitness, noted = trained(CASES[name])
     states = [agent.state() for agent in last]
-    sums_of = [sum(p.detach().double().abs().sum() for p in agent.actor.parameters()) for agent in last]
+    policies = [[getattr(agent, name) for name in agent.registry.policies] for agent in last]
+    sums_of = [sum(p.detach().double().abs().sum() for net in own for p in net.parameters()) for own in policies]
     found = {
         "fitness": fitness,
         "labels": [str(agent.mut) for agent in last],
         "mutations": noted,
-        "networks": [agent.actor.describe() for agent in last],
+        "networks": [" | ".join(net.describe() for net in own) for own in policies],
         "weight_sums": [rounded(float(total)) for total in sums_of],
         "states": [digest(state) for state in states],
     }

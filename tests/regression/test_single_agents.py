@@ -10,7 +10,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN, RLAlgorithm, available, find_algorithm, register
+from agilerl.algorithms import (
+    DDPG,
+    DQN,
+    PPO,
+    SAC,
+    TD3,
+    RainbowDQN,
+    RLAlgorithm,
+    available,
+    find_algorithm,
+    is_team,
+    register,
+)
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.config import Manifest
 from agilerl.errors import AlgorithmError, ShapeError
@@ -222,7 +234,9 @@ def test_agents_with_modules_of_the_users_own_train_and_are_evaluated(kind: str)
 # --- seeds
 
 
-@pytest.mark.parametrize("algo", [name for name in available() if name.isupper() or name == "RainbowDQN"])
+@pytest.mark.parametrize(
+    "algo", [name for name in available() if (name.isupper() or name == "RainbowDQN") and not is_team(name)]
+)
 def test_agents_made_one_by_one_without_a_seed_differ(algo: str) -> None:
     space: gym.Space[Any] = gym.spaces.Discrete(3) if algo in ("DQN", "RainbowDQN") else NARROW
     more = {"v_min": -1.0, "v_max": 1.0} if algo == "RainbowDQN" else {}

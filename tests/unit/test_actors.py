@@ -13,7 +13,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from agilerl.engine.parts import parts_of
-from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, ShapeError
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.architecture import ArchitectureOptions, attempt
 from agilerl.hpo.effects import Probe, follow, output_of
 from agilerl.modules.configs import MlpNetConfig
@@ -114,13 +114,24 @@ def test_raw_actions_stay_in_the_range_of_the_output_activation() -> None:
     assert actor.head_net.output_activation == "Tanh"
 
 
+def test_for_choices_a_deterministic_policy_gives_logits() -> None:
+    actor = DeterministicActor(
+        OBS, spaces.MultiDiscrete([2, 3]), head_config={"output_activation": "Tanh"}, random_seed=0
+    )
+    assert actor.output_activation == "GumbelSoftmax"
+    assert (actor.action_low, actor.action_high) == (None, None)
+    raw = actor(torch.randn(50, 4, generator=torch.Generator().manual_seed(0)) * 100)
+    assert raw.shape == (50, 5)
+    assert raw.abs().max() > 1, "nothing bounds them"
+
+
 def test_action_spaces_without_a_policy_are_refused_by_name() -> None:
     with pytest.raises(AlgorithmError, match="infinite bounds in 1 of 2 components. fix: gymnasium.wrappers"):  # noqa: RUF043
         DeterministicActor(OBS, spaces.Box(np.array([-np.inf, 0]), np.array([1, 1])))
     with pytest.raises(AlgorithmError, match="needs bounded actions"):
         StochasticActor(OBS, spaces.Box(-np.inf, np.inf, (2,)), squash_output=True)
-    with pytest.raises(NotAvailableYetError, match="Gumbel-softmax"):
-        DeterministicActor(OBS, spaces.Discrete(3))
+    with pytest.raises(AlgorithmError, match="needs Box, Discrete or MultiDiscrete"):
+        DeterministicActor(OBS, spaces.MultiBinary(3))
     with pytest.raises(ConfigError, match="squash_output=True is for Box actions"):
         StochasticActor(OBS, spaces.Discrete(3), squash_output=True)
     with pytest.raises(ConfigError, match="must be None"):

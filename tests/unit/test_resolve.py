@@ -15,7 +15,7 @@ import pytest
 
 import agilerl
 from agilerl import errors
-from agilerl.algorithms import available
+from agilerl.algorithms import available, is_team
 from agilerl.api import build_manifest
 from agilerl.config import apply_overrides, load_manifest, manifest_from, preset_for
 from agilerl.errors import AgileRLError, AlgorithmError, ConfigError, EnvError
@@ -77,7 +77,7 @@ FITTING = {"DQN": ("discrete", "multi-discrete"), "RainbowDQN": ("discrete", "mu
 
 
 @pytest.mark.parametrize("observed", OBSERVATIONS)
-@pytest.mark.parametrize("algo", available())
+@pytest.mark.parametrize("algo", [name for name in available() if not is_team(name)])
 def test_every_algorithm_trains_on_every_kind_of_observation_by_its_defaults(algo: str, observed: str) -> None:
     actions = ACTIONS[FITTING[algo][0] if algo in FITTING else "discrete"]
     run = agilerl.train(lambda: Sampled(OBSERVATIONS[observed], actions), algo, **short(algo))

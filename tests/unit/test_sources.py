@@ -20,6 +20,8 @@ from agilerl.sources import SOURCES, source_for
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.rollouts import OnPolicySource
 from agilerl.sources.source import Shard, ShardResult, Shared
+from agilerl.sources.team_rollouts import TeamRolloutSource
+from agilerl.sources.teams import TeamTransitions
 from agilerl.training.build import OTHER_NAMES, make_options
 from agilerl.utils.utils import create_population, make_vect_envs
 
@@ -130,7 +132,10 @@ def test_more_than_one_shard_is_a_named_error() -> None:
 
 def test_every_algorithm_has_a_source() -> None:
     found = {find_algorithm(name).experience.name: source_for(find_algorithm(name).experience) for name in available()}
-    assert found == {"transitions": OffPolicySource, "rollouts": OnPolicySource}
+    assert found == {
+        "transitions": OffPolicySource, "rollouts": OnPolicySource, "team_transitions": TeamTransitions,
+        "team_rollouts": TeamRolloutSource,
+    }  # fmt: skip
     assert found.keys() == SOURCES.keys()
 
 

@@ -1,0 +1,171 @@
+"""Multi-agent deterministic policy gradient (Lowe et al. 2017, arXiv:1706.02275)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+
+from agilerl.algorithms import actions, team_critics
+from agilerl.algorithms.declared import hp
+from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.losses.actor_critic import bootstrap, weighted_squared_error
+from agilerl.networks.base import EvolvableNetwork
+from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
+from agilerl.rng import Purpose, seeds
+
+
+class MADDPG(MultiAgentRLAlgorithm):
+    """Decentralised policies, centralised critics: each critic reads the observations and actions of all agents.
+
+    Choices are sampled by the Gumbel-max rule while exploring, and differentiated through its relaxation. A critic that
+    several agents share is told whose value is asked for. Where an agent is not there its observation and its action
+    are zero for critics, and nothing is learned from its row.
+
+    Args:
+        hp_config: mutable hyperparameters: any numeric argument.
+        net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of all networks.
+        batch_size: transitions per update. lr_actor, lr_critic: learning rates of Adam.
+        learn_step: environment steps per update. gamma, tau: as of `DDPG`.
+        O_U_noise, expl_noise, vect_noise_dim, mean_noise, theta, dt: noise on Box actions, as of `DDPG`.
+        temperature: τ of the relaxed choices.
+        actor_networks, critic_networks: networks by group to use instead of building them.
+
+    The other arguments are `MultiAgentRLAlgorithm`'s.
+    """
+
+    def __init__(
+        self,
+        observation_spaces: Spaces,
+        action_spaces: Spaces,
+        agent_ids: Sequence[str] | None = None,
+        O_U_noise: Annotated[bool, hp(False, "independent noise explores as well, and has no state")] = True,
+        expl_noise: Annotated[float, hp(values=NonNegative)] = 0.1,
+        vect_noise_dim: Count = 1,
+        mean_noise: Annotated[float, hp(values=Number)] = 0.0,
+        theta: Annotated[NonNegative, hp()] = 0.15,
+        dt: Annotated[Positive, hp()] = 1e-2,
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: Annotated[Count, hp(256, "joint actions make targets noisier")] = 64,
+        lr_actor: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-3,
+        lr_critic: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-2,
+        learn_step: Annotated[Count, hp(8, "what the environment costs, an update costs")] = 5,
+        gamma: Annotated[Fraction, hp()] = 0.95,
+        tau: Annotated[PositiveFraction, hp()] = 0.01,
+        mut: str | None = None,
+        normalize_images: bool = True,
+        actor_networks: Mapping[str, EvolvableNetwork] | None = None,
+        critic_networks: Mapping[str, EvolvableNetwork] | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        torch_compiler: str | None = None,
+        wrap: bool = True,
+        *,
+        temperature: Annotated[Positive, hp()] = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            observation_spaces,
+            action_spaces,
+            index,
+            agent_ids,
+            hp_config,
+            device,
+            accelerator,
+            torch_compiler,
+            normalize_images,
+            seed=seed,
+        )
+        self.batch_size, self.learn_step, self.mut, self.net_config = batch_size, learn_step, mut, net_config
+        self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
+        self.O_U_noise, self.expl_noise, self.vect_noise_dim = O_U_noise, expl_noise, vect_noise_dim
+        self.mean_noise, self.theta, self.dt, self.temperature = mean_noise, theta, dt, temperature
+        self.noise_state = np.zeros((vect_noise_dim, self.action_size))
+        self._build(actor_networks or {}, critic_networks or {})
+
+    def _build(self, actors: Mapping[str, EvolvableNetwork], critics: Mapping[str, EvolvableNetwork]) -> None:
+        own = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 2 * len(self.grouped_agents), generation=2).tolist()
+        for number, group in enumerate(self.grouped_agents):
+            self.registered("actors", group, actors.get(group) or team_critics.make_actor(self, group, own[2 * number]))
+            self.registered(
+                "critics", group, critics.get(group) or team_critics.make_critic(self, group, own[2 * number + 1])
+            )
+        for group in self.grouped_agents:
+            self.register_network("actors", "actor_targets", "actor_optimizers", group, "lr_actor", policy=True)
+        for group in self.grouped_agents:
+            self.register_network("critics", "critic_targets", "critic_optimizers", group, "lr_critic")
+
+    actors = property(lambda self: Named(self, "actors"))
+    critics = property(lambda self: Named(self, "critics"))
+    actor_targets = property(lambda self: Named(self, "actor_targets"))
+    critic_targets = property(lambda self: Named(self, "critic_targets"))
+    actor_optimizers = property(lambda self: Named(self, "actor_optimizers"))
+    critic_optimizers = property(lambda self: Named(self, "critic_optimizers"))
+
+    def joint_network(self) -> EvolvableNetwork:
+        network: EvolvableNetwork = getattr(self, f"critics.{self.shared_agent_ids[0]}")
+        return network
+
+    # --- acting -------------------------------------------------------------------------------------------------------
+
+    @property
+    def action_size(self) -> int:
+        """Components of all Box actions, which noise is drawn for."""
+        return self.actions.components
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
+        """(noise [*shape, C] on components, Gumbel numbers [*shape, F] on logits)."""
+        steps = int(np.prod(shape[:-1], dtype=int))
+        noise = actions.noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size)
+        return noise, rng.gumbel(size=(*shape, self.actions.width))
+
+    action_noise = actions.action_noise
+    reset_action_noise = actions.reset_action_noise
+
+    # --- learning -----------------------------------------------------------------------------------------------------
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in ("lr_actor", "lr_critic", "gamma", "tau")}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return (self.temperature,)
+
+    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Gumbel numbers of the relaxed choices [*shape, F]."""
+        return {"gumbel": rng.gumbel(size=(*shape, self.actions.width))}
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """Algorithm 1 of the paper, for all agents: critics by squared TD error (eq. 6), policies through their critic
+        (eq. 5), targets."""
+        axis, features = team_critics.batch_axis(batch), self.actions.features(batch.action)
+        taken = features * team_critics.presence(self, batch.obs, features)
+        discounts = batch.discounts(engine.hp["gamma"])
+        with torch.no_grad():
+            following = team_critics.next_actions(self, engine, batch)
+        losses, policy_losses, errors = [], [], []
+        for group, agents in self.grouped_agents.items():
+            critic, own = f"critics.{group}", [self.agent_ids.index(agent) for agent in agents]
+            weight = team_critics.weights_of(batch, own, axis)
+            with torch.no_grad():
+                after = team_critics.judged(engine.target(critic), batch.next_obs, [following] * len(own), axis)
+                reward, discount = (team_critics.rows_of(x, own, axis) for x in (batch.reward, discounts))
+                goal = bootstrap(reward, discount, after)
+            value = team_critics.judged(engine.network(critic), batch.obs, [taken] * len(own), axis)
+            loss, error = weighted_squared_error(value, goal, weight)
+            engine.minimise(f"critic_optimizers.{group}", loss)
+            losses.append(loss.detach())
+            errors.append(team_critics.critic_errors(error, len(own), axis))
+            of_policy = team_critics.policy_loss(self, engine, batch, group, critic, taken, weight)
+            engine.minimise(f"actor_optimizers.{group}", of_policy)
+            policy_losses.append(of_policy.detach())
+        for name in self.registry.policies:
+            engine.track(name, engine.hp["tau"])
+        for group in self.grouped_agents:
+            engine.track(f"critics.{group}", engine.hp["tau"])
+        return UpdateResult(sum(losses), sum(policy_losses), torch.stack(errors).amax(0))  # type: ignore[arg-type]

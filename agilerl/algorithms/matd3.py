@@ -1,0 +1,187 @@
+"""Multi-agent TD3 (Ackermann et al. 2019, arXiv:1910.01465)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms import actions, team_critics
+from agilerl.algorithms.declared import hp
+from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.losses.actor_critic import smoothed_action, twin_target, weighted_squared_error
+from agilerl.networks.base import EvolvableNetwork
+from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
+from agilerl.rng import Purpose, seeds
+
+CRITICS = ("critics_1", "critics_2")
+
+
+class MATD3(MultiAgentRLAlgorithm):
+    """MADDPG with twin centralised critics, delayed policy updates and smoothed target actions.
+
+    Args:
+        policy_freq: critic updates per update of the policies and of all targets.
+        policy_noise, noise_clip: σ and c of the target policies' smoothing, in units of raw actions; choices have none.
+        critic_networks: two mappings of networks by group to use instead of building them.
+
+    The other arguments are `MADDPG`'s.
+    """
+
+    def __init__(
+        self,
+        observation_spaces: Spaces,
+        action_spaces: Spaces,
+        agent_ids: Sequence[str] | None = None,
+        O_U_noise: Annotated[bool, hp(False, "independent noise explores as well, and has no state")] = True,
+        expl_noise: Annotated[float, hp(values=NonNegative)] = 0.1,
+        vect_noise_dim: Count = 1,
+        mean_noise: Annotated[float, hp(values=Number)] = 0.0,
+        theta: Annotated[NonNegative, hp()] = 0.15,
+        dt: Annotated[Positive, hp()] = 1e-2,
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: Annotated[Count, hp(256, "joint actions make targets noisier")] = 64,
+        lr_actor: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-3,
+        lr_critic: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-2,
+        policy_freq: Annotated[Count, hp()] = 2,
+        learn_step: Annotated[Count, hp(8, "what the environment costs, an update costs")] = 5,
+        gamma: Annotated[Fraction, hp()] = 0.95,
+        tau: Annotated[PositiveFraction, hp()] = 0.01,
+        mut: str | None = None,
+        normalize_images: bool = True,
+        actor_networks: Mapping[str, EvolvableNetwork] | None = None,
+        critic_networks: Sequence[Mapping[str, EvolvableNetwork]] | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        torch_compiler: str | None = None,
+        wrap: bool = True,
+        *,
+        temperature: Annotated[Positive, hp()] = 1.0,
+        policy_noise: Annotated[NonNegative, hp()] = 0.2,
+        noise_clip: Annotated[NonNegative, hp()] = 0.5,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            observation_spaces,
+            action_spaces,
+            index,
+            agent_ids,
+            hp_config,
+            device,
+            accelerator,
+            torch_compiler,
+            normalize_images,
+            seed=seed,
+        )
+        self.batch_size, self.learn_step, self.mut, self.net_config = batch_size, learn_step, mut, net_config
+        self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
+        self.O_U_noise, self.expl_noise, self.vect_noise_dim = O_U_noise, expl_noise, vect_noise_dim
+        self.mean_noise, self.theta, self.dt, self.temperature = mean_noise, theta, dt, temperature
+        self.noise_state = np.zeros((vect_noise_dim, self.action_size))
+        self.policy_freq, self.policy_noise, self.noise_clip = policy_freq, policy_noise, noise_clip
+        self._build(actor_networks or {}, critic_networks or ({}, {}))
+
+    def _build(self, actors: Mapping[str, EvolvableNetwork], critics: Sequence[Mapping[str, EvolvableNetwork]]) -> None:
+        own = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 3 * len(self.grouped_agents), generation=2).tolist()
+        for number, group in enumerate(self.grouped_agents):
+            first = own[3 * number]
+            self.registered("actors", group, actors.get(group) or team_critics.make_actor(self, group, first))
+            for k, (kind, given) in enumerate(zip(CRITICS, critics, strict=True), 1):
+                made = given.get(group) or team_critics.make_critic(self, group, own[3 * number + k])
+                self.registered(kind, group, made)
+        for group in self.grouped_agents:
+            self.register_network("actors", "actor_targets", "actor_optimizers", group, "lr_actor", policy=True)
+        for k, kind in enumerate(CRITICS, 1):
+            for group in self.grouped_agents:
+                names = f"critic_targets_{k}", f"critic_{k}_optimizers"
+                self.register_network(kind, *names, group, "lr_critic")
+
+    actors = property(lambda self: Named(self, "actors"))
+    critics_1 = property(lambda self: Named(self, "critics_1"))
+    critics_2 = property(lambda self: Named(self, "critics_2"))
+    actor_targets = property(lambda self: Named(self, "actor_targets"))
+    critic_targets_1 = property(lambda self: Named(self, "critic_targets_1"))
+    critic_targets_2 = property(lambda self: Named(self, "critic_targets_2"))
+    actor_optimizers = property(lambda self: Named(self, "actor_optimizers"))
+    critic_1_optimizers = property(lambda self: Named(self, "critic_1_optimizers"))
+    critic_2_optimizers = property(lambda self: Named(self, "critic_2_optimizers"))
+
+    def joint_network(self) -> EvolvableNetwork:
+        network: EvolvableNetwork = getattr(self, f"critics_1.{self.shared_agent_ids[0]}")
+        return network
+
+    # --- acting -------------------------------------------------------------------------------------------------------
+
+    @property
+    def action_size(self) -> int:
+        """Components of all Box actions, which noise is drawn for."""
+        return self.actions.components
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
+        """(noise [*shape, C] on components, Gumbel numbers [*shape, F] on logits)."""
+        steps = int(np.prod(shape[:-1], dtype=int))
+        noise = actions.noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size)
+        return noise, rng.gumbel(size=(*shape, self.actions.width))
+
+    action_noise = actions.action_noise
+    reset_action_noise = actions.reset_action_noise
+
+    # --- learning -----------------------------------------------------------------------------------------------------
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        names = ("lr_actor", "lr_critic", "gamma", "tau", "policy_noise", "noise_clip")
+        return {name: getattr(self, name) for name in names}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return self.temperature, self.policy_freq
+
+    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Gumbel numbers of the relaxed choices, and normal ones of the smoothing, [*shape, F] each."""
+        size = (*shape, self.actions.width)
+        return {"gumbel": rng.gumbel(size=size), "smoothing": rng.standard_normal(size)}
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """As of `MADDPG`, with the three changes of TD3: the smaller of two targets, delayed policies, smoothing."""
+        axis, features, hp = team_critics.batch_axis(batch), self.actions.features(batch.action), engine.hp
+        taken = features * team_critics.presence(self, batch.obs, features)
+        discounts = batch.discounts(hp["gamma"])
+        with torch.no_grad():
+            following = team_critics.next_actions(self, engine, batch, lambda raw: self._smoothed(raw, batch, hp))
+        losses, policy_losses, errors = [], [], []
+        for group, agents in self.grouped_agents.items():
+            names, own = tuple(f"{kind}.{group}" for kind in CRITICS), [self.agent_ids.index(a) for a in agents]
+            weight, count = team_critics.weights_of(batch, own, axis), len(own)
+            with torch.no_grad():
+                later = engine.targets(names)
+                after = team_critics.judged(later, batch.next_obs, [following] * count, axis)
+                reward, discount = (team_critics.rows_of(x, own, axis) for x in (batch.reward, discounts))
+                goal = twin_target(reward, discount, after[0], after[1])
+            values = team_critics.judged(engine.networks(names), batch.obs, [taken] * count, axis)
+            loss, error = weighted_squared_error(values, goal, weight)
+            engine.minimise(tuple(f"critic_{k}_optimizers.{group}" for k in (1, 2)), loss)
+            losses.append(loss.detach().sum(0))
+            errors.append(team_critics.critic_errors(error.abs().amax(0), count, axis))
+            if batch.number % self.policy_freq == 0:
+                of_policy = team_critics.policy_loss(self, engine, batch, group, names[0], taken, weight)
+                engine.minimise(f"actor_optimizers.{group}", of_policy)
+                policy_losses.append(of_policy.detach())
+        if batch.number % self.policy_freq == 0:
+            for name in self.registry.policies:
+                engine.track(name, hp["tau"])
+            for group in self.grouped_agents:
+                engine.track(tuple(f"{kind}.{group}" for kind in CRITICS), hp["tau"])
+        of_policies = sum(policy_losses) if policy_losses else None
+        return UpdateResult(sum(losses), of_policies, torch.stack(errors).amax(0))  # type: ignore[arg-type]
+
+    def _smoothed(self, features: Tensor, batch: TransitionBatch, hp: Mapping[str, Tensor]) -> Tensor:
+        """Features [..., B, F] with noise on raw components; choices stay as they are."""
+        noisy = smoothed_action(features, batch.noise["smoothing"], hp["policy_noise"], hp["noise_clip"])
+        is_raw = [not one.is_choice for one in self.actions.each for _ in range(one.width)]
+        return torch.where(torch.tensor(is_raw, device=features.device), noisy, features)

@@ -1,0 +1,57 @@
+"""The clipped policy gradient of one minibatch, of an agent alone and of a team's groups alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from agilerl.engine.protocol import RolloutBatch
+from agilerl.errors import ShapeError
+from agilerl.losses.actor_critic import approximate_kl, categorical_gradient, clipped_surrogate
+from agilerl.networks.distributions import ActionDistribution, masked_logits, squashed_normal_sample
+
+
+def policy_gradient(
+    kind: ActionDistribution, raw: Tensor, action: Tensor, batch: RolloutBatch, hp: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(surrogate loss, mean entropy, divergence, each [...]; gradient of surrogate − c_e H at `raw`).
+
+    Args:
+        raw: [..., B, raw_size] constants. action: [..., B, A], or int64 [..., B] of one choice.
+        hp: `clip_coef` and `ent_coef`.
+    """
+    weight = batch.weight
+    of_entropy = -hp["ent_coef"] * weight
+    if kind.kind == "categorical":
+        logits = masked_logits(raw, batch.legal)
+        log_probabilities = logits.log_softmax(-1)
+        log_prob = log_probabilities.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        entropy = -(log_probabilities.exp() * log_probabilities).sum(-1)
+        loss, slope = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, hp["clip_coef"], weight)
+        gradient = categorical_gradient(logits, action, slope, of_entropy)
+        if batch.legal is not None:
+            gradient = gradient.masked_fill(~batch.legal, 0)
+    else:
+        leaf = raw.requires_grad_()
+        with torch.enable_grad():
+            log_prob = kind.log_prob(leaf, action, batch.legal)
+            entropy = sampled_entropy(leaf, batch) if kind.kind == "squashed" else kind.entropy(leaf, batch.legal)
+        with torch.no_grad():
+            loss, slope = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, hp["clip_coef"], weight)
+        (gradient,) = torch.autograd.grad((log_prob, entropy), leaf, (slope, of_entropy))
+        log_prob, entropy = log_prob.detach(), entropy.detach()
+    divergence = approximate_kl(log_prob, batch.log_prob, weight)
+    return loss, (weight * entropy).sum(-1), divergence, gradient
+
+
+def sampled_entropy(raw: Tensor, batch: RolloutBatch) -> Tensor:
+    """−log π(a) [..., B] of actions that the present policy draws, a = tanh(μ + σ ε): differentiable through a as well.
+
+    A squashed normal has no entropy in closed form. −log π of the stored actions would not do: the expectation of its
+    gradient is 0 whatever the entropy is (the score function has mean 0).
+    """
+    if batch.noise is None:
+        raise ShapeError("a minibatch for a squashed policy needs noise. fix: RolloutBatch(..., noise=[..., B, A]).")
+    return -squashed_normal_sample(raw, batch.noise)[1]

@@ -1,0 +1,204 @@
+"""Actions of a team, agent by agent: what policies give, what replay keeps, what critics read, what environments take.
+
+Replay keeps one row of numbers a team: the number of a choice, counted from 0, or raw components in [-1, 1].
+Critics read features: one-hot choices, or the raw components.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor
+from torch.nn import functional as F
+
+from agilerl.envs.teams import Team
+from agilerl.errors import AlgorithmError
+from agilerl.networks.actors import check_bounded, rescale_action
+from agilerl.networks.distributions import masked_logits
+
+
+@dataclass(frozen=True)
+class AgentAction:
+    """The actions of one agent.
+
+    Attributes:
+        sizes: choices of each component of a Discrete or MultiDiscrete space; () for a Box.
+        starts: lowest value of each. size: components of a Box. low, high: its bounds [size].
+    """
+
+    sizes: tuple[int, ...]
+    starts: tuple[int, ...]
+    size: int
+    low: np.ndarray | None
+    high: np.ndarray | None
+
+    @classmethod
+    def of(cls, space: Space[Any], owner: str) -> AgentAction:
+        """AlgorithmError: a space that is neither Discrete, MultiDiscrete nor a Box with finite bounds."""
+        if isinstance(space, spaces.Discrete):
+            return cls((int(space.n),), (int(space.start),), 0, None, None)
+        if isinstance(space, spaces.MultiDiscrete):
+            return cls(tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()), 0, None, None)
+        if isinstance(space, spaces.Box):
+            check_bounded(space, owner)
+            return cls((), (), int(np.prod(space.shape)), space.low.ravel(), space.high.ravel())
+        raise AlgorithmError(f"{owner} takes Discrete, MultiDiscrete and Box actions; got {space}.")
+
+    @property
+    def is_choice(self) -> bool:
+        return bool(self.sizes)
+
+    @property
+    def width(self) -> int:
+        """Outputs of a policy, and features of an action: logits, or raw components."""
+        return sum(self.sizes) or self.size
+
+    @property
+    def columns(self) -> int:
+        """Numbers of a stored action."""
+        return len(self.sizes) or self.size
+
+    def features(self, stored: Tensor) -> Tensor:
+        """Stored actions [..., columns] as critics read them [..., width]."""
+        if not self.is_choice:
+            return stored
+        each = [F.one_hot(stored[..., k].long(), n) for k, n in enumerate(self.sizes)]
+        return torch.cat(each, -1).to(stored.dtype)
+
+    def chosen(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        """One-hot features [..., width] of the most probable legal choices."""
+        parts = torch.split(masked_logits(logits, mask), list(self.sizes), -1)
+        return torch.cat([F.one_hot(part.argmax(-1), part.shape[-1]) for part in parts], -1).to(logits.dtype)
+
+    def straight_through(self, logits: Tensor, gumbel: Tensor, temperature: float, mask: Tensor | None) -> Tensor:
+        """A sampled one-hot choice whose gradient is that of its relaxation [..., width].
+
+        y = softmax((logits + g) / τ); the value is the one-hot of its largest entry, the gradient that of y (Jang et
+        al. 2017, arXiv:1611.01144, eq. 2 and section 2.2).
+        """
+        relaxed = torch.split(self.relaxed(logits + gumbel, temperature, mask), list(self.sizes), -1)
+        hard = [F.one_hot(part.argmax(-1), part.shape[-1]).to(part.dtype) for part in relaxed]
+        return torch.cat([h - part.detach() + part for h, part in zip(hard, relaxed, strict=True)], -1)
+
+    def relaxed(self, scores: Tensor, temperature: float, mask: Tensor | None) -> Tensor:
+        """softmax(scores / τ) over the legal choices of each component [..., width]."""
+        parts = torch.split(masked_logits(scores, mask) / temperature, list(self.sizes), -1)
+        return torch.cat([part.softmax(-1) for part in parts], -1)
+
+
+@dataclass(frozen=True)
+class TeamActions:
+    """The actions of all agents, side by side in their order.
+
+    Attributes:
+        agents: ids. each: their actions.
+    """
+
+    agents: tuple[str, ...]
+    each: tuple[AgentAction, ...]
+
+    @classmethod
+    def of(cls, action_spaces: Mapping[str, Space[Any]], owner: str) -> TeamActions:
+        return cls(tuple(action_spaces), tuple(AgentAction.of(s, f"{owner}, {a}") for a, s in action_spaces.items()))
+
+    @cached_property
+    def columns(self) -> dict[str, slice]:
+        """Of a stored action [..., A]."""
+        return _slices(self.agents, [one.columns for one in self.each])
+
+    @cached_property
+    def widths(self) -> dict[str, slice]:
+        """Of policy outputs and of features [..., F]."""
+        return _slices(self.agents, [one.width for one in self.each])
+
+    @cached_property
+    def masks(self) -> dict[str, slice]:
+        """Of a team's mask of legal choices [..., W]; empty for agents that do not choose."""
+        return _slices(self.agents, [sum(one.sizes) for one in self.each])
+
+    @cached_property
+    def boxes(self) -> dict[str, slice]:
+        """Of the components of all Box actions [..., C]; empty for agents that choose."""
+        return _slices(self.agents, [one.size for one in self.each])
+
+    @property
+    def components(self) -> int:
+        """Components of all Box actions."""
+        return sum(one.size for one in self.each)
+
+    @property
+    def width(self) -> int:
+        """Outputs of all policies."""
+        return sum(one.width for one in self.each)
+
+    def of_agent(self, agent: str) -> AgentAction:
+        return self.each[self.agents.index(agent)]
+
+    def mask_of(self, agent: str, mask: Any) -> Any:
+        """The agent's part of a mask [..., W]; None where there is none, or it does not choose."""
+        own = self.masks[agent]
+        return None if mask is None or own.stop == own.start else mask[..., own]
+
+    def features(self, stored: Tensor) -> Tensor:
+        """Stored actions [..., A] as critics read them [..., F]."""
+        each = zip(self.columns.values(), self.each, strict=True)
+        return torch.cat([one.features(stored[..., own]) for own, one in each], -1)
+
+    def act(self, outputs: np.ndarray, noise: np.ndarray | None, gumbel: np.ndarray | None, mask: Any) -> np.ndarray:
+        """Actions to store [..., A] float32, from policy outputs [..., F].
+
+        Args:
+            noise: [..., C] added to raw components; None adds none.
+            gumbel: [..., F] added to logits, which samples from their softmax; None takes the most probable choice.
+        """
+        stored = np.zeros((*outputs.shape[:-1], sum(one.columns for one in self.each)), np.float32)
+        for agent, one in zip(self.agents, self.each, strict=True):
+            out = outputs[..., self.widths[agent]]
+            if not one.is_choice:
+                raw = out if noise is None else out + noise[..., self.boxes[agent]]
+                stored[..., self.columns[agent]] = np.clip(raw, -1, 1)
+                continue
+            legal = self.mask_of(agent, mask)
+            scores = out if gumbel is None else out + gumbel[..., self.widths[agent]]
+            scores = scores if legal is None else np.where(legal, scores, -np.inf)
+            parts = np.split(scores, np.cumsum(one.sizes)[:-1], axis=-1)
+            stored[..., self.columns[agent]] = np.stack([part.argmax(-1) for part in parts], -1)
+        return stored
+
+    def environment(self, stored: np.ndarray) -> np.ndarray:
+        """Stored actions [..., A] as `Team.split` reads them: choices from their lowest value, components in bounds."""
+        out = np.array(stored, np.float32)
+        for agent, one in zip(self.agents, self.each, strict=True):
+            own = self.columns[agent]
+            if one.is_choice:
+                out[..., own] += np.asarray(one.starts, np.float32)
+            else:
+                out[..., own] = rescale_action(stored[..., own], one.low, one.high)
+        return out
+
+    def stored(self, action: np.ndarray) -> np.ndarray:
+        """The inverse of `environment`."""
+        out = np.array(action, np.float32)
+        for agent, one in zip(self.agents, self.each, strict=True):
+            own = self.columns[agent]
+            if one.is_choice:
+                out[..., own] -= np.asarray(one.starts, np.float32)
+            elif one.low is not None and one.high is not None:
+                out[..., own] = 2 * (action[..., own] - one.low) / (one.high - one.low) - 1
+        return out
+
+
+def _slices(names: Sequence[str], widths: Sequence[int]) -> dict[str, slice]:
+    ends = np.cumsum(widths).tolist()
+    return {name: slice(end - width, end) for name, width, end in zip(names, widths, ends, strict=True)}
+
+
+def team_of_spaces(observation_spaces: Mapping[str, Space[Any]], action_spaces: Mapping[str, Space[Any]]) -> Team:
+    """The team that these spaces describe."""
+    return Team(tuple(observation_spaces), dict(observation_spaces), dict(action_spaces))

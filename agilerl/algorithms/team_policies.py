@@ -1,0 +1,139 @@
+"""Stochastic policies of a team, agent by agent: what their outputs mean, how they are sampled from and stored.
+
+A team's stored action is one row of numbers, as in `team_actions`: the number of a choice, counted from 0, or the
+components of a Box as they were drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms.team_actions import AgentAction, TeamActions
+from agilerl.engine.protocol import Mask
+from agilerl.networks.actors import rescale_action
+from agilerl.networks.distributions import ActionDistribution, distribution_of
+
+
+@dataclass(frozen=True)
+class TeamPolicies:
+    """The distributions over the actions of all agents, side by side in their order.
+
+    Attributes:
+        actions: how actions and masks are laid out. kinds: the distribution of each agent.
+    """
+
+    actions: TeamActions
+    kinds: tuple[ActionDistribution, ...]
+
+    @classmethod
+    def of(
+        cls, actions: TeamActions, spaces: Mapping[str, gym.Space[Any]], squashed: Mapping[str, bool]
+    ) -> TeamPolicies:
+        """`squashed`: by agent, whether its Box actions pass through tanh."""
+        return cls(actions, tuple(distribution_of(spaces[a], squashed[a]) for a in actions.agents))
+
+    @cached_property
+    def outputs(self) -> dict[str, slice]:
+        """Of what all policies give [..., F]."""
+        return _slices(self.actions.agents, [kind.raw_size for kind in self.kinds])
+
+    @cached_property
+    def numbers(self) -> dict[str, slice]:
+        """Of the random numbers of one sample of all [..., R]."""
+        return _slices(self.actions.agents, [int(np.prod(kind.numbers_shape)) for kind in self.kinds])
+
+    @cached_property
+    def entropy_noise(self) -> dict[str, slice]:
+        """Of the random numbers that entropies of squashed policies take; empty for others."""
+        widths = [kind.sizes[0] if kind.kind == "squashed" else 0 for kind in self.kinds]
+        return _slices(self.actions.agents, widths)
+
+    def kind(self, agent: str) -> ActionDistribution:
+        return self.kinds[self.actions.agents.index(agent)]
+
+    def action(self, agent: str, stored: Tensor) -> Tensor:
+        """The agent's own of stored actions [..., A], as its distribution takes it: int64 [...] for one choice."""
+        own, kind = stored[..., self.actions.columns[agent]], self.kind(agent)
+        if kind.kind == "categorical":
+            return own[..., 0].long()
+        return own if kind.is_continuous else own.long()
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Random numbers [*shape, R]: standard normal ones for Box, uniform ones for choices."""
+        parts = []
+        for agent, kind in zip(self.actions.agents, self.kinds, strict=True):
+            own = self.numbers[agent]
+            parts.append((rng.standard_normal if kind.is_continuous else rng.random)((*shape, own.stop - own.start)))
+        return np.concatenate(parts, -1)
+
+    def sample(self, outputs: Tensor, numbers: np.ndarray, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
+        """(actions to store [..., A], their log probabilities [..., M]) of outputs [..., F]."""
+        given = torch.from_numpy(numbers).to(outputs)
+        stored, log_probs = [], []
+        for agent, kind in zip(self.actions.agents, self.kinds, strict=True):
+            raw, legal = outputs[..., self.outputs[agent]], self.legal(agent, mask, outputs)
+            drawn = given[..., self.numbers[agent]]
+            action = kind.sample(raw, drawn if kind.numbers_shape else drawn[..., 0], legal)
+            log_probs.append(kind.log_prob(raw, action, legal))
+            stored.append(self._row(kind, action, outputs))
+        return torch.cat(stored, -1).cpu().numpy(), torch.stack(log_probs, -1).cpu().numpy()
+
+    def mode(self, outputs: Tensor, mask: Mask) -> np.ndarray:
+        """The most probable actions to store [..., A]."""
+        stored = []
+        for agent, kind in zip(self.actions.agents, self.kinds, strict=True):
+            action = kind.mode(outputs[..., self.outputs[agent]], self.legal(agent, mask, outputs))
+            stored.append(self._row(kind, action, outputs))
+        found: np.ndarray = torch.cat(stored, -1).cpu().numpy()
+        return found
+
+    def judged(self, outputs: Tensor, stored: np.ndarray, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
+        """(log probabilities of stored actions, entropies), [..., M] each; of squashed ones −log π for the latter."""
+        given, log_probs, entropies = torch.from_numpy(stored).to(outputs), [], []
+        for agent, kind in zip(self.actions.agents, self.kinds, strict=True):
+            raw, legal = outputs[..., self.outputs[agent]], self.legal(agent, mask, outputs)
+            log_probs.append(kind.log_prob(raw, self.action(agent, given), legal))
+            entropies.append(-log_probs[-1] if kind.kind == "squashed" else kind.entropy(raw, legal))
+        return torch.stack(log_probs, -1).cpu().numpy(), torch.stack(entropies, -1).cpu().numpy()
+
+    def legal(self, agent: str, mask: Mask, like: Tensor) -> Tensor | None:
+        """The agent's legal choices among those of a team's mask [..., W]."""
+        own = self.actions.mask_of(agent, mask)
+        return None if own is None else torch.as_tensor(np.array(own), device=like.device).bool()
+
+    @staticmethod
+    def _row(kind: ActionDistribution, action: Tensor, like: Tensor) -> Tensor:
+        return (action.unsqueeze(-1) if kind.kind == "categorical" else action).to(like.dtype)
+
+    def environment(self, stored: np.ndarray) -> np.ndarray:
+        """Stored actions [..., A] as `Team.split` reads them: choices from their lowest value, components in bounds."""
+        out = np.array(stored, np.float32)
+        for agent, one, kind in zip(self.actions.agents, self.actions.each, self.kinds, strict=True):
+            own = self.actions.columns[agent]
+            out[..., own] = in_bounds(one, kind, stored[..., own])
+        return out
+
+
+def in_bounds(one: AgentAction, kind: ActionDistribution, stored: np.ndarray) -> np.ndarray:
+    """Stored actions [..., k] of one agent as its environment takes them."""
+    if one.is_choice:
+        return stored + np.asarray(one.starts, np.float32)
+    assert one.low is not None
+    assert one.high is not None
+    if kind.kind == "squashed":
+        stored = np.asarray(rescale_action(stored, one.low, one.high))
+    clipped: np.ndarray = np.clip(stored, one.low, one.high)
+    return clipped
+
+
+def _slices(names: tuple[str, ...], widths: list[int]) -> dict[str, slice]:
+    ends = np.cumsum(widths).tolist()
+    return {name: slice(end - width, end) for name, width, end in zip(names, widths, ends, strict=True)}

@@ -1,0 +1,288 @@
+"""Replay of teams under its published name: dicts by agent go in and come out, rows of the team are kept."""
+
+from __future__ import annotations
+
+from collections import deque, namedtuple
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space
+from torch import Tensor
+
+from agilerl import tree as trees
+from agilerl.components.data import to_tensordict, with_batch_axis
+from agilerl.components.uniform import ROLES, ReplayBuffer
+from agilerl.envs.protocol import AGENTS, PRESENT
+from agilerl.errors import ConfigError, RunError, ShapeError, unknown_name
+from agilerl.spaces import nested
+
+TEAM_ROLES = {**ROLES, **{f"{name}s": role for name, role in ROLES.items() if not name.endswith("s")}}
+TEAM_ROLES |= {"observations": "obs", "next_observations": "next_obs", "dones": "done", "next_obs": "next_obs"}
+FIELDS = ("obs", "action", "reward", "next_obs", "done")
+
+
+class MultiAgentReplayBuffer(ReplayBuffer):
+    """The last `memory_size` transitions of a team, kept as the training loop keeps them: one row a team.
+
+    It is the memory of a training function (`write`, `gather`), and of loops of one's own in both published dialects:
+
+    * with `field_names`: `save_to_memory(states, actions, rewards, next_states, dones, is_vectorised=)`, and
+      `sample(n)` gives a tuple of dicts by agent in that order, float tensors [n, ...];
+    * without: `add(MultiAgentTransition(...))`, or a dict of dicts, and `sample(n)` gives a TensorDict.
+
+    Who is not there is kept as such: an agent that a dict leaves out, or whose row has a NaN. It comes out as zeros,
+    its reward and its end as NaN, which `learn` understands. Of observations that a vector of `agilerl.vector` gave,
+    the final ones are taken where an episode has ended, although the environment shows the next episode already.
+
+    Args:
+        memory_size: transitions. field_names: names of what `save_to_memory` is given, in order.
+        agent_ids: all agents, in the order of rewards in `gather`. device: where the memory is and samples come out.
+        observation_spaces, action_spaces: by agent; needed where agents are absent from the first rows, and to sample
+            by agent what a training function has written for agents with several action components.
+        dtype, seed: as for `ReplayBuffer`.
+
+    Raises:
+        ConfigError: no agents, or names of which one says two fields.
+    """
+
+    def __init__(
+        self,
+        memory_size: int | None = None,
+        field_names: Sequence[str] | None = None,
+        agent_ids: Sequence[str] | None = None,
+        device: str | torch.device | None = None,
+        *,
+        max_size: int | None = None,
+        observation_spaces: Mapping[str, Space[Any]] | None = None,
+        action_spaces: Mapping[str, Space[Any]] | None = None,
+        dtype: torch.dtype = torch.float32,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(memory_size if memory_size is not None else max_size, device or "cpu", dtype, seed=seed)
+        if not agent_ids:
+            raise ConfigError("MultiAgentReplayBuffer needs agent_ids. fix: agent_ids=env.possible_agents.")
+        self.agent_ids = [str(agent) for agent in agent_ids]
+        self.observation_spaces = observation_spaces
+        self.field_names = None if field_names is None else list(field_names)
+        self._roles = {name: TEAM_ROLES.get(name, name) for name in self.field_names or FIELDS}
+        doubled = [name for name, role in self._roles.items() if list(self._roles.values()).count(role) > 1]
+        if doubled:
+            raise ConfigError(f"field_names say the same field twice: {doubled}. fix: one name for each field.")
+        self._widths: dict[str, int] | None = None  # numbers of each agent's action
+        if action_spaces is not None:
+            self._widths = {agent: int(np.prod(action_spaces[agent].shape or (1,))) for agent in self.agent_ids}
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def save_to_memory(self, *fields: Any, is_vectorised: bool = False) -> None:
+        """One transition, or one for each environment: dicts by agent in the order of `field_names`."""
+        if self.field_names is None:
+            raise ConfigError(
+                "save_to_memory() needs field_names. fix: MultiAgentReplayBuffer(memory_size, [...], ids)."
+            )
+        if len(fields) != len(self.field_names):
+            raise ShapeError(f"save_to_memory() takes {self.field_names}: got {len(fields)} values.")
+        given = dict(zip(self.field_names, fields, strict=True))
+        self._save(given if is_vectorised else {name: _batched(value) for name, value in given.items()})
+
+    def add(self, data: Any) -> None:
+        """A batch of transitions by agent: `MultiAgentTransition`, a dict of dicts or a TensorDict, [B, ...] each."""
+        data = data if isinstance(data, Mapping) else data.to_dict()
+        if data.keys() != self._roles.keys():
+            data = {TEAM_ROLES.get(name, name): value for name, value in data.items()}
+            self._roles = {name: name for name in data} if self.field_names is None else self._roles
+        self._save(dict(data))
+
+    def _save(self, given: Mapping[str, Any]) -> None:
+        fields = {self._roles.get(name, name): _final(value, name, self._roles) for name, value in given.items()}
+        for name, value in fields.items():
+            if not isinstance(value, Mapping):
+                raise ShapeError(f"{name} must be a dict by agent; got {type(value).__name__}. fix: {{agent: ...}}.")
+            unknown = [str(agent) for agent in value if agent not in self.agent_ids]
+            if unknown:
+                raise ShapeError(f"{name}: {unknown_name('agent', unknown[0], self.agent_ids)}")
+        missing = [name for name in FIELDS if name not in fields]
+        if missing:
+            raise ShapeError(f"transitions of a team need the fields {FIELDS}; missing: {missing}. fix: field_names.")
+        count = next((trees.count_rows(trees.map_leaves(_array, v)) for v in fields["obs"].values()), 0)
+        there = self._there(fields["obs"], count)
+        reward, done = (self._numbers(fields[name], count) for name in ("reward", "done"))
+        there &= ~(np.isnan(reward) | np.isnan(done))
+        rows = {
+            "obs": {AGENTS: self._observed(fields["obs"], there), PRESENT: there.astype(np.int8)},
+            "action": self._joined(fields["action"], there),
+            "reward": np.where(there, np.nan_to_num(reward), 0.0),
+            "next_obs": self._next(fields["next_obs"], count),
+            "done": np.nan_to_num(done, nan=1.0) != 0,
+        }
+        super().add(rows | {name: value for name, value in fields.items() if name not in FIELDS})
+
+    def _next(self, seen: Mapping[str, Any], count: int) -> dict[str, Any]:
+        there = self._there(seen, count)
+        return {AGENTS: self._observed(seen, there), PRESENT: there.astype(np.int8)}
+
+    def _there(self, seen: Mapping[str, Any], count: int) -> np.ndarray:
+        """[B, M] whose observations are there: given, without a NaN, and not said to be absent."""
+        there = np.zeros((count, len(self.agent_ids)), bool)
+        said = getattr(seen, "present", None)
+        for k, agent in enumerate(self.agent_ids):
+            if agent in seen:
+                there[:, k] = True if said is None else said[agent]
+                for leaf in map(_array, trees.leaves(seen[agent])):
+                    if leaf.dtype.kind == "f":
+                        there[:, k] &= ~np.isnan(leaf.reshape(len(leaf), -1)).any(1)
+        return there
+
+    def _observed(self, seen: Mapping[str, Any], there: np.ndarray) -> dict[str, Any]:
+        """Observations of all agents, sorted as lanes show them; zeros where one is absent."""
+        found = {}
+        for agent in sorted(self.agent_ids):
+            present = there[:, self.agent_ids.index(agent)]
+            if agent in seen:
+                found[agent] = trees.map_leaves(lambda leaf, own=present: _kept(_array(leaf), own), seen[agent])
+            else:
+                found[agent] = self._zeros(agent, len(there))
+        return found
+
+    def _zeros(self, agent: str, count: int) -> Any:
+        if self.observation_spaces is not None:
+            space = nested(self.observation_spaces[agent])
+            return trees.map_leaves(lambda own: np.zeros((count, *(own.shape or ())), own.dtype), space)
+        if self._store is None:
+            raise ShapeError(
+                f"the first rows have no observation of {agent}, so its shape is not known. "
+                "fix: observation_spaces={agent: env.observation_space(agent), ...}."
+            )
+        like = self.gather(np.zeros(count, np.int64))["obs"][AGENTS][agent]
+        return trees.map_leaves(lambda leaf: np.zeros_like(leaf.numpy(force=True)), like)
+
+    def _numbers(self, values: Mapping[str, Any], count: int) -> np.ndarray:
+        """[B, M] float64; NaN for an agent that is left out."""
+        found = np.full((count, len(self.agent_ids)), np.nan)
+        for k, agent in enumerate(self.agent_ids):
+            if agent in values:
+                found[:, k] = np.asarray(_array(values[agent]), np.float64).reshape(count)
+        return found
+
+    def _joined(self, actions: Mapping[str, Any], there: np.ndarray) -> np.ndarray:
+        """[B, A] float32, the agents' actions side by side."""
+        count = len(there)
+        flat = {agent: np.asarray(_array(value), np.float32).reshape(count, -1) for agent, value in actions.items()}
+        if self._widths is None:
+            absent = [agent for agent in self.agent_ids if agent not in flat]
+            if absent:
+                raise ShapeError(f"the first rows have no action of {absent[0]}. fix: action_spaces={{agent: ...}}.")
+            self._widths = {agent: flat[agent].shape[1] for agent in self.agent_ids}
+        parts = []
+        for k, (agent, width) in enumerate(self._widths.items()):
+            part = flat.get(agent, np.zeros((count, width), np.float32))
+            if part.shape[1] != width:
+                raise ShapeError(
+                    f"actions of {agent} have {width} numbers; got {part.shape[1]}. fix: one form of them."
+                )
+            parts.append(np.where(there[:, k, None], np.nan_to_num(part), np.float32(0)))
+        return np.concatenate(parts, 1)
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def _batch(self, indices: np.ndarray, idxs: Tensor | None) -> Any:
+        if self._store is None:
+            raise RunError("the replay buffer is empty: nothing to sample. fix: add transitions first.")
+        rows = self.gather(indices)
+        there = rows["obs"][PRESENT].bool()
+        by_agent: dict[str, Any] = {name: values for name, values in rows.items() if name not in FIELDS}
+        for name in ("obs", "next_obs"):
+            by_agent[name] = {agent: _tuples(rows[name][AGENTS][agent]) for agent in self.agent_ids}
+        for name in ("reward", "done"):
+            values = rows[name].to(self.dtype).masked_fill(~there, torch.nan)
+            by_agent[name] = {agent: values[:, k : k + 1] for k, agent in enumerate(self.agent_ids)}
+        parts = torch.split(rows["action"].to(self.dtype), self._action_widths(rows["action"].shape[-1]), -1)
+        by_agent["action"] = dict(zip(self.agent_ids, parts, strict=True))
+        if self.field_names is None:
+            data = to_tensordict(by_agent, [len(indices)])
+            if idxs is not None:
+                data["idxs"] = idxs
+            return data
+        fields = tuple(
+            trees.map_leaves(lambda leaf: leaf.to(self.dtype), by_agent[self._roles[name]]) for name in self.field_names
+        )
+        return fields if idxs is None else (*fields, idxs)
+
+    def _action_widths(self, total: int) -> list[int]:
+        widths = self._widths or dict.fromkeys(self.agent_ids, 1)
+        if sum(widths.values()) != total:
+            raise ConfigError(
+                f"rows have {total} numbers for the actions of {self.agent_ids}: which are whose is not known. "
+                "fix: MultiAgentReplayBuffer(..., action_spaces={agent: env.action_space(agent), ...})."
+            )
+        return list(widths.values())
+
+    @property
+    def memory(self) -> deque[Any]:
+        """All transitions as named tuples of dicts by agent, oldest first: copies."""
+        names = self.field_names or list(FIELDS)
+        made = namedtuple("Experience", names)  # type: ignore[misc]
+        kept: deque[Any] = deque(maxlen=self.max_size)
+        if len(self):
+            places = self._places(self._oldest() + np.arange(len(self)))
+            fields = self._batch(places, None)
+            if self.field_names is None:
+                fields = tuple(fields[name].to_dict() for name in names)
+            for row in range(len(self)):
+                each = (trees.map_leaves(lambda leaf, r=row: leaf[r].numpy(force=True), part) for part in fields)
+                kept.append(made(*each))
+        return kept
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def state(self, *, rows: bool = True) -> dict[str, Any]:
+        return {**super().state(rows=rows), "widths": None if self._widths is None else dict(self._widths)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        if state.get("widths") is not None:
+            self._widths = {agent: int(width) for agent, width in state["widths"].items()}
+
+
+def _final(value: Any, name: str, roles: Mapping[str, str]) -> Any:
+    """What a field holds: of next observations those that the step led to, before the next episode began."""
+    if roles.get(name, name) == "next_obs" and getattr(value, "final", None) is not None:
+        return _Told(value.final, value.final_present)
+    return value
+
+
+class _Told(dict[str, Any]):
+    """Observations by agent, and who is there."""
+
+    def __init__(self, rows: Mapping[str, Any], present: Mapping[str, np.ndarray] | None) -> None:
+        super().__init__(rows)
+        self.present = present
+
+
+def _array(leaf: Any) -> np.ndarray:
+    return leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
+
+
+def _batched(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {agent: with_batch_axis(row) for agent, row in value.items() if row is not None}
+
+
+def _kept(leaf: np.ndarray, present: np.ndarray) -> np.ndarray:
+    """The rows where the agent is there, zeros elsewhere."""
+    if present.all():
+        return leaf
+    kept = np.zeros_like(leaf)
+    kept[present] = leaf[present]
+    return kept
+
+
+def _tuples(node: Any) -> Any:
+    """Tuples as they were before they were kept as keys `tuple_obs_i`."""
+    if not isinstance(node, Mapping):
+        return node
+    parts = {key: _tuples(part) for key, part in node.items()}
+    return tuple(parts.values()) if all(key.startswith("tuple_obs_") for key in parts) else parts

@@ -1,0 +1,116 @@
+"""What rollouts of teams teach: advantages agent by agent, values in their own scale, minibatches of whole teams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.components.rollout_store import RolloutStore
+from agilerl.engine.learner import Learner
+from agilerl.engine.rollouts import Rollout, by_member, outcomes
+from agilerl.losses.returns import gae_of_agents, standardised
+from agilerl.tree import map_leaves
+
+
+@dataclass(frozen=True)
+class TeamRollout(Rollout):
+    """Rollouts of N teams of M agents; a sample is a row of one lane, in which at least one agent decided.
+
+    Attributes:
+        numbers: [N, T·E, M, 4]. acted: [N, T·E, M] bool, which rows of which agents count; None where all do.
+    """
+
+    acted: Tensor | None = None
+
+    def _columns(self, noise: Tensor | None) -> list[tuple[str, Tensor]]:
+        own = [] if self.acted is None else [("acted", self.acted)]
+        return [*super()._columns(noise), *own]
+
+
+def make_team_rollout(
+    learner: Learner, group: int, members: Sequence[Any], buffer: RolloutStore, like: Tensor
+) -> TeamRollout:
+    """What a full buffer of N·E lanes (member by member) of teams teaches.
+
+    Advantages are standardised over all agents of a group. What networks give is a value in the scale of
+    `value_scale()`, which follows the returns of this rollout before they are learned from in that scale (Yu et al.
+    2022, arXiv:2103.01955, section 5.1).
+
+    Args:
+        members: teams with `gamma`, `gae_lambda`, `groups_of_agents` (numbers of the agents of each group),
+            `presence(obs)`, `value_scale()` -> (mean [M], deviation [M]) and `see_returns(returns [rows, M], acted)`.
+        like: gives dtype and device.
+    """
+    count, run = len(members), learner.groups[group]
+
+    def merged(x: np.ndarray) -> Tensor:
+        return by_member(x, count).flatten(1, 2).to(like.device)
+
+    def by_lane(name: str) -> Tensor:
+        """[N, T, E·M]: each agent is a lane."""
+        return by_member(buffer.stored(name), count).flatten(2).to(like.device)
+
+    stored = buffer.stored("obs")
+    obs = run.prepare(map_leaves(merged, stored))
+    reward, log_prob = (by_lane(name).to(like.dtype) for name in ("reward", "log_prob"))
+    terminated, truncated, acted = (by_lane(name) for name in ("terminated", "truncated", "valid"))
+    agents = buffer.agents
+    shape = (*reward.shape[:2], -1, agents)
+    raw = by_lane("value").to(like.dtype).view(shape) if buffer.values_known else run.values(obs).view(shape)
+    last, finals = outcomes(learner, group, count, buffer, raw)
+    final = torch.zeros_like(raw)
+    for member, steps, lanes, values in finals:
+        final[member, steps, lanes] = values
+    mean, deviation = _scales(members, like)
+    value, last, final = ((x * deviation.view(v) + mean.view(v)) for x, v in zip(
+        (raw, last, final), ((count, 1, 1, agents), (count, 1, agents), (count, 1, 1, agents)), strict=True
+    ))  # fmt: skip
+    hyper = torch.tensor([[m.gamma, m.gae_lambda] for m in members], dtype=like.dtype, device=like.device)
+    gamma, lam = (x.view(count, 1, 1) for x in hyper.unbind(1))
+    there = members[0].presence(stored)
+    later = torch.from_numpy(np.asarray(members[0].presence(buffer.last_obs))).bool().view(count, -1).to(like.device)
+    advantage, counts = gae_of_agents(
+        reward,
+        gamma * (~terminated).to(like.dtype),
+        value.flatten(2),
+        final.flatten(2),
+        last.flatten(1),
+        terminated | truncated,
+        acted,
+        by_member(np.asarray(there), count).flatten(2).bool().to(like.device),
+        later,
+        lam,
+    )
+    advantage, counts = advantage.view(shape).flatten(1, 2), counts.view(shape).flatten(1, 2)  # [N, T·E, M]
+    returns = advantage + value.flatten(1, 2)
+    for member, own, seen in zip(members, returns, counts, strict=True):
+        member.see_returns(own.double().cpu().numpy(), seen.cpu().numpy())
+    mean, deviation = _scales(members, like)
+    goal = (returns - mean.unsqueeze(1)) / deviation.unsqueeze(1)
+    scaled = torch.zeros_like(advantage)
+    for own in members[0].groups_of_agents:
+        weight = counts[..., own].to(like.dtype).flatten(1)
+        weight = weight / weight.sum(1, keepdim=True).clamp(min=1)
+        scaled[..., own] = standardised(advantage[..., own].flatten(1), weight).view(*advantage.shape[:2], len(own))
+    log_prob = log_prob.view(shape).flatten(1, 2)
+    packed = torch.stack((log_prob, raw.flatten(1, 2), scaled, goal), -1)
+    packed = packed.masked_fill(~counts.unsqueeze(-1), 0)  # whatever stands there, it is finite
+    legal = merged(buffer.stored("legal")) if "legal" in buffer.fields else None
+    samples = [np.flatnonzero(rows) for rows in counts.any(-1).cpu().numpy()]
+    return TeamRollout(
+        obs, merged(buffer.stored("action")), packed, legal, samples, None if bool(counts.all()) else counts
+    )
+
+
+def _scales(members: Sequence[Any], like: Tensor) -> tuple[Tensor, Tensor]:
+    """(means, deviations) [N, M] of the members' values."""
+    each = [member.value_scale() for member in members]
+    means, deviations = (
+        torch.from_numpy(np.stack(part)).to(like.device, like.dtype) for part in zip(*each, strict=True)
+    )
+    return means, deviations

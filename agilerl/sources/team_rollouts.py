@@ -1,0 +1,87 @@
+"""Experience from rollouts of teams: what `train_multi_agent_on_policy` puts into the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from agilerl.engine.rollouts import Rollout
+from agilerl.engine.team_rollouts import make_team_rollout
+from agilerl.envs.step import Lanes, StepBatch
+from agilerl.envs.teams import PRESENT
+from agilerl.errors import ConfigError
+from agilerl.options import LoopOptions
+from agilerl.sources.rollouts import Group, OnPolicyGeneration, OnPolicySource
+from agilerl.sources.source import Shard, Steps
+from agilerl.sources.teams import OfTeams
+
+
+class TeamRolloutSource(OfTeams, OnPolicySource):
+    """As `OnPolicySource`, of teams: what happens is stored and learned from agent by agent.
+
+    Args:
+        sum_scores: see `OfTeams`.
+    """
+
+    def __init__(self, env: Any, options: LoopOptions, eval_env: Any = None, *, sum_scores: bool = True) -> None:
+        super().__init__(env, options, eval_env=eval_env)
+        self.sum_scores = sum_scores
+
+    @property
+    def generations(self) -> type[OnPolicyGeneration]:
+        return TeamGeneration
+
+    def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
+        """ConfigError: nothing here calls a team's own `learn`."""
+        kind = type(shard.agents[0]).__name__
+        raise ConfigError(
+            f"{kind} brings its own learn(), which is given no rollout of a team. fix: override update(engine, batch)."
+        )
+
+    def _check_carrying(self) -> None:
+        raise ConfigError(
+            "carry_envs=True is for algorithms of one agent: episodes of teams begin anew with each generation. "
+            "fix: carry_envs=False."
+        )
+
+
+class TeamGeneration(OnPolicyGeneration):
+    """One generation's rollouts and updates of some teams on their lanes."""
+
+    def _rollout(self, group: Group) -> Rollout:
+        return make_team_rollout(self.learner, group.number, group.agents, group.buffer, self._like)
+
+    def store(self, reward: np.ndarray, batch: StepBatch) -> None:
+        self._reward = self._per_agent(batch)
+        super().store(reward, batch)
+
+    def _per_agent(self, batch: StepBatch) -> np.ndarray:
+        """Rewards [L, M] as they are learned from; their scale is that of the team's."""
+        assert batch.team is not None
+        reward = batch.team.reward
+        if self.options.changes_rewards:
+            reward = self.options.learned_reward(reward)
+        return reward if self.rewards is None else reward * self.rewards.factor
+
+    def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(reward, terminated, truncated, decided) [L, M]: agent by agent.
+
+        What the environment did in an agent's place was not its decision. An agent that is away when its team's episode
+        ends has ended with it.
+        """
+        team, sound = batch.team, self.watch.lanes
+        assert team is not None
+        decided = team.acted & batch.mask[:, None]
+        defined = getattr(team, "defined", None)
+        if defined is not None:
+            own = self.agents[0].actions.columns.values()
+            decided &= ~np.stack([~np.isnan(defined[:, columns]).all(1) for columns in own], -1)
+        if sound is not None:  # lanes of a member that has diverged rest; its own row goes on to its end
+            decided |= ~sound[:, None]
+        unsaid = ~(team.terminated | team.truncated)
+        seen = batch.final_obs[PRESENT].astype(bool)
+        over = (batch.terminated | batch.truncated) & batch.mask
+        cut = team.truncated | (unsaid & seen & batch.truncated[:, None] & over[:, None])
+        ended = team.terminated | (unsaid & over[:, None] & ~cut)
+        return self._reward, ended, cut, decided

@@ -1,0 +1,125 @@
+"""What sources of teams have in common, and experience of theirs from shared replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agilerl.components.replay_buffer import MultiStepReplayBuffer
+from agilerl.engine.choose import Choice
+from agilerl.engine.learner import Learner
+from agilerl.envs.step import Lanes
+from agilerl.envs.team_vector import make_multi_agent_vect_envs
+from agilerl.envs.teams import Team, team_of
+from agilerl.errors import ConfigError, EnvError, NotAvailableYetError
+from agilerl.options import OffPolicyOptions
+from agilerl.sources.lanes import Evaluator, LaneSource
+from agilerl.sources.off_policy import OffPolicySource
+from agilerl.sources.own_learn import brings_own_learn
+from agilerl.sources.source import Shard, Steps
+
+
+class OfTeams(LaneSource[Any]):
+    """What sources of teams have in common: environments of several agents, and fitness by agent.
+
+    Attributes:
+        sum_scores: a team's return is the sum of its agents' returns. False: fitness is their mean, and `by_agent` says
+            each of them.
+    """
+
+    sum_scores = True
+
+    @staticmethod
+    def make_envs(name: str | None, num_envs: int = 1, *, make_env: Any = None, **options: Any) -> Any:
+        """Copies of an environment of several agents, by its id or by what makes one."""
+        return make_multi_agent_vect_envs(name if make_env is None else make_env, num_envs, **options)
+
+    @staticmethod
+    def spaces(env: Any) -> tuple[Any, Any]:
+        """({agent: observation space}, {agent: action space})."""
+        team = team_in(env)
+        return dict(team.observation_spaces), dict(team.action_spaces)
+
+    def open(
+        self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
+    ) -> None:
+        super().open(population, run_seed, check, shards)
+        self.evaluator = Evaluator(self.eval_env, self.options, run_seed, check, sum_scores=self.sum_scores)
+        for agent in population:
+            self._check(agent)
+
+    @property
+    def epsilon(self) -> float | None:
+        """None: choices are sampled and components get noise, whatever the rate."""
+        return None
+
+    def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
+        result = yield from super().run(shard, lanes, learner)
+        for tally in result.tallies.values() if not self.sum_scores else ():
+            tally.scores = [sum(row) / len(row) for row in tally.by_agent]
+        return result
+
+    def _check(self, agent: Any) -> None:
+        """ConfigError for a team of other agents than those of the environment."""
+        team, own = team_in(self.env), getattr(agent, "agent_ids", None)
+        if own is not None and list(own) != list(team.agents):
+            raise ConfigError(
+                f"team {agent.index} has the agents {list(own)}, the environment has {list(team.agents)}. "
+                "fix: agent_ids=env.possible_agents, in this order."
+            )
+
+
+class TeamTransitions(OfTeams, OffPolicySource):
+    """Teams store what their agents see in one replay and learn from samples of it.
+
+    Args:
+        sum_scores: see `OfTeams`.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        memory: Any,
+        options: OffPolicyOptions,
+        n_step_memory: Any = None,
+        eval_env: Any = None,
+        *,
+        sum_scores: bool = True,
+    ) -> None:
+        if isinstance(memory, MultiStepReplayBuffer) or n_step_memory is not None:
+            raise NotAvailableYetError(
+                "n-step returns of several agents are not built yet. fix: n_step=1, a memory of one-step transitions."
+            )
+        if options.normalize_rewards:
+            raise NotAvailableYetError("normalize_rewards is not built for several agents yet. fix: reward_scale.")
+        super().__init__(env, memory, options, n_step_memory, eval_env)
+        self.sum_scores = sum_scores
+
+    @classmethod
+    def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> TeamTransitions:
+        """With the memory that `replay` makes."""
+        return cls(env, replay(), options, eval_env=eval_env)
+
+    def _choose(self, population: Sequence[Any]) -> Choice:
+        own = next((agent for agent in population if brings_own_learn(agent)), None)
+        if own is not None:
+            kind = type(own).__name__
+            raise NotAvailableYetError(
+                f"{kind} brings its own learn(), which this version does not call for several agents. fix: "
+                "update(engine, batch) in its place, as algorithms/maddpg.py has it; or a loop of your own."
+            )
+        return super()._choose(population)
+
+
+def team_in(env: Any) -> Team:
+    """The team of an environment, a vector or lanes of them; EnvError where there is none."""
+    found = getattr(env, "team", None)
+    if isinstance(found, Team):
+        return found
+    if hasattr(env, "possible_agents") or hasattr(env, "agent_iter"):
+        return team_of(env)
+    name = type(getattr(env, "unwrapped", env)).__name__
+    raise EnvError(
+        f"{name} has one agent, and the algorithm trains several. fix: an environment of PettingZoo's parallel "
+        "interface, such as 'mpe2.simple_speaker_listener_v4', or an algorithm for one agent."
+    )

@@ -1,0 +1,83 @@
+"""The published multi-agent off-policy training function: its signature, and the source that it gives to the loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from agilerl.options import OffPolicyOptions
+from agilerl.sources.teams import TeamTransitions
+from agilerl.telemetry.record import Sink
+from agilerl.training.published import Request, check_teams, check_transitions
+
+
+def train_multi_agent_off_policy(
+    env: Any,
+    env_name: str,
+    algo: str | None = None,
+    pop: list[Any] | None = None,
+    memory: Any = None,
+    sum_scores: bool = True,
+    INIT_HP: dict[str, Any] | None = None,
+    MUT_P: dict[str, Any] | None = None,
+    swap_channels: bool = False,
+    max_steps: int = 50_000,
+    evo_steps: int = 25,
+    eval_steps: int | None = None,
+    eval_loop: int = 1,
+    learning_delay: int = 0,
+    target: float | None = None,
+    tournament: Any = None,
+    mutation: Any = None,
+    checkpoint: int | None = None,
+    checkpoint_path: str | None = None,
+    overwrite_checkpoints: bool = False,
+    save_elite: bool = False,
+    elite_path: str | None = None,
+    wb: bool = False,
+    verbose: bool = True,
+    accelerator: Any = None,
+    wandb_api_key: str | None = None,
+    wandb_kwargs: dict[str, Any] | None = None,
+    *,
+    seed: int | None = None,
+    lockstep: bool = True,
+    carry_envs: bool = False,
+    learner: str = "auto",
+    threads: int = 1,
+    sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Any] = (),
+    resume: str | os.PathLike[str] | None = None,
+) -> tuple[list[Any], list[list[Any]]]:
+    """Train a population of teams off-policy and evolve it; returns the trained population and its fitnesses.
+
+    Steps are environment steps of one member, in which all agents act once; a population of N makes N times as many.
+
+    Args:
+        env: of `make_multi_agent_vect_envs` or `agilerl.vector`, or one parallel environment of PettingZoo, in which
+            members train one after another; it is never closed.
+        env_name: name for records and files.
+        algo: algorithm name for records and files; the population's own by default.
+        pop: the teams. memory: replay buffer that they share.
+        sum_scores: a team's return is the sum over its agents. False: a row of each agent's, of which the mean is the
+            fitness that members are selected by.
+        learning_delay: steps of the whole population stored before learning starts.
+        target: stop after the first generation whose best fitness (mean of its last `eval_loop`) reaches it.
+        others: as of `agilerl.training.train_off_policy.train_off_policy`.
+
+    Returns:
+        (population, fitnesses), `fitnesses[generation][member]`: a number, or with `sum_scores=False` a list [M], in
+        the order of `agent_ids`.
+
+    Raises:
+        NotAvailableYetError: an argument that this version does not know what to do with yet.
+        AlgorithmError, ConfigError, EnvError: what is given does not fit together.
+    """
+    request = Request("train_multi_agent_off_policy", dict(locals()))
+    is_mutated = tournament is not None and mutation is not None
+    check_transitions(request.population, memory, None, n_step=False, per=None, is_mutated=is_mutated)
+    check_teams(request.population, env, are_teams=True)
+    request.check()
+    options = request.options(OffPolicyOptions)
+    return request.run(TeamTransitions(env, memory, options, sum_scores=sum_scores), options)
