@@ -9,6 +9,20 @@ from agilerl import algorithms
 
 torch.set_num_threads(1)
 
+# Long cases whose other cases stay in the fast suite, which has five minutes.
+LONG = (
+    "documents/test_snippets.py::test_commands_run[docs/index.md]",
+    "differential/test_ippo_mappo.py::test_teams_learn_over_rows_what_they_learn_alone_and_what_a_plain_loop_learns[IPPO-",
+    "differential/test_teams.py::test_a_hundred_updates_are_those_of_plain_torch[MATD3]",
+    "differential/test_teams.py::test_a_population_of_teams_learns_over_rows_what_it_learns_with_modules[MATD3]",
+    "faults/test_team_healing.py::test_a_run_of_teams_outlives_its_environments_and_says_what_it_lost[vanish]",
+    "faults/test_team_healing.py::test_a_run_of_teams_outlives_its_environments_and_says_what_it_lost[reward]",
+    "contract/test_published_names.py::test_rollouts_teach_values_and_policies_and_are_checked[FixedObsPolicyCont",
+    "contract/test_published_names.py::test_critics_and_policies_are_learned_and_checked[PolicyContActionsEnv]",
+    "unit/test_team_rollouts.py::test_a_population_evolves_and_equal_runs_are_equal[MAPPO]",
+    "unit/test_team_training.py::test_scores_that_are_not_summed_are_rows_by_agent_and_selection_follows_their_mean[MATD3]",
+)
+
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
@@ -21,3 +35,10 @@ def device(request: pytest.FixtureRequest) -> str:
 def registered_for_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is known to that test alone."""
     monkeypatch.setattr(algorithms, "_registered", dict(algorithms._registered))
+
+
+@pytest.hookimpl(tryfirst=True)  # before cases are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.partition("tests/")[2].startswith(LONG):
+            item.add_marker(pytest.mark.slow)
