@@ -23,7 +23,7 @@ SHIPPED = {
 }
 
 
-TEAM_PACKAGES = ("mpe2", "pettingzoo")
+TEAM_PACKAGES = ("mpe2", "pettingzoo")  # whose modules an id may name: importing others would run unknown code
 
 
 def is_team_id(env_id: str) -> bool:

@@ -37,7 +37,7 @@ def get_action(
         of a component, and is in [-1, 1] for Box actions, before the bounds of the space.
     """
     infos, (seen, lanes) = infos or {}, observed(team, obs)
-    mask = _masks(team, infos, lanes)
+    mask = masks_of(team, infos, lanes)
     with torch.no_grad():
         outputs = team.policy_output(seen)
     if team.training if training is None else training:
@@ -53,11 +53,11 @@ def get_action(
             noisy = torch.from_numpy(np.asarray(logits + gumbel[:, team.actions.widths[agent]], np.float32))
             legal = team.actions.mask_of(agent, mask)
             raw[agent] = one.relaxed(noisy, 1.0, None if legal is None else torch.from_numpy(legal)).numpy()
-    found = {agent: _as_defined(team, agent, each[agent], infos.get(agent)) for agent in obs}
+    found = {agent: as_defined(team, agent, each[agent], infos.get(agent)) for agent in obs}
     return found, {agent: np.asarray(values, np.float32) for agent, values in raw.items()}
 
 
-def _as_defined(team: Team, agent: str, action: np.ndarray, info: Any) -> np.ndarray:
+def as_defined(team: Team, agent: str, action: np.ndarray, info: Any) -> np.ndarray:
     """The action with what the environment has decided in its place, where it has."""
     defined = None if not isinstance(info, Mapping) else info.get("env_defined_actions", info.get("env_defined_action"))
     if defined is None:
@@ -103,7 +103,7 @@ def _batched(team: Team, agent: str, seen: Any) -> Any:
     return tree.map_leaves(leaf, space, seen)
 
 
-def _masks(team: Team, infos: Mapping[str, Any], lanes: int) -> np.ndarray | None:
+def masks_of(team: Team, infos: Mapping[str, Any], lanes: int) -> np.ndarray | None:
     """The team's mask [E, W] of the masks in infos; None where there is none."""
     mask: np.ndarray | None = None
     for agent, info in infos.items():

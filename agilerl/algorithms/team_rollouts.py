@@ -292,7 +292,7 @@ def get_action(
             scaled, as `learn` wants them: `environment_actions` gives them as the environment takes them.
     """
     infos, (seen, lanes) = infos or {}, team.observed(obs)
-    mask, policies = team_playing._masks(team, infos, lanes), team.policies
+    mask, policies = team_playing.masks_of(team, infos, lanes), team.policies
     explores = team.training if training is None else training
     outputs, raw_values = _run(team, seen, lanes)
     if explores:
@@ -313,7 +313,7 @@ def get_action(
         space = team.possible_action_spaces[agent]
         shaped = own[..., 0] if isinstance(space, gym.spaces.Discrete) else own.reshape(lanes, *(space.shape or ()))
         shaped = np.rint(shaped).astype(np.int64) if one.is_choice else shaped
-        actions[agent] = team_playing._as_defined(team, agent, shaped, infos.get(agent))
+        actions[agent] = team_playing.as_defined(team, agent, shaped, infos.get(agent))
     by_agent = [{a: x[..., k] for k, a in enumerate(team.agent_ids) if a in obs} for x in (log_prob, entropy, values)]
     return actions, by_agent[0], by_agent[1], by_agent[2]
 
@@ -416,7 +416,7 @@ def buffer_from_experiences(team: Team, experiences: Any) -> RolloutStore:
         legal = None
         if masks is not None:
             infos = {agent: {"action_mask": own[t]} for agent, own in masks.items()}
-            legal = team_playing._masks(team, infos, lanes)
+            legal = team_playing.masks_of(team, infos, lanes)
         finals = None if not cut.any() else _seen(team, given["final_observations"], t, lanes, np.ones(acted[t].shape))
         action = [_action_columns(team, agent, given["actions"], t, lanes) for agent in team.agent_ids]
         buffer.add(

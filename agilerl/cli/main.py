@@ -136,7 +136,13 @@ def main(
 
 @app.command()
 def train(
-    env_id: Annotated[str | None, typer.Argument(metavar="ENV_ID", help="A Gymnasium id: LunarLander-v3.")] = None,
+    env_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ENV_ID",
+            help="A Gymnasium id: LunarLander-v3. Of several agents: mpe2.simple_spread_v3.",
+        ),
+    ] = None,
     algo: Annotated[str | None, typer.Option(help="Algorithm; default: the preset's.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Environment steps of one member.")] = None,
     total_timesteps: Annotated[

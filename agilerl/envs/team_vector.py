@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl import tree as trees
+from agilerl.env_ids import TEAM_PACKAGES
 from agilerl.envs.healing import check_options
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.team_fast import FAST_TEAMS
@@ -25,7 +26,6 @@ from agilerl.rng import Purpose
 from agilerl.rng import seeds as derive_seeds
 
 EnvFactory = Callable[[], Any]
-PACKAGES = ("mpe2", "pettingzoo")  # whose modules an id may name: importing others would run unknown code
 
 
 class PettingZooVecEnv(ABC):
@@ -369,7 +369,7 @@ def _maker(env: Any) -> tuple[str | None, Callable[..., Any]]:
         env = team_module(env)
     if isinstance(env, ModuleType):
         package, _, name = env.__name__.partition(".")
-        is_known = package in PACKAGES and hasattr(env, "parallel_env")
+        is_known = package in TEAM_PACKAGES and hasattr(env, "parallel_env")
         return (f"{package}.{name.rpartition('.')[2]}" if is_known else None), maker_of(env)
     if is_parallel(env) and not isinstance(env, type):
         raise EnvError(
@@ -408,11 +408,11 @@ def team_module(env_id: str) -> ModuleType:
         EnvError: another package, one that is not installed, or a module that it does not have, with the nearest.
     """
     package = env_id.partition(".")[0]
-    if package not in PACKAGES:
+    if package not in TEAM_PACKAGES:
         raise EnvError(
             f"{env_id!r} is not the id of an environment of several agents: those begin with "
-            f"{' or '.join(f'{name}.' for name in PACKAGES)} fix: 'mpe2.simple_speaker_listener_v4', or the function "
-            "that makes the environment."
+            f"{' or '.join(f'{name}.' for name in TEAM_PACKAGES)} fix: 'mpe2.simple_speaker_listener_v4', or the "
+            "function that makes the environment."
         )
     try:
         parent = importlib.import_module(env_id.rpartition(".")[0] or package)
