@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from agilerl import tree as trees
 from agilerl.checkpoint import write_atomic
 from agilerl.errors import NotAvailableYetError, RunError
 from agilerl.rng import Purpose, stream
@@ -60,6 +61,9 @@ def plain_policy(agent: Any) -> Policy:
 
 def export_onnx(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0) -> OnnxReport:
     """Write the agent's greedy policy as ONNX: `observation` [batch, ...] -> `action` [batch, ...].
+
+    Each part of a Dict or Tuple observation is an input of its own, named by its keys or numbers:
+    `observation.camera`, `observation.inner.0`.
 
     A policy that was trained with masks of legal actions has a second input, `action_mask` [batch, A] bool, and takes
     no other actions.
@@ -117,14 +121,13 @@ def _exported(
     obs = sample_observations(space, rows, seed)
     masks = sample_masks(actions, rows, seed) if policy.needs_mask else None
     target = Path(path)
-    write_atomic(
-        target, _program(policy, torch.from_numpy(obs[:2]), None if masks is None else torch.from_numpy(masks[:2]))
-    )
+    two = trees.map_leaves(lambda leaf: torch.from_numpy(leaf[:2]), obs)
+    write_atomic(target, _program(policy, two, None if masks is None else torch.from_numpy(masks[:2])))
     try:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         session = onnxruntime.InferenceSession(str(target), options, providers=["CPUExecutionProvider"])
-        given = {"observation": obs} | ({} if masks is None else {"action_mask": masks})
+        given = named_inputs(obs) | ({} if masks is None else {"action_mask": masks})
         parts = [
             session.run(None, {name: values[i : i + _BATCH] for name, values in given.items()})[0]
             for i in range(0, rows, _BATCH)
@@ -138,20 +141,36 @@ def _exported(
     return OnnxReport(target, rows, float(difference.max()), None if is_box else int(others))
 
 
-def greedy_actions(agent: Any, obs: np.ndarray, masks: np.ndarray | None = None) -> np.ndarray:
+def greedy_actions(agent: Any, obs: Any, masks: np.ndarray | None = None) -> np.ndarray:
     """The agent's own greedy actions for observations [B, ...], as the environment takes them; masks [B, A]."""
     before = agent.training
     agent.set_training_mode(False)
     try:
-        starts = range(0, len(obs), _BATCH)
+        starts = range(0, trees.count_rows(obs), _BATCH)
         legal = [None if masks is None else masks[i : i + _BATCH] for i in starts]
-        return np.concatenate([agent._greedy(obs[i : i + _BATCH], m) for i, m in zip(starts, legal, strict=True)])
+        parts = [trees.take(obs, slice(i, i + _BATCH)) for i in starts]
+        return np.concatenate([agent._greedy(part, m) for part, m in zip(parts, legal, strict=True)])
     finally:
         agent.set_training_mode(before)
 
 
-def sample_observations(space: gym.Space[Any], rows: int, seed: int) -> np.ndarray:
-    """Observations [rows, ...]: uniform within finite bounds, else standard normal; uniform for discrete spaces."""
+def named_inputs(obs: Any, name: str = "observation") -> dict[str, Any]:
+    """The parts of observations by the names of the inputs that they are."""
+    if not isinstance(obs, dict | tuple):
+        return {name: obs}
+    found: dict[str, Any] = {}
+    for key, part in obs.items() if isinstance(obs, dict) else enumerate(obs):
+        found |= named_inputs(part, f"{name}.{key}")
+    return found
+
+
+def sample_observations(space: gym.Space[Any], rows: int, seed: int) -> Any:
+    """Observations [rows, ...]: uniform within finite bounds, else standard normal; uniform for discrete spaces. Nested
+    as the space is."""
+    if isinstance(space, spaces.Dict):
+        return {key: sample_observations(part, rows, seed + i) for i, (key, part) in enumerate(space.items())}
+    if isinstance(space, spaces.Tuple):
+        return tuple(sample_observations(part, rows, seed + i) for i, part in enumerate(space))
     rng = stream(seed, Purpose.PROBE)
     if isinstance(space, spaces.Box):
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
@@ -178,23 +197,43 @@ def sample_masks(space: gym.Space[Any], rows: int, seed: int) -> np.ndarray:
     return np.asarray(legal)
 
 
-def _program(policy: Policy, example: torch.Tensor, mask: torch.Tensor | None) -> bytes:
+class _ByPart(torch.nn.Module):
+    """A policy whose inputs are the leaves of nested observations, one after another, and the mask if there is one."""
+
+    def __init__(self, policy: Policy, like: Any) -> None:
+        super().__init__()
+        self.policy = policy
+        numbers = iter(range(len(list(trees.leaves(like)))))
+        self.places = trees.map_leaves(lambda _: next(numbers), like)
+        self.count = len(list(trees.leaves(like)))
+
+    def forward(self, *given: torch.Tensor) -> torch.Tensor:
+        obs = trees.map_leaves(lambda number: given[number], self.places)
+        action: torch.Tensor = self.policy(obs, *given[self.count :])
+        return action
+
+
+def _program(policy: Policy, example: Any, mask: torch.Tensor | None) -> bytes:
     """The policy as an ONNX program whose first axis is free."""
-    given, batch = (example,) if mask is None else (example, mask), torch.export.Dim("batch")
+    inputs = named_inputs(example) | ({} if mask is None else {"action_mask": mask})
+    given, batch = tuple(inputs.values()), torch.export.Dim("batch")
+    free: Any = tuple({0: batch} for _ in given)
+    nested = isinstance(example, dict | tuple)
+    module: torch.nn.Module = _ByPart(policy, example).eval() if nested else policy
     log = logging.getLogger("torch.onnx")
     level = log.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the exporter itself
         log.setLevel(logging.ERROR)  # about packages that no policy needs
         program: Any = torch.onnx.export(
-            policy,
+            module,
             given,
             dynamo=True,
             verbose=False,
             opset_version=OPSET,
-            input_names=["observation", "action_mask"][: len(given)],
+            input_names=list(inputs),
             output_names=["action"],
-            dynamic_shapes=tuple({0: batch} for _ in given),
+            dynamic_shapes=(free,) if nested else free,
         )
     log.setLevel(level)
     return bytes(program.model_proto.SerializeToString())

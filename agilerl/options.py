@@ -43,6 +43,8 @@ class LoopOptions:
         learner: "auto", "fused" or "sequential".
         threads: intra-op threads of torch during the whole run: rounding depends on their number.
         swap_channels: images are [H, W, C].
+        opponents: of a game of two: "self" trains against a pool of the population's past (`sources.self_play`); None:
+            against itself alone.
         checkpoint: save the population each time a member has made so many more steps; None: never.
     """
 
@@ -66,6 +68,7 @@ class LoopOptions:
     learner: Literal["auto", "fused", "sequential"] = "auto"
     threads: int = 1
     swap_channels: bool = False
+    opponents: Literal["self"] | None = None
     checkpoint: int | None = None
     checkpoint_path: str | None = None
     overwrite_checkpoints: bool = False
@@ -75,6 +78,11 @@ class LoopOptions:
         self._check_counts(0, "confirm_episodes", "rescore_episodes")
         self._check_counts(1, *(name for name in ("eval_steps", "checkpoint") if getattr(self, name) is not None))
         _within("evolve_from", self.evolve_from, 0, 1)
+        if self.opponents not in (None, "self"):
+            raise ConfigError(
+                f"opponents must be 'self' (a pool of the population's past) or None (each member plays itself alone); "
+                f"got {self.opponents!r}. fix: opponents='self'."
+            )
         if self.normalize_rewards and (self.clip_rewards or self.reward_scale != 1.0):
             other = "clip_rewards" if self.clip_rewards else f"reward_scale={self.reward_scale:g}"
             raise ConfigError(

@@ -24,6 +24,7 @@ class Purpose(IntEnum):
     FINAL_TEST = 8
     PROBE = 9
     DETERMINISM = 10
+    OPPONENTS = 11
 
 
 def stream(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.Generator:

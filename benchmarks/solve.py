@@ -36,6 +36,14 @@ TASKS = {
     "LunarLander-v3:PPO": (200.0, 9, 10),
     "Acrobot-v1:PPO": (-100.0, 10, 10),
     "MaskedCartPole-v1:PPO": (450.0, 9, 10),
+    # teams: 80 % of the way from random play to a player that is told everything (yardsticks_mpe2.py)
+    "mpe2.simple_speaker_listener_v4:MADDPG": (-28.45, 9, 10),
+    "mpe2.simple_speaker_listener_v4:MATD3": (-28.45, 9, 10),
+    "mpe2.simple_speaker_listener_v4:IPPO": (-28.45, 9, 10),
+    "mpe2.simple_speaker_listener_v4:MAPPO": (-28.45, 9, 10),
+    "mpe2.simple_spread_v3:MATD3": (-37.16, 9, 10),
+    "mpe2.simple_spread_v3:MAPPO": (-37.16, 9, 10),
+    "mpe2.simple_speaker_listener_v4:MATD3:continuous": (-26.84, 9, 10),
 }
 SLOW = {
     "BipedalWalker-v3:TD3": (250.0, 1, 1),
@@ -45,7 +53,10 @@ SLOW = {
     "BipedalWalker-v3:PPO": (250.0, 1, 1),
 }
 # The same presets, changed on purpose: what a policy without memory reaches, say. Lines of their own.
-VARIANTS = {"MaskedCartPole-v1:PPO:feed-forward": ("algorithm.recurrent=false", "network.encoder=null")}
+VARIANTS = {
+    "MaskedCartPole-v1:PPO:feed-forward": ("algorithm.recurrent=false", "network.encoder=null"),
+    "mpe2.simple_speaker_listener_v4:MATD3:continuous": ("environment.kwargs={continuous_actions: true}",),
+}
 ALL = {**TASKS, **SLOW, "MaskedCartPole-v1:PPO:feed-forward": (450.0, 0, 10)}
 
 
@@ -69,7 +80,7 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
         "key": key,
         "score": test.mean,
         "ci95": test.ci95,
-        "solved": test.mean >= ALL[f"{key['env']}:{key.get('algo', 'DQN')}"][0],
+        "solved": test.mean >= ALL[":".join((key["env"], key["algo"], *key.get("variant", ())))][0],
         "stopped": run.result["stopped"],
         "confirmed": run.result["confirmed"],
         "population_env_steps": run.result["env_steps_population"],
@@ -85,9 +96,10 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
 def jobs_for(task: str, seeds: list[int], evolution: bool, sets: list[str]) -> list[dict[str, Any]]:
     from agilerl.config import apply_sets, preset_for
 
-    env_id, algo = task.split(":")[:2]
+    env_id, algo, *variant = task.split(":")
     manifest = apply_sets(preset_for(env_id, algo), [*VARIANTS.get(task, ()), *sets])
     base = {"env": env_id, "algo": algo, "preset": manifest.hash(), "commit": package_commit(), "evolution": evolution}
+    base |= {"variant": variant} if variant else {}
     count = ALL[task][2]
     return [{"key": {**base, "seed": seed}, "config": manifest.as_dict()} for seed in seeds if sets or seed < count]
 

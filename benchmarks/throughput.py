@@ -27,14 +27,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import throughput_teams
 from runner import facts, package_commit
 from throughput_setups import BATCH, DELAY, LANES, MEMBERS, REPLAY, SETUPS, cpu_seconds, net_config
+from throughput_teams import TEAMS
 
 HERE = Path(__file__).parent
+ALL = {**SETUPS, **TEAMS}
 
 
 def ours(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
     """One generation with this package, through its published training function."""
+    if setup.get("team"):
+        return throughput_teams.ours(setup, seed)
     from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
     from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
     from agilerl.hpo.mutation import Mutations
@@ -185,7 +190,8 @@ def run(
     if side == "original":
         assert original is not None
         option = "on" if layer_norm else "default"
-        command = [original, str(HERE / "opponent_original.py"), "--layer-norm", option]
+        opponent = "opponent_original_teams.py" if name in TEAMS else "opponent_original.py"
+        command = [original, str(HERE / opponent), "--layer-norm", option]
     else:
         ours_or_plain = "ours" if side == "before" else side
         command = [sys.executable, __file__, "--side", ours_or_plain, *(["--layer-norm"] if layer_norm else [])]
@@ -246,20 +252,20 @@ def main() -> None:
     parser.add_argument("--before", help="a checkout of this package at another commit")
     parser.add_argument("--no-plain", action="store_true", help="leave the plain side out")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--setups", nargs="+", choices=list(SETUPS), default=list(SETUPS))
+    parser.add_argument("--setups", nargs="+", choices=list(ALL), default=list(ALL))
     parser.add_argument("--side", choices=["ours", "plain"])
-    parser.add_argument("--setup", choices=list(SETUPS), default="dqn")
+    parser.add_argument("--setup", choices=list(ALL), default="dqn")
     parser.add_argument("--layer-norm", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--envpool", action="store_true", help="step our lanes with EnvPool")
     args = parser.parse_args()
     if args.side:
-        setup = SETUPS[args.setup] | ({"backend": "envpool"} if args.envpool else {})
+        setup = ALL[args.setup] | ({"backend": "envpool"} if args.envpool else {})
         made = {"ours": ours, "plain": plain}[args.side](setup, args.layer_norm, args.seed)
         print(json.dumps(made))
         return
     for name in args.setups:
-        for row, layer_norm in SETUPS[name]["rows"]:
+        for row, layer_norm in ALL[name]["rows"]:
             sides = (args.original, args.before, not args.no_plain)
             print(json.dumps(compare(name, row, layer_norm, args.rounds, *sides)), flush=True)
 

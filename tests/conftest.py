@@ -13,8 +13,8 @@ torch.set_num_threads(1)
 LONG = (
     "documents/test_snippets.py::test_commands_run[docs/index.md]",
     "differential/test_ippo_mappo.py::test_teams_learn_over_rows_what_they_learn_alone_and_what_a_plain_loop_learns[IPPO-",
-    "differential/test_teams.py::test_a_hundred_updates_are_those_of_plain_torch[MATD3]",
-    "differential/test_teams.py::test_a_population_of_teams_learns_over_rows_what_it_learns_with_modules[MATD3]",
+    "differential/test_teams.py::test_a_hundred_updates_are_those_of_plain_torch[MATD3",
+    "differential/test_teams.py::test_a_population_of_teams_learns_over_rows_what_it_learns_with_modules[False-MATD3",
     "faults/test_team_healing.py::test_a_run_of_teams_outlives_its_environments_and_says_what_it_lost[vanish]",
     "faults/test_team_healing.py::test_a_run_of_teams_outlives_its_environments_and_says_what_it_lost[reward]",
     "contract/test_published_names.py::test_rollouts_teach_values_and_policies_and_are_checked[FixedObsPolicyCont",

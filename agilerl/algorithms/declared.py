@@ -42,7 +42,7 @@ class Experience:
     on_policy: bool = False
 
 
-TRANSITIONS = Experience("transitions", "learns from replay")
+TRANSITIONS = Experience("transitions", "learns from replay", ("training.opponents",))
 ROLLOUTS = Experience(
     "rollouts",
     "learns from its own rollouts",
@@ -55,6 +55,7 @@ ROLLOUTS = Experience(
         "training.explore_hold",
         "training.explore_least",
         "replay_buffer",
+        "training.opponents",
     ),
     on_policy=True,
 )
@@ -66,11 +67,15 @@ TEAM_TRANSITIONS = Experience(
         "training.eps_end",
         "training.eps_decay",
         "training.explore_least",
-        "training.train_max_episode_steps",
-        "training.normalize_rewards",
+        "training.opponents",
     ),
 )
-TEAM_ROLLOUTS = Experience("team_rollouts", "learns from its own rollouts of several agents", ROLLOUTS.ignores, True)
+TEAM_ROLLOUTS = Experience(
+    "team_rollouts",
+    "learns from its own rollouts of several agents",
+    tuple(key for key in ROLLOUTS.ignores if key != "training.opponents"),
+    on_policy=True,
+)
 
 
 @dataclass(frozen=True)

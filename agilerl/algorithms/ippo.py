@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from agilerl.algorithms import team_playing, team_rollouts
+from agilerl.algorithms import team_acting, team_actor_critics, team_memory, team_playing, team_rollouts
 from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
 from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.envs.teams import AGENTS, PRESENT
-from agilerl.networks.actors import StochasticActor
+from agilerl.algorithms.rollouts import HiddenStates
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
-from agilerl.rng import Purpose, seeds
 
 
 class IPPO(MultiAgentRLAlgorithm):
@@ -31,7 +28,7 @@ class IPPO(MultiAgentRLAlgorithm):
     Args:
         hp_config: mutable hyperparameters: any numeric argument.
         net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of all networks, or by group.
-        batch_size: rows of one minibatch; a row is a step of one lane, with all agents.
+        batch_size: rows of one minibatch; a row is a step of one lane, with all agents (a window of it, if recurrent).
         lr: learning rate of Adam, of policy and value of each group.
         learn_step: environment steps of a rollout, rounded up to whole vector steps.
         gamma, gae_lambda, action_std_init, clip_coef, ent_coef, vf_coef, max_grad_norm, target_kl, update_epochs,
@@ -39,12 +36,16 @@ class IPPO(MultiAgentRLAlgorithm):
         actor_networks, critic_networks: networks by group to use instead of building them.
         action_batch_size: most lanes that one pass of `get_action` takes; None takes all.
         num_envs: lanes of the vector environment; training sets it to those of its environment.
-        recurrent: not built yet.
+        recurrent: recurrent encoders (LSTM) of policies and values; each agent remembers its own episode, see
+            `team_memory`.
+        bptt_sequence_type, max_seq_len: as of `PPO`, of windows of one lane's time; `batch_size` then counts windows.
 
     The other arguments are `MultiAgentRLAlgorithm`'s.
     """
 
+    policies_are_distributions = True
     experience = TEAM_ROLLOUTS
+    reads_alone = True  # networks read what their own agent sees, and nothing else
 
     def __init__(
         self,
@@ -77,7 +78,11 @@ class IPPO(MultiAgentRLAlgorithm):
         wrap: bool = True,
         *,
         num_envs: Count = 1,
-        recurrent: bool = False,
+        recurrent: Annotated[bool, hp()] = False,
+        bptt_sequence_type: Annotated[
+            Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"])
+        ] = "chunked",
+        max_seq_len: Annotated[Count | None, hp()] = None,
         clip_value_loss: Annotated[bool, hp()] = True,
         seed: int | None = None,
     ) -> None:
@@ -93,7 +98,9 @@ class IPPO(MultiAgentRLAlgorithm):
             normalize_images,
             seed=seed,
         )
-        team_rollouts.refuse_memory(self, recurrent)
+        self.recurrent, self.max_seq_len = bool(recurrent), max_seq_len
+        self.bptt_sequence_type = team_memory.check_kind(bptt_sequence_type)
+        self._playing: HiddenStates | None = None  # of evaluation
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut, self.net_config = gamma, gae_lambda, mut, net_config
         self.action_std_init, self.clip_coef = action_std_init, clip_coef
@@ -101,17 +108,17 @@ class IPPO(MultiAgentRLAlgorithm):
         self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)
         self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)
         self.progress = 0.0
-        self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=index))
-        team_rollouts.build(self, actor_networks, critic_networks)
+        self._minibatches = team_rollouts.minibatch_stream(self)
+        team_actor_critics.build(self, actor_networks, critic_networks)
+        self.recurrent = team_memory.remembers(self)
 
     def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
         """V of what an agent of the group sees."""
-        return team_rollouts.make_network(self, group, self.observation_space[group], seed, 0, **more)
+        return team_actor_critics.make_network(self, group, self.observation_space[group], seed, 0, **more)
 
-    def judged(self, critic: Any, obs: Any, group: str, axis: int) -> Tensor:
-        """Values [..., K·B, 1] of the agents of a group."""
-        values: Tensor = critic(team_rollouts.own_rows(obs, self.grouped_agents[group], axis))
-        return values
+    def value_inputs(self, obs: Any, group: str, axis: int) -> tuple[Any, ...]:
+        """What values of the agents of a group read: as rows [..., K·B, ...], what each of them sees."""
+        return (team_actor_critics.own_rows(obs, self.grouped_agents[group], axis),)
 
     def value_scale(self) -> tuple[np.ndarray, np.ndarray]:
         """(mean, deviation) [M] of what critics give: values themselves."""
@@ -124,43 +131,39 @@ class IPPO(MultiAgentRLAlgorithm):
         """What of a team's observations [B, ...] a network reads: its agents', where they were there."""
         return super().observations_for(f"actors.{network.partition('.')[2]}", observations)
 
-    @property
-    def row_input(self) -> Callable[[Any], Any]:
-        readers = {agent: getattr(self, f"actors.{self.get_group_id(agent)}").row_input for agent in self.agent_ids}
-
-        def prepare(obs: Any) -> dict[str, Any]:
-            present = torch.as_tensor(obs[PRESENT], device=self.device)
-            return {AGENTS: {a: read(obs[AGENTS][a]) for a, read in readers.items()}, PRESENT: present}
-
-        return prepare
-
+    row_input = property(team_actor_critics.row_input)
     actors = property(lambda self: Named(self, "actors"))
     critics = property(lambda self: Named(self, "critics"))
     optimizers = property(lambda self: Named(self, "optimizers"))
-    policies = property(team_rollouts.policies_of)
-
-    @property
-    def groups_of_agents(self) -> list[list[int]]:
-        """Numbers of the agents of each group."""
-        return [[self.agent_ids.index(agent) for agent in own] for own in self.grouped_agents.values()]
-
-    observed = team_playing.observed
+    policies = property(team_actor_critics.policies_of)
+    groups_of_agents = property(team_actor_critics.groups_of_agents)
+    presence = staticmethod(team_actor_critics.presence)
 
     # --- acting -------------------------------------------------------------------------------------------------------
 
-    draw_exploration = team_rollouts.draw_exploration
-    sample = team_rollouts.sample
-    explore = team_rollouts.explore
-    greedy = team_rollouts.greedy
-    random_action = team_rollouts.random_action
-    environment_action = team_rollouts.environment_action
-    environment_actions = team_rollouts.environment_actions
-    get_action = team_rollouts.get_action  # type: ignore[assignment]  # four dicts
+    draw_exploration = team_acting.draw_exploration
+    sample = team_acting.sample
+    explore = team_acting.explore
+    greedy = team_acting.greedy
+    random_action = team_acting.random_action
+    environment_action = team_acting.environment_action
+    environment_actions = team_acting.environment_actions
+    observed = team_playing.observed
+    get_action = team_acting.get_action  # type: ignore[assignment]  # four dicts
 
-    @staticmethod
-    def presence(obs: Any) -> Any:
-        """[..., M] who is there, of a team's observations [..., ...]."""
-        return obs[PRESENT]
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    is_recurrent = property(lambda self: self.recurrent)  # type: ignore[assignment]
+    hidden_state_architecture = property(team_memory.hidden_state_architecture)
+    get_initial_hidden_state = team_memory.get_initial_hidden_state
+    hidden_of_group = team_memory.of_group
+    sequence_limit = team_memory.sequence_limit
+    recur = team_memory.recur
+    forget = team_memory.forget
+    begin_episodes = team_memory.begin_episodes
+    end_episodes = team_memory.end_episodes
+    _greedy = team_acting.greedy_in_lanes
+    group_rows = team_rollouts.group_rows
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
@@ -178,22 +181,7 @@ class IPPO(MultiAgentRLAlgorithm):
 
     # --- copies and files ---------------------------------------------------------------------------------------------
 
-    @classmethod
-    def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
-        """The policy network that a saved `spec` describes, with fresh weights."""
-        return StochasticActor.from_spec(spec, device=device)
-
-    def clone(self, index: int | None = None, wrap: bool = True) -> Self:
-        twin = super().clone(index, wrap)
-        if index is not None and index != self.index:
-            own = seeds(self.seed, Purpose.REPLAY, 1, generation=len(self.fitness), member=index)
-            twin._minibatches = np.random.default_rng(own)
-        return twin
-
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "minibatches": self._minibatches.bit_generator.state}
-
-    def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
-        super().load_state(state, source)
-        if "minibatches" in state:
-            self._minibatches.bit_generator.state = state["minibatches"]
+    policy_from_spec: Any = classmethod(team_rollouts.policy_from_spec)
+    clone = team_rollouts.clone
+    state = team_rollouts.state
+    load_state = team_rollouts.load_state

@@ -7,12 +7,14 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from agilerl.algorithms import actions, team_critics
 from agilerl.algorithms.declared import hp
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
+from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
 from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.algorithms.team_names import Named, Spaces
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap, weighted_squared_error
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
@@ -24,7 +26,12 @@ class MADDPG(MultiAgentRLAlgorithm):
 
     Choices are sampled by the Gumbel-max rule while exploring, and differentiated through its relaxation. A critic that
     several agents share is told whose value is asked for. Where an agent is not there its observation and its action
-    are zero for critics, and nothing is learned from its row.
+    are zero for critics, and nothing is learned from its row; but critics see an agent that waits for its next turn
+    hold what it did last, and learn what it gets meanwhile.
+
+    From an n-step memory each agent has its own sum of rewards and its own end. Prioritised replay (Schaul et al. 2016,
+    arXiv:1511.05952) keeps one priority a row, the mean of |TD error| over the agents that were there; its importance
+    weights stand before the losses of critics and policies, as in `DDPG`.
 
     Args:
         hp_config: mutable hyperparameters: any numeric argument.
@@ -87,6 +94,8 @@ class MADDPG(MultiAgentRLAlgorithm):
         self.O_U_noise, self.expl_noise, self.vect_noise_dim = O_U_noise, expl_noise, vect_noise_dim
         self.mean_noise, self.theta, self.dt, self.temperature = mean_noise, theta, dt, temperature
         self.noise_state = np.zeros((vect_noise_dim, self.action_size))
+        team_critics.check_given(self, "actor_networks", actor_networks or {})
+        team_critics.check_given(self, "critic_networks", critic_networks or {})
         self._build(actor_networks or {}, critic_networks or {})
 
     def _build(self, actors: Mapping[str, EvolvableNetwork], critics: Mapping[str, EvolvableNetwork]) -> None:
@@ -114,17 +123,8 @@ class MADDPG(MultiAgentRLAlgorithm):
 
     # --- acting -------------------------------------------------------------------------------------------------------
 
-    @property
-    def action_size(self) -> int:
-        """Components of all Box actions, which noise is drawn for."""
-        return self.actions.components
-
-    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """(noise [*shape, C] on components, Gumbel numbers [*shape, F] on logits)."""
-        steps = int(np.prod(shape[:-1], dtype=int))
-        noise = actions.noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size)
-        return noise, rng.gumbel(size=(*shape, self.actions.width))
-
+    action_size = property(lambda self: self.actions.components, doc="Components of all Box actions.")
+    draw_exploration = team_critics.draw_exploration
     action_noise = actions.action_noise
     reset_action_noise = actions.reset_action_noise
 
@@ -148,24 +148,25 @@ class MADDPG(MultiAgentRLAlgorithm):
         discounts = batch.discounts(engine.hp["gamma"])
         with torch.no_grad():
             following = team_critics.next_actions(self, engine, batch)
-        losses, policy_losses, errors = [], [], []
-        for group, agents in self.grouped_agents.items():
-            critic, own = f"critics.{group}", [self.agent_ids.index(agent) for agent in agents]
-            weight = team_critics.weights_of(batch, own, axis)
+        losses, policy_losses = [], []
+        errors: dict[int, Tensor] = {}
+        for groups in team_critics.alike(self):
+            critics, count = tuple(f"critics.{group}" for group in groups), len(self.grouped_agents[groups[0]])
+            weight = team_critics.weights_of(self, batch, groups, axis, of_critics=True)
             with torch.no_grad():
-                after = team_critics.judged(engine.target(critic), batch.next_obs, [following] * len(own), axis)
-                reward, discount = (team_critics.rows_of(x, own, axis) for x in (batch.reward, discounts))
+                after = team_critics.judged(engine.targets(critics), batch.next_obs, [following] * count, axis)
+                reward, discount = (team_critics.of_groups(self, groups, x, axis) for x in (batch.reward, discounts))
                 goal = bootstrap(reward, discount, after)
-            value = team_critics.judged(engine.network(critic), batch.obs, [taken] * len(own), axis)
+            value = team_critics.judged(engine.networks(critics), batch.obs, [taken] * count, axis)
             loss, error = weighted_squared_error(value, goal, weight)
-            engine.minimise(f"critic_optimizers.{group}", loss)
-            losses.append(loss.detach())
-            errors.append(team_critics.critic_errors(error, len(own), axis))
-            of_policy = team_critics.policy_loss(self, engine, batch, group, critic, taken, weight)
-            engine.minimise(f"actor_optimizers.{group}", of_policy)
-            policy_losses.append(of_policy.detach())
+            engine.minimise(tuple(f"critic_optimizers.{group}" for group in groups), loss)
+            losses.append(loss.detach().sum(0))
+            errors |= team_critics.errors_of(self, groups, error, axis)
+            deciding = team_critics.weights_of(self, batch, groups, axis)
+            of_policy = team_critics.policy_loss(self, engine, batch, groups, critics, taken, deciding)
+            engine.minimise(tuple(f"actor_optimizers.{group}" for group in groups), of_policy)
+            policy_losses.append(of_policy.detach().sum(0))
+            engine.track(critics, engine.hp["tau"])
         for name in self.registry.policies:
             engine.track(name, engine.hp["tau"])
-        for group in self.grouped_agents:
-            engine.track(f"critics.{group}", engine.hp["tau"])
-        return UpdateResult(sum(losses), sum(policy_losses), torch.stack(errors).amax(0))  # type: ignore[arg-type]
+        return UpdateResult(sum(losses), sum(policy_losses), team_critics.priorities(batch, errors))  # type: ignore[arg-type]

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
 
 from agilerl import tree
-from agilerl.algorithms import team_playing, team_rollouts
+from agilerl.algorithms import team_acting, team_actor_critics, team_memory, team_playing, team_rollouts
 from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
 from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.rollouts import HiddenStates
 from agilerl.components.running import RunningMeanStd
-from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE
+from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, Seen
 from agilerl.errors import ShapeError
-from agilerl.networks.actors import StochasticActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
-from agilerl.rng import Purpose, seeds
 from agilerl.spaces import nested, space_from_json, space_to_json
 
 LEAST_DEVIATION = 1e-2  # returns that hardly differ are no reason to magnify rounding
@@ -37,7 +35,7 @@ class MAPPO(MultiAgentRLAlgorithm):
     Args:
         hp_config: mutable hyperparameters: any numeric argument.
         net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of all networks, or by group.
-        batch_size: rows of one minibatch; a row is a step of one lane, with all agents.
+        batch_size: rows of one minibatch; a row is a step of one lane, with all agents (a window of it, if recurrent).
         lr: learning rate of Adam, of policy and value of each group.
         learn_step: environment steps of a rollout, rounded up to whole vector steps.
         gamma, gae_lambda, action_std_init, clip_coef, ent_coef, vf_coef, max_grad_norm, target_kl, update_epochs,
@@ -45,7 +43,9 @@ class MAPPO(MultiAgentRLAlgorithm):
         actor_networks, critic_networks: networks by group to use instead of building them.
         action_batch_size: most lanes that one pass of `get_action` takes; None takes all.
         num_envs: lanes of the vector environment; training sets it to those of its environment.
-        recurrent: not built yet.
+        recurrent: recurrent encoders (LSTM) of the policies; each agent remembers its own episode, see `team_memory`.
+            Values have no memory: what all agents see, or the state, tells more than an agent's memory of its own.
+        bptt_sequence_type, max_seq_len: as of `PPO`, of windows of one lane's time; `batch_size` then counts windows.
         state_space: of the environment's `state()`, where values read `obs["state"]` in place of all observations.
         normalize_values: False lets values be returns as they are.
 
@@ -55,6 +55,7 @@ class MAPPO(MultiAgentRLAlgorithm):
         value_statistics: mean, var and count of the returns learned from, by group.
     """
 
+    policies_are_distributions = True
     experience = TEAM_ROLLOUTS
 
     def __init__(
@@ -88,7 +89,11 @@ class MAPPO(MultiAgentRLAlgorithm):
         wrap: bool = True,
         *,
         num_envs: Count = 1,
-        recurrent: bool = False,
+        recurrent: Annotated[bool, hp()] = False,
+        bptt_sequence_type: Annotated[
+            Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"])
+        ] = "chunked",
+        max_seq_len: Annotated[Count | None, hp()] = None,
         clip_value_loss: Annotated[bool, hp()] = True,
         state_space: gym.Space[Any] | None = None,
         normalize_values: Annotated[bool, hp()] = True,
@@ -106,7 +111,9 @@ class MAPPO(MultiAgentRLAlgorithm):
             normalize_images,
             seed=seed,
         )
-        team_rollouts.refuse_memory(self, recurrent)
+        self.recurrent, self.max_seq_len = bool(recurrent), max_seq_len
+        self.bptt_sequence_type = team_memory.check_kind(bptt_sequence_type)
+        self._playing: HiddenStates | None = None  # of evaluation
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut, self.net_config = gamma, gae_lambda, mut, net_config
         self.action_std_init, self.clip_coef = action_std_init, clip_coef
@@ -114,30 +121,30 @@ class MAPPO(MultiAgentRLAlgorithm):
         self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)
         self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)
         self.progress = 0.0
-        self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=index))
+        self._minibatches = team_rollouts.minibatch_stream(self)
         self.state_space, self.normalize_values = state_space, bool(normalize_values)
         self.value_statistics: dict[str, dict[str, float]] = {}
-        team_rollouts.build(self, actor_networks, critic_networks)
+        team_actor_critics.build(self, actor_networks, critic_networks)
+        self.recurrent = team_memory.remembers(self)
 
     def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
-        """V of what all agents see, told which one of the group asks where there are several."""
+        """V of what all agents see, told which one of the group asks where there are several; without a memory."""
+        more["recurrent"] = False
         space: gym.Space[Any] = self.team.joint_space if self.state_space is None else self.state_space
         count = len(self.grouped_agents[group])
-        return team_rollouts.make_network(self, group, space, seed, count if count > 1 else 0, **more)
+        return team_actor_critics.make_network(self, group, space, seed, count if count > 1 else 0, **more)
 
-    def judged(self, critic: Any, obs: Any, group: str, axis: int) -> Tensor:
-        """Values [..., K·B, 1] of the agents of a group."""
+    def value_inputs(self, obs: Any, group: str, axis: int) -> tuple[Any, ...]:
+        """What values of the agents of a group read: as rows [..., K·B, ...], what all see; where there are several,
+        who of them asks, too."""
         count = len(self.grouped_agents[group])
         joint = obs[JOINT] if JOINT in obs else self._joint(obs)
-        if count > 1:
-            lead, like = obs[PRESENT].shape[:-1], next(iter(self.critics[group].parameters()))
-            told = torch.eye(count, dtype=like.dtype, device=like.device)
-            who = torch.cat([row.expand(*lead, count) for row in told], axis)
-            joint = tree.map_leaves(lambda x: torch.cat([x] * count, axis), joint)
-            values: Tensor = critic(joint, who)
-        else:
-            values = critic(joint)
-        return values
+        if count == 1:
+            return (joint,)
+        lead, like = obs[PRESENT].shape[:-1], next(iter(self.critics[group].parameters()))
+        told = torch.eye(count, dtype=like.dtype, device=like.device)
+        who = torch.cat([row.expand(*lead, count) for row in told], axis)
+        return tree.map_leaves(lambda x: torch.cat([x] * count, axis), joint), who
 
     def _joint(self, obs: Any) -> Any:
         """What values read of a team's observations."""
@@ -185,48 +192,49 @@ class MAPPO(MultiAgentRLAlgorithm):
                 f"{self.algo}(state_space=) reads the environment's state, and none was given. "
                 'fix: {**observations, "state": env.state()}.'
             )
-        seen, lanes = team_playing.observed(self, {a: own for a, own in obs.items() if a != STATE})  # type: ignore[arg-type]
+        rows: Any = {a: own for a, own in obs.items() if a != STATE}
+        rows = Seen(rows, obs.present) if isinstance(obs, Seen) else rows
+        seen, lanes = team_playing.observed(self, rows)  # type: ignore[arg-type]
         shape = nested(self.state_space)
         state = tree.map_leaves(lambda s, x: np.asarray(x).reshape(lanes, *(s.shape or ())), shape, obs[STATE])
         return {**seen, STATE: state}, lanes
 
     @property
     def row_input(self) -> Callable[[Any], Any]:
-        readers = {agent: getattr(self, f"actors.{self.get_group_id(agent)}").row_input for agent in self.agent_ids}
         joint = self.joint_network().row_input
-
-        def prepare(obs: Any) -> dict[str, Any]:
-            present = torch.as_tensor(obs[PRESENT], device=self.device)
-            seen = {agent: read(obs[AGENTS][agent]) for agent, read in readers.items()}
-            return {AGENTS: seen, JOINT: joint(self._joint(obs)), PRESENT: present}
-
-        return prepare
+        return team_actor_critics.row_input(self, lambda obs: {JOINT: joint(self._joint(obs))})
 
     actors = property(lambda self: Named(self, "actors"))
     critics = property(lambda self: Named(self, "critics"))
     optimizers = property(lambda self: Named(self, "optimizers"))
-    policies = property(team_rollouts.policies_of)
-
-    @property
-    def groups_of_agents(self) -> list[list[int]]:
-        """Numbers of the agents of each group."""
-        return [[self.agent_ids.index(agent) for agent in own] for own in self.grouped_agents.values()]
+    policies = property(team_actor_critics.policies_of)
+    groups_of_agents = property(team_actor_critics.groups_of_agents)
+    presence = staticmethod(team_actor_critics.presence)
 
     # --- acting -------------------------------------------------------------------------------------------------------
 
-    draw_exploration = team_rollouts.draw_exploration
-    sample = team_rollouts.sample
-    explore = team_rollouts.explore
-    greedy = team_rollouts.greedy
-    random_action = team_rollouts.random_action
-    environment_action = team_rollouts.environment_action
-    environment_actions = team_rollouts.environment_actions
-    get_action = team_rollouts.get_action  # type: ignore[assignment]  # four dicts
+    draw_exploration = team_acting.draw_exploration
+    sample = team_acting.sample
+    explore = team_acting.explore
+    greedy = team_acting.greedy
+    random_action = team_acting.random_action
+    environment_action = team_acting.environment_action
+    environment_actions = team_acting.environment_actions
+    get_action = team_acting.get_action  # type: ignore[assignment]  # four dicts
 
-    @staticmethod
-    def presence(obs: Any) -> Any:
-        """[..., M] who is there, of a team's observations [..., ...]."""
-        return obs[PRESENT]
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    is_recurrent = property(lambda self: self.recurrent)  # type: ignore[assignment]
+    hidden_state_architecture = property(team_memory.hidden_state_architecture)
+    get_initial_hidden_state = team_memory.get_initial_hidden_state
+    hidden_of_group = team_memory.of_group
+    sequence_limit = team_memory.sequence_limit
+    recur = team_memory.recur
+    forget = team_memory.forget
+    begin_episodes = team_memory.begin_episodes
+    end_episodes = team_memory.end_episodes
+    _greedy = team_acting.greedy_in_lanes
+    group_rows = team_rollouts.group_rows
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
@@ -244,27 +252,14 @@ class MAPPO(MultiAgentRLAlgorithm):
 
     # --- copies and files ---------------------------------------------------------------------------------------------
 
-    @classmethod
-    def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
-        """The policy network that a saved `spec` describes, with fresh weights."""
-        return StochasticActor.from_spec(spec, device=device)
-
-    def clone(self, index: int | None = None, wrap: bool = True) -> Self:
-        twin = super().clone(index, wrap)
-        if index is not None and index != self.index:
-            own = seeds(self.seed, Purpose.REPLAY, 1, generation=len(self.fitness), member=index)
-            twin._minibatches = np.random.default_rng(own)
-        return twin
+    policy_from_spec: Any = classmethod(team_rollouts.policy_from_spec)
+    clone = team_rollouts.clone
 
     def state(self) -> dict[str, Any]:
-        return {**super().state(), "minibatches": self._minibatches.bit_generator.state, **self._state_space()}
+        own = {} if self.state_space is None else {"state_space": space_to_json(self.state_space)}
+        return {**team_rollouts.state(self), **own}
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
-        super().load_state(state, source)
-        if "minibatches" in state:
-            self._minibatches.bit_generator.state = state["minibatches"]
+        team_rollouts.load_state(self, state, source)
         if "state_space" in state:
             self.state_space = space_from_json(state["state_space"])
-
-    def _state_space(self) -> dict[str, Any]:
-        return {} if self.state_space is None else {"state_space": space_to_json(self.state_space)}

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from agilerl.algorithms import actions, team_critics
 from agilerl.algorithms.declared import hp
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
+from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
 from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.algorithms.team_names import Named, Spaces
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import smoothed_action, twin_target, weighted_squared_error
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
@@ -24,6 +25,8 @@ CRITICS = ("critics_1", "critics_2")
 
 class MATD3(MultiAgentRLAlgorithm):
     """MADDPG with twin centralised critics, delayed policy updates and smoothed target actions.
+
+    An agent's part in a row's priority is the larger error of its two critics.
 
     Args:
         policy_freq: critic updates per update of the policies and of all targets.
@@ -86,6 +89,9 @@ class MATD3(MultiAgentRLAlgorithm):
         self.mean_noise, self.theta, self.dt, self.temperature = mean_noise, theta, dt, temperature
         self.noise_state = np.zeros((vect_noise_dim, self.action_size))
         self.policy_freq, self.policy_noise, self.noise_clip = policy_freq, policy_noise, noise_clip
+        for argument, networks in (("actor_networks", (actor_networks,)), ("critic_networks", critic_networks or ())):
+            for given in networks:
+                team_critics.check_given(self, argument, given or {})
         self._build(actor_networks or {}, critic_networks or ({}, {}))
 
     def _build(self, actors: Mapping[str, EvolvableNetwork], critics: Sequence[Mapping[str, EvolvableNetwork]]) -> None:
@@ -119,17 +125,8 @@ class MATD3(MultiAgentRLAlgorithm):
 
     # --- acting -------------------------------------------------------------------------------------------------------
 
-    @property
-    def action_size(self) -> int:
-        """Components of all Box actions, which noise is drawn for."""
-        return self.actions.components
-
-    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """(noise [*shape, C] on components, Gumbel numbers [*shape, F] on logits)."""
-        steps = int(np.prod(shape[:-1], dtype=int))
-        noise = actions.noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size)
-        return noise, rng.gumbel(size=(*shape, self.actions.width))
-
+    action_size = property(lambda self: self.actions.components, doc="Components of all Box actions.")
+    draw_exploration = team_critics.draw_exploration
     action_noise = actions.action_noise
     reset_action_noise = actions.reset_action_noise
 
@@ -154,31 +151,33 @@ class MATD3(MultiAgentRLAlgorithm):
         discounts = batch.discounts(hp["gamma"])
         with torch.no_grad():
             following = team_critics.next_actions(self, engine, batch, lambda raw: self._smoothed(raw, batch, hp))
-        losses, policy_losses, errors = [], [], []
-        for group, agents in self.grouped_agents.items():
-            names, own = tuple(f"{kind}.{group}" for kind in CRITICS), [self.agent_ids.index(a) for a in agents]
-            weight, count = team_critics.weights_of(batch, own, axis), len(own)
+        is_policy_step = batch.number % self.policy_freq == 0
+        losses, policy_losses = [], []
+        errors: dict[int, Tensor] = {}
+        for groups in team_critics.alike(self):
+            first = tuple(f"critics_1.{group}" for group in groups)
+            names, count = (*first, *(f"critics_2.{group}" for group in groups)), len(self.grouped_agents[groups[0]])
+            weight = team_critics.weights_of(self, batch, groups, axis, of_critics=True)
             with torch.no_grad():
-                later = engine.targets(names)
-                after = team_critics.judged(later, batch.next_obs, [following] * count, axis)
-                reward, discount = (team_critics.rows_of(x, own, axis) for x in (batch.reward, discounts))
-                goal = twin_target(reward, discount, after[0], after[1])
+                after = team_critics.judged(engine.targets(names), batch.next_obs, [following] * count, axis)
+                reward, discount = (team_critics.of_groups(self, groups, x, axis) for x in (batch.reward, discounts))
+                goal = twin_target(reward, discount, *after.chunk(2))
             values = team_critics.judged(engine.networks(names), batch.obs, [taken] * count, axis)
-            loss, error = weighted_squared_error(values, goal, weight)
-            engine.minimise(tuple(f"critic_{k}_optimizers.{group}" for k in (1, 2)), loss)
+            loss, error = weighted_squared_error(values, torch.cat((goal, goal)), torch.cat((weight, weight)))
+            engine.minimise(tuple(f"critic_{k}_optimizers.{group}" for k in (1, 2) for group in groups), loss)
             losses.append(loss.detach().sum(0))
-            errors.append(team_critics.critic_errors(error.abs().amax(0), count, axis))
-            if batch.number % self.policy_freq == 0:
-                of_policy = team_critics.policy_loss(self, engine, batch, group, names[0], taken, weight)
-                engine.minimise(f"actor_optimizers.{group}", of_policy)
-                policy_losses.append(of_policy.detach())
-        if batch.number % self.policy_freq == 0:
-            for name in self.registry.policies:
-                engine.track(name, hp["tau"])
-            for group in self.grouped_agents:
-                engine.track(tuple(f"{kind}.{group}" for kind in CRITICS), hp["tau"])
+            larger = torch.stack(error.abs().chunk(2)).amax(0)  # of both critics
+            errors |= team_critics.errors_of(self, groups, larger, axis)
+            if is_policy_step:
+                deciding = team_critics.weights_of(self, batch, groups, axis)
+                of_policy = team_critics.policy_loss(self, engine, batch, groups, first, taken, deciding)
+                engine.minimise(tuple(f"actor_optimizers.{group}" for group in groups), of_policy)
+                policy_losses.append(of_policy.detach().sum(0))
+                engine.track(names, hp["tau"])
+        for name in self.registry.policies if is_policy_step else ():
+            engine.track(name, hp["tau"])
         of_policies = sum(policy_losses) if policy_losses else None
-        return UpdateResult(sum(losses), of_policies, torch.stack(errors).amax(0))  # type: ignore[arg-type]
+        return UpdateResult(sum(losses), of_policies, team_critics.priorities(batch, errors))  # type: ignore[arg-type]
 
     def _smoothed(self, features: Tensor, batch: TransitionBatch, hp: Mapping[str, Tensor]) -> Tensor:
         """Features [..., B, F] with noise on raw components; choices stay as they are."""

@@ -96,8 +96,9 @@ def run_test(
         begin = agent.begin_episodes
         told = None if callback is None else ended
         fitness = test_agent(
-            agent._greedy, env, max_steps, loop, swap_channels, seeds=start, begin=begin, ended=told, by_agent=by_agent
-        )
+            agent._greedy, env, max_steps, loop, swap_channels, seeds=start, begin=begin, ended=told, by_agent=by_agent,
+            left=getattr(agent, "end_episodes", None),
+        )  # fmt: skip
     finally:
         agent.set_training_mode(before)
     agent.fitness.append(float(np.mean(fitness)) if by_agent else fitness)
@@ -165,6 +166,8 @@ class _GreedyActor:
 
     def __init__(self, agent: Any) -> None:
         self.agent, self.begin_episodes = agent, agent.begin_episodes
+        if hasattr(agent, "end_episodes"):
+            self.end_episodes = lambda over: agent.end_episodes(over[0])  # of agents of a team [1, E, M]
 
     def act_greedy(self, obs: np.ndarray, mask: Mask = None) -> np.ndarray:
         """obs [1, E, ...] (nested as the space is) -> actions [1, E, ...]."""

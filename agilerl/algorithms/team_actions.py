@@ -28,8 +28,8 @@ class AgentAction:
     """The actions of one agent.
 
     Attributes:
-        sizes: choices of each component of a Discrete or MultiDiscrete space; () for a Box.
-        starts: lowest value of each. size: components of a Box. low, high: its bounds [size].
+        sizes: choices of each component of a Discrete or MultiDiscrete space; () for a Box and for MultiBinary.
+        starts: lowest value of each. size: components of a Box, or bits. low, high: bounds of them [size].
     """
 
     sizes: tuple[int, ...]
@@ -39,16 +39,38 @@ class AgentAction:
     high: np.ndarray | None
 
     @classmethod
-    def of(cls, space: Space[Any], owner: str) -> AgentAction:
-        """AlgorithmError: a space that is neither Discrete, MultiDiscrete nor a Box with finite bounds."""
+    def of(cls, space: Space[Any], owner: str, sampled: bool = False) -> AgentAction:
+        """The layout of a space.
+
+        Args:
+            sampled: policies are distributions, which have bits and need no bounds.
+
+        Raises:
+            AlgorithmError: another kind of space; for others than `sampled` a Box with an infinite bound, or
+                MultiBinary.
+        """
         if isinstance(space, spaces.Discrete):
             return cls((int(space.n),), (int(space.start),), 0, None, None)
         if isinstance(space, spaces.MultiDiscrete):
             return cls(tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()), 0, None, None)
         if isinstance(space, spaces.Box):
-            check_bounded(space, owner)
+            if not sampled:
+                check_bounded(space, owner)
             return cls((), (), int(np.prod(space.shape)), space.low.ravel(), space.high.ravel())
-        raise AlgorithmError(f"{owner} takes Discrete, MultiDiscrete and Box actions; got {space}.")
+        if isinstance(space, spaces.MultiBinary) and sampled:
+            size = int(np.prod(space.shape))
+            return cls((), (), size, np.zeros(size, np.float32), np.ones(size, np.float32))
+        bits = f"MultiDiscrete([2] * {int(np.prod(space.shape))}), or " if isinstance(space, spaces.MultiBinary) else ""
+        fix = f"{bits}IPPO or MAPPO, which take MultiBinary too" if not sampled else "a wrapper around the environment"
+        raise AlgorithmError(f"{owner} takes Discrete, MultiDiscrete and Box actions; got {space}. fix: {fix}.")
+
+    @property
+    def drawn_from(self) -> tuple[np.ndarray, np.ndarray]:
+        """Bounds [size] that components are drawn from at random: their own, and ±1 where there are none."""
+        assert self.low is not None
+        assert self.high is not None
+        finite = np.isfinite(self.low) & np.isfinite(self.high)
+        return np.where(finite, self.low, -1.0), np.where(finite, self.high, 1.0)
 
     @property
     def is_choice(self) -> bool:
@@ -104,8 +126,9 @@ class TeamActions:
     each: tuple[AgentAction, ...]
 
     @classmethod
-    def of(cls, action_spaces: Mapping[str, Space[Any]], owner: str) -> TeamActions:
-        return cls(tuple(action_spaces), tuple(AgentAction.of(s, f"{owner}, {a}") for a, s in action_spaces.items()))
+    def of(cls, action_spaces: Mapping[str, Space[Any]], owner: str, sampled: bool = False) -> TeamActions:
+        each = (AgentAction.of(space, f"{owner}, {agent}", sampled) for agent, space in action_spaces.items())
+        return cls(tuple(action_spaces), tuple(each))
 
     @cached_property
     def columns(self) -> dict[str, slice]:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from agilerl import tree
-from agilerl.engine.protocol import TransitionBatch, UpdateEngine
-from agilerl.envs.teams import AGENTS, JOINT, PRESENT
+from agilerl.algorithms.actions import noise_paths
+from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
+from agilerl.envs.teams import AGENTS, HELD, JOINT, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.losses.actor_critic import deterministic_policy_loss
 from agilerl.modules.base import constructor_arguments
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 
 LOGIT_DECAY = 1e-3  # of the authors' released code (openai/maddpg): weight of the policies' squared outputs
 _SHARED = {"activation", "output_activation", "device", "name", "random_seed"}  # keys that dense layers have too
+
+
+def check_given(team: Team, argument: str, networks: Mapping[str, Any]) -> None:
+    """ConfigError where networks are given for a group that there is not."""
+    unknown = [str(group) for group in networks if group not in team.grouped_agents]
+    if unknown:
+        raise ConfigError(f"{team.algo}, {argument}: {unknown_name('group', unknown[0], team.grouped_agents)}")
 
 
 # --- networks -----------------------------------------------------------------------------------------------------
@@ -90,6 +98,16 @@ def fitting(config: Mapping[str, Any], space: gym.Space[Any]) -> dict[str, Any]:
     return given
 
 
+# --- exploring ----------------------------------------------------------------------------------------------------
+
+
+def draw_exploration(team: Any, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
+    """(noise [*shape, C] on components, Gumbel numbers [*shape, F] on logits)."""
+    steps = int(np.prod(shape[:-1], dtype=int))
+    noise = noise_paths(team, rng, steps, shape[-1]).reshape(*shape, team.action_size)
+    return noise, rng.gumbel(size=(*shape, team.actions.width))
+
+
 # --- agents of a group as more rows of one batch --------------------------------------------------------------------
 
 
@@ -112,35 +130,73 @@ def outputs_of(policy: Any, obs: Any, agents: list[str], axis: int) -> list[Tens
 
 def judged(critic: Any, obs: Any, actions: list[Tensor], axis: int) -> Tensor:
     """Values [..., K·B] of the K agents of a group, each for its own idea of the team's actions [..., B, F]."""
-    count, joint = len(actions), obs.get(JOINT, obs[AGENTS])
-    if count > 1:
-        told = []
-        for k, action in enumerate(actions):
-            who = action.new_zeros(*action.shape[:-1], count)
-            who[..., k] = 1
-            told.append(torch.cat((action, who), -1))
-        joint, actions = tree.map_leaves(lambda x: torch.cat([x] * count, axis), joint), [torch.cat(told, axis)]
-    values: Tensor = critic(joint, actions[0]).squeeze(-1)
+    values: Tensor = critic(*judged_inputs(obs, actions, axis)).squeeze(-1)
     return values
 
 
+def judged_inputs(obs: Any, actions: list[Tensor], axis: int) -> tuple[Any, Tensor]:
+    """What a critic reads to judge K agents of a group: all observations [..., B, ..], and the actions
+    [..., K·B, F + who]."""
+    count, joint = len(actions), obs.get(JOINT, obs[AGENTS])
+    if count == 1:
+        return joint, actions[0]
+    told = []
+    for k, action in enumerate(actions):
+        who = action.new_zeros(*action.shape[:-1], count)
+        who[..., k] = 1
+        told.append(torch.cat((action, who), -1))
+    return joint, torch.cat(told, axis)
+
+
+def alike(team: Team) -> list[list[str]]:
+    """Groups whose critics read the same inputs: those of as many agents. One pass judges all of them."""
+    found: dict[int, list[str]] = {}
+    for group, agents in team.grouped_agents.items():
+        found.setdefault(len(agents), []).append(group)
+    return list(found.values())
+
+
+def of_groups(team: Team, groups: list[str], per_agent: Tensor, axis: int) -> Tensor:
+    """[..., B, M] -> [G, ..., K·B] of the agents of G groups."""
+    return torch.stack([rows_of(per_agent, own, axis) for own in numbers_of(team, groups)])
+
+
+def numbers_of(team: Team, groups: list[str]) -> list[list[int]]:
+    """The places of the groups' agents, group by group."""
+    return [[team.agent_ids.index(agent) for agent in team.grouped_agents[group]] for group in groups]
+
+
 def presence(team: Team, obs: Any, like: Tensor) -> Tensor:
-    """[..., B, F]: 1 in the features of the agents that are there."""
+    """[..., B, F]: 1 in the features of the agents that are there, or wait and hold what they did last."""
+    there = obs[PRESENT] if WAITING not in obs else obs[PRESENT] + obs[WAITING]
+    return _by_feature(team, there, like)
+
+
+def _by_feature(team: Team, by_agent: Tensor, like: Tensor) -> Tensor:
+    """[..., B, M] as [..., B, F]."""
     widths = torch.tensor([one.width for one in team.actions.each], device=like.device)
-    there: Tensor = obs[PRESENT].to(like).repeat_interleave(widths, -1)
-    return there
+    found: Tensor = by_agent.to(like).repeat_interleave(widths, -1)
+    return found
 
 
-def weights_of(batch: TransitionBatch, own: list[int], axis: int) -> Tensor:
-    """[..., K·B]: the rows' weights, 0 for agents that were not there, over the agents of the group."""
+def weights_of(team: Team, batch: TransitionBatch, groups: list[str], axis: int, *, of_critics: bool = False) -> Tensor:
+    """[G, ..., K·B]: the rows' weights, 0 for agents that were not there, over the agents of each group.
+
+    `of_critics` counts agents that wait as well: what they get meanwhile, and what follows, is what their last action
+    was worth, and reaches it step by step through the values of the states in which they hold it.
+    """
     there = batch.obs[PRESENT].to(batch.weight)
-    return rows_of(batch.weight.unsqueeze(-1) * there, own, axis) / len(own)
+    if of_critics and WAITING in batch.obs:
+        there = there + batch.obs[WAITING].to(batch.weight)
+    count = len(team.grouped_agents[groups[0]])
+    return of_groups(team, groups, batch.weight.unsqueeze(-1) * there, axis) / count
 
 
 def next_actions(
     team: Team, engine: UpdateEngine, batch: TransitionBatch, smooth: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
-    """What the target policies do next [..., B, F], 0 for agents that are not there; `smooth` changes it before."""
+    """What the target policies do next [..., B, F]; `smooth` changes it before. Who waits then holds what it did last,
+    and of other agents that are not there it is 0."""
     found: dict[str, Tensor] = {}
     for group, agents in team.grouped_agents.items():
         outputs = outputs_of(engine.target(f"actors.{group}"), batch.next_obs, agents, batch_axis(batch))
@@ -150,28 +206,63 @@ def next_actions(
     joined = torch.cat([found[agent] for agent in team.agent_ids], -1)
     if smooth is not None:
         joined = smooth(joined)
-    return joined * presence(team, batch.next_obs, joined)
+    there = _by_feature(team, batch.next_obs[PRESENT], joined)
+    if HELD not in batch.next_obs:
+        return joined * there
+    waits = _by_feature(team, batch.next_obs[WAITING], joined)
+    return joined * there + team.actions.features(batch.next_obs[HELD].to(joined)) * waits
 
 
 def policy_loss(
-    team: Team, engine: UpdateEngine, batch: TransitionBatch, group: str, critic: str, taken: Tensor, weight: Tensor
+    team: Team,
+    engine: UpdateEngine,
+    batch: TransitionBatch,
+    groups: list[str],
+    critics: tuple[str, ...],
+    taken: Tensor,
+    weight: Tensor,
 ) -> Tensor:
-    """Each agent of the group replaces its own action by its policy's; the others' are those of the replay
-    (arXiv:1706.02275, eq. 5). Logits are kept small as in the authors' released code."""
-    agents, axis, replaced = team.grouped_agents[group], batch_axis(batch), []
-    outputs = outputs_of(engine.network(f"actors.{group}"), batch.obs, agents, axis)
-    for agent, out in zip(agents, outputs, strict=True):
-        span, one, own = team.actions.widths[agent], team.actions.of_agent(agent), out
-        if one.is_choice:
-            legal = team.actions.mask_of(agent, batch.obs_mask)
-            own = one.straight_through(out, batch.noise["gumbel"][..., span], team.temperature, legal)
-        replaced.append(torch.cat((taken[..., : span.start], own, taken[..., span.stop :]), -1))
-    values = judged(engine.through(critic), batch.obs, replaced, axis)
-    if team.actions.of_agent(agents[0]).is_choice:
-        values = values - LOGIT_DECAY * torch.cat([out.square().mean(-1) for out in outputs], axis)
-    return deterministic_policy_loss(values, weight)
+    """[G, ...]: each agent of a group replaces its own action by its policy's; the others' are those of the replay
+    (arXiv:1706.02275, eq. 5). Logits are kept small as in the authors' released code.
+
+    Args:
+        groups: `alike` ones. critics: of each of them. taken: [..., B, F]. weight: [G, ..., K·B].
+    """
+    axis, inputs, sizes = batch_axis(batch), [], []
+    for group in groups:
+        agents, replaced = team.grouped_agents[group], []
+        outputs = outputs_of(engine.network(f"actors.{group}"), batch.obs, agents, axis)
+        for agent, out in zip(agents, outputs, strict=True):
+            span, one, own = team.actions.widths[agent], team.actions.of_agent(agent), out
+            if one.is_choice:
+                legal = team.actions.mask_of(agent, batch.obs_mask)
+                own = one.straight_through(out, batch.noise["gumbel"][..., span], team.temperature, legal)
+            replaced.append(torch.cat((taken[..., : span.start], own, taken[..., span.stop :]), -1))
+        inputs.append(judged_inputs(batch.obs, replaced, axis))
+        is_choice = team.actions.of_agent(agents[0]).is_choice
+        sizes.append(torch.cat([out.square().mean(-1) for out in outputs], axis) if is_choice else None)
+    values = engine.through_each(critics)(inputs).squeeze(-1)
+    kept = [LOGIT_DECAY * size if size is not None else values.new_zeros(values.shape[1:]) for size in sizes]
+    return deterministic_policy_loss(values - torch.stack(kept), weight)
 
 
-def critic_errors(error: Tensor, count: int, axis: int) -> Tensor:
-    """[..., B]: the largest error of the group's agents in each row."""
-    return torch.stack(error.detach().abs().chunk(count, axis)).amax(0)
+def errors_of(team: Team, groups: list[str], error: Tensor, axis: int) -> dict[int, Tensor]:
+    """Errors [G, ..., K·B] of G groups as those of their agents, by the agents' places: [..., B] each."""
+    found: dict[int, Tensor] = {}
+    for own, of_group in zip(numbers_of(team, groups), error, strict=True):
+        found |= zip(own, of_group.chunk(len(own), axis), strict=True)
+    return found
+
+
+def priorities(batch: TransitionBatch, errors: Mapping[int, Tensor]) -> Tensor:
+    """[..., B]: what replay is sampled by, the mean of |δ| over the agents that were there or waited; 0 where none.
+
+    Args:
+        errors: TD errors by number of the agent [..., B].
+    """
+    there = batch.obs[PRESENT].to(batch.reward)
+    if WAITING in batch.obs:
+        there = there + batch.obs[WAITING].to(batch.reward)
+    sizes = torch.stack([errors[k].detach().abs() for k in range(there.shape[-1])], -1)
+    mean: Tensor = (sizes * there).sum(-1) / there.sum(-1).clamp(min=1)
+    return mean

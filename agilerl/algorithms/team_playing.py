@@ -10,16 +10,13 @@ import torch
 from torch import Tensor
 
 from agilerl import tree
-from agilerl.engine.learner import learn_alone
-from agilerl.engine.protocol import TransitionBatch, UpdateResult
+from agilerl.envs.team import nothing
 from agilerl.envs.teams import AGENTS, PRESENT
 from agilerl.errors import ShapeError, unknown_name
 from agilerl.spaces import nested
 
 if TYPE_CHECKING:
     from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm as Team
-
-FIELDS = ("states", "actions", "rewards", "next_states", "dones")
 
 
 def get_action(
@@ -70,6 +67,8 @@ def as_defined(team: Team, agent: str, action: np.ndarray, info: Any) -> np.ndar
 def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """(the tree that networks are prepared from, lanes) of observations by agent, one each or batches.
 
+    Who is left out is not there, nor who is not there by the word of the vector that gave the observations (`Seen`).
+
     Raises:
         ShapeError: no agent, an agent that is not of this team, or batches of different length.
     """
@@ -82,13 +81,12 @@ def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     lanes = next(iter(counts.values()))
     if set(counts.values()) != {lanes}:
         raise ShapeError(f"{team.algo} got observations of different lengths: {counts}. fix: one row a lane.")
-    there = np.zeros((lanes, team.n_agents), np.int8)
+    there, said = np.zeros((lanes, team.n_agents), np.int8), getattr(obs, "present", None)
     for agent in batches:
-        there[:, team.agent_ids.index(agent)] = 1
+        there[:, team.agent_ids.index(agent)] = 1 if said is None else np.asarray(said[agent])
     for agent in team.agent_ids:
         if agent not in batches:
-            space = nested(team.possible_observation_spaces[agent])
-            batches[agent] = tree.map_leaves(lambda s: np.zeros((lanes, *(s.shape or ())), s.dtype), space)
+            batches[agent] = nothing(team.possible_observation_spaces[agent], lanes)
     return {AGENTS: batches, PRESENT: torch.from_numpy(there)}, lanes
 
 
@@ -110,76 +108,24 @@ def masks_of(team: Team, infos: Mapping[str, Any], lanes: int) -> np.ndarray | N
         given = info.get("action_mask") if isinstance(info, Mapping) else None
         if given is None:
             continue
+        if agent not in team.actions.masks:
+            raise ShapeError(f"{team.algo}, action masks: {unknown_name('agent', str(agent), team.agent_ids)}")
         own = team.actions.masks[agent]
-        flat = (
-            np.asarray(given, bool).reshape(-1, own.stop - own.start)
-            if np.size(given) % max(1, own.stop - own.start) == 0
-            else None
-        )
+        count = own.stop - own.start
+        if not count:
+            raise ShapeError(
+                f"{team.algo}: an action mask of {agent}, whose actions {team.possible_action_spaces[agent]} are no "
+                "choices. fix: leave it out."
+            )
+        flat = np.asarray(given, bool).reshape(-1, count) if np.size(given) % count == 0 else None
         if flat is None or len(flat) not in (1, lanes):
             raise ShapeError(
-                f"{team.algo}: the action mask of {agent} has shape {np.shape(given)}; expected ({lanes}, "
-                f"{own.stop - own.start}). fix: one entry for each choice."
+                f"{team.algo}: the action mask of {agent} has shape {np.shape(given)}; expected ({lanes}, {count}). "
+                "fix: one entry for each choice."
             )
         mask = np.ones((lanes, team.actions.masks[team.agent_ids[-1]].stop), bool) if mask is None else mask
         mask[:, own] = flat
     return mask
-
-
-# --- learning from sampled transitions ------------------------------------------------------------------------------
-
-
-def learn(team: Team, experiences: Any) -> dict[str, tuple[float | None, float]]:
-    """One update; {group: (policy loss or None, critic loss)}, the sums over groups in each.
-
-    Args:
-        experiences: what `MultiAgentReplayBuffer.sample` returns: (states, actions, rewards, next_states, dones), each
-            by agent with a leading batch axis; or a mapping with these names.
-    """
-    result = learn_batch(team, make_batch(team, experiences))
-    policy = None if result.actor_loss is None else float(result.actor_loss.detach())
-    return dict.fromkeys(team.shared_agent_ids, (policy, float(result.loss.detach())))
-
-
-def learn_batch(team: Team, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
-    """One update from a prepared batch [B, ...]; no member axis results."""
-    team.remember_observations(batch.obs)
-    return learn_alone(team, batch, plain)
-
-
-def make_batch(team: Team, experiences: Any) -> TransitionBatch:
-    """Sampled transitions by agent as tensors; an agent without a row, or with a NaN in it, was not there."""
-    given = experiences if isinstance(experiences, Mapping) else dict(zip(FIELDS, experiences, strict=False))
-    missing = [name for name in FIELDS if name not in given]
-    if missing:
-        raise ShapeError(f"{team.algo}.learn got experiences without {', '.join(missing)}; it has {sorted(given)}.")
-    dtype = next(iter(team.policy_module().parameters())).dtype
-    (obs, count), (next_obs, _) = observed(team, given["states"]), observed(team, given["next_states"])
-    reward, done = (_columns(team, given[name], count, dtype) for name in ("rewards", "dones"))
-    absent = reward.isnan() | done.isnan()
-    obs[PRESENT] = obs[PRESENT] * ~absent
-    action = torch.cat([stored_action(team, agent, given["actions"], count, dtype) for agent in team.agent_ids], -1)
-    drawn = team.draw_noise(team._exploration, (1, count))
-    as_tensors = [tree.map_leaves(lambda x: torch.as_tensor(x, device=team.device), part) for part in (obs, next_obs)]
-    return TransitionBatch(
-        as_tensors[0],
-        action.nan_to_num(),
-        reward.nan_to_num(),
-        as_tensors[1],
-        done.nan_to_num(nan=1.0),
-        torch.full((count,), 1 / count, dtype=dtype, device=team.device),
-        noise={name: torch.as_tensor(x[0]).to(team.device, dtype) for name, x in drawn.items()},
-        number=team.learn_counter + 1,
-    )
-
-
-def _columns(team: Team, values: Mapping[str, Any], count: int, dtype: torch.dtype) -> Tensor:
-    """[B, M] of numbers by agent; NaN for an agent that is left out."""
-    found = torch.full((count, team.n_agents), torch.nan, dtype=dtype, device=team.device)
-    for k, agent in enumerate(team.agent_ids):
-        if agent in values:
-            found[:, k] = torch.as_tensor(values[agent], device=team.device).to(dtype).reshape(count)
-    return found
 
 
 def stored_action(team: Team, agent: str, actions: Mapping[str, Any], count: int, dtype: torch.dtype) -> Tensor:

@@ -146,10 +146,13 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
     import gymnasium
 
     from agilerl.algorithms import available, find_algorithm, is_team
-    from agilerl.env_ids import resolve_env_id
+    from agilerl.env_ids import is_team_id, resolve_env_id
     from agilerl.errors import AgileRLError
     from agilerl.spaces import check_supported, short_form
 
+    if is_team_id(env_id):
+        yield from team_environment(env_id, steps)
+        return
     try:
         name = resolve_env_id(env_id)
         env = gymnasium.make(name)
@@ -204,6 +207,57 @@ def _stepped(env: Any, steps: int) -> Finding:
     except Exception as error:  # whatever an environment of somebody's own raises
         return Finding("steps", BROKEN, f"it fails: {type(error).__name__}: {' '.join(str(error).split())}")
     return Finding("steps", OK, f"{steps} random ones, {rate:.0f} a second, {episodes} episodes ended")
+
+
+def team_environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
+    """As `environment`, of one with several agents."""
+    import numpy as np
+
+    from agilerl.algorithms import available, find_algorithm, is_team
+    from agilerl.algorithms.team_actions import TeamActions
+    from agilerl.envs.team_vector import make_multi_agent_vect_envs
+    from agilerl.errors import AgileRLError
+    from agilerl.spaces import short_form
+
+    def fits(algo: str) -> bool:
+        try:
+            TeamActions.of(team.action_spaces, algo, find_algorithm(algo).policies_are_distributions)
+        except AgileRLError:
+            return False
+        return True
+
+    try:
+        vector = make_multi_agent_vect_envs(env_id)
+    except (AgileRLError, TypeError, ImportError) as error:
+        message, _, fix = " ".join(str(error).removeprefix(f"{env_id}: ").split()).partition("fix: ")
+        yield Finding(env_id, BROKEN, message.strip() or type(error).__name__, fix)
+        return
+    team, lanes = vector.team, vector.lanes
+    each = (
+        f"{agent} {short_form(team.observation_spaces[agent])} -> {short_form(team.action_spaces[agent])}"
+        for agent in team.agents
+    )
+    yield Finding(env_id, OK, f"{len(team.agents)} agents: {', '.join(each)}")
+    try:
+        layout, draw = TeamActions.of(team.action_spaces, env_id, sampled=True), np.random.default_rng(0)
+        _, info = lanes.reset(np.zeros(1, np.int64))
+        begun, episodes = time.perf_counter(), 0
+        for _ in range(steps):
+            noise, gumbel = draw.uniform(-1, 1, (1, layout.components)), draw.gumbel(size=(1, layout.width))
+            stored = layout.act(np.zeros_like(gumbel), noise, gumbel, info.get("action_mask"))
+            batch = lanes.step(layout.environment(stored))
+            episodes, info = episodes + int((batch.terminated | batch.truncated).sum()), batch.info
+        rate = steps / max(time.perf_counter() - begun, 1e-9)
+        yield Finding("steps", OK, f"{steps} random ones, {rate:.0f} a second, {episodes} episodes ended")
+    except Exception as error:  # whatever an environment of somebody's own raises
+        yield Finding("steps", BROKEN, f"it fails: {type(error).__name__}: {' '.join(str(error).split())}")
+    finally:
+        vector.close()
+    fitting = [algo for algo in available() if is_team(algo) and fits(algo)]
+    if fitting:
+        yield Finding("algorithms", OK, f"{', '.join(fitting)} take these actions")
+    else:
+        yield Finding("algorithms", BROKEN, "none takes these actions", "a wrapper that makes them Discrete or Box")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,52 @@ def environments() -> Iterator[str]:
             entry = known[name].entry_point
             words += _obstacles(entry, version < newest[base])
         yield f"{name:<34}{'   '.join(words)}".rstrip()
+    yield from team_environments(shipped)
+
+
+def team_environments(shipped: Collection[str] = ()) -> Iterator[str]:
+    """Ids of several agents: modules of the packages that ids may name; what they need, or how a package is installed.
+
+    Nothing is imported: modules are found, and read for what they import.
+    """
+    from agilerl.env_ids import TEAM_PACKAGES
+
+    for package in TEAM_PACKAGES:
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            yield f'{package + ".*":<34}several agents   needs: pip install "agilerl[marl]"'
+            continue
+        root = Path(next(iter(spec.submodule_search_locations)))
+        for path in sorted({*root.glob("*_v[0-9]*.py"), *root.glob("*/*_v[0-9]*.py")}):
+            name = ".".join(path.relative_to(root.parent).with_suffix("").parts)
+            if re.search(r"_v\d+$", name):
+                needed = sorted(_absent(path, root, set()))
+                words = ["several agents", *(["preset"] if name in shipped else [])]
+                words += [f"needs the package {' and '.join(needed)}"] if needed else []
+                yield f"{name:<34} {'   '.join(words)}"
+
+
+def _absent(path: Path, root: Path, seen: set[Path]) -> set[str]:
+    """Packages that are not there and that a module of the package at `root` imports, itself or by others of it."""
+    if path in seen or not path.is_file():
+        return set()
+    seen.add(path)
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:  # at its top: those that it cannot do without
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            first, *inside = name.split(".")
+            if first != root.name:
+                found |= {first} if first and importlib.util.find_spec(first) is None else set()
+            elif inside:
+                base = root.joinpath(*inside)
+                found |= _absent(base.with_suffix(".py"), root, seen) | _absent(base / "__init__.py", root, seen)
+    return found
 
 
 def _obstacles(entry_point: Any, is_older: bool) -> list[str]:

@@ -158,6 +158,9 @@ def train(
     out: Annotated[Path, typer.Option(help="Where the run directory is made.")] = Path("runs"),
     quiet: Quiet = False,
     no_evolution: Annotated[bool, typer.Option("--no-evolution", help="No selection, no mutation.")] = False,
+    opponents: Annotated[
+        str | None, typer.Option(help="self: a game of two against the population's past (IPPO, MAPPO).")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings; run nothing.")] = False,
     test_episodes: TestEpisodes = 100,
     tensorboard: TensorBoard = False,
@@ -179,7 +182,7 @@ def train(
         manifest = apply_sets(base_manifest(env_id, algo, config), settings or [])
         if allow_code and ":" in manifest.environment.name:  # from --config or --set
             manifest = apply_sets(manifest, [f"environment.name={import_environment(manifest.environment.name)}"])
-        manifest = _with_options(manifest, _one_budget(steps, total_timesteps), population, seed)
+        manifest = _with_options(manifest, _one_budget(steps, total_timesteps), population, seed, opponents)
         if dry_run:
             _print_plan(manifest, device, evolution=not no_evolution)
             return
@@ -204,13 +207,16 @@ def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
     return total_timesteps
 
 
-def _with_options(manifest: Manifest, steps: int | None, population: int | None, seed: int | None) -> Manifest:
+def _with_options(
+    manifest: Manifest, steps: int | None, population: int | None, seed: int | None, opponents: str | None
+) -> Manifest:
     from agilerl.config import apply_overrides
 
     for option, key, value in (
         ("--steps", "training.max_steps", steps),
         ("--population", "training.pop_size", population),
         ("--seed", "training.seed", seed),
+        ("--opponents", "training.opponents", opponents),
     ):
         if value is not None:
             manifest = apply_overrides(manifest, {key: value}, option)

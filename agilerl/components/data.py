@@ -106,7 +106,28 @@ class Transition:
 
 
 class MultiAgentTransition(Transition):
-    """One transition of a team (or a batch of them): each field is a dict by agent, as `Transition` has one value."""
+    """One transition of a team (or a batch of them): each field is a dict by agent, as `Transition` has one value.
+
+    Of observations that a vector of `agilerl.vector` gave, `next_obs` is where the step led, so the final observation
+    where an episode has ended; and who was there goes along, as entries `obs_present` and `next_obs_present`.
+    """
+
+    def __init__(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any, batch_size: Sequence[int] = (),
+        device: str | torch.device | None = None,
+    ) -> None:  # fmt: skip
+        before, after = getattr(obs, "present", None), getattr(next_obs, "present", None)
+        acted = getattr(next_obs, "acted", None)
+        if before is not None and acted is not None:  # where an environment was replaced nobody has a transition
+            before = {agent: there & acted[agent] for agent, there in before.items()}
+        if getattr(next_obs, "final", None) is not None:
+            next_obs, after = next_obs.final, next_obs.final_present
+        super().__init__(obs, action, reward, next_obs, done, batch_size, device)
+        said = {"obs_present": before, "next_obs_present": after}
+        self._said: dict[str, Tree] = {name: _tensors(there) for name, there in said.items() if there is not None}
+
+    def to_dict(self) -> dict[str, Tree]:
+        return {**super().to_dict(), **self._said}
 
 
 class ReplayDataset(IterableDataset[Any]):

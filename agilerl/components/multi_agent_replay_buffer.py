@@ -15,8 +15,8 @@ from agilerl import tree as trees
 from agilerl.components.data import to_tensordict, with_batch_axis
 from agilerl.components.uniform import ROLES, ReplayBuffer
 from agilerl.envs.protocol import AGENTS, PRESENT
+from agilerl.envs.team import nothing
 from agilerl.errors import ConfigError, RunError, ShapeError, unknown_name
-from agilerl.spaces import nested
 
 TEAM_ROLES = {**ROLES, **{f"{name}s": role for name, role in ROLES.items() if not name.endswith("s")}}
 TEAM_ROLES |= {"observations": "obs", "next_observations": "next_obs", "dones": "done", "next_obs": "next_obs"}
@@ -33,14 +33,15 @@ class MultiAgentReplayBuffer(ReplayBuffer):
     * without: `add(MultiAgentTransition(...))`, or a dict of dicts, and `sample(n)` gives a TensorDict.
 
     Who is not there is kept as such: an agent that a dict leaves out, or whose row has a NaN. It comes out as zeros,
-    its reward and its end as NaN, which `learn` understands. Of observations that a vector of `agilerl.vector` gave,
-    the final ones are taken where an episode has ended, although the environment shows the next episode already.
+    its reward and its end as NaN; observations also say who was there (`present` of the dict by agent, or entries
+    `obs_present` and `next_obs_present` of the TensorDict), which `learn` understands. Of observations that a vector of
+    `agilerl.vector` gave, the final ones are taken where an episode has ended, although the environment shows the next
+    episode already.
 
     Args:
         memory_size: transitions. field_names: names of what `save_to_memory` is given, in order.
         agent_ids: all agents, in the order of rewards in `gather`. device: where the memory is and samples come out.
-        observation_spaces, action_spaces: by agent; needed where agents are absent from the first rows, and to sample
-            by agent what a training function has written for agents with several action components.
+        observation_spaces, action_spaces: by agent; needed where agents are absent from the first rows.
         dtype, seed: as for `ReplayBuffer`.
 
     Raises:
@@ -72,6 +73,11 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             raise ConfigError(f"field_names say the same field twice: {doubled}. fix: one name for each field.")
         self._widths: dict[str, int] | None = None  # numbers of each agent's action
         if action_spaces is not None:
+            self.know(action_spaces)
+
+    def know(self, action_spaces: Mapping[str, Space[Any]]) -> None:
+        """What agents do, where it was not said before: training functions say it of their environment."""
+        if self._widths is None:
             self._widths = {agent: int(np.prod(action_spaces[agent].shape or (1,))) for agent in self.agent_ids}
 
     # -- in ----------------------------------------------------------------------------------------------------------
@@ -89,7 +95,11 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
     def add(self, data: Any) -> None:
         """A batch of transitions by agent: `MultiAgentTransition`, a dict of dicts or a TensorDict, [B, ...] each."""
-        data = data if isinstance(data, Mapping) else data.to_dict()
+        data = dict(data if isinstance(data, Mapping) else data.to_dict())
+        for name in ("obs", "next_obs"):
+            there = data.pop(f"{name}_present", None)
+            if there is not None:
+                data[name] = _Told(data[name], {agent: _array(own).reshape(-1) for agent, own in there.items()})
         if data.keys() != self._roles.keys():
             data = {TEAM_ROLES.get(name, name): value for name, value in data.items()}
             self._roles = {name: name for name in data} if self.field_names is None else self._roles
@@ -110,6 +120,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         there = self._there(fields["obs"], count)
         reward, done = (self._numbers(fields[name], count) for name in ("reward", "done"))
         there &= ~(np.isnan(reward) | np.isnan(done))
+        acted = getattr(fields["next_obs"], "acted", None)
+        if acted is not None:  # of a vector: a step in which an environment was replaced is nobody's transition
+            there &= np.stack([acted[agent] for agent in self.agent_ids], 1)
         rows = {
             "obs": {AGENTS: self._observed(fields["obs"], there), PRESENT: there.astype(np.int8)},
             "action": self._joined(fields["action"], there),
@@ -148,15 +161,14 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
     def _zeros(self, agent: str, count: int) -> Any:
         if self.observation_spaces is not None:
-            space = nested(self.observation_spaces[agent])
-            return trees.map_leaves(lambda own: np.zeros((count, *(own.shape or ())), own.dtype), space)
+            return nothing(self.observation_spaces[agent], count)
         if self._store is None:
             raise ShapeError(
                 f"the first rows have no observation of {agent}, so its shape is not known. "
                 "fix: observation_spaces={agent: env.observation_space(agent), ...}."
             )
         like = self.gather(np.zeros(count, np.int64))["obs"][AGENTS][agent]
-        return trees.map_leaves(lambda leaf: np.zeros_like(leaf.numpy(force=True)), like)
+        return trees.map_leaves(lambda leaf: _kept(leaf.numpy(force=True), np.zeros(count, bool)), like)
 
     def _numbers(self, values: Mapping[str, Any], count: int) -> np.ndarray:
         """[B, M] float64; NaN for an agent that is left out."""
@@ -201,6 +213,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         parts = torch.split(rows["action"].to(self.dtype), self._action_widths(rows["action"].shape[-1]), -1)
         by_agent["action"] = dict(zip(self.agent_ids, parts, strict=True))
         if self.field_names is None:
+            for name in ("obs", "next_obs"):  # which zeros do not say
+                here = rows[name][PRESENT].bool()
+                by_agent[f"{name}_present"] = {a: here[:, k : k + 1] for k, a in enumerate(self.agent_ids)}
             data = to_tensordict(by_agent, [len(indices)])
             if idxs is not None:
                 data["idxs"] = idxs
@@ -208,7 +223,16 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         fields = tuple(
             trees.map_leaves(lambda leaf: leaf.to(self.dtype), by_agent[self._roles[name]]) for name in self.field_names
         )
+        fields = tuple(self._told(rows, name, value) for name, value in zip(self.field_names, fields, strict=True))
         return fields if idxs is None else (*fields, idxs)
+
+    def _told(self, rows: Mapping[str, Any], name: str, value: Any) -> Any:
+        """Observations with who was there, which zeros do not say."""
+        role = self._roles[name]
+        if role not in ("obs", "next_obs"):
+            return value
+        there = rows[role][PRESENT].bool().numpy(force=True)
+        return _Told(value, {agent: there[:, k] for k, agent in enumerate(self.agent_ids)})
 
     def _action_widths(self, total: int) -> list[int]:
         widths = self._widths or dict.fromkeys(self.agent_ids, 1)
@@ -249,16 +273,21 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 def _final(value: Any, name: str, roles: Mapping[str, str]) -> Any:
     """What a field holds: of next observations those that the step led to, before the next episode began."""
     if roles.get(name, name) == "next_obs" and getattr(value, "final", None) is not None:
-        return _Told(value.final, value.final_present)
+        return _Told(value.final, value.final_present, value.acted)
     return value
 
 
 class _Told(dict[str, Any]):
-    """Observations by agent, and who is there."""
+    """Observations by agent, who is there, and who acted in the step that led to them."""
 
-    def __init__(self, rows: Mapping[str, Any], present: Mapping[str, np.ndarray] | None) -> None:
+    def __init__(
+        self,
+        rows: Mapping[str, Any],
+        present: Mapping[str, np.ndarray] | None,
+        acted: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         super().__init__(rows)
-        self.present = present
+        self.present, self.acted = present, acted
 
 
 def _array(leaf: Any) -> np.ndarray:
@@ -272,8 +301,8 @@ def _batched(value: Any) -> Any:
 
 
 def _kept(leaf: np.ndarray, present: np.ndarray) -> np.ndarray:
-    """The rows where the agent is there, zeros elsewhere."""
-    if present.all():
+    """The rows where the agent is there, zeros elsewhere; numbers of choices stay: 0 need not be one."""
+    if present.all() or leaf.dtype == np.int64:
         return leaf
     kept = np.zeros_like(leaf)
     kept[present] = leaf[present]

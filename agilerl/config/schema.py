@@ -29,7 +29,7 @@ def _model_of(cls: Any) -> type[BaseModel]:
 
 
 # Keys of the training section that came after results had been stored under the hashes of manifests.
-ADDED_LATER = ("carry_envs", "explore_least", "normalize_rewards", "reward_floor", "threads")
+ADDED_LATER = ("carry_envs", "explore_least", "normalize_rewards", "opponents", "reward_floor", "threads")
 USUAL_OPTIONS = OffPolicyOptions()
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
 
@@ -74,6 +74,7 @@ class Environment(Section):
     num_workers: Count | None = None  # of healing; null takes one per core, at most 4
     deadline_s: Positive = 60.0  # of healing: seconds after which a step counts as hung
     max_restarts: CountOrZero = 10  # of healing: replacements after which the run stops
+    with_state: bool = False  # of several agents: values read env.state() in place of what all agents see
 
 
 class Encoder(Section):
@@ -139,6 +140,7 @@ class Training(Section):
     carry_envs: bool = USUAL_OPTIONS.carry_envs
     learner: Literal["auto", "fused", "sequential"] = USUAL_OPTIONS.learner
     threads: Count = USUAL_OPTIONS.threads
+    opponents: Literal["self"] | None = USUAL_OPTIONS.opponents
     elite_rescore_episodes: CountOrZero = USUAL_OPTIONS.rescore_episodes
 
     @model_validator(mode="after")
@@ -262,6 +264,8 @@ class Manifest(Section):
         for name in ADDED_LATER:
             if content["training"][name] == usual[name]:
                 del content["training"][name]
+        if not content["environment"]["with_state"]:
+            del content["environment"]["with_state"]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

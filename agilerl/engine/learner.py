@@ -194,6 +194,19 @@ class HiddenStates:
         raw, value, self.hidden[number] = self._groups[number].recur(obs, self.of(number, obs))
         return raw, value
 
+    def forget(self, number: int, over: np.ndarray) -> None:
+        """Episodes of one group have ended, `over` [N_g, E] bool, or [N_g, E, M] agent by agent: they begin at zero."""
+        known = self.hidden[number]
+        if known is None or not over.any():
+            return
+        lead: Any = self._groups[number].lead
+        ended = torch.from_numpy(over)
+        if ended.dim() > 2:
+            self.hidden[number] = lead.forget(known, ended)
+        else:
+            rows = ended.view(len(ended), 1, -1, 1)
+            self.hidden[number] = {key: part.masked_fill(rows.to(part.device), 0) for key, part in known.items()}
+
     def of(self, number: int, obs: Any) -> dict[str, Tensor]:
         """The hidden states of a group; zeros where an episode has not begun yet."""
         known = self.hidden[number]
@@ -290,6 +303,12 @@ class Learner:
     def begin_episodes(self) -> None:
         """Every lane that `act_greedy` plays in begins an episode: recurrent policies start anew."""
         self._hidden = HiddenStates(self)
+
+    def end_episodes(self, over: np.ndarray) -> None:
+        """Episodes of agents of teams have ended where `act_greedy` plays, `over` [N, E, M]; their teams go on."""
+        if self.agents[0].is_recurrent:
+            for number, group in enumerate(self.groups):
+                self._hidden.forget(number, over[group.members])
 
     def act_greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         """Greedy actions of all members for the environment, [N, E, ...]; obs [N, E, ...], mask [N, E, A]."""

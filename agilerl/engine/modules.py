@@ -80,6 +80,10 @@ class ModuleEngine:
 
         return run
 
+    def through_each(self, names: tuple[str, ...]) -> Callable[[Sequence[tuple[Any, ...]]], Tensor]:
+        each = [self.through(name) for name in names]
+        return lambda inputs: torch.stack([run(*own) for run, own in zip(each, inputs, strict=True)])
+
     def frozen(self, name: str) -> Network:
         return torch.no_grad()(self._raw(name))
 

@@ -158,6 +158,12 @@ class UpdateEngine(Protocol):
     def through(self, name: str) -> Network:
         """The evaluation network with its parameters as constants: differentiable in its inputs alone."""
 
+    def through_each(self, names: tuple[str, ...]) -> Callable[[Sequence[tuple[Any, ...]]], Tensor]:
+        """Several evaluation networks with their parameters as constants, each of inputs of its own, stacked.
+
+        It is given K tuples of inputs, and gives [K, ..., B, out].
+        """
+
     def frozen(self, name: str) -> Network:
         """The evaluation network as a constant."""
 

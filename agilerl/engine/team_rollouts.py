@@ -12,7 +12,8 @@ from torch import Tensor
 
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.learner import Learner
-from agilerl.engine.rollouts import Rollout, by_member, outcomes
+from agilerl.engine.rollouts import Rollout, by_member, outcomes, sequences_of
+from agilerl.engine.team_sequences import TeamSequenceRollout, pieces_of
 from agilerl.losses.returns import gae_of_agents, standardised
 from agilerl.tree import map_leaves
 
@@ -34,7 +35,7 @@ class TeamRollout(Rollout):
 
 def make_team_rollout(
     learner: Learner, group: int, members: Sequence[Any], buffer: RolloutStore, like: Tensor
-) -> TeamRollout:
+) -> Rollout:
     """What a full buffer of N·E lanes (member by member) of teams teaches.
 
     Advantages are standardised over all agents of a group. What networks give is a value in the scale of
@@ -43,7 +44,8 @@ def make_team_rollout(
 
     Args:
         members: teams with `gamma`, `gae_lambda`, `groups_of_agents` (numbers of the agents of each group),
-            `presence(obs)`, `value_scale()` -> (mean [M], deviation [M]) and `see_returns(returns [rows, M], acted)`.
+            `presence(obs)`, `value_scale()` -> (mean [M], deviation [M]) and `see_returns(returns [rows, M], acted)`;
+            recurrent ones also with what `make_rollout` and `TeamSequenceRollout` ask of them.
         like: gives dtype and device.
     """
     count, run = len(members), learner.groups[group]
@@ -101,10 +103,44 @@ def make_team_rollout(
     packed = torch.stack((log_prob, raw.flatten(1, 2), scaled, goal), -1)
     packed = packed.masked_fill(~counts.unsqueeze(-1), 0)  # whatever stands there, it is finite
     legal = merged(buffer.stored("legal")) if "legal" in buffer.fields else None
-    samples = [np.flatnonzero(rows) for rows in counts.any(-1).cpu().numpy()]
-    return TeamRollout(
-        obs, merged(buffer.stored("action")), packed, legal, samples, None if bool(counts.all()) else counts
-    )
+    actions, acted_rows = merged(buffer.stored("action")), None if bool(counts.all()) else counts
+    if not buffer.hidden_state_architecture:
+        samples = [np.flatnonzero(rows) for rows in counts.any(-1).cpu().numpy()]
+        return TeamRollout(obs, actions, packed, legal, samples, acted_rows)
+    windows, pieces, samples = _sequences(members[0], count, buffer, counts.any(-1).cpu().numpy())
+    hidden = {key: merged(x).to(like.dtype) for key, x in buffer.stored("hidden").items()}
+    return TeamSequenceRollout(obs, actions, packed, legal, samples, acted_rows, windows, pieces, hidden, members[0])
+
+
+def _sequences(lead: Any, count: int, buffer: RolloutStore, counted: np.ndarray) -> tuple[list[Any], Any, list[Any]]:
+    """(windows, sequences by group, numbers of the windows with a decision that counts), member by member.
+
+    counted: [N, T·E] bool, whether anybody's decision counts.
+    """
+
+    def stored(x: np.ndarray) -> np.ndarray:
+        found: np.ndarray = by_member(np.asarray(x), count).numpy()
+        return found
+
+    there = stored(lead.presence(buffer.stored("obs"))).astype(bool)
+    ended = stored(buffer.stored("terminated") | buffer.stored("truncated"))
+    undecided = ~stored(buffer.stored("valid")).any(-1, keepdims=True)  # of a replaced lane, say
+    breaks = ended | undecided
+    longest, kind, lanes = lead.sequence_limit(len(buffer)), lead.bptt_sequence_type, buffer.num_envs // count
+    everything = np.ones(ended.shape[1:3], bool)
+    windows = [sequences_of(own.all(-1), everything, longest, kind) for own in ended]
+    pieces = {
+        group: [
+            pieces_of(own, lanes, t.reshape(-1, buffer.agents)[:, numbers], b.reshape(-1, buffer.agents)[:, numbers])
+            for own, t, b in zip(windows, there, breaks, strict=True)
+        ]
+        for group, numbers in zip(lead.grouped_agents, lead.groups_of_agents, strict=True)
+    }
+    samples = [
+        np.flatnonzero([rows[(start + np.arange(length)) * lanes + lane].any() for lane, start, length in own.tolist()])
+        for own, rows in zip(windows, counted, strict=True)
+    ]
+    return windows, pieces, samples
 
 
 def _scales(members: Sequence[Any], like: Tensor) -> tuple[Tensor, Tensor]:

@@ -263,6 +263,45 @@ class JointPolicyTeam(TeamProbe):
         return {FIRST: self._good(sign), SECOND: self._good(1 - sign)}
 
 
+class MemoryTeam(TeamProbe):
+    """Three steps; signs, one for each agent, are shown in the first one alone, and nothing after it. In the last step
+    the first agent is paid for the action of its sign, the second one for the other one.
+
+    V = (γ², γ, 1). Fails: the memory. Without one nothing tells the signs apart when it counts: half of it is the best.
+    """
+
+    signs = np.tile([[0, 0], [0, 1], [1, 0], [1, 1]], (3, 1))
+    num_starts = 4
+
+    def __init__(self, form: str = "vector", continuous: bool = False) -> None:
+        if form != "vector":
+            raise ConfigError(f"MemoryTeam shows vectors, which a memory can read; got form={form!r}. fix: 'vector'.")
+        super().__init__(form, continuous)
+
+    def show(self, number: int) -> dict[str, Any]:
+        seen = super().show(number)
+        return seen if number < self.num_starts else {agent: np.zeros_like(x) for agent, x in seen.items()}
+
+    def _follow(self, number: int) -> tuple[int, bool, bool]:
+        is_last = number >= 2 * self.num_starts
+        return (number if is_last else number + self.num_starts), is_last, False
+
+    def rewards(self, number: int, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if number < 2 * self.num_starts:
+            return _flat(0.0, first), _flat(0.0, second)
+        one, two = self.signs[number]
+        return self._term(first, self._good(one)), self._term(second, self._good(1 - two))
+
+    def best_actions(self) -> dict[str, np.ndarray]:
+        return {FIRST: self._good(self.signs[:, 0]), SECOND: self._good(1 - self.signs[:, 1])}
+
+    def expected_q(self, number: int, first: Any, second: Any, gamma: float) -> dict[str, np.ndarray]:
+        worth = gamma ** (2 - number // self.num_starts)
+        if number < 2 * self.num_starts:
+            return {agent: _flat(worth, first) for agent in self.possible_agents}
+        return super().expected_q(number, first, second, gamma)
+
+
 TEAM_PROBES: tuple[type[TeamProbe], ...] = (
     ConstantTeam, ObsDependentTeam, DiscountedTeam, TruncatedTeam, FixedObsPolicyTeam, PolicyTeam, JointPolicyTeam
 )  # fmt: skip

@@ -15,6 +15,7 @@ from gymnasium.utils import seeding
 
 from agilerl.envs.lanes import check_seeds
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE, StepBatch, TeamStep
+from agilerl.envs.team_boards import BOARDS
 from agilerl.envs.teams import Team
 from agilerl.errors import EnvError, ShapeError
 
@@ -37,6 +38,7 @@ class ParticleLanes:
     agents: ClassVar[tuple[str, ...]]
     seen: ClassVar[tuple[int, ...]]  # numbers that each agent sees
     choices: ClassVar[tuple[int, ...]]
+    keywords: ClassVar[frozenset[str]] = frozenset({"continuous_actions"})  # of the environment, that these lanes know
     limit = 25
 
     def __init__(
@@ -248,7 +250,8 @@ class SpreadLanes(ParticleLanes):
         return [np.ascontiguousarray(rows[:, k]) for k in range(3)]
 
 
-# Ids that have lanes of their own; tests/unit/test_team_fast.py runs over this table.
-FAST_TEAMS: dict[str | None, type[ParticleLanes]] = {
-    lanes.env_id: lanes for lanes in (SpeakerListenerLanes, SpreadLanes)
+# Ids that have lanes of their own; tests/unit/test_team_fast.py and test_team_boards.py run over this table.
+FAST_TEAMS: dict[str | None, Any] = {
+    **{lanes.env_id: lanes for lanes in (SpeakerListenerLanes, SpreadLanes)},
+    **BOARDS,
 }

@@ -11,7 +11,9 @@ from gymnasium import Space
 
 from agilerl.envs.healing import HealingLanes, SharedRows
 from agilerl.envs.protocol import StepBatch, TeamStep
-from agilerl.envs.teams import DEFINED, Team, TeamLanes, name_of, team_of
+from agilerl.envs.team import Team, name_of, team_of
+from agilerl.envs.team_infos import DEFINED
+from agilerl.envs.teams import TeamLanes
 
 
 class HealingTeamLanes(HealingLanes):

@@ -47,8 +47,9 @@ def encoder_class(
     """The class of the encoder: the one given, else the one of the configuration, else by the space.
 
     A Box of three axes is an image for an `EvolvableCNN`, or for an `EvolvableResNet` if the configuration names
-    `num_blocks` or is a `ResNetNetConfig`; one of two or four axes is read by it if the configuration
-    has a `block_type` (Conv1d, Conv3d), and a Box of two axes without one is laid out as a vector. Dict and Tuple
+    `num_blocks` or is a `ResNetNetConfig`, and for an `EvolvableMLP`, as one vector, if it names `hidden_size` (a board
+    of few cells, say); one of two or four axes is read by it if the configuration has a `block_type` (Conv1d, Conv3d),
+    and a Box of two axes without one is laid out as a vector. Dict and Tuple
     spaces get an `EvolvableMultiInput`; an `MlpNetConfig` lays all their parts side by side instead.
 
     Raises:
@@ -66,6 +67,8 @@ def encoder_class(
         usual = EvolvableMultiInput
     elif is_image(space) and _names(config, "num_blocks"):
         usual = EvolvableResNet
+    elif is_image(space) and _names(config, "hidden_size"):
+        usual = EvolvableMLP
     switched: type[EvolvableModule] | None = EvolvableSimBa if simba else EvolvableLSTM if recurrent else None
     chosen = switched or ENCODER_OF_CONFIG.get(type(config), usual)
     _check_fits(space, chosen, config)
@@ -96,7 +99,7 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
     elif cls is EvolvableResNet:
         if axes != 3:
             raise ConfigError(f"EvolvableResNet reads images of 3 axes, channels included; got {space}. {_fix(axes)}")
-    elif axes > 2:
+    elif axes > 2 and not (cls is EvolvableMLP and axes == 3 and _names(config, "hidden_size")):
         raise ConfigError(f"{cls.__name__} reads vectors; got images, {space}. fix: {_fix(axes)}")
 
 

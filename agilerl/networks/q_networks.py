@@ -249,9 +249,14 @@ class ContinuousQNetwork(EvolvableNetwork):
     def combine(  # type: ignore[override]
         self, parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor, action: Tensor
     ) -> Tensor:
-        """Values [..., 1] from what runs the encoder and the head; obs preprocessed [..., in], action [..., A]."""
+        """Values [..., B, 1] from what runs encoder and head; obs preprocessed [..., B, in], action [..., B, A].
+
+        Actions [..., K·B, A] are K for each observation, one batch after another: they are judged from one encoding.
+        """
         encoder = parts.get("encoder")  # as `encode_by`, in no call: it runs in every update
         features = self.encoder.features_by(parts, obs) if encoder is None else encoder(obs)
+        if features.shape[-2] != action.shape[-2]:
+            features = _repeated(features, action)
         return parts["head_net"](torch.cat((features, action), -1))
 
     def output(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
@@ -263,7 +268,10 @@ class ContinuousQNetwork(EvolvableNetwork):
 
     def from_features(self, features: Tensor, action: Any) -> Tensor:  # type: ignore[override]
         """As `output`, from the features [..., latent_dim] of its observations."""
-        values: Tensor = self.head_net(torch.cat((features, self.prepare_action(action)), -1))
+        given = self.prepare_action(action)
+        if features.shape[-2] != given.shape[-2]:
+            features = _repeated(features, given)
+        values: Tensor = self.head_net(torch.cat((features, given), -1))
         return values
 
     def forward(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
@@ -276,6 +284,11 @@ class ContinuousQNetwork(EvolvableNetwork):
         if encoder is None or overrides(self, ContinuousQNetwork, "output", "combine"):
             return None
         return dense_stacks(self, {**encoder, "head_net": self.head_net})
+
+
+def _repeated(features: Tensor, action: Tensor) -> Tensor:
+    """Features [..., B, F] as often as there are actions [..., K·B, A]: [..., K·B, F]."""
+    return torch.cat([features] * (action.shape[-2] // features.shape[-2]), -2)
 
 
 def _without_layer_norm(config: Any) -> Any:

@@ -14,7 +14,10 @@ import gymnasium
 import numpy as np
 
 from agilerl.env_ids import resolve_env_id
-from agilerl.errors import ConfigError, EnvError, NotAvailableYetError, RunError, unknown_name
+from agilerl.envs.team_ids import maker
+from agilerl.envs.team_limits import TimeLimitOfTeam
+from agilerl.envs.teams import TeamLanes
+from agilerl.errors import ConfigError, EnvError, RunError, unknown_name
 
 FORMATS = ("webp", "gif", "mp4")
 FRAMES = 1500  # of one film, at most: an episode without an end still makes a film
@@ -61,11 +64,6 @@ def record(
     """
     path = Path(out)
     kind = (format or path.suffix.removeprefix(".") or "webp").lower()
-    if hasattr(agent, "agent_ids"):
-        raise NotAvailableYetError(
-            f"{agent.algo} has several agents, whose episodes are not filmed yet. fix: a parallel environment with "
-            'render_mode="rgb_array", and agent.get_action in a loop of your own.'
-        )
     if kind not in FORMATS:
         raise ConfigError(unknown_name("film format", kind, FORMATS))
     if not path.suffix:
@@ -109,21 +107,20 @@ def play(
     Raises:
         EnvError: the environment cannot be made, or does not draw.
     """
-    with _variables(without_display()):  # read when a simulator is imported, which `make` does
-        name = resolve_env_id(env_id)
+    with _variables(without_display()):  # read when a simulator is imported, which making one does
+        if hasattr(agent, "agent_ids"):
+            camera: Camera | TeamCamera
+            place: Any
+            camera, place = _team_camera(env, env_id, dict(kwargs or {}), widest)
+        else:
+            env = _made(env_id, kwargs) if env is None else env
+            place = camera = Camera(env, env_id, widest)
         try:
-            env = gymnasium.make(name, render_mode="rgb_array", **dict(kwargs or {}))
-        except (gymnasium.error.Error, TypeError, ImportError) as error:
-            text = " ".join(str(error).split())
-            raise EnvError(
-                f"{name} cannot be drawn: {text} fix: a render_mode 'rgb_array', or what it names."
-            ) from error
-        camera = Camera(env, name, widest)
-        try:
-            returns = agent.evaluate(episodes=episodes, seed=seed, env=camera).returns
+            returns = agent.evaluate(episodes=episodes, seed=seed, env=place).returns
         finally:
-            env.close()
-    return Film(camera.frames, camera.fps, tuple(returns), camera.is_full)
+            camera.close()
+    roll = camera.roll
+    return Film(roll.frames, roll.fps, tuple(returns), roll.is_full)
 
 
 def _made(env_id: str, kwargs: Mapping[str, Any] | None) -> Any:
@@ -133,6 +130,21 @@ def _made(env_id: str, kwargs: Mapping[str, Any] | None) -> Any:
     except (gymnasium.error.Error, TypeError, ImportError) as error:
         text = " ".join(str(error).split())
         raise EnvError(f"{name} cannot be drawn: {text} fix: a render_mode 'rgb_array', or what it names.") from error
+
+
+def _team_camera(env: Any, env_id: str, kwargs: dict[str, Any], widest: int) -> tuple[TeamCamera, TeamLanes]:
+    """A camera on an environment of several agents, and the lanes of one copy that a team plays in."""
+    with_state, steps = bool(kwargs.pop("with_state", False)), kwargs.pop("max_episode_steps", None)
+    if env is None:
+        try:
+            env = maker(env_id)[1](render_mode="rgb_array", **kwargs)
+        except (TypeError, ImportError, gymnasium.error.Error) as error:
+            text = " ".join(str(error).split())
+            raise EnvError(
+                f"{env_id} cannot be drawn: {text} fix: a render_mode 'rgb_array', or what it names."
+            ) from error
+    camera = TeamCamera(env if steps is None else TimeLimitOfTeam(env, steps), env_id, widest)
+    return camera, TeamLanes([lambda: camera], with_state=with_state)
 
 
 @contextmanager
@@ -146,42 +158,38 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that takes a picture of every step of its episodes; when its film is full, it cuts the episode.
+class Roll:
+    """The pictures of an environment's episodes.
 
     Attributes:
         frames: [H, W, 3] uint8 each. fps: as the environment says. is_full: whether an episode was cut.
     """
 
     def __init__(self, env: Any, name: str, widest: int = WIDEST, limit: int = FRAMES) -> None:
-        super().__init__(env)
         self.frames: list[np.ndarray] = []
         self.fps = int((getattr(env, "metadata", None) or {}).get("render_fps") or USUAL_FPS)
         self.is_full = False
-        self._name, self._widest, self._limit = name, widest, limit
+        self._env, self._name, self._widest, self._limit = env, name, widest, limit
         self._first: np.ndarray | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def begin(self) -> None:
         """A new episode. Its first picture counts with its first step: lanes reset what nobody plays any more."""
-        found = self.env.reset(seed=seed, options=options)
         self._first = self._picture()
-        return found
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """One step and its picture."""
-        obs, reward, terminated, truncated, info = self.env.step(action)
+    def step(self, is_over: bool) -> bool:
+        """Take a picture; True where the film is full, so that the episode is to be cut."""
         if len(self.frames) >= self._limit:
-            self.is_full = self.is_full or not (terminated or truncated)
-            return obs, reward, terminated, True, info
+            self.is_full = self.is_full or not is_over
+            return True
         if self._first is not None:
             self.frames.append(self._first)
             self._first = None
         self.frames.append(self._picture())
-        return obs, reward, terminated, truncated, info
+        return False
 
     def _picture(self) -> np.ndarray:
         try:
-            found = self.env.render()
+            found = self._env.render()
         except Exception as error:  # whatever a graphics library raises
             text = " ".join(str(error).split())
             raise EnvError(
@@ -190,10 +198,74 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
             ) from error
         picture = np.asarray(found)
         if picture.ndim != 3 or picture.shape[-1] != 3:
-            raise EnvError(f"{self._name}.render() gave pictures of shape {picture.shape}; expected [H, W, 3].")
+            raise EnvError(
+                f"{self._name}.render() gave pictures of shape {picture.shape}; expected [H, W, 3]. "
+                'fix: make it with render_mode="rgb_array".'
+            )
         while max(picture.shape[:2]) > self._widest:
             picture = halved(picture)
         return np.ascontiguousarray(picture, dtype=np.uint8)
+
+
+class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that takes a picture of every step of its episodes; when its film is full, it cuts the episode.
+
+    Attributes:
+        roll: the pictures.
+    """
+
+    def __init__(self, env: Any, name: str, widest: int = WIDEST, limit: int = FRAMES) -> None:
+        super().__init__(env)
+        self.roll = Roll(env, name, widest, limit)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """A new episode."""
+        found = self.env.reset(seed=seed, options=options)
+        self.roll.begin()
+        return found
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """One step and its picture."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        is_cut = self.roll.step(terminated or truncated)
+        return obs, reward, terminated, truncated or is_cut, info
+
+
+class TeamCamera:
+    """As `Camera`, of a parallel environment of several agents: a full film truncates all that go on.
+
+    Attributes:
+        roll: the pictures. unlimited: the environment itself.
+    """
+
+    def __init__(self, env: Any, name: str, widest: int = WIDEST, limit: int = FRAMES) -> None:
+        self.env, self.unlimited, self._is_cut = env, getattr(env, "unlimited", env), False
+        self.roll = Roll(env, name, widest, limit)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "env":  # while a copy of this is made
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    @property
+    def agents(self) -> list[str]:
+        """Who goes on."""
+        return [] if self._is_cut else list(self.env.agents)
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        """A new episode."""
+        found = self.env.reset(*args, **kwargs)
+        self._is_cut = False
+        self.roll.begin()
+        return found
+
+    def step(self, actions: Any) -> tuple[Any, ...]:
+        """One step and its picture."""
+        seen, rewards, ends, cuts, infos = self.env.step(actions)
+        going_on = [agent for agent in self.env.agents if not (ends.get(agent) or cuts.get(agent))]
+        if self.roll.step(is_over=not going_on):
+            self._is_cut, cuts = True, {**cuts, **dict.fromkeys(going_on, True)}
+        return seen, rewards, ends, cuts, infos
 
 
 def halved(picture: np.ndarray) -> np.ndarray:

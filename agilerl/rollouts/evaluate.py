@@ -86,6 +86,11 @@ def evaluate(
         actions = np.asarray(actor.act_greedy(trees.reshape(obs, members, per_member), grouped))
         return actions.reshape(lanes.num_lanes, *actions.shape[2:])
 
+    ending = getattr(actor, "end_episodes", None)
+
+    def left(over: np.ndarray) -> None:
+        ending(over.reshape(members, per_member, -1))  # type: ignore[misc]  # only called where there is one
+
     returns: list[np.ndarray] = []
     lengths = np.zeros((members, episodes), dtype=np.int64)
     cut = np.zeros((members, episodes), dtype=bool)
@@ -97,7 +102,14 @@ def evaluate(
         plays = np.tile(np.arange(per_member) < len(columns), members)
         begin = getattr(actor, "begin_episodes", None)
         scores, steps, going = first_episodes(
-            act, lanes, np.tile(wave, members), plays, max_steps, begin, by_agent=by_agent
+            act,
+            lanes,
+            np.tile(wave, members),
+            plays,
+            max_steps,
+            begin,
+            by_agent=by_agent,
+            left=left if ending else None,
         )
         returns.append(scores.reshape(members, per_member, *scores.shape[1:])[:, : len(columns)])
         lengths[:, columns] = steps.reshape(members, per_member)[:, : len(columns)]
@@ -114,6 +126,7 @@ def first_episodes(
     begin: Callable[[], None] | None = None,
     ended: Callable[[np.ndarray, Any], None] | None = None,
     by_agent: bool = False,
+    left: Callable[[np.ndarray], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns and lengths [L] of the first episode in every lane that is active [L]; the others stay at zero.
 
@@ -121,6 +134,7 @@ def first_episodes(
 
     `begin` is called once, when the episodes begin: for policies with a memory. `ended` is called with the returns [k]
     of episodes that have ended, and the info of that vector step. `by_agent` gives returns [L, M] of a team's agents.
+    `left` is called with the agents of teams [L, M] whose own episodes ended in a vector step, where any did.
     """
     if begin is not None:
         begin()
@@ -137,6 +151,10 @@ def first_episodes(
         if by_agent and batch.team is not None:
             reward = batch.team.reward
             returns = returns if returns.ndim == 2 else np.zeros(reward.shape)
+        if left is not None and batch.team is not None:
+            over_by_agent = batch.team.terminated | batch.team.truncated
+            if over_by_agent.any():
+                left(over_by_agent)
         returns[counted] += reward[counted]
         lengths += counted
         over = active & (batch.terminated | batch.truncated)
@@ -160,6 +178,7 @@ def test_agent(
     begin: Callable[[], None] | None = None,
     ended: Callable[[np.ndarray, Any], None] | None = None,
     by_agent: bool = False,
+    left: Callable[[np.ndarray], None] | None = None,
 ) -> Any:
     """The published meaning of `agent.test`: mean return of the first episode in every environment of `env`.
 
@@ -176,6 +195,7 @@ def test_agent(
         begin: called whenever new episodes begin in all environments.
         ended: called with the returns [k] of episodes that have ended, and the info of that vector step.
         by_agent: return one mean for each agent of a team [M] in place of the number.
+        left: called with the agents of teams [L, M] whose own episodes have ended.
     """
     if loop < 1:
         raise ConfigError(f"loop must be a positive integer (evaluations averaged); got {loop}. fix: use 1.")
@@ -189,7 +209,9 @@ def test_agent(
     means = []
     for i in range(loop):
         chosen = None if seeds is None else np.asarray(seeds)[i]
-        returns, lengths, cut = first_episodes(act_here, lanes, chosen, everywhere, limit.steps, begin, ended, by_agent)
+        returns, lengths, cut = first_episodes(
+            act_here, lanes, chosen, everywhere, limit.steps, begin, ended, by_agent, left
+        )
         limit.say(lengths, cut)
         means.append(returns.mean(0))
     mean = np.mean(means, axis=0)

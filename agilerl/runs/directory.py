@@ -22,6 +22,7 @@ from typing import Any
 
 from agilerl.checkpoint import load_tree, save_tree, write_atomic
 from agilerl.config import Manifest, dump_yaml, load_manifest
+from agilerl.env_ids import TEAM_PACKAGES, is_team_id
 from agilerl.errors import RunError
 from agilerl.hostile import MIB, malformed, read_json, read_text
 from agilerl.redaction import without_secrets
@@ -82,7 +83,7 @@ class RunDirectory:
         """Write config.yaml, and run.json with status "running"."""
         write_atomic(self.path / "config.yaml", dump_yaml(manifest))
         host = {"system": platform.platform(), "cpus": os.cpu_count()}
-        made_with = {"git": git_hash(), "versions": versions(), "host": host}
+        made_with = {"git": git_hash(), "versions": versions(manifest.environment.name), "host": host}
         self._write({**running(manifest), "argv": list(argv), "started": now(), **made_with, **facts})
 
     def update(self, **facts: Any) -> None:
@@ -194,10 +195,10 @@ def _number(name: str, algo: str) -> int:
     return int(match[1]) if match else 0
 
 
-def versions() -> dict[str, str]:
-    """Python and the packages that decide a result."""
+def versions(env_id: str = "") -> dict[str, str]:
+    """Python and the packages that decide a result; of an environment of several agents also those that it is of."""
     found = {"python": sys.version.split()[0]}
-    for name in PACKAGES:
+    for name in (*PACKAGES, *(TEAM_PACKAGES if is_team_id(env_id) else ())):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -200,7 +200,7 @@ class RunStore:
             self.notes.append(
                 f"the run goes on with other settings ({what}); it will not equal one that never stopped."
             )
-        known = versions()
+        known = versions(str(facts.get("env_id") or ""))
         other = sorted(name for name, value in body["versions"].items() if known.get(name) != value)
         if other:
             what = ", ".join(f"{name} {body['versions'][name]} -> {known.get(name, 'none')}" for name in other)
@@ -254,11 +254,12 @@ class RunStore:
                 self._logs[name] = ReplayLog(self.folder / "replay" / name)
             self._logs[name].append(memory)
         files = dict(zip((POPULATION, BEST, REST), map(encode_tree, run.trees()), strict=True))
+        facts = run.facts()
         body = {
             **self.facts,
             "token": self.lock.token,
-            "versions": versions(),
-            "run": run.facts(),
+            "versions": versions(str(facts.get("env_id") or "")),
+            "run": facts,
             "counters": run.counters(),
             "replay": {name: self._logs[name].entries() for name in memories},
             "files_of_run": self.files.lengths(),

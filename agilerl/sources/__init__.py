@@ -12,9 +12,14 @@ SOURCES = {
     "rollouts": ("agilerl.sources.rollouts", "OnPolicySource"),
     "team_rollouts": ("agilerl.sources.team_rollouts", "TeamRolloutSource"),
 }
+# (`Experience.name`, `options.LoopOptions.opponents`) -> (module, class).
+AGAINST = {("team_rollouts", "self"): ("agilerl.sources.self_play", "SelfPlaySource")}
 
 
-def source_for(experience: Any) -> Any:
-    """The class of sources that collects what is declared (`algorithms.declared.Experience`)."""
-    module, name = SOURCES[experience.name]
+def source_for(experience: Any, opponents: str | None = None) -> Any:
+    """The class of sources that collects what is declared (`algorithms.declared.Experience`).
+
+    opponents: as of `options.LoopOptions`.
+    """
+    module, name = SOURCES[experience.name] if opponents is None else AGAINST[experience.name, opponents]
     return getattr(import_module(module), name)

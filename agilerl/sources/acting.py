@@ -14,6 +14,7 @@ from agilerl.rollouts.off_policy import graded, held
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
 from agilerl.sources.source import Running, Shard, keep_finished, lanes_of
+from agilerl.sources.waiting import Waiting
 from agilerl.sources.watch import Watch
 from agilerl.spaces import mask_width
 
@@ -57,6 +58,7 @@ class Acting:
         self._lead = self.agents[0]
         self._stores_masks = bool(self._lead.learns_from_obs_mask)
         self._is_noisy = self._lead.draw_acting_noise(np.random.default_rng(0), 1) is not None
+        self._waiting: Waiting | None = None  # of teams
         self._total, self._made = shard.vector_steps, 0
         self._begin = self._end = 0  # vector steps that the present draws are of
         self._draws: tuple[np.ndarray, ...] = ()
@@ -93,7 +95,11 @@ class Acting:
         reward = self.options.learned_reward(reward) if self.options.changes_rewards else reward
         if self.rewards is not None:  # stored as they are, and scaled as they are learned from
             self.rewards.see(reward, batch)
-        self.replay.write(obs, flat, reward, batch, self.mask_width, mask if self._stores_masks else None)
+        stored = obs, flat, batch
+        if batch.team is not None:
+            self._waiting = self._waiting or Waiting(self._lead.actions.columns)
+            stored = self._waiting.step(obs, flat, batch)
+        self.replay.write(*stored[:2], reward, stored[2], self.mask_width, mask if self._stores_masks else None)
         finished = self._tracker.update(batch)
         if len(finished.lanes):
             keep_finished(self.tallies, finished, self.num_envs)

@@ -24,7 +24,7 @@ from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose, seeds
-from agilerl.rollouts.evaluate import evaluate
+from agilerl.rollouts.evaluate import EvaluationResult, evaluate
 from agilerl.sources.determinism import Probe, probe_determinism
 from agilerl.sources.own_learn import OwnLearn, brings_own_learn
 from agilerl.sources.rewards import refuse_scaling
@@ -114,12 +114,26 @@ class Evaluator:
         lanes = self._lanes_for(members * count, members)
         if self.check is not None:
             lanes = CheckedLanes(lanes, self.check)
-        found = evaluate(learner, lanes, members, count, episode_seeds, self.limit.steps, by_agent=not self.sum_scores)
+        found = self._play(learner, lanes, episode_seeds)
         self.limit.say(found.lengths, found.cut)
         self.env_steps += int(found.env_steps)
         if not self.sum_scores:
-            rows = found.returns.mean(1).tolist()
+            rows = self._rows(found).tolist()
             self.by_agent |= {agent.index: row for agent, row in zip(learner.agents, rows, strict=True)}
+        return self._fitness(found)
+
+    def _play(self, learner: Learner, lanes: Lanes, episode_seeds: np.ndarray) -> EvaluationResult:
+        """One episode a seed with every member."""
+        count, by_agent = len(episode_seeds), not self.sum_scores
+        return evaluate(learner, lanes, len(learner.agents), count, episode_seeds, self.limit.steps, by_agent=by_agent)
+
+    def _rows(self, found: EvaluationResult) -> np.ndarray:
+        """[N, M] what each agent of every team has reached."""
+        rows: np.ndarray = found.returns.mean(1)
+        return rows
+
+    def _fitness(self, found: EvaluationResult) -> list[float]:
+        """What every member has reached."""
         return [float(np.mean(row)) for row in found.returns]
 
     def population(self, learner: Learner, generation: int) -> list[float]:

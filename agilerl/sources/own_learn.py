@@ -31,7 +31,7 @@ from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.rollouts.on_policy import Seen, record
 from agilerl.sources.replay import SharedReplay
-from agilerl.sources.source import Shard, ShardResult, Steps, Tally
+from agilerl.sources.source import Shard, ShardResult, Steps, Tally, keep_finished
 from agilerl.sources.updates import Schedule
 from agilerl.sources.watch import is_sound
 from agilerl.spaces import mask_width
@@ -146,7 +146,7 @@ class OwnTransitions:
             self.replay.write(self.obs, action, reward, batch, width, legal)
         else:
             self._store_elsewhere(action, reward, batch)
-        self.tally.scores += self._tracker.update(batch).returns.tolist()
+        keep_finished([self.tally], self._tracker.update(batch), self.lanes.num_lanes)
         self.obs, self.info = batch.obs, batch.info
         self.tally.env_steps += self.lanes.num_lanes
         if self._stored() > self.options.learning_delay and index % self._schedule.interval == 0:

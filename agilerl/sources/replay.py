@@ -72,6 +72,7 @@ class SharedReplay:
         if batch.team is not None:  # agent by agent
             over = (batch.terminated | batch.truncated)[:, None]  # for all: windows end there, also of who left before
             ended, cut = batch.team.terminated, batch.team.truncated | over
+            ended = ended | (batch.terminated[:, None] & ~batch.team.truncated)  # who waits ends with its team
         rows = (obs, action, reward, batch.final_obs, ended, batch.mask, legal, cut)
         more = {} if obs_mask is None else {"obs_mask": obs_mask}  # memories of the user's own need not know it
         self.rows.write(*rows, **more)

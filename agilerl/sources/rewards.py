@@ -19,6 +19,9 @@ class RewardScale:
     sums seen so far, and not shifted, so that their sign stays. Engstrom et al. 2020 (arXiv:2005.12729), appendix A.2,
     algorithm 1.
 
+    Of a team every agent has a sum of its own, which goes on while the agent waits and counts in the steps in which it
+    acts; all agents have one scale, so that what one gets stays in proportion to what another gets.
+
     Attributes:
         statistics: of the sums; the factor is about 1 before anything was seen.
     """
@@ -43,10 +46,18 @@ class RewardScale:
         self._sums = np.zeros(len(self._discount))
 
     def see(self, reward: np.ndarray, batch: StepBatch) -> None:
-        """Take in the rewards [L] of one vector step; lanes at rest do not count."""
-        self._sums = np.where(batch.mask, self._discount * self._sums + reward, self._sums)
-        self.statistics.update(self._sums[batch.mask])
-        self._sums[batch.terminated | batch.truncated] = 0.0
+        """Take in the rewards [L], or [L, M] of teams, of one vector step; lanes at rest do not count."""
+        counts, ended, discount = batch.mask, batch.terminated | batch.truncated, self._discount
+        if reward.ndim == 2 and batch.team is not None:
+            team = batch.team
+            if self._sums.ndim == 1:  # the first step of a generation
+                self._sums = np.zeros(reward.shape)
+            counts, ended = team.acted & counts[:, None], ended[:, None] | team.terminated | team.truncated
+            discount = discount[:, None]
+        here = batch.mask if reward.ndim == 1 else batch.mask[:, None]
+        self._sums = np.where(here, discount * self._sums + reward, self._sums)
+        self.statistics.update(self._sums[counts])
+        self._sums[ended] = 0.0
 
     @property
     def factor(self) -> float:

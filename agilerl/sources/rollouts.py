@@ -223,11 +223,12 @@ class OnPolicyGeneration:
         if len(finished.lanes):
             keep_finished(self.tallies, finished, self.num_envs)
         is_cut = bool(batch.truncated.any())
-        ends = batch.terminated | batch.truncated | ~batch.mask
-        has_ends = bool(ends.any())
         outcome = (reward, batch.terminated, batch.truncated, valid)
         if batch.team is not None:
             outcome = self._by_agent(batch)
+        rests = ~batch.mask if batch.team is None else ~batch.mask[:, None]
+        ends = outcome[1] | outcome[2] | rests  # of a team agent by agent
+        has_ends = bool(ends.any())
         lanes = (self.obs, *outcome[:3], batch.final_obs, outcome[3], self._mask)
         self._index += 1
         self.full = self._index >= self._total
@@ -287,7 +288,7 @@ class OnPolicyGeneration:
             before = self._hidden_states.of(group.number, own)
             hidden = {key: part.transpose(0, 1).flatten(1, 2).cpu().numpy() for key, part in before.items()}
             raw, values = self._hidden_states.step(group.number, own)
-            value = values.flatten().cpu().numpy()
+            value = values.flatten(0, 1).cpu().numpy()
         else:
             raw = self.learner.outputs_of(group.number, own)
         legal = None if mask is None else mask[rows]
@@ -300,18 +301,13 @@ class OnPolicyGeneration:
             return None
         own = trees.reshape(group.of(obs), len(group.members), self.num_envs)
         hidden = self._hidden_states.of(group.number, own)
-        value: np.ndarray = self.learner.recur(group.number, own, hidden)[1].flatten().cpu().numpy()
+        value: np.ndarray = self.learner.recur(group.number, own, hidden)[1].flatten(0, 1).cpu().numpy()
         return value
 
     def _begin_episodes(self, group: Group, ends: np.ndarray) -> None:
-        """Hidden states of lanes in which an episode begins start at zero."""
-        hidden, begins = self._hidden_states.hidden[group.number], group.of(ends)
-        if hidden is None or not begins.any():
-            return
-        rows = torch.from_numpy(begins).view(len(group.members), 1, -1, 1)
-        self._hidden_states.hidden[group.number] = {
-            key: part.masked_fill(rows.to(part.device), 0) for key, part in hidden.items()
-        }
+        """Hidden states of lanes in which an episode begins start at zero; of a team those of the agents."""
+        begins = group.of(ends)
+        self._hidden_states.forget(group.number, begins.reshape(len(group.members), -1, *begins.shape[1:]))
 
     def _learn(self, group: Group) -> None:
         buffer = group.buffer

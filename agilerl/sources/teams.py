@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agilerl.components.replay_buffer import MultiStepReplayBuffer
-from agilerl.engine.choose import Choice
+from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.teams import Team, team_of
-from agilerl.errors import ConfigError, EnvError, NotAvailableYetError
+from agilerl.errors import ConfigError, EnvError
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.lanes import Evaluator, LaneSource
 from agilerl.sources.off_policy import OffPolicySource
-from agilerl.sources.own_learn import brings_own_learn
-from agilerl.sources.source import Shard, Steps
+from agilerl.sources.own_team_learn import OwnTeamTransitions
+from agilerl.sources.source import Shard, ShardResult, Steps
 
 
 class OfTeams(LaneSource[Any]):
@@ -55,6 +54,10 @@ class OfTeams(LaneSource[Any]):
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
         result = yield from super().run(shard, lanes, learner)
+        return self._scored(result)
+
+    def _scored(self, result: ShardResult) -> ShardResult:
+        """The result with the mean over agents as score where they are not summed."""
         for tally in result.tallies.values() if not self.sum_scores else ():
             tally.scores = [sum(row) / len(row) for row in tally.by_agent]
         return result
@@ -86,29 +89,29 @@ class TeamTransitions(OfTeams, OffPolicySource):
         *,
         sum_scores: bool = True,
     ) -> None:
-        if isinstance(memory, MultiStepReplayBuffer) or n_step_memory is not None:
-            raise NotAvailableYetError(
-                "n-step returns of several agents are not built yet. fix: n_step=1, a memory of one-step transitions."
-            )
-        if options.normalize_rewards:
-            raise NotAvailableYetError("normalize_rewards is not built for several agents yet. fix: reward_scale.")
         super().__init__(env, memory, options, n_step_memory, eval_env)
         self.sum_scores = sum_scores
+        if isinstance(memory, MultiAgentReplayBuffer):
+            _check_agents(memory, team_in(env))
+            memory.know(team_in(env).action_spaces)
 
     @classmethod
     def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> TeamTransitions:
         """With the memory that `replay` makes."""
         return cls(env, replay(), options, eval_env=eval_env)
 
-    def _choose(self, population: Sequence[Any]) -> Choice:
-        own = next((agent for agent in population if brings_own_learn(agent)), None)
-        if own is not None:
-            kind = type(own).__name__
-            raise NotAvailableYetError(
-                f"{kind} brings its own learn(), which this version does not call for several agents. fix: "
-                "update(engine, batch) in its place, as algorithms/maddpg.py has it; or a loop of your own."
-            )
-        return super()._choose(population)
+    def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
+        result = yield from OwnTeamTransitions(shard, lanes, self.options, team_in(self.env)).run()
+        return self._scored(result)
+
+
+def _check_agents(memory: MultiAgentReplayBuffer, team: Team) -> None:
+    """ConfigError for a memory of other agents than those of the environment."""
+    if list(memory.agent_ids) != list(team.agents):
+        raise ConfigError(
+            f"the memory is of the agents {memory.agent_ids}, the environment has {list(team.agents)}. "
+            "fix: MultiAgentReplayBuffer(..., agent_ids=env.possible_agents), in this order."
+        )
 
 
 def team_in(env: Any) -> Team:

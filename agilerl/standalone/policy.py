@@ -9,7 +9,8 @@ Of a team observations, masks and actions are dictionaries by agent; agents that
 
 Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
 convolutions over images [C, H, W] or [H, W, C], and Dict and Tuple observations of all of these, for DQN, RainbowDQN,
-DDPG, TD3, SAC, PPO, MADDPG and MATD3; anything else is a `PolicyError`. Copy this file wherever you need it.
+DDPG, TD3, SAC, PPO, MADDPG, MATD3, IPPO and MAPPO; anything else is a `PolicyError`. Copy this file wherever you need
+it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ LARGEST = 2**20  # features, units or atoms
 LONGEST = 64  # hidden layers
 NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic")
 DENSE, IMAGES, PARTS = "EvolvableMLP", "EvolvableCNN", "EvolvableMultiInput"  # encoders that are covered
+JOINED = "vector_mlp"  # the encoder of all vectors of an observation, where they have one
 SIMPLE = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 LARGEST_PARTS = 1_000  # of a Dict or Tuple
 LARGEST_INPUT = 10.0  # of an observation in standard deviations
@@ -408,28 +410,39 @@ class _One(nn.Module):
 
 
 class _Parts(nn.Module):
-    """An encoder for each part, side by side, and a layer over all of them."""
+    """An encoder for each part, or one for all vectors together, side by side, and a layer over all of them."""
 
     def __init__(self, space: dict[str, Any], config: dict[str, Any], outputs: int) -> None:
         super().__init__()
         spaces, made = space["spaces"], config.get("init_dicts") or {}
         parts = list(spaces.values()) if isinstance(spaces, dict) else list(spaces)
-        if config.get("vector_space_mlp") or len(made) != len(parts) or len(parts) > LARGEST_PARTS:
-            raise PolicyError("encoders that join the vectors of an observation are not covered.")
-        width = _size(config["latent_dim"])
+        is_vector = ["spaces" not in part and not _is_image(part) for part in parts]
+        self.joined = [i for i, known in enumerate(is_vector) if known and config.get("vector_space_mlp")]
+        apart = [i for i in range(len(parts)) if i not in self.joined]
+        if len(made) != len(apart) + bool(self.joined) or len(parts) > LARGEST_PARTS:
+            raise PolicyError(f"policy.json has {len(made)} encoders for the {len(parts)} parts of an observation.")
+        width, names = _size(config["latent_dim"]), [name for name in made if not self.joined or name != JOINED]
         self.feature_net = nn.ModuleDict()
-        for part, (name, own) in zip(parts, made.items(), strict=True):
-            kind = PARTS if "spaces" in part else IMAGES if _is_image(part) else DENSE
-            self.feature_net[name] = _encoder(part, kind, own, width)
+        for i, name in zip(apart, names, strict=True):
+            kind = PARTS if "spaces" in parts[i] else IMAGES if _is_image(parts[i]) else DENSE
+            self.feature_net[name] = _encoder(parts[i], kind, made[name], width)
+        if self.joined:  # one network over all vectors side by side
+            for i in self.joined:
+                if parts[i]["type"] not in SIMPLE:
+                    raise PolicyError(f"{parts[i]['type']} observations are not covered.")
+            self.vector_mlp = _One(_dense(_size(sum(_inputs(parts[i]) for i in self.joined)), made[JOINED], width))
         activation = config.get("output_activation") or "Identity"
         if activation not in ACTIVATIONS:
             raise PolicyError(f"the activation {activation!r} is not covered (covered: {', '.join(ACTIVATIONS)}).")
         self.model = nn.Sequential()
-        self.model.add_module("linear_output", nn.Linear(width * len(parts), outputs, device="meta"))
+        self.model.add_module("linear_output", nn.Linear(width * len(made), outputs, device="meta"))
         self.model.add_module("act_output", ACTIVATIONS[activation]())
 
     def forward(self, x: list[Any]) -> Tensor:
-        each = [part(rows) for part, rows in zip(self.feature_net.values(), x, strict=True)]
+        apart = [rows for i, rows in enumerate(x) if i not in self.joined]
+        each = [part(rows) for part, rows in zip(self.feature_net.values(), apart, strict=True)]
+        if self.joined:
+            each.append(self.vector_mlp(torch.cat([x[i] for i in self.joined], -1)))
         features: Tensor = self.model(torch.cat(each, -1))
         return features
 

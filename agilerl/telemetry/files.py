@@ -63,7 +63,7 @@ class _FileSink(BaseSink):
 class CsvSink(_FileSink):
     """One row per member and generation; the header stands once, hyperparameters are columns `hp.<name>`, the returns
     of a team's agents, where they are not summed, `fitness.<agent>` and
-    `score.<agent>` (from the first generation that has them on)."""
+    `score.<agent>` (from the first generation that has them on), and opponents of self-play the last one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
@@ -78,7 +78,8 @@ class CsvSink(_FileSink):
                 self._columns = next(csv.reader(before))
         if not self._columns:
             names = sorted({key for row in rows for key in row if key.startswith(("hp.", "fitness.", "score."))})
-            self._columns = [*MEMBER_COLUMNS, *names, *GENERATION_COLUMNS]
+            more = ["opponents"] if record.opponents else []
+            self._columns = [*MEMBER_COLUMNS, *names, *GENERATION_COLUMNS, *more]
         writer = csv.DictWriter(file, self._columns, extrasaction="ignore", lineterminator="\n")
         if file.tell() == 0:
             writer.writeheader()
@@ -92,6 +93,7 @@ def _row(record: GenerationRecord, member: MemberRecord) -> dict[str, Any]:
     row |= {f"hp.{name}": value for name, value in member.hyperparameters.items()}
     row |= {f"fitness.{agent}": value for agent, value in member.agents.items()}
     row |= {f"score.{agent}": value for agent, value in member.agent_scores.items()}
+    row["opponents"] = " ".join(record.opponents)
     row["seconds"] = round(record.seconds, 3)
     row["is_best"] = int(member.is_best)
     return row

@@ -76,6 +76,7 @@ class GenerationRecord:
     epsilon: float | None = None
     births: tuple[Birth, ...] = ()
     confirmation: float | None = None  # mean of the fresh episodes, where a stop was tried
+    opponents: tuple[str, ...] = ()  # of self-play: "generation:member" of each, "random" for the random player
 
     @property
     def best(self) -> MemberRecord:

@@ -17,6 +17,8 @@ from agilerl.components.replay_buffer import (
     ReplayBuffer,
 )
 from agilerl.config import Manifest
+from agilerl.envs.team import is_parallel
+from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, warn_once
 from agilerl.hpo.mutation import Mutations
@@ -66,7 +68,7 @@ def run_manifest(
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
     """
-    kind = source_for(find_algorithm(manifest.algorithm.name).experience)
+    kind = source_for(find_algorithm(manifest.algorithm.name).experience, manifest.training.opponents)
     train_env, eval_env = make_environments(manifest, env, kind.make_envs)
     population = make_population(manifest, train_env, seed, device)
     if ancestors is not None:
@@ -124,21 +126,24 @@ def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any
         return env, env
 
     names = ("healing", "num_workers", "deadline_s", "max_restarts")
-    healing = {name: getattr(manifest.environment, name) for name in names} if manifest.environment.healing else {}
+    more = {name: getattr(manifest.environment, name) for name in names} if manifest.environment.healing else {}
+    more |= {"with_state": True} if manifest.environment.with_state else {}
 
     def make(limited: bool) -> Any:
         if env is not None:
             make_env = (lambda: _limited(env(), limit or 0)) if limited else env
-            return make_envs(None, num_envs=lanes, make_env=make_env, **healing)
+            return make_envs(None, num_envs=lanes, make_env=make_env, **more)
         extra: dict[str, Any] = {"max_episode_steps": limit} if limited else {}
-        return make_envs(name, num_envs=lanes, **kwargs, **extra, **healing)
+        return make_envs(name, num_envs=lanes, **kwargs, **extra, **more)
 
     evaluated = make(limited=False)
     return (make(limited=True) if limit else evaluated), evaluated
 
 
-def _limited(env: gym.Env[Any, Any], limit: int) -> gym.Env[Any, Any]:
+def _limited(env: Any, limit: int) -> Any:
     """`env` with training episodes cut at `limit` steps: its own limit, if any, is put aside first."""
+    if is_parallel(env):
+        return TimeLimitOfTeam(env, limit)
     inner = env
     while isinstance(inner, gym.Wrapper):
         if isinstance(inner, gym.wrappers.TimeLimit):

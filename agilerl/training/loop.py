@@ -243,10 +243,17 @@ class TrainingLoop:
             confirmed = self._confirm_late(leader, number)
         else:
             confirmed = self.source.confirm(leader, number) if is_reached else None
+        if self._is_relative:  # what was best before was so against others
+            self.best.fitness = -np.inf
         self.best.offer(leader, value, confirmed, number)
         self.result.best, self.result.confirmed = self.best.agent, self.best.confirmed
         is_confirmed = confirmed is None or target is None or confirmed >= target + self.options.stop_margin
         return confirmed, is_reached and is_confirmed
+
+    @property
+    def _is_relative(self) -> bool:
+        """Whether fitness compares the members of one generation, and not those of two."""
+        return bool(getattr(self.source, "fitness_is_relative", False))
 
     def _confirm_late(self, leader: Any, number: int) -> float | None:
         """Mean of `leader` over fresh episodes, in the last generations of a run without a target; None before.
@@ -261,7 +268,7 @@ class TrainingLoop:
         share = CONFIRMED_SHARE * self.options.max_steps * len(self.population) / (CONFIRMED_GENERATIONS + 1)
         least = min(self.options.confirm_episodes, self.options.eval_episodes)
         episodes = min(self.options.confirm_episodes, max(least, int(share / max(self._episode_length, 1.0))))
-        if self.best.agent is not None and self.best.confirmed is None:
+        if self.best.agent is not None and (self.best.confirmed is None or self._is_relative):
             self.best.confirmed = self.source.confirm(self.best.agent, number, episodes)
         return self.source.confirm(leader, number, episodes)
 

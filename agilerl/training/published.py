@@ -38,7 +38,10 @@ class Request:
     """
 
     def __init__(self, function: str, asked: Mapping[str, Any]) -> None:
-        self.function, self.asked, self.population = function, asked, list(asked["pop"] or [])
+        self.function, self.asked = function, asked
+        given = list(asked["pop"] or [])  # a wrapper that changes nothing here is put around what it held in the end
+        self._wrapper = next((type(a) for a in given if getattr(a, "trains_unwrapped", False)), None)
+        self.population = [a.agent if getattr(a, "trains_unwrapped", False) else a for a in given]
         self.num_envs = max(1, int(getattr(asked["env"], "num_envs", 1)))
 
     @property
@@ -98,7 +101,8 @@ class Request:
         history: list[list[Any]] = result.by_agent or result.history
         if asked["save_elite"]:
             result.best.save_checkpoint(asked["elite_path"] or f"{asked['env_name']}-elite_{self.name}.pt")
-        return result.population, history
+        trained = result.population
+        return trained if self._wrapper is None else [self._wrapper(agent) for agent in trained], history
 
     def _sinks(self) -> list[Sink]:
         """The caller's receivers of records, and those that `verbose` and `wb` ask for."""
@@ -191,14 +195,24 @@ def check_teams(population: Sequence[Any], env: Any, *, are_teams: bool) -> None
         team_in(env)
 
 
+def check_teams_of_replay(population: Sequence[Any]) -> None:
+    """AlgorithmError for teams that learn from their own rollouts alone."""
+    for agent in population:
+        if getattr(getattr(agent, "experience", None), "on_policy", False):
+            raise AlgorithmError(
+                f"{type(agent).__name__} learns from its own rollouts, not from replay. "
+                "fix: train_multi_agent_on_policy, or algo='MADDPG'."
+            )
+
+
 def check_rollouts(population: Sequence[Any]) -> None:
     """AlgorithmError for a population that cannot train from rollouts."""
     _check_methods(population, "on-policy", "pop=create_population(algo='PPO', ..., population_size=4)")
     for agent in population:
         if not hasattr(agent, "gae_lambda") and callable(getattr(agent, "make_batch", None)):
-            raise AlgorithmError(
-                f"{type(agent).__name__} learns from replay, not from rollouts. fix: train_off_policy, or algo='PPO'."
-            )
+            is_team = hasattr(agent, "agent_ids")
+            fix = "train_multi_agent_off_policy, or algo='MAPPO'" if is_team else "train_off_policy, or algo='PPO'"
+            raise AlgorithmError(f"{type(agent).__name__} learns from replay, not from rollouts. fix: {fix}.")
 
 
 def _check_methods(population: Sequence[Any], training: str, fix: str) -> None:

@@ -19,6 +19,7 @@ from agilerl.config.schema import Encoder
 from agilerl.envs.lanes import name_of
 from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError
 from agilerl.host import available_bytes
+from agilerl.modules.base import constructor_arguments
 from agilerl.modules.cnn import usual_layers
 from agilerl.networks.encoders import LSTM_DEFAULTS
 from agilerl.sources import source_for
@@ -32,12 +33,13 @@ UNNAMED = "lambda"  # what a function without a name of its own is called
 class Spaces:
     """What one environment observes and does, named as environments name it; `name`: its id, else its class.
 
-    Of an environment of several agents the two are mappings by agent.
+    Of an environment of several agents the two are mappings by agent; `state_space` is of its own state, where shown.
     """
 
     observation_space: Any
     action_space: Any
     name: str
+    state_space: Any = None
 
     @property
     def joint(self) -> tuple[gym.Space[Any], gym.Space[Any]]:
@@ -76,15 +78,32 @@ def spaces_of(manifest: Manifest, env: Any = None) -> Spaces:
     """Those of the environment that the manifest names, or of the one that was handed over."""
     kind, made = source_for(find_algorithm(manifest.algorithm.name).experience), None
     if env is None or (callable(env) and not hasattr(env, "action_space")) or isinstance(env, type):
-        make = partial(kind.make_envs, manifest.environment.name, **dict(manifest.environment.kwargs))
-        made = env = make() if env is None else kind.make_envs(None, make_env=env)
+        _check_state(manifest)
+        more = {"with_state": True} if manifest.environment.with_state else {}
+        make = partial(kind.make_envs, manifest.environment.name, **dict(manifest.environment.kwargs), **more)
+        made = env = make() if env is None else kind.make_envs(None, make_env=env, **more)
     try:
         space, actions = kind.spaces(env)
     finally:
         if made is not None:
             made.close()
     single = (getattr(env, "envs", None) or [env])[0]
-    return Spaces(space, actions, name_of(single))
+    return Spaces(space, actions, name_of(single), _state_space(env))
+
+
+def _state_space(env: Any) -> Any:
+    """The space of the state that an environment of several agents shows; None where it shows none."""
+    return getattr(getattr(env, "team", None), "state_space", None)
+
+
+def _check_state(manifest: Manifest) -> None:
+    """ConfigError where the environment is to show its state to an algorithm that does not read it."""
+    name = manifest.algorithm.name
+    if manifest.environment.with_state and "state_space" not in constructor_arguments(find_algorithm(name)):
+        raise ConfigError(
+            f"environment.with_state shows env.state() to values of all agents, which {name} does not have. "
+            "fix: algo='MAPPO', or with_state=false."
+        )
 
 
 def with_encoder(manifest: Manifest, space: Any) -> Manifest:
@@ -154,6 +173,13 @@ def make_population(manifest: Manifest, env: Any, seed: int, device: str) -> lis
         space, actions = env.observation_space, env.action_space
     else:
         space, actions = source_for(cls.experience).spaces(env)
+    state = env.state_space if isinstance(env, Spaces) else _state_space(env)
+    if state is None and manifest.environment.with_state:
+        raise ConfigError(
+            f"environment.with_state: {manifest.environment.name} was handed over and shows no state. "
+            "fix: make_multi_agent_vect_envs(..., with_state=True), or the function that makes it."
+        )
+    reads_state = state is not None and "state_space" in constructor_arguments(cls)
     try:
         founders: list[Any] = cls.population(
             manifest.training.pop_size,
@@ -163,6 +189,7 @@ def make_population(manifest: Manifest, env: Any, seed: int, device: str) -> lis
             hp_config=hyperparameter_config(manifest),
             net_config=net_config(manifest, space),
             device=device,
+            **({"state_space": state} if reads_state else {}),
             **manifest.algorithm.hyperparameters,
         )
         return founders

@@ -154,6 +154,7 @@ def generation_record(
         epsilon=loop.source.epsilon,
         births=births,
         confirmation=confirmation,
+        opponents=tuple(getattr(loop.source, "opponents_of", ())),
     )
 
 

@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from agilerl.components.replay_buffer import MultiStepReplayBuffer
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.teams import TeamTransitions
 from agilerl.telemetry.record import Sink
-from agilerl.training.published import Request, check_teams, check_transitions
+from agilerl.training.published import Request, check_teams, check_teams_of_replay, check_transitions
 
 
 def train_multi_agent_off_policy(
@@ -59,7 +60,8 @@ def train_multi_agent_off_policy(
             members train one after another; it is never closed.
         env_name: name for records and files.
         algo: algorithm name for records and files; the population's own by default.
-        pop: the teams. memory: replay buffer that they share.
+        pop: the teams. memory: replay buffer that they share: `MultiAgentReplayBuffer`, or any other of the package,
+            with n-step returns (`MultiStepReplayBuffer`), by priority (`PrioritizedReplayBuffer`) or both.
         sum_scores: a team's return is the sum over its agents. False: a row of each agent's, of which the mean is the
             fitness that members are selected by.
         learning_delay: steps of the whole population stored before learning starts.
@@ -76,8 +78,10 @@ def train_multi_agent_off_policy(
     """
     request = Request("train_multi_agent_off_policy", dict(locals()))
     is_mutated = tournament is not None and mutation is not None
-    check_transitions(request.population, memory, None, n_step=False, per=None, is_mutated=is_mutated)
+    n_step = isinstance(memory, MultiStepReplayBuffer)
+    check_transitions(request.population, memory, None, n_step=n_step, per=None, is_mutated=is_mutated)
     check_teams(request.population, env, are_teams=True)
+    check_teams_of_replay(request.population)
     request.check()
     options = request.options(OffPolicyOptions)
     return request.run(TeamTransitions(env, memory, options, sum_scores=sum_scores), options)

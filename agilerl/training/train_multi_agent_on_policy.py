@@ -9,7 +9,7 @@ from typing import Any
 from agilerl.algorithms.declared import TEAM_ROLLOUTS
 from agilerl.errors import AlgorithmError
 from agilerl.options import LoopOptions
-from agilerl.sources.team_rollouts import TeamRolloutSource
+from agilerl.sources import source_for
 from agilerl.telemetry.record import Sink
 from agilerl.training.population import set_lanes
 from agilerl.training.published import Request, check_rollouts, check_teams
@@ -42,6 +42,7 @@ def train_multi_agent_on_policy(
     wandb_api_key: str | None = None,
     wandb_kwargs: dict[str, Any] | None = None,
     *,
+    opponents: str | None = None,
     seed: int | None = None,
     lockstep: bool = True,
     carry_envs: bool = False,
@@ -57,6 +58,9 @@ def train_multi_agent_on_policy(
         env: of `agilerl.vector` or `make_multi_agent_vect_envs`; a parallel environment of PettingZoo.
         sum_scores: a team's return is the sum over its agents. False: a row of each agent's, of which the mean is the
             fitness that members are selected by.
+        opponents: of a game of two agents of one group, "self": in half of the lanes one seat is played by a frozen
+            policy of the population's past, and fitness is what a member's seat gets against a fixed set of them; see
+            `agilerl.sources.self_play`. None: both seats are the member's own, and learn.
         others: as of `agilerl.training.train_off_policy.train_off_policy`.
 
     Returns:
@@ -74,7 +78,8 @@ def train_multi_agent_on_policy(
     request.check()
     set_lanes(request.population, request.num_envs)
     options = request.options(LoopOptions)
-    return request.run(TeamRolloutSource(env, options, sum_scores=sum_scores), options)
+    kind = source_for(TEAM_ROLLOUTS, options.opponents)
+    return request.run(kind(env, options, sum_scores=sum_scores), options)
 
 
 def _check_experience(team: Any) -> None:

@@ -16,7 +16,7 @@ def test_the_published_script_trains_a_population_of_teams(algo: str, tmp_path: 
     from mpe2 import simple_speaker_listener_v4
 
     from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
-    from agilerl.components.replay_buffer import ReplayBuffer
+    from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
     from agilerl.hpo.mutation import Mutations
     from agilerl.hpo.tournament import TournamentSelection
     from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
@@ -54,7 +54,12 @@ def test_the_published_script_trains_a_population_of_teams(algo: str, tmp_path: 
         num_envs=num_envs,
         device="cpu",
     )
-    memory = ReplayBuffer(INIT_HP["MEMORY_SIZE"])
+    memory = MultiAgentReplayBuffer(
+        INIT_HP["MEMORY_SIZE"],
+        field_names=["state", "action", "reward", "next_state", "done"],
+        agent_ids=INIT_HP["AGENT_IDS"],
+        device="cpu",
+    )
     tournament = TournamentSelection(tournament_size=2, elitism=True, population_size=2, eval_loop=1)
     mutations = Mutations(
         no_mutation=0.2, architecture=0.2, new_layer_prob=0.2, parameters=0.2, activation=0, rl_hp=0.2,
@@ -68,6 +73,10 @@ def test_the_published_script_trains_a_population_of_teams(algo: str, tmp_path: 
     )  # fmt: skip
     assert [len(row) for row in fitnesses] == [2, 2]
     assert trained[0].agent_ids == ["speaker_0", "listener_0"]
+    states, actions, rewards, next_states, dones = memory.sample(16)
+    assert [actions[agent].shape for agent in trained[0].agent_ids] == [(16, 3), (16, 5)]
+    assert states.keys() == rewards.keys() == next_states.keys() == dones.keys() == set(trained[0].agent_ids)
+    assert set(trained[0].learn((states, actions, rewards, next_states, dones))) == {"speaker", "listener"}
     assert trained[0].shared_agent_ids == ["speaker", "listener"]
     assert not trained[0].has_grouped_agents()
     elite = type(trained[0]).load(tmp_path / "elite.pt")

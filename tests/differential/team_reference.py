@@ -129,7 +129,7 @@ class Reference:
                 loss = torch.zeros((), dtype=torch.float64)
                 for agent, goal in zip(agents, goals, strict=True):
                     error = self._judge(critic, group, agent, seen, taken) - goal
-                    loss = loss + (there[agent] * error.square()).mean() / len(agents)
+                    loss = loss + (batch.weight * there[agent] * error.square()).sum() / len(agents)
                 self._step(optim, loss)
             if not self.twins or batch.number % 2 == 0:
                 self._step(self.policy_optims[group], self._policy_loss(group, agents, seen, there, taken, batch))
@@ -170,7 +170,8 @@ class Reference:
         k = AGENTS.index(agent)
         values = [self._judge(target, group, agent, later, following) for target in self.critic_targets[group]]
         value = torch.stack(values).amin(0)
-        goal: Tensor = batch.reward[:, k] + self.gamma * (1 - batch.done[:, k]) * value
+        discount = self.gamma * (1 - batch.done[:, k]) if batch.discount is None else batch.discount[:, k]
+        goal: Tensor = batch.reward[:, k] + discount * value
         return goal
 
     def _policy_loss(
@@ -191,7 +192,7 @@ class Reference:
             action = taken.clone()
             action[:, SPANS[agent]] = own
             value = self._judge(self.critics[group][0], group, agent, seen, action) - decay
-            loss = loss - (there[agent] * value).mean() / len(agents)
+            loss = loss - (batch.weight * there[agent] * value).sum() / len(agents)
         return loss
 
     @staticmethod

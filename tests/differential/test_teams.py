@@ -65,7 +65,8 @@ def observations(draw: np.random.Generator) -> dict[str, Any]:
     return {AGENTS: seen, PRESENT: torch.from_numpy(there)}
 
 
-def batches(seed: int = 0, updates: int = UPDATES) -> list[TransitionBatch]:
+def batches(seed: int = 0, updates: int = UPDATES, n_step: bool = False) -> list[TransitionBatch]:
+    """`n_step`: with discounts and importance weights of their own, as n-step and prioritised memories give them."""
     draw, made = np.random.default_rng(seed), []
     lead = (MEMBERS, BATCH)
     for number in range(1, updates + 1):
@@ -78,12 +79,16 @@ def batches(seed: int = 0, updates: int = UPDATES) -> list[TransitionBatch]:
             legal[..., [0, 3, 5, 8, 10]] = True  # one choice of each component at least
             masks.append(torch.from_numpy(legal))
         noise = {"gumbel": draw.gumbel(size=(*lead, FEATURES)), "smoothing": draw.standard_normal((*lead, FEATURES))}
+        done, equal = torch.from_numpy((draw.random((*lead, 4)) < 0.2).astype(np.float64)), torch.full(lead, 1 / BATCH)
+        more: dict[str, Any] = {"weight": equal.double()}
+        if n_step:
+            steps = torch.from_numpy(draw.integers(1, 4, (*lead, 1)))
+            more = {"discount": 0.9**steps * (1 - done), "weight": torch.from_numpy(draw.random(lead)) / BATCH}
         made.append(
             TransitionBatch(
                 observations(draw), torch.from_numpy(action), torch.from_numpy(draw.normal(size=(*lead, 4))),
-                observations(draw), torch.from_numpy((draw.random((*lead, 4)) < 0.2).astype(np.float64)),
-                torch.full(lead, 1 / BATCH, dtype=torch.float64), next_mask=masks[0], obs_mask=masks[1],
-                noise={name: torch.from_numpy(x) for name, x in noise.items()}, number=number,
+                observations(draw), done, next_mask=masks[0], obs_mask=masks[1],
+                noise={name: torch.from_numpy(x) for name, x in noise.items()}, number=number, **more,
             )
         )  # fmt: skip
     return made
@@ -100,22 +105,23 @@ def train(members: list[Any], kind: str, made: list[TransitionBatch]) -> list[li
 
 
 @pytest.mark.parametrize("cls", [MADDPG, MATD3])
-def test_a_population_of_teams_learns_over_rows_what_it_learns_with_modules(cls: Any) -> None:
+@pytest.mark.parametrize("n_step", [False, True])
+def test_a_population_of_teams_learns_over_rows_what_it_learns_with_modules(cls: Any, n_step: bool) -> None:
     fused = teams(cls)
     sequential, before = [team.clone() for team in fused], state(fused)
     assert choose(fused).name == "fused"
-    assert train(fused, "fused", batches()) == [[0, 1], [2]]
-    assert train(sequential, "sequential", batches()) == [[0], [1], [2]]
+    assert train(fused, "fused", batches(n_step=n_step)) == [[0, 1], [2]]
+    assert train(sequential, "sequential", batches(n_step=n_step)) == [[0], [1], [2]]
     after = state(fused)
     assert all((before[name] - after[name]).abs().max() > 1e-6 for name in before)
     assert_equal(fused, sequential)
 
 
-@pytest.mark.parametrize("cls", [MADDPG, MATD3])
-def test_a_hundred_updates_are_those_of_plain_torch(cls: Any) -> None:
+@pytest.mark.parametrize(("cls", "n_step"), [(MADDPG, False), (MATD3, False), (MATD3, True)])
+def test_a_hundred_updates_are_those_of_plain_torch(cls: Any, n_step: bool) -> None:
     members = teams(cls)[:2]
     references = [Reference(team, twins=cls is MATD3) for team in members]
-    made = batches(seed=1, updates=100)
+    made = batches(seed=1, updates=100, n_step=n_step)
     for batch in made:
         for number, reference in enumerate(references):
             reference.update(batch.of_member(number))

@@ -7,6 +7,7 @@ features (x, y's first choice, y's second choice).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,13 +24,8 @@ SCALE = torch.tensor(1.0, requires_grad=True)  # of y's logits
 Linear = Callable[[Tensor, Tensor, Tensor], Tensor]  # (what x sees, what y sees, features [B, 3]) -> values [B]
 
 
-def critic(*each: Linear) -> Callable[[Any, Tensor], Tensor]:
-    def values(seen: Any, action: Tensor) -> Tensor:
-        x, y = seen["x_0"].squeeze(-1), seen["y_0"].squeeze(-1)
-        found = [one(x, y, action).unsqueeze(-1) for one in each]
-        return found[0] if len(found) == 1 else torch.stack(found)
-
-    return values
+def critic(linear: Linear) -> Callable[[Any, Tensor], Tensor]:
+    return lambda seen, a: linear(seen["x_0"].squeeze(-1), seen["y_0"].squeeze(-1), a).unsqueeze(-1)
 
 
 POLICIES: dict[str, Any] = {"actors.x": lambda o: 0.5 * o, "actors.y": lambda o: SCALE * torch.cat((o, -o), -1)}
@@ -65,24 +61,23 @@ class Table:
     def network(self, name: str) -> Any:
         return POLICIES[name] if name in POLICIES else self._values(name, FIRST, SECOND)
 
-    through = network
-
     def target(self, name: str) -> Any:
         return POLICY_TARGETS[name] if name in POLICIES else self._values(name, FIRST_TARGET, SECOND_TARGET)
 
-    def networks(self, names: tuple[str, str]) -> Any:
-        group = names[0].split(".")[1]
-        return critic(FIRST[group], SECOND[group])
+    def networks(self, names: tuple[str, ...]) -> Any:
+        return lambda *inputs: torch.stack([self.network(name)(*inputs) for name in names])
 
-    def targets(self, names: tuple[str, str]) -> Any:
-        group = names[0].split(".")[1]
-        return critic(FIRST_TARGET[group], SECOND_TARGET[group])
+    def targets(self, names: tuple[str, ...]) -> Any:
+        return lambda *inputs: torch.stack([self.target(name)(*inputs) for name in names])
 
-    def minimise(self, name: Any, loss: Tensor) -> None:
-        self.losses[name] = loss
+    def through_each(self, names: tuple[str, ...]) -> Any:
+        return lambda given: torch.stack([self.network(n)(*own) for n, own in zip(names, given, strict=True)])
+
+    def minimise(self, names: tuple[str, ...], loss: Tensor) -> None:
+        self.losses |= dict(zip(names, loss, strict=True))
 
     def track(self, name: Any, tau: Tensor) -> None:
-        self.tracked.append(name)
+        self.tracked += [name] if isinstance(name, str) else name
 
 
 def batch(number: int = 2, y_is_there: bool = True) -> TransitionBatch:
@@ -119,12 +114,12 @@ def test_maddpg_has_the_targets_and_losses_of_the_table() -> None:
     assert engine.losses["critic_optimizers.y"].item() == pytest.approx((5.5**2 + 2**2) / 2)
     assert result.loss.item() == pytest.approx(1.53125 + 17.125)
     assert result.priorities is not None
-    assert result.priorities.tolist() == [5.5, 2.0]
+    assert result.priorities.tolist() == [(1.75 + 5.5) / 2, (0 + 2) / 2], "the mean of |value - target|"
     # Policies: x acts 0.5 and -0.5: values 1 + 1 - 1 = 1 and -1 - 1 + 3 = 1. y: logits (2, -2) + (0, 5) choose the
     # second: 2 + 0.5 + 1 = 3.5, less 0.001 * 4; (1, -1) choose the first: 1 - 1 = 0, less 0.001 * 1.
     assert engine.losses["actor_optimizers.x"].item() == pytest.approx(-1)
     assert engine.losses["actor_optimizers.y"].item() == pytest.approx(-(3.496 - 0.001) / 2)
-    assert engine.tracked == ["actors.x", "actors.y", "critics.x", "critics.y"]
+    assert sorted(engine.tracked) == ["actors.x", "actors.y", "critics.x", "critics.y"]
 
 
 def test_the_gradient_of_a_choice_is_that_of_its_relaxation() -> None:
@@ -147,6 +142,29 @@ def test_nothing_is_learned_from_the_row_of_an_agent_that_is_not_there() -> None
     assert engine.losses["actor_optimizers.y"].item() == pytest.approx(-3.496 / 2)
 
 
+def test_n_step_targets_have_the_discount_and_the_weight_of_each_row() -> None:
+    engine, rows = Table(), batch()
+    rows = replace(rows, discount=torch.tensor([[0.25, 0.0], [0.5, 0.125]]), weight=torch.tensor([0.5, 0.1]))
+    result = team(MADDPG).update(engine, rows)
+    # As in the first table, but targets: x: 1 + 3.5/4 = 1.875 and 0 + (2 * 0 + 0)/2 = 0; y: -1 and 2 + 0/8 = 2.
+    assert engine.losses["critic_optimizers.x"].item() == pytest.approx(0.5 * 0.875**2 + 0.1 * 0)
+    assert engine.losses["critic_optimizers.y"].item() == pytest.approx(0.5 * 4.5**2 + 0.1 * 2**2)
+    assert engine.losses["actor_optimizers.y"].item() == pytest.approx(-(0.5 * 3.496 + 0.1 * -0.001))
+    assert result.priorities is not None
+    assert result.priorities.tolist() == [(0.875 + 4.5) / 2, 1.0]
+
+
+def test_a_row_without_an_agent_has_the_priority_of_those_that_were_there() -> None:
+    result = team(MADDPG).update(Table(), batch(y_is_there=False))
+    assert result.priorities is not None
+    assert result.priorities.tolist() == [(1.75 + 5.5) / 2, 3.0]
+    nobody = batch()
+    nobody.obs["present"][:] = 0
+    found = team(MADDPG).update(Table(), nobody).priorities
+    assert found is not None
+    assert found.tolist() == [0, 0]
+
+
 def test_matd3_takes_the_smaller_target_and_smooths_raw_actions_alone() -> None:
     engine = Table(policy_noise=0.2, noise_clip=0.5)
     result = team(MATD3).update(engine, batch())
@@ -155,11 +173,13 @@ def test_matd3_takes_the_smaller_target_and_smooths_raw_actions_alone() -> None:
     # 2 + min(0, -0.5 - 3)/2 = 0.25. Values of the first critics as above, of the second x: 2 and 1, y: 0 and 0.
     of_x = (1.65**2 + 0) / 2 + (0.65**2 + 1) / 2
     of_y = (5.65**2 + 0.25**2) / 2 + (2.15**2 + 0.25**2) / 2
-    pair = engine.losses["critic_1_optimizers.x", "critic_2_optimizers.x"]
-    assert pair.sum().item() == pytest.approx(of_x, rel=1e-6)
+    pair = engine.losses["critic_1_optimizers.x"] + engine.losses["critic_2_optimizers.x"]
+    assert pair.item() == pytest.approx(of_x, rel=1e-6)
     assert result.loss.item() == pytest.approx(of_x + of_y, rel=1e-6)
     assert result.actor_loss is not None
     assert result.actor_loss.item() == pytest.approx(-1 - (3.496 - 0.001) / 2)
+    assert result.priorities is not None
+    torch.testing.assert_close(result.priorities, torch.tensor([(1.65 + 5.65) / 2, (1 + 0.25) / 2]))
 
 
 def test_matd3_moves_policies_and_targets_with_every_second_update_alone() -> None:
@@ -167,4 +187,4 @@ def test_matd3_moves_policies_and_targets_with_every_second_update_alone() -> No
     result = team(MATD3).update(engine, batch(number=3))
     assert result.actor_loss is None
     assert engine.tracked == []
-    assert {name[0] for name in engine.losses} == {"critic_1_optimizers.x", "critic_1_optimizers.y"}
+    assert set(engine.losses) == {f"critic_{k}_optimizers.{group}" for k in (1, 2) for group in "xy"}

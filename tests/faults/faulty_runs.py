@@ -45,6 +45,14 @@ CASES["PPO"] = {
 CASES["PPO-recurrent"] = {**CASES["PPO"], **LSTM, "normalize_observations": False, "normalize_rewards": False}
 SPEAKER: dict[str, Any] = {**SMALL, "env": "mpe2.simple_speaker_listener_v4"}
 CASES["MADDPG"] = {**SPEAKER, "algo": "MADDPG"}
+TALKING = {**ON_POLICY, "env": SPEAKER["env"], "learn_step": 32}
+CASES["MAPPO"] = {**TALKING, "algo": "MAPPO", "normalize_rewards": True, "reward_scale": 1.0}
+CASES["IPPO-recurrent"] = {**TALKING, **LSTM, "algo": "IPPO"}
+# Of these, the fast suite stops and damages runs of three generations.
+SHORT = {
+    f"{name}-short": {**CASES[name], "steps": 144, "evo_steps": 48, "population": 2, "eval_episodes": 1}
+    for name in ("MAPPO", "IPPO-recurrent")
+}
 # Every other algorithm: stopped and continued, but not killed fifty times.
 CONTINUOUS = {**SMALL, "env": "Pendulum-v1", "steps": 640}
 OTHERS: dict[str, dict[str, Any]] = {

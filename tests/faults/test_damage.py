@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faulty_runs import CASES, digest, newest, resume, train, train_part
+from faulty_runs import CASES, SHORT, digest, newest, resume, train, train_part
 
 from agilerl.errors import RunError
 from agilerl.runs.checkpoints import generations
@@ -48,8 +48,10 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[P
 
     def of(name: str) -> tuple[Path, str]:
         if name not in known:
-            whole = digest(train(CASES[name], tmp_path_factory.mktemp("whole")))
-            known[name] = train_part(CASES[name], tmp_path_factory.mktemp("part"), 5), whole
+            case = {**CASES, **SHORT}[name]
+            whole = digest(train(case, tmp_path_factory.mktemp("whole")))
+            last = case["steps"] // case["evo_steps"] - 1
+            known[name] = train_part(case, tmp_path_factory.mktemp("part"), last), whole
         return known[name]
 
     return of
@@ -59,8 +61,14 @@ def files_of(path: Path) -> list[Path]:
     return sorted(p.relative_to(path) for p in path.rglob("*") if p.is_file())
 
 
-@two_cases
-@pytest.mark.parametrize("count", [6, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        *(pytest.param(n, 6, marks=() if n == "DQN-per-n-step" else pytest.mark.slow) for n in CASES),
+        *(pytest.param(n, 200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]) for n in CASES),
+        *((n, 2) for n in SHORT),
+    ],
+)
 def test_any_damage_is_noticed_or_harmless(
     name: str, count: int, stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
 ) -> None:

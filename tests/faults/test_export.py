@@ -185,7 +185,6 @@ NESTED = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)})
     ("make", "message"),
     [
         (lambda: DQN(IMAGE, CHOICE, seed=1, net_config={"encoder_config": {"layer_norm": True}}), "without LayerNorm"),
-        (lambda: DQN(NESTED, CHOICE, seed=1, net_config={"encoder_config": {"vector_space_mlp": True}}), "that join"),
         (lambda: DQN(VECTOR, CHOICE, seed=1, net_config={"simba": True}), "EvolvableSimBa"),
     ],
 )  # fmt: skip
@@ -195,15 +194,6 @@ def test_what_is_not_covered_is_named(make: Any, message: str, tmp_path: Path) -
         load(saved(agent, tmp_path))
     with pytest.raises(NotAvailableYetError, match=f"DQN cannot be exported: .*{message}.*fix:"):
         plain_policy(agent)
-
-
-def rows_of(space: Any, rows: int, seed: int) -> Any:
-    """Observations [rows, ...], nested as the space is."""
-    if isinstance(space, spaces.Dict):
-        return {key: rows_of(part, rows, seed + i) for i, (key, part) in enumerate(space.spaces.items())}
-    if isinstance(space, spaces.Tuple):
-        return tuple(rows_of(part, rows, seed + i) for i, part in enumerate(space.spaces))
-    return sample_observations(space, rows, seed)
 
 
 DEEP = spaces.Dict(
@@ -224,12 +214,14 @@ DEEP = spaces.Dict(
             spaces.Tuple([spaces.Discrete(3), MATRIX]), CHOICE, net_config={"scale_observations": True}, seed=1
         ),
         lambda: SAC(NESTED, BOX, seed=1),
+        lambda: DQN(DEEP, CHOICE, seed=1, net_config={"encoder_config": {"vector_space_mlp": True}}),
+        lambda: DQN(NESTED, CHOICE, seed=1, net_config={"encoder_config": {"vector_space_mlp": True}}),
     ],
 )
 def test_the_plain_policy_reads_dict_and_tuple_observations_as_the_agent_does(make: Any, tmp_path: Path) -> None:
     agent = excite(make())
     policy = load(saved(agent, tmp_path))
-    obs = rows_of(agent.observation_space, 2_000, 5)
+    obs = sample_observations(agent.observation_space, 2_000, 5)
     agent.set_training_mode(False)
     expected, got = agent._greedy(obs), policy.act(obs).numpy()
     np.testing.assert_array_equal(got, expected)
@@ -239,8 +231,6 @@ def test_the_plain_policy_reads_dict_and_tuple_observations_as_the_agent_does(ma
     np.testing.assert_allclose(policy.act(first).numpy(), got[0], rtol=1e-5)  # a batch of one rounds otherwise
     with pytest.raises(PolicyError, match=r"observations have no part|no part 0"):
         policy.act({} if isinstance(obs, dict) else ())
-    with pytest.raises(NotAvailableYetError, match=r"observations of .* cannot be exported"):
-        export_onnx(agent, tmp_path / "p.onnx")
 
 
 def test_constants_follow_the_device_and_keep_their_precision() -> None:
@@ -282,6 +272,20 @@ def test_onnx_acts_as_the_agent(case: str, tmp_path: Path) -> None:
     else:  # values that are equal to rounding may rank the other way
         assert report.different_actions <= 5
     assert "largest difference over 10000 observations" in str(report)
+
+
+@pytest.mark.parametrize("joined", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_onnx_has_an_input_for_each_part_of_an_observation(joined: bool, tmp_path: Path) -> None:
+    config = {"encoder_config": {"vector_space_mlp": True}} if joined else None
+    agent = excite(DQN(DEEP, CHOICE, seed=1, net_config=config))
+    report = export_onnx(agent, tmp_path / "policy.onnx", rows=500)
+    assert report.different_actions == 0
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
+    assert {given.name for given in session.get_inputs()} == {
+        "observation.camera", "observation.a.b", "observation.vector", "observation.inner.0", "observation.inner.1.on",
+    }  # fmt: skip
 
 
 def test_the_command_writes_onnx_and_prints_the_difference(tmp_path: Path) -> None:

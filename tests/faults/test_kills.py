@@ -11,14 +11,27 @@ from typing import Any
 import command
 import faulty_runs
 import pytest
-from faulty_runs import CASES, LUNAR_LANDER, OTHERS, child, digest, fork, kill_self, resume, run_in, train, train_part
+from faulty_runs import (
+    CASES,
+    LUNAR_LANDER,
+    OTHERS,
+    SHORT,
+    child,
+    digest,
+    fork,
+    kill_self,
+    resume,
+    run_in,
+    train,
+    train_part,
+)
 
 import agilerl.checkpoint
 from agilerl.runs import checkpoints, replay_log
 from agilerl.runs.store import RunStore
 
 every_case = pytest.mark.parametrize("name", CASES)
-EVERY = {**CASES, **OTHERS}
+EVERY = {**CASES, **OTHERS, **SHORT}
 
 
 def short_and_long(short: int, long: int) -> list[Any]:
@@ -47,6 +60,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
         *(pytest.param(name, 3, marks=() if name == "DQN-per-n-step" else pytest.mark.slow) for name in CASES),
         *(pytest.param(name, 0, marks=pytest.mark.slow) for name in CASES if name != "DQN"),
         *(pytest.param(name, 2, marks=pytest.mark.slow) for name in OTHERS),
+        *((name, 1) for name in SHORT),
     ],
 )
 def test_a_run_stopped_inside_a_generation_ends_as_if_it_had_not(

@@ -16,6 +16,7 @@ from faulty import tokens
 from gymnasium import spaces
 
 from agilerl.algorithms.maddpg import MADDPG
+from agilerl.components.data import MultiAgentTransition
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs import healing
@@ -39,7 +40,11 @@ FAULTS = {
     "reward": "failed: FaultyTeam, agent b, lane 0: step() gave the reward nan",
     "vanish": "failed: FaultyTeam, agent b, lane 0: step() has taken the agent out of env.agents",
     "stranger": "failed: FaultyTeam, lane 0: step() gave observations of an unknown agent 'c'",
+    "reset": "failed: FaultyTeam, lane 0: reset() raised ValueError: lost",
+    "mask": "failed: FaultyTeam, agent b, lane 0: an action mask of 1 entries",
+    "illegal": "failed: FaultyTeam, agent b, lane 0: an action mask without a legal action",
 }
+WHEN = {"reset": 5}  # the step of the fault; the fourth, number 3, for all others
 
 
 class FaultyTeam:
@@ -62,6 +67,9 @@ class FaultyTeam:
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         if seed is not None:
             self.draw = np.random.default_rng(seed)
+        self.resets = getattr(self, "resets", 0) + 1
+        if self.mode == "reset" and self.resets == 2 and self._take():
+            raise ValueError("lost")
         self.time, self.place, self.agents = 0, self.draw.uniform(-1, 1), list(self.possible_agents)
         return self._seen(), {}
 
@@ -69,11 +77,13 @@ class FaultyTeam:
         self.time += 1
         seen, reward = self._seen(), {"a": 1.0, "b": 2.0}
         is_over = self.time == 6
-        if self.time == 4 and self._take():
+        infos: dict[str, Any] = {}
+        if self.time == 4 and self.mode != "reset" and self._take():
+            infos = {"mask": {"b": {"action_mask": [1]}}, "illegal": {"b": {"action_mask": [0, 0]}}}.get(self.mode, {})
             self._misbehave(seen, reward)
         if is_over:
             self.agents = []
-        return seen, reward, dict.fromkeys(seen, False), dict.fromkeys(seen, is_over), {}
+        return seen, reward, dict.fromkeys(seen, False), dict.fromkeys(seen, is_over), infos
 
     def _take(self) -> bool:
         for token in self.folder.iterdir() if self.folder is not None else ():
@@ -132,10 +142,10 @@ def test_a_worker_of_teams_that_fails_is_replaced_and_other_lanes_do_not_notice(
     for number, (batch, whole) in enumerate(zip(got, expected, strict=True)):
         assert batch.team is not None
         assert whole.team is not None
-        assert batch.mask.tolist() == ([False, False, True, True] if number == 3 else [True] * 4)
-        if number == 3:
+        assert batch.mask.tolist() == ([False, False, True, True] if number == WHEN.get(mode, 3) else [True] * 4)
+        if number == WHEN.get(mode, 3):
             assert batch.info["healed"].tolist() == [True, True, False, False]
-            assert batch.truncated.tolist() == [True, True, False, False]
+            assert batch.truncated.tolist() == [True, True, mode == "reset", mode == "reset"]
             assert batch.team.acted.tolist() == [[False] * 2] * 2 + [[True] * 2] * 2
             assert batch.team.reward.tolist() == [[0, 0]] * 2 + [[1, 2]] * 2
             assert batch.obs[AGENTS]["a"][:2, 1].tolist() == [0, 0]  # new episodes
@@ -179,17 +189,33 @@ def go_on(env: Any) -> None:
         env.step({"a": [0, 0], "b": [1, 1]})
 
 
-def test_the_vector_says_which_copies_were_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", FAULTS)
+@pytest.mark.parametrize("names", [["obs", "action", "reward", "next_obs", "done"], None])
+def test_a_loop_of_ones_own_over_a_vector_goes_on_and_stores_what_happened(
+    mode: str, names: list[str] | None, tmp_path: Path
+) -> None:
+    """Whatever a copy does, the other one's rows are all there, and of the step in question the copy has none."""
     env = make_multi_agent_vect_envs(
-        FaultyTeam, 2, mode="reward", folder=tokens(tmp_path / "t", 1), healing=True, num_workers=2
+        FaultyTeam, 2, mode=mode, folder=tokens(tmp_path / "t", 1), healing=True, num_workers=2, deadline_s=1.0
     )
-    env.reset(seed=1)
-    healed = []
-    for _ in range(5):
-        infos = env.step({"a": [0, 0], "b": [1, 1]})[-1]
+    memory, healed = MultiAgentReplayBuffer(100, names, env.agents), []
+    obs, _ = env.reset(seed=1)
+    for _ in range(8):
+        action = {"a": np.array([0, 0]), "b": np.array([1, 1])}
+        after, reward, done, _, infos = env.step(action)
+        if names is None:
+            memory.add(MultiAgentTransition(obs, action, reward, after, done, batch_size=[2]))
+        else:
+            memory.save_to_memory(obs, action, reward, after, done, is_vectorised=True)
         healed.append(int(infos["a"]["healed"].sum()) if "healed" in infos["a"] else 0)
-    assert healed == [0, 0, 0, 1, 0]
+        obs = after
     env.close()
+    assert healed == [int(number == WHEN.get(mode, 3)) for number in range(8)]
+    there = memory.gather(np.arange(16))["obs"]["present"].reshape(8, 2, 2)
+    assert int(there.sum()) == 2 * (16 - 1)
+    lost = there[WHEN.get(mode, 3)]
+    assert sorted(lost.tolist()) == [[0, 0], [1, 1]]
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.slow  # a spawned process imports everything anew

@@ -20,6 +20,7 @@ from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedR
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
+from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import create_population, make_vect_envs
@@ -225,6 +226,12 @@ CASES: dict[str, dict[str, Any]] = {
     "dqn-carried-episodes": {"env": "Hills", "hp": VALUES, "learner": "fused", "carry_envs": True, "draws": 14},
     "dqn-n-step": {"env": "Hills", "hp": VALUES, "learner": "fused", "memory": "n-step", "draws": 1},
     "own-learn": {"algo": OwnLearner, "env": "Hills", "hp": {**VALUES, "learn_step": 8}, "draws": 18},
+    "ippo": {"algo": "IPPO", "env": "Couriers", "hp": ROLLOUT, "learner": "fused", "draws": 2},
+    "ippo-recurrent": {
+        "algo": "IPPO", "env": "Couriers", "net": LSTM, "hp": {**ROLLOUT, "recurrent": True, "max_seq_len": 8},
+        "learner": "fused", "draws": 3,
+    },
+    "mappo": {"algo": "MAPPO", "env": "Couriers", "hp": ROLLOUT, "learner": "fused", "draws": 2},
     "maddpg": {"algo": "MADDPG", "env": "Couriers", "hp": PAIR, "learner": "fused", "draws": 18},
     "matd3": {"algo": "MATD3", "env": "Couriers", "hp": PAIR, "learner": "fused", "draws": 22},
     "rsnorm-dqn": {"env": "Hills", "hp": {**VALUES, "learn_step": 8}, "wrapper": RSNorm, "draws": 22},
@@ -302,8 +309,9 @@ def trained(case: Mapping[str, Any]) -> tuple[list[Any], list[list[float]], list
     mutation = NotedMutations(*chances, rand_seed=case.get("draws", 11))
     if case.get("evolution", True):
         options |= {"tournament": TournamentSelection(2, True, 3, seed=11), "mutation": mutation}
-    if case.get("algo") == "PPO":
-        last, fitness = train_on_policy(env, name, pop=population, **options)
+    if case.get("algo") in ("PPO", "IPPO", "MAPPO"):
+        on_policy: Any = train_multi_agent_on_policy if is_team else train_on_policy
+        last, fitness = on_policy(env, name, pop=population, **options)
     else:
         replay = memories(case.get("memory", "uniform"))
         function: Any = train_multi_agent_off_policy if is_team else train_off_policy

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import BoxHills, Hills
+from cases import BoxHills, Couriers, Hills
 
 import agilerl
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
@@ -43,16 +43,21 @@ RUNS: dict[str, dict[str, Any]] = {
     "SAC": {**BOX, "algo": "SAC"},
     "PPO": {**ROLLOUT, "algo": "PPO"},
     "PPO-recurrent": {**ROLLOUT, "algo": "PPO", "recurrent": True, "network.encoder": LSTM, "max_seq_len": 8},
+    "IPPO": {**ROLLOUT, "env": "Couriers", "algo": "IPPO"},
+    "IPPO-recurrent": {
+        **ROLLOUT, "env": "Couriers", "algo": "IPPO", "recurrent": True, "network.encoder": LSTM, "max_seq_len": 8,
+    },
+    "MAPPO": {**ROLLOUT, "env": "Couriers", "algo": "MAPPO"},
 }  # fmt: skip
 
 
-HILLS = {"CartPole-v1": Hills, "Pendulum-v1": BoxHills}
+MADE = {"CartPole-v1": Hills, "Pendulum-v1": BoxHills, "Couriers": Couriers}
 
 
 def saved_run(name: str, out: Path, **changes: Any) -> agilerl.Run:
     """The run `name`, saved under `out`, in an environment of integers, so that every machine selects alike."""
     case = {**RUNS[name], **changes}
-    return agilerl.train(**{**case, "env": HILLS[case["env"]]}, out=out, verbose=False)
+    return agilerl.train(**{**case, "env": MADE[case["env"]]}, out=out, verbose=False)
 
 
 def saved_run_by_id(name: str, out: Path, **changes: Any) -> agilerl.Run:

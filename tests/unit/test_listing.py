@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import socket
@@ -37,6 +38,44 @@ def test_environments_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> Non
     assert lines["MaskedCartPole-v1"] == "preset"
     monkeypatch.undo()
     assert dict(line.partition(" ")[::2] for line in listing.listing("envs"))["CartPole-v0"].strip() == "older version"
+
+
+def test_environments_of_several_agents_are_listed_with_what_they_need(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mpe2" / "duel").mkdir(parents=True)
+    for name, text in {
+        "__init__": "import nothing_of_the_kind", "_utils": "", "duel_v2": "from mpe2.duel.duel import env\nimport sys",
+        "duel/duel": "import json\nimport no_such_engine\nfrom mpe2 import _utils", "duel/__init__": "",
+        "simple_spread_v3": "from numpy import array\ntry:\n    import not_needed\nexcept ImportError:\n    pass",
+    }.items():  # fmt: skip
+        (tmp_path / "mpe2" / f"{name}.py").write_text(text)
+    real = importlib.util.find_spec
+    spec = importlib.util.spec_from_file_location("mpe2", tmp_path / "mpe2" / "__init__.py",
+                                                  submodule_search_locations=[str(tmp_path / "mpe2")])  # fmt: skip
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: {"mpe2": spec, "pettingzoo": None}.get(name) or (
+            None if name in ("pettingzoo", "mpe2") else real(name))
+    )  # fmt: skip
+    lines = [line.split(None, 1) for line in listing.listing("envs")]
+    found = {name: words for name, words in lines_of(lines) if "." in name}
+    assert found == {
+        "mpe2.duel_v2": "several agents   needs the package no_such_engine",
+        "mpe2.simple_spread_v3": "several agents   preset",
+        "pettingzoo.*": 'several agents   needs: pip install "agilerl[marl]"',
+    }
+    assert "mpe2.duel_v2" not in sys.modules
+
+
+def lines_of(lines: list[list[str]]) -> list[tuple[str, str]]:
+    return [(line[0], line[1] if len(line) > 1 else "") for line in lines]
+
+
+def test_installed_environments_of_several_agents_are_listed() -> None:
+    pytest.importorskip("mpe2")
+    found = {line.split()[0]: line for line in listing.listing("envs")}
+    assert "several agents   preset" in found["mpe2.simple_speaker_listener_v4"]
+    assert found["pettingzoo.classic.connect_four_v3"].split(None, 1)[1] == "several agents"
 
 
 def test_runs_are_listed_in_order_and_damaged_ones_named(tmp_path: Path) -> None:

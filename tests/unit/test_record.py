@@ -63,7 +63,7 @@ def test_a_film_has_the_first_observation_and_every_step_of_every_episode(agent:
 def test_an_episode_that_does_not_end_is_cut_when_the_film_is_full(agent: DQN) -> None:
     camera = Camera(Counter("rgb_array"), "Counter-v0", limit=3)
     assert agent.evaluate(episodes=1, env=camera).returns == (3.0,)
-    assert (len(camera.frames), camera.is_full) == (3, True)
+    assert (len(camera.roll.frames), camera.roll.is_full) == (3, True)
 
 
 def test_pictures_are_halved_until_they_fit() -> None:
@@ -74,7 +74,7 @@ def test_pictures_are_halved_until_they_fit() -> None:
     camera = Camera(Counter("rgb_array", size=40), "Counter-v0", widest=20)
     camera.reset()
     camera.step(0)
-    assert camera.frames[0].shape == (10, 20, 3)
+    assert camera.roll.frames[0].shape == (10, 20, 3)
 
 
 @pytest.mark.parametrize(("kind", "format"), [("webp", "WEBP"), ("gif", "GIF")])
@@ -138,6 +138,7 @@ def test_an_environment_of_ones_own_is_filmed_where_it_is_given(agent: DQN, tmp_
     best = agilerl.train(Counter, population=1, steps=64, out=None, verbose=False, evo_steps=64, eval_steps=4)
     with pytest.raises(RunError, match=r"handed over \(Counter\)\. fix: run\.record\(env=\.\.\.\)"):
         best.record(tmp_path / "film.gif")
-    path = best.record(tmp_path / "film.gif", env=Counter("rgb_array"))
+    path = best.record(tmp_path / "film.gif", env=Counter("rgb_array", size=24))
     with Image.open(path) as image:
         assert image.n_frames == 3  # five at 50 a second
+        assert image.size == (48, 24)

@@ -15,7 +15,7 @@ from agilerl.errors import EnvError, ShapeError
 from agilerl.spaces import differ
 from agilerl.utils.utils import make_multi_agent_vect_envs
 
-IDS = sorted(str(env_id) for env_id in FAST_TEAMS)
+IDS = sorted(str(env_id) for env_id in FAST_TEAMS if str(env_id).startswith("mpe2"))
 LANES = 6
 
 

@@ -77,6 +77,20 @@ def test_an_agent_that_dies_is_absent_afterwards_and_the_other_one_goes_on() -> 
     assert env.seeds == [5, None]
 
 
+def test_what_stands_for_an_absent_agent_is_of_its_space() -> None:
+    card = spaces.Dict({"suit": spaces.Discrete(4, start=1), "two": spaces.MultiDiscrete([2, 3], start=[5, 6])})
+    held = {"suit": 2, "two": np.array([6, 7])}
+    env = Scripted(
+        [Frame({"b": 1}), Frame({"a": held, "b": 1}), Frame({"b": 2}, agents=["a", "b"])], observed={"a": card}
+    )
+    lanes = TeamLanes([lambda: env])
+    first = lanes.reset()[0]
+    steps = [lanes.step(np.zeros((1, 2), np.float32)).obs for _ in range(2)]
+    each = [(o[AGENTS]["a"]["suit"].tolist(), o[AGENTS]["a"]["two"].tolist()) for o in (first, *steps)]
+    assert each == [([1], [[5, 6]]), ([2], [[6, 7]]), ([1], [[5, 6]])]
+    assert [o[PRESENT][0, 0] for o in (first, *steps)] == [0, 1, 0]
+
+
 def test_an_agent_that_is_cut_off_alone_shows_its_final_observation_and_is_absent_then() -> None:
     env = Scripted([Frame(BOTH), Frame({"a": 3, "b": 4}, cuts=["a"]), Frame({"b": 5})])
     _, (cut, alone) = play(env, (0, 0), (1, 1))

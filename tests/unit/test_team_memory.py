@@ -157,7 +157,7 @@ def test_transitions_by_agent_come_out_by_agent_in_the_order_of_the_fields() -> 
     assert rows[3]["b"].tolist() == [[1], [2], [1]]
     assert rows[4]["a"].tolist() == [[0], [1], [0]]
     drawn = memory.sample(50)
-    assert [type(field) for field in drawn] == [dict] * 5
+    assert all(isinstance(field, dict) for field in drawn)
     assert drawn[0]["a"].shape == (50, 2)
     assert set(drawn[2]["a"].ravel().tolist()) == {1, 2, 5}
     kept = memory.memory

@@ -18,7 +18,7 @@ from agilerl.algorithms.mappo import MAPPO
 from agilerl.algorithms.ppo import PPO
 from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
 from agilerl.envs.teams import AGENTS, PRESENT, TeamLanes
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, ShapeError
+from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import LoopOptions
@@ -244,8 +244,8 @@ def test_mistakes_are_named() -> None:
         train([PPO(space, spaces.Discrete(2))])
     with pytest.raises(AlgorithmError, match="MADDPG learns from replay"):
         train([MADDPG(*(dict(part) for part in TeamRolloutSource.spaces(environment())))])
-    with pytest.raises(NotAvailableYetError, match="recurrent"):
-        population(MAPPO, 1, recurrent=True)
+    with pytest.raises(ConfigError, match="Did you mean 'chunked'"):
+        population(MAPPO, 1, recurrent=True, net_config=None, bptt_sequence_type="chunk")
     with pytest.raises(TypeError, match="All actor networks must be instances"):
         population(IPPO, 1, actor_networks={"a": torch.nn.Linear(2, 2)})
     with pytest.raises(ShapeError, match="without next_obs"):

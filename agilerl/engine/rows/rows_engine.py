@@ -221,10 +221,11 @@ class RowsEngine:
         self.cohorts: list[Cohort] = []
         self._units: dict[tuple[str, ...], Unit] = {}
         self._steps: dict[tuple[str, ...], _Step] = {}
-        for cluster in clusters_of(members):
+        self._networks, self._clusters = networks, clusters_of(members)
+        for cluster in self._clusters:
             cohort = Cohort(cluster.bindings)
             self.cohorts.append(cohort)
-            self._bind(cohort, cluster, networks)
+            self._bind(cohort, cluster)
         self._live: tuple[bool, ...] | None = None
         self._noise_positions: dict[str, Tensor] = {}
         self._gradients = Gradients(kernels)
@@ -234,27 +235,41 @@ class RowsEngine:
         self._network: dict[str | tuple[str, ...], Network] = {}
         self._target: dict[str | tuple[str, ...], Network] = {}
         self._through: dict[str, Network] = {}
+        self._through_each: dict[tuple[str, ...], Callable[[Sequence[tuple[Any, ...]]], Tensor]] = {}
         self._frozen: dict[tuple[str, bool], Network] = {}
         self._both: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {}
         for unit in self._units.values():
             self._make_programs(unit)
 
-    def _bind(self, cohort: Cohort, cluster: Cluster, networks: Mapping[str, Any]) -> None:
+    def _bind(self, cohort: Cohort, cluster: Cluster) -> None:
         lead = cohort.members[0].optimizers[0].name
-        count, each = self.count, range(len(cluster.optimizers))
+        each, positions = range(len(cluster.optimizers)), range(len(cluster.networks[0]))
         for chosen in (*((k,) for k in each), tuple(each)):  # one by one, and all of them in one pass
-            rows = slice(chosen[0] * count, (chosen[-1] + 1) * count)
-            units = []
-            for position, holder in enumerate(cluster.networks[0]):
-                names = tuple(cluster.networks[k][position] for k in chosen)
-                if names not in self._units:
-                    parts = parts_of(networks[holder]) or {}
-                    self._units[names] = Unit(cohort, rows, names, holder, parts, networks[names[0]], count)
-                units.append(self._units[names])
+            units = [self._unit(cohort, cluster, position, chosen) for position in positions]
             optimizers = tuple(cluster.optimizers[k] for k in chosen)
             if optimizers not in self._steps:
+                rows = units[0].rows
                 binding = next(o for o in cohort.members[rows.start].optimizers if o.name == lead)
                 self._steps[optimizers] = _Step(cohort.columns(lead, rows), binding.rule, units)
+
+    def _unit(self, cohort: Cohort, cluster: Cluster, position: int, chosen: Sequence[int]) -> Unit:
+        """The networks at `position` of the cluster's optimisers `chosen`, which follow one another, as one unit."""
+        names = tuple(cluster.networks[k][position] for k in chosen)
+        if names not in self._units:
+            holder, rows = cluster.networks[0][position], slice(chosen[0] * self.count, (chosen[-1] + 1) * self.count)
+            parts, network = parts_of(self._networks[holder]) or {}, self._networks[names[0]]
+            self._units[names] = Unit(cohort, rows, names, holder, parts, network, self.count)
+        return self._units[names]
+
+    def _unit_of(self, names: tuple[str, ...]) -> Unit | None:
+        """Networks that are alike and follow one another as one unit; None where they do not."""
+        for cohort, cluster in zip(self.cohorts, self._clusters, strict=True):
+            for position in range(len(cluster.networks[0])):
+                alike = tuple(own[position] for own in cluster.networks)
+                start = alike.index(names[0]) if names[0] in alike else 0
+                if alike[start : start + len(names)] == names:
+                    return self._unit(cohort, cluster, position, range(start, start + len(names)))
+        return None
 
     def set_hyperparameters(self, values: dict[str, list[float]]) -> None:
         """`values`: name -> one number per member."""
@@ -330,6 +345,25 @@ class RowsEngine:
 
     def through(self, name: str) -> Network:
         return self._through[name]
+
+    def through_each(self, names: tuple[str, ...]) -> Callable[[Sequence[tuple[Any, ...]]], Tensor]:
+        run = self._through_each.get(names)
+        if run is None:
+            run = self._through_each[names] = self._make_through_each(names)
+        return run
+
+    def _make_through_each(self, names: tuple[str, ...]) -> Callable[[Sequence[tuple[Any, ...]]], Tensor]:
+        unit, count = self._unit_of(names), self.count
+        if unit is None or unit.lender is not None:
+            each = [self._through[name] for name in names]
+            return lambda inputs: torch.stack([run(*own) for run, own in zip(each, inputs, strict=True)])
+        run = differentiable(unit, self._anchor, self._gradients, False)
+
+        def run_each(inputs: Sequence[tuple[Any, ...]]) -> Tensor:
+            output = run(*(torch.cat(same) for same in zip(*inputs, strict=True)))
+            return output.view(len(names), count, *output.shape[1:])
+
+        return run_each
 
     def frozen(self, name: str, noisy: bool = True) -> Network:
         """Without the noise of noisy layers if not `noisy`."""

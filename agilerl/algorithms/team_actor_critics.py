@@ -1,0 +1,142 @@
+"""Networks of teams that learn from rollouts: a policy and a value for each group, with one optimiser for both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import optim
+
+from agilerl import tree
+from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.algorithms.registry import NetworkGroup
+from agilerl.algorithms.team_critics import config_of, fitting
+from agilerl.algorithms.team_policies import TeamPolicies
+from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.errors import AlgorithmError, ShapeError, unknown_name
+from agilerl.networks.actors import StochasticActor
+from agilerl.networks.base import EvolvableNetwork, checked_arguments
+from agilerl.networks.q_networks import ContinuousQNetwork
+from agilerl.networks.value_networks import ValueNetwork
+from agilerl.rng import Purpose, seeds
+
+Team = Any  # IPPO or MAPPO, which take these functions as their methods
+
+ADAM_EPS = 1e-5  # as of PPO
+POLICY_KEYS = ("squash_output", "log_std_init")  # of `net_config`, not for values
+
+
+def build(team: Team, actors: Mapping[str, Any] | None, critics: Mapping[str, Any] | None) -> None:
+    """Make, or take over, a policy and a value for each group, with one optimiser for both."""
+    own = seeds(team.seed, Purpose.INITIAL_WEIGHTS, 2 * len(team.grouped_agents), generation=2).tolist()
+    actors, critics = (_checked(team, given, what) for given, what in ((actors, "actor"), (critics, "critic")))
+    for number, group in enumerate(team.grouped_agents):
+        actor = actors.get(group) or make_policy(team, group, own[2 * number])
+        scale = actor.scale_observations
+        critic = critics.get(group) or team.make_value(
+            group, own[2 * number + 1], recurrent=actor.recurrent, scale_observations=scale
+        )
+        networks = [team.registered("actors", group, actor), team.registered("critics", group, critic)]
+        for network in networks:
+            network.normalize_images = team.normalize_images
+        wrapper = OptimizerWrapper(optim.Adam, networks, team.lr, {"eps": ADAM_EPS}, lr_name="lr")
+        setattr(team, f"optimizers.{group}", wrapper)
+        team.register_network_group(NetworkGroup(networks[0], policy=True))
+    for group in team.grouped_agents:
+        team.register_network_group(NetworkGroup(getattr(team, f"critics.{group}")))
+
+
+def _checked(team: Team, given: Mapping[str, Any] | None, what: str) -> Mapping[str, EvolvableNetwork]:
+    """Networks by group; TypeError for what evolution cannot carry, ConfigError-like text for a group there is not."""
+    given = given or {}
+    for group, network in given.items():
+        if group not in team.grouped_agents:
+            raise ShapeError(f"{team.algo}: {what}_networks: {unknown_name('group', str(group), team.grouped_agents)}")
+        if not isinstance(network, EvolvableNetwork):
+            raise TypeError(
+                f"All {what} networks must be instances of EvolvableNetwork; {group!r} is a "
+                f"{type(network).__name__}. fix: StochasticActor, or ValueNetwork."
+            )
+        if network.recurrent and isinstance(network, ContinuousQNetwork):
+            raise AlgorithmError(
+                f"{team.algo}: the {what} network of {group!r} is told who asks, which a recurrent one cannot take. "
+                "fix: one without recurrent=True."
+            )
+    return given
+
+
+def make_policy(team: Team, group: str, seed: int) -> StochasticActor:
+    """The policy of a group, after the team's `net_config`."""
+    space, action = team.observation_space[group], team.action_space[group]
+    config = dict(config_of(team, group))
+    if not isinstance(action, gym.spaces.Box):
+        config = {key: value for key, value in config.items() if key not in POLICY_KEYS}
+    arguments = checked_arguments(fitting(config, space), StochasticActor)
+    if isinstance(action, gym.spaces.Box):
+        arguments.setdefault("log_std_init", math.log(team.action_std_init))
+    if team.recurrent:
+        arguments["recurrent"] = True
+    return StochasticActor(space, action, device=team.device, random_seed=seed, **arguments)
+
+
+def make_network(
+    team: Team, group: str, space: gym.Space[Any], seed: int, told: int, **more: Any
+) -> ValueNetwork | ContinuousQNetwork:
+    """A value of observations of `space`; with `told` its head takes beside them which of so many agents asks.
+
+    Where it is to have no memory (`recurrent` among `more`), the configuration of one gives dense layers as wide.
+    """
+    config = {key: value for key, value in config_of(team, group).items() if key not in POLICY_KEYS}
+    encoder = config.get("encoder_config")
+    width = (encoder if isinstance(encoder, Mapping) else vars(encoder or object)).get("hidden_state_size")
+    if width is not None and not more["recurrent"]:
+        config["encoder_config"] = {"hidden_size": [int(width)]}
+    if isinstance(config.get("head_config"), Mapping):  # an output activation is the policies' alone
+        config["head_config"] = {k: v for k, v in config["head_config"].items() if k != "output_activation"}
+    cls = ContinuousQNetwork if told else ValueNetwork
+    arguments = checked_arguments(fitting(config, space), cls) | more
+    if not told:
+        return ValueNetwork(space, device=team.device, random_seed=seed, **arguments)
+    who = gym.spaces.Box(0, 1, (told,), np.float32)
+    return ContinuousQNetwork(space, who, device=team.device, random_seed=seed, **arguments)
+
+
+def policies_of(team: Team) -> TeamPolicies:
+    """What the outputs of all policies mean."""
+    squashed = {a: getattr(team, f"actors.{team.get_group_id(a)}").squash_output for a in team.agent_ids}
+    return TeamPolicies.of(team.actions, team.possible_action_spaces, squashed)
+
+
+def own_rows(obs: Any, agents: Sequence[str], axis: int) -> Any:
+    """What the agents of a group see, as more rows."""
+    seen = [obs[AGENTS][agent] for agent in agents]
+    return seen[0] if len(seen) == 1 else tree.concatenate(seen, axis)
+
+
+# --- what observations are to them ------------------------------------------------------------------------------------
+
+
+def row_input(team: Team, joint: Callable[[Any], Mapping[str, Any]] | None = None) -> Callable[[Any], Any]:
+    """What gives observations as networks over rows take them: each agent's, and what `joint` adds for values."""
+    readers = {agent: getattr(team, f"actors.{team.get_group_id(agent)}").row_input for agent in team.agent_ids}
+
+    def prepare(obs: Any) -> dict[str, Any]:
+        present = torch.as_tensor(obs[PRESENT], device=team.device)
+        seen = {agent: read(obs[AGENTS][agent]) for agent, read in readers.items()}
+        return {AGENTS: seen, **({} if joint is None else joint(obs)), PRESENT: present}
+
+    return prepare
+
+
+def groups_of_agents(team: Team) -> list[list[int]]:
+    """Numbers of the agents of each group."""
+    return [[team.agent_ids.index(agent) for agent in own] for own in team.grouped_agents.values()]
+
+
+def presence(obs: Any) -> Any:
+    """[..., M] who is there, of a team's observations [..., ...]."""
+    return obs[PRESENT]

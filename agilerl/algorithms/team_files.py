@@ -1,0 +1,103 @@
+"""What of a team is written to files and read from them: its policies, its state, a team made again from either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from agilerl.algorithms import copies
+from agilerl.algorithms.copies import space_or_none
+from agilerl.errors import RunError
+from agilerl.modules.base import constructor_arguments
+from agilerl.networks.specs import check_sizes
+from agilerl.spaces import space_from_json
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm as Team
+
+MADE_OF_SPACES = (
+    "possible_observation_spaces", "possible_action_spaces", "observation_spaces", "action_spaces",
+    "observation_space", "action_space", "team", "actions",
+)  # fmt: skip
+
+
+def policy_spec(team: Team) -> dict[str, Any]:
+    """JSON-able description of the policies: one network a group, and who is in it."""
+    first = {
+        "algo": team.algo,
+        "networks": {group: getattr(team, f"actors.{group}").spec() for group in team.grouped_agents},
+        "groups": {group: list(agents) for group, agents in team.grouped_agents.items()},
+        "agents": list(team.agent_ids),
+        "hyperparameters": team.hyperparameters(),
+        "environment": team.environment,
+    }
+    return first | ({"action_masks": True} if team.action_masks else {})
+
+
+def policy_state(team: Team) -> dict[str, Tensor]:
+    """All policies' weights, `<group>.<name>`: contiguous copies."""
+    return {
+        f"{group}.{name}": value.detach().clone(memory_format=torch.contiguous_format)
+        for group in team.grouped_agents
+        for name, value in getattr(team, f"actors.{group}").state_dict().items()
+    }
+
+
+def own_state(team: Team) -> dict[str, Any]:
+    """What a team's state has beside that of every agent."""
+    spaces = {
+        "observation_spaces": {a: space_or_none(s) for a, s in team.possible_observation_spaces.items()},
+        "action_spaces": {a: space_or_none(s) for a, s in team.possible_action_spaces.items()},
+    }
+    return {"spaces": spaces, "exploration": team._exploration.bit_generator.state}
+
+
+def blank(cls: Any, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Any:
+    """A team of the spaces and arguments that a state holds; RunError where it does not hold the spaces."""
+    spaces = {
+        name: {agent: None if space is None else space_from_json(space) for agent, space in found.items()}
+        for name, found in state["spaces"].items()
+    }
+    unknown = [agent for found in spaces.values() for agent, space in found.items() if space is None]
+    if unknown:
+        raise RunError(f"the file does not hold the spaces of {unknown[0]}. fix: make the team, load_checkpoint.")
+    rest = copies.blank_arguments(
+        cls, {**state, "spaces": {}, "attributes": {**state["attributes"], **spaces}}, device, accelerator
+    )
+    return cls(**{**rest, **spaces, "agent_ids": list(state["attributes"]["agent_ids"])})
+
+
+def from_policy(
+    cls: Any, spec: Mapping[str, Any], state: Mapping[str, Tensor], device: str | torch.device = "cpu"
+) -> Any:
+    """The team behind saved policies: what `policy_spec` and `policy_state` gave; critics start anew."""
+    networks, groups = {}, spec["groups"]
+    for group, own in spec["networks"].items():
+        check_sizes({"policy": {"spec": own, "weights": state}}, "the policy")
+        networks[group] = cls.policy_from_spec(own, device)
+        start = f"{group}."
+        weights = {k.removeprefix(start): v for k, v in state.items() if k.startswith(start)}
+        networks[group].load_state_dict(weights)
+    member = {agent: networks[group] for group, agents in groups.items() for agent in agents}
+    accepted = constructor_arguments(cls)
+    values = {k: v for k, v in spec["hyperparameters"].items() if k in accepted}
+    team = cls(
+        {agent: given_space(member[agent].observation_space) for agent in spec["agents"]},
+        {agent: given_space(member[agent].action_space) for agent in spec["agents"]},
+        actor_networks=networks,
+        device=device,
+        **values,
+    )
+    team.environment, team.action_masks = spec.get("environment"), bool(spec.get("action_masks"))
+    team.set_training_mode(False)
+    return team
+
+
+def given_space(space: gym.Space[Any] | None) -> gym.Space[Any]:
+    """The space of a policy, which has both."""
+    assert space is not None
+    return space

@@ -1,0 +1,160 @@
+"""Memories of teams: a hidden state for each agent and lane, of every recurrent network of its group.
+
+A key of a team's hidden state is `<agent>:<kind>_<part>`, `wolf_0:actors_encoder_h` say; a part is [..., layers, E,
+units], with a leading member axis over rows. An agent's state moves where the agent is there, stays as it is while it
+is away, and begins at zero with its own episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl import tree
+from agilerl.algorithms.rollouts import HiddenStates
+from agilerl.algorithms.team_actor_critics import Team, own_rows
+from agilerl.engine.protocol import UpdateEngine
+from agilerl.engine.rollouts import KINDS
+from agilerl.envs.teams import PRESENT
+from agilerl.errors import ConfigError, ShapeError, unknown_name
+
+NETWORKS = ("actors", "critics")
+
+
+def check_kind(kind: Any) -> str:
+    """How episodes are cut into sequences, in the form of `engine.rollouts.KINDS`."""
+    said = str(getattr(kind, "value", kind)).lower()  # an enum member by its value
+    if said not in KINDS:
+        raise ConfigError(unknown_name("bptt_sequence_type", said, KINDS))
+    return said
+
+
+def remembers(team: Team) -> bool:
+    """Whether any network of the team has a memory."""
+    return any(_parts(team, group) for group in team.grouped_agents)
+
+
+def _parts(team: Team, group: str) -> list[tuple[str, str, tuple[int, int]]]:
+    """(kind of network, part, (layers, units)) of everything that an agent of the group remembers."""
+    networks = [(kind, getattr(team, f"{kind}.{group}")) for kind in NETWORKS]
+    return [
+        (kind, part, shape)
+        for kind, network in networks
+        if network.recurrent
+        for part, shape in network.hidden_state_architecture.items()
+    ]
+
+
+def _key(agent: str, kind: str, part: str) -> str:
+    return f"{agent}:{kind}_{part}"
+
+
+def hidden_state_architecture(team: Team) -> dict[str, tuple[int, int]]:
+    """Key of each part of the hidden state -> (layers, units); empty for a team without a memory."""
+    return {
+        _key(agent, kind, part): shape
+        for group, agents in team.grouped_agents.items()
+        for kind, part, shape in _parts(team, group)
+        for agent in agents
+    }
+
+
+def get_initial_hidden_state(team: Team, num_envs: int = 1) -> HiddenStates:
+    """Zeros [layers, E, units] under every key of `hidden_state_architecture`: all agents begin an episode."""
+    like = next(iter(team.policy_module().parameters())).detach()
+    shapes = team.hidden_state_architecture.items()
+    return {key: like.new_zeros(layers, num_envs, units) for key, (layers, units) in shapes}
+
+
+def sequence_limit(team: Team, steps: int) -> int:
+    """Most steps of a training sequence, in a rollout of `steps`."""
+    encoders = [getattr(team, f"actors.{group}").encoder for group in team.grouped_agents]
+    limits = [limit for limit in (getattr(encoder, "max_seq_len", None) for encoder in encoders) if limit]
+    limit = team.max_seq_len or (min(limits) if limits else steps)
+    return min(int(limit), steps) if team.bptt_sequence_type != "maximum" else steps
+
+
+def of_group(team: Team, group: str, hidden: Mapping[str, Tensor], axis: int = -2) -> HiddenStates:
+    """The hidden states of a group's agents one after another along `axis`, as `<kind>_<part>`."""
+    agents = team.grouped_agents[group]
+    return {
+        f"{kind}_{part}": torch.cat([hidden[_key(agent, kind, part)] for agent in agents], axis)
+        for kind, part, _ in _parts(team, group)
+    }
+
+
+def forget(team: Team, hidden: Mapping[str, Tensor], over: Tensor) -> HiddenStates:
+    """The hidden states after a step in which the episodes of agents `over` [..., E, M] ended: theirs begin anew."""
+    found: HiddenStates = {}
+    for k, agent in enumerate(team.agent_ids):
+        rows = over[..., k].unsqueeze(-2).unsqueeze(-1)
+        for kind, part, _ in _parts(team, team.get_group_id(agent)):
+            key = _key(agent, kind, part)
+            found[key] = hidden[key].masked_fill(rows.to(hidden[key].device), 0)
+    return found
+
+
+def recur(
+    team: Team, engine: UpdateEngine, obs: Any, hidden: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor, HiddenStates]:
+    """One step of all networks, as constants: (outputs [..., E, F], values [..., E, M] as networks give them, next
+    hidden states). Who is not there remembers what it did."""
+    obs = tree.map_leaves(lambda x: torch.as_tensor(x, device=team.device), obs)
+    present, axis = obs[PRESENT].bool(), obs[PRESENT].dim() - 2
+    found: dict[str, dict[str, Tensor]] = {kind: {} for kind in NETWORKS}
+    after: HiddenStates = {}
+    with torch.no_grad():
+        for group, agents in team.grouped_agents.items():
+            joined = of_group(team, group, hidden)
+            inputs = {"actors": (own_rows(obs, agents, axis),), "critics": team.value_inputs(obs, group, axis)}
+            for kind in NETWORKS:
+                own = {k.partition("_")[2]: x for k, x in joined.items() if k.startswith(f"{kind}_")}
+                run: Any = engine.frozen(f"{kind}.{group}")
+                output, state = run(*inputs[kind], own) if own else (run(*inputs[kind]), {})
+                found[kind] |= dict(zip(agents, output.chunk(len(agents), axis), strict=True))
+                for part, rows in state.items():
+                    for agent, new in zip(agents, rows.chunk(len(agents), -2), strict=True):
+                        key, there = _key(agent, kind, part), present[..., team.agent_ids.index(agent)]
+                        after[key] = torch.where(there.unsqueeze(-2).unsqueeze(-1), new, hidden[key])
+    outputs = torch.cat([found["actors"][agent] for agent in team.agent_ids], -1)
+    return outputs, torch.cat([found["critics"][agent] for agent in team.agent_ids], -1), after
+
+
+# --- episodes that a team plays by itself -----------------------------------------------------------------------------
+
+
+def begin_episodes(team: Team) -> None:
+    """All environments that this team is evaluated in begin an episode."""
+    team._playing = None
+
+
+def end_episodes(team: Team, over: np.ndarray) -> None:
+    """Episodes of agents `over` [E, M] have ended where the team is evaluated; others go on."""
+    if team._playing is not None:
+        team._playing = forget(team, team._playing, torch.from_numpy(over))
+
+
+def checked_hidden(team: Team, hidden: Any, lanes: int) -> HiddenStates:
+    """The hidden states to act with: those given, or zeros where none are.
+
+    Raises:
+        ShapeError: states given to a team without a memory, of other parts, or of other lanes.
+    """
+    shapes = team.hidden_state_architecture
+    if hidden is None:
+        return get_initial_hidden_state(team, lanes)
+    if not shapes:
+        raise ShapeError(f"{team.algo}.get_action got a hidden_state; this team has no memory. fix: recurrent=True.")
+    expected = {key: (layers, lanes, units) for key, (layers, units) in shapes.items()}
+    got = {key: tuple(part.shape) for key, part in dict(hidden).items()}
+    wrong = next((key for key in {**expected, **got} if expected.get(key) != got.get(key)), None)
+    if wrong is not None:
+        raise ShapeError(
+            f"{team.algo}.get_action got a hidden_state with {wrong!r} of shape {got.get(wrong)}; expected "
+            f"{expected.get(wrong)}. fix: what the last get_action gave, or get_initial_hidden_state(num_envs)."
+        )
+    return dict(hidden)

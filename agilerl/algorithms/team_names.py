@@ -1,0 +1,106 @@
+"""Agents of a team by name: their groups, their spaces, their networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from agilerl.errors import AlgorithmError, ConfigError, unknown_name
+from agilerl.spaces import differ
+
+Spaces = Sequence[gym.Space[Any]] | Mapping[str, gym.Space[Any]]
+
+
+class Named(Mapping[str, Any]):
+    """The attributes `<prefix>.<name>` of an agent by name: `agent.actors["speaker"]`, `agent.actors.speaker`."""
+
+    def __init__(self, owner: Any, prefix: str) -> None:
+        self.__dict__["_owner"], self.__dict__["_prefix"] = owner, prefix
+
+    def __getitem__(self, name: str) -> Any:
+        key = f"{self._prefix}.{name}"
+        if key not in self._owner.__dict__:
+            raise ConfigError(f"{self._owner.algo}: {unknown_name(self._prefix, name, self)}")
+        return self._owner.__dict__[key]
+
+    def __iter__(self) -> Iterator[str]:
+        start = f"{self._prefix}."
+        return iter([key.removeprefix(start) for key in self._owner.__dict__ if key.startswith(start)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return f"{self._prefix}.{name}" in self._owner.__dict__
+
+    def __getattr__(self, name: str) -> Any:
+        key = f"{self._prefix}.{name}"
+        if key not in self._owner.__dict__:
+            raise AttributeError(f"{self._owner.algo} has no {key}")
+        return self._owner.__dict__[key]
+
+
+def group_of(agent: str) -> str:
+    """The group of an agent: its id up to the last underscore, "speaker" of "speaker_0"; the id without one."""
+    return agent.rpartition("_")[0] or agent
+
+
+def groups_of(
+    algo: str, observed: Mapping[str, gym.Space[Any]], acted: Mapping[str, gym.Space[Any]]
+) -> dict[str, list[str]]:
+    """Group -> its agents, in their order.
+
+    Raises:
+        AlgorithmError: agents of one group that see or do different things.
+    """
+    groups: dict[str, list[str]] = {}
+    for agent in observed:
+        groups.setdefault(group_of(agent), []).append(agent)
+    for group, agents in groups.items():
+        for what, spaces in (("observe", observed), ("act in", acted)):
+            other = next((agent for agent in agents if differ(spaces[agents[0]], spaces[agent])), None)
+            if other is not None:
+                raise AlgorithmError(
+                    f"{algo}: {agents[0]} and {other} are the group {group!r}, which has one set of networks, "
+                    f"but {what} different spaces: {spaces[agents[0]]} and {spaces[other]}. fix: names that differ "
+                    "before the last underscore."
+                )
+    return groups
+
+
+def spaces_by_agent(
+    algo: str, observation_spaces: Any, action_spaces: Any, agent_ids: Sequence[str] | None
+) -> tuple[dict[str, gym.Space[Any]], dict[str, gym.Space[Any]], list[str]]:
+    """(observation spaces, action spaces) by agent, and the agents in their order."""
+    given = {"observation": observation_spaces, "action": action_spaces}
+    for what, found in given.items():
+        if isinstance(found, gym.spaces.Dict):
+            given[what] = dict(found.spaces)
+        elif not isinstance(found, Mapping | list | tuple):
+            raise TypeError(
+                f"{what.capitalize()} spaces must be a list or dictionary; got {type(found).__name__}. fix: "
+                f"{{agent: env.{what}_space(agent) for agent in env.possible_agents}}."
+            )
+    ids = None if agent_ids is None else [str(agent) for agent in agent_ids]
+    if ids is None:
+        keyed = next((found for found in given.values() if isinstance(found, Mapping)), None)
+        if keyed is None:
+            raise AlgorithmError(f"{algo}: lists of spaces need the agents' names. fix: agent_ids=env.possible_agents.")
+        ids = [str(agent) for agent in keyed]
+    by_agent = []
+    for what, found in given.items():
+        if isinstance(found, Mapping):
+            missing = [agent for agent in ids if agent not in found]
+            if missing or len(found) != len(ids):
+                raise AlgorithmError(
+                    f"{algo}: {what} spaces are of {sorted(found)}; the agents are {ids}. "
+                    f"fix: {{agent: env.{what}_space(agent) for agent in agent_ids}}."
+                )
+            by_agent.append({agent: found[agent] for agent in ids})
+        else:
+            if len(found) != len(ids):
+                raise AlgorithmError(f"{algo}: {len(found)} {what} spaces for {len(ids)} agents. fix: one for each.")
+            by_agent.append(dict(zip(ids, found, strict=True)))
+    return by_agent[0], by_agent[1], ids

@@ -1,0 +1,121 @@
+"""What teams learn from: sampled transitions by agent as one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from agilerl import tree
+from agilerl.algorithms.team_playing import observed, stored_action
+from agilerl.engine.learner import learn_alone
+from agilerl.engine.protocol import TransitionBatch, UpdateResult
+from agilerl.envs.teams import PRESENT, Seen
+from agilerl.errors import ShapeError
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm as Team
+
+FIELDS = ("states", "actions", "rewards", "next_states", "dones")
+ROLES = {"obs": "states", "action": "actions", "reward": "rewards", "next_obs": "next_states", "done": "dones"}
+ROLES |= {"state": "states", "next_state": "next_states", "termination": "dones", "terminated": "dones"}
+
+
+class TeamExperiences(tuple[Any, ...]):
+    """The published tuple (states, actions, rewards, next_states, dones), and what its dictionaries do not say.
+
+    Attributes:
+        more: by name, where it is known: `discount` [B, M] of n steps, 0 after an end; `weights` [B] of prioritised
+            replay; `obs_mask`, `next_mask` [B, W] legal choices (`TeamActions.masks`); `idxs` [B] rows of the memory.
+    """
+
+    more: dict[str, Any]
+
+    def __new__(cls, entries: Iterable[Any], more: Mapping[str, Any] | None = None) -> Self:
+        made = super().__new__(cls, entries)
+        made.more = dict(more or {})
+        return made
+
+
+def learn(team: Team, experiences: Any) -> dict[str, tuple[float | None, float]]:
+    """One update; {group: (policy loss or None, critic loss)}, the sums over groups in each.
+
+    Args:
+        experiences: what `MultiAgentReplayBuffer.sample` returns: (states, actions, rewards, next_states, dones), each
+            by agent with a leading batch axis; or a mapping or TensorDict with these names, or obs, action, reward,
+            next_obs, done.
+    """
+    result = learn_batch(team, make_batch(team, experiences))
+    policy = None if result.actor_loss is None else float(result.actor_loss.detach())
+    return dict.fromkeys(team.shared_agent_ids, (policy, float(result.loss.detach())))
+
+
+def learn_batch(team: Team, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
+    """One update from a prepared batch [B, ...]; no member axis results."""
+    team.remember_observations(batch.obs)
+    return learn_alone(team, batch, plain)
+
+
+def make_batch(team: Team, experiences: Any) -> TransitionBatch:
+    """Sampled transitions by agent as tensors.
+
+    An agent was not there where it has no row, where its row has a NaN, or where the observations say so (`Seen`, as
+    vectors and memories of teams give them).
+    """
+    given, more = _fields(team, experiences)
+    dtype = next(iter(team.policy_module().parameters())).dtype
+    (obs, count), (next_obs, _) = observed(team, given["states"]), observed(team, given["next_states"])
+    reward, done = (_columns(team, given[name], count, dtype) for name in ("rewards", "dones"))
+    absent = reward.isnan() | done.isnan()
+    obs[PRESENT] = obs[PRESENT] * ~absent.cpu()
+    action = torch.cat([stored_action(team, agent, given["actions"], count, dtype) for agent in team.agent_ids], -1)
+    drawn = team.draw_noise(team._exploration, (1, count))
+    as_tensors = [tree.map_leaves(lambda x: torch.as_tensor(x, device=team.device), part) for part in (obs, next_obs)]
+    weight, extra = torch.full((count,), 1 / count, dtype=dtype, device=team.device), {}
+    if "weights" in more:
+        weight = weight * torch.as_tensor(more["weights"], device=team.device).to(dtype).reshape(count)
+    if "discount" in more:
+        extra["discount"] = torch.as_tensor(more["discount"], device=team.device).to(dtype)
+    for name in ("obs_mask", "next_mask"):
+        if name in more:
+            extra[name] = torch.as_tensor(more[name], device=team.device).bool()
+    return TransitionBatch(
+        as_tensors[0],
+        action.nan_to_num(),
+        reward.nan_to_num(),
+        as_tensors[1],
+        done.nan_to_num(nan=1.0),
+        weight,
+        noise={name: torch.as_tensor(x[0]).to(team.device, dtype) for name, x in drawn.items()},
+        number=team.learn_counter + 1,
+        **extra,
+    )
+
+
+def _fields(team: Team, experiences: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the five fields by their published names, what else is known)."""
+    if hasattr(experiences, "to_dict"):  # a TensorDict
+        experiences = experiences.to_dict()
+    if isinstance(experiences, Mapping):
+        given = {ROLES.get(str(name), str(name)): value for name, value in experiences.items()}
+        for name, said in (("states", "obs_present"), ("next_states", "next_obs_present")):
+            if said in given and name in given:
+                there = {agent: torch.as_tensor(own).cpu().reshape(-1) for agent, own in given[said].items()}
+                given[name] = Seen(given[name], there)  # type: ignore[arg-type]  # tensors will do
+    else:
+        given = {**dict(zip(FIELDS, experiences, strict=False)), **getattr(experiences, "more", {})}
+    missing = [name for name in FIELDS if name not in given]
+    if missing:
+        raise ShapeError(f"{team.algo}.learn got experiences without {', '.join(missing)}; it has {sorted(given)}.")
+    return given, given
+
+
+def _columns(team: Team, values: Mapping[str, Any], count: int, dtype: torch.dtype) -> Tensor:
+    """[B, M] of numbers by agent; NaN for an agent that is left out."""
+    found = torch.full((count, team.n_agents), torch.nan, dtype=dtype, device=team.device)
+    for k, agent in enumerate(team.agent_ids):
+        if agent in values:
+            found[:, k] = torch.as_tensor(values[agent], device=team.device).to(dtype).reshape(count)
+    return found

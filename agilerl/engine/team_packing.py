@@ -1,0 +1,59 @@
+"""Rollouts of games of turns, packed: rows of which most agents decided nothing become fewer rows of which all did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.engine.team_rollouts import TeamRollout
+from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.tree import map_leaves
+
+
+def packed(rollout: TeamRollout, team: Any) -> TeamRollout:
+    """The same decisions in as few rows as the agent with most of them has.
+
+    Each agent's rows are moved up to stand beside those of the others, whatever step they are from. That is the same to
+    an algorithm whose policies and values read what an agent itself sees, and nothing else: a minibatch of packed rows
+    holds decisions only, and twice as many where two agents take turns.
+
+    Args:
+        team: has `agent_ids`, and `actions.columns` and `actions.masks` by agent.
+    """
+    if rollout.acted is None:
+        return rollout
+    acted = rollout.acted.cpu().numpy()
+    counts = acted.sum(1)  # [N, M]
+    rows = np.zeros((acted.shape[0], acted.shape[2], int(counts.max(initial=1))), np.int64)
+    for member, agent in np.ndindex(*counts.shape):
+        rows[member, agent, : counts[member, agent]] = np.flatnonzero(acted[member, :, agent])
+    own = [torch.from_numpy(rows[:, k]).to(rollout.numbers.device) for k in range(rows.shape[1])]
+    each = torch.arange(len(rows), device=rollout.numbers.device).unsqueeze(1)
+
+    def side_by_side(x: Tensor, columns: list[slice]) -> Tensor:
+        return torch.cat([x[each, index][..., part] for index, part in zip(own, columns, strict=True)], -1)
+
+    seen = rollout.obs[AGENTS]
+    obs = {
+        AGENTS: {
+            a: map_leaves(lambda x, index=index: x[each, index], seen[a])
+            for a, index in zip(team.agent_ids, own, strict=True)
+        }
+    }
+    there = np.arange(rows.shape[-1])[:, None] < counts[:, None, :]  # [N, R, M]
+    valid = torch.from_numpy(there).to(rollout.numbers.device)
+    numbers = torch.stack([rollout.numbers[each, index, k] for k, index in enumerate(own)], 2)
+    masks = [team.actions.masks[a] for a in team.agent_ids]
+    return replace(
+        rollout,
+        obs=obs | {PRESENT: valid.to(rollout.obs[PRESENT].dtype)},
+        action=side_by_side(rollout.action, [team.actions.columns[a] for a in team.agent_ids]),
+        numbers=numbers,
+        legal=None if rollout.legal is None else side_by_side(rollout.legal, masks),
+        samples=[np.arange(most) for most in counts.max(1)],
+        acted=None if there.all() else valid,
+    )

@@ -1,0 +1,158 @@
+"""Rollouts of recurrent teams as sequences: an agent's sequence has the steps of one episode in which it was there.
+
+A sample is a window of one lane's time, with all agents, as a row of one lane is for teams without a memory. Within a
+window each agent has as many sequences as it has episodes there; steps in which it was away are in none of them, so
+that training unrolls exactly what acting did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.engine.protocol import RolloutBatch
+from agilerl.engine.rollouts import EpochPlan, Rollout
+from agilerl.tree import map_leaves
+
+
+@dataclass(frozen=True)
+class TeamSequences:
+    """A minibatch for teams with a memory.
+
+    Attributes:
+        groups: group -> rows [..., S·L] of its agents, S sequences of L steps; `obs` is what policies read and, as a
+            tuple, what values do.
+        live: as of `RolloutBatch`.
+    """
+
+    groups: Mapping[str, RolloutBatch]
+    live: tuple[bool, ...] | None = None
+
+    def of_member(self, member: int) -> TeamSequences:
+        """The part of one member, without the member axis."""
+        live = None if self.live is None else (self.live[member],)
+        return TeamSequences({name: own.of_member(member) for name, own in self.groups.items()}, live)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The sequences of one member's agents of one group.
+
+    Attributes:
+        rows: [P, L] their steps, as numbers among K·T·E rows of the group (agent by agent), the last one repeated.
+        length: [P]. first: [S + 1] those of window s are first[s] .. first[s + 1] - 1.
+    """
+
+    rows: np.ndarray
+    length: np.ndarray
+    first: np.ndarray
+
+    def of(self, windows: np.ndarray) -> np.ndarray:
+        """Numbers of the sequences of some windows."""
+        each = [np.arange(self.first[w], self.first[w + 1]) for w in windows]
+        return np.concatenate(each) if each else np.zeros(0, np.int64)
+
+
+def pieces_of(windows: np.ndarray, lanes: int, there: np.ndarray, breaks: np.ndarray) -> Pieces:
+    """The sequences of K agents within windows of time.
+
+    Args:
+        windows: [S, 3] lane, first step, length. lanes: of one member.
+        there: [T·E, K] bool, whether the agent was there. breaks: [T·E, K] bool, whether what it remembers after the
+            step does not follow from the step: its episode ended with it, or the row is no transition.
+    """
+    size, found, first = len(there), [], [0]
+    for lane, start, length in windows.tolist():
+        rows = (start + np.arange(length)) * lanes + lane
+        for k in range(there.shape[1]):
+            own = there[rows, k]
+            episode = np.concatenate(([0], np.cumsum(breaks[rows, k])[:-1]))[own]
+            chosen = rows[own] + k * size
+            found += [part for part in np.split(chosen, np.flatnonzero(np.diff(episode)) + 1) if len(part)]
+        first.append(len(found))
+    lengths = np.array([len(part) for part in found], np.int64)
+    padded = np.zeros((len(found), int(lengths.max(initial=1))), np.int64)
+    for into, part in zip(padded, found, strict=True):
+        into[: len(part)], into[len(part) :] = part, part[-1]
+    return Pieces(padded, lengths, np.array(first))
+
+
+@dataclass(frozen=True)
+class TeamSequenceRollout(Rollout):
+    """Rollouts of N recurrent teams of M agents; a sample is a window of one lane's time.
+
+    Attributes:
+        numbers, acted: as of `TeamRollout`. samples: per member the windows in which at least one decision counts.
+        windows: per member [S, 3]: lane, first step, length. pieces: by group, one for each member.
+        hidden: key -> [N, T·E, layers, units] from before every step.
+        lead: a member, which says what of a batch is a group's: `group_rows(batch, group)` and
+            `hidden_of_group(group, hidden, axis)`.
+    """
+
+    acted: Tensor | None
+    windows: list[np.ndarray]
+    pieces: Mapping[str, list[Pieces]]
+    hidden: Mapping[str, Tensor]
+    lead: Any
+
+    def batches(  # type: ignore[override]  # by group
+        self, plan: EpochPlan, noise: Tensor | None = None
+    ) -> Iterator[TeamSequences]:
+        """The minibatches of one epoch; the decisions of a group in a minibatch count alike."""
+        names = ("log_prob", "value", "advantage", "returns")
+        numbers: dict[str, Any] = dict(zip(names, self.numbers.unbind(-1), strict=True))
+        everywhere = self.numbers.new_ones(self.numbers.shape[:2])
+        whole = RolloutBatch(
+            self.obs, self.action, **numbers, weight=everywhere, legal=self.legal, noise=noise, acted=self.acted
+        )
+        rows = {
+            group: replace(self.lead.group_rows(whole, group), hidden=self.lead.hidden_of_group(group, self.hidden, 1))
+            for group in self.pieces
+        }
+        for k, live in enumerate(plan.live):
+            chosen = [own[weight > 0] for own, weight in zip(plan.rows[k], plan.weight[k], strict=True)]
+            batches = {group: _gathered(rows[group], own, chosen) for group, own in self.pieces.items()}
+            yield TeamSequences(batches, None if live.all() else tuple(live.tolist()))
+
+
+def _gathered(rows: RolloutBatch, pieces: list[Pieces], windows: list[np.ndarray]) -> RolloutBatch:
+    """The sequences of every member's windows [N, S·L, ...]; weights of what decided sum to 1."""
+    each = [own.of(chosen) for own, chosen in zip(pieces, windows, strict=True)]
+    most = max(1, *(len(ids) for ids in each))
+    longest = max(1, *(int(own.length[ids].max(initial=0)) for own, ids in zip(pieces, each, strict=True)))
+    index, length = np.zeros((len(each), most, longest), np.int64), np.zeros((len(each), most, 1), np.int64)
+    for i, (own, ids) in enumerate(zip(pieces, each, strict=True)):
+        width = min(longest, own.rows.shape[1])
+        index[i, : len(ids), :width] = own.rows[ids, :width]
+        index[i, : len(ids), width:] = own.rows[ids, width - 1 : width]
+        length[i, : len(ids), 0] = own.length[ids]
+    members, device = len(each), rows.weight.device
+    index += rows.weight.shape[1] * np.arange(members)[:, None, None]
+    flat, starts = (torch.from_numpy(x.reshape(-1)).to(device) for x in (index, index[:, :, 0]))
+    real = torch.from_numpy((np.arange(longest) < length).reshape(members, -1)).to(device)
+
+    def gather(x: Tensor) -> Tensor:
+        return x.flatten(0, 1).index_select(0, flat).view(members, most * longest, *x.shape[2:])
+
+    def at_start(x: Tensor) -> Tensor:
+        return x.flatten(0, 1).index_select(0, starts).view(members, most, *x.shape[2:]).transpose(1, 2)
+
+    counts = gather(rows.weight) * real
+    total = counts.sum(-1, keepdim=True)
+    has_rows = (total > 0).flatten().tolist()
+    columns: dict[str, Any] = {
+        name: gather(x) for name, x in vars(rows).items() if isinstance(x, Tensor) and name not in ("obs", "weight")
+    }
+    return RolloutBatch(
+        map_leaves(gather, rows.obs),
+        **columns,
+        weight=counts / total.clamp(min=1),
+        hidden={key: at_start(x) for key, x in rows.hidden.items()},
+        live=None if all(has_rows) else tuple(has_rows),
+        length=longest,
+    )

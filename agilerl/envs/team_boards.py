@@ -1,0 +1,211 @@
+"""Board games of PettingZoo as NumPy over all lanes, step for step what its own environments do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from agilerl.envs.lanes import check_seeds
+from agilerl.envs.protocol import AGENTS, PRESENT, StepBatch, TeamStep
+from agilerl.envs.teams import Team
+from agilerl.errors import EnvError, ShapeError
+
+
+def lines_through(shape: tuple[int, int], length: int) -> np.ndarray:
+    """[cells, lines, length] the cells of every straight line through each cell, row by row; lines that a cell has
+    fewer of repeat a cell that is never taken, number `cells`."""
+    rows, columns = shape
+    found: list[list[list[int]]] = [[] for _ in range(rows * columns)]
+    for row, column, (down, right) in product(range(rows), range(columns), ((0, 1), (1, 0), (1, 1), (1, -1))):
+        line = [(row + k * down, column + k * right) for k in range(length)]
+        if all(0 <= r < rows and 0 <= c < columns for r, c in line):
+            cells = [r * columns + c for r, c in line]
+            for cell in cells:
+                found[cell].append(cells)
+    most = max(map(len, found))
+    nothing = [rows * columns] * length
+    return np.array([own + [nothing] * (most - len(own)) for own in found])
+
+
+class BoardLanes:
+    """L games of two players who take turns and own the cells that they take; a full line wins, a full board is a draw.
+
+    Both players see the board, from their own side: cells of one's own, cells of the other's. The one whose turn it is
+    is there alone. The winner gets 1 and the loser -1. An illegal choice ends the game and costs its player 1, as
+    PettingZoo's wrapper has it; the other player then gets nothing. Nothing is drawn at random.
+
+    A subclass gives `_cells` and `legal`.
+
+    Args:
+        num_lanes: L. reset_ended: as of `SyncLanes`. with_state: these games have no `state()`.
+    """
+
+    backend: str
+    env_id: str
+    agents: ClassVar[tuple[str, str]]
+    shape: ClassVar[tuple[int, int]]  # rows and columns
+    choices: ClassVar[int]
+    lines: ClassVar[np.ndarray]
+    keywords: ClassVar[frozenset[str]] = frozenset()  # of the environment, that these lanes know
+
+    def __init__(self, num_lanes: int, *, reset_ended: bool = True, with_state: bool = False) -> None:
+        if with_state:
+            raise EnvError(
+                f"{self.env_id} has no state(). fix: leave with_state out: both players see the whole board."
+            )
+        self.num_lanes, self.reset_ended = num_lanes, reset_ended
+        shown: Mapping[str, Space[Any]] = {a: spaces.Box(0, 1, (*self.shape, 2), np.int8) for a in self.agents}
+        self.team = Team(self.agents, shown, {agent: spaces.Discrete(self.choices) for agent in self.agents})
+        self.single_observation_space: Space[Any] = self.team.observation_space
+        self.single_action_space: Space[Any] = self.team.action_space
+        cells = self.shape[0] * self.shape[1]
+        self._taken = np.zeros((num_lanes, cells + 1, 2), np.int8)  # by each player; the last cell is nobody's
+        self._turn = np.zeros(num_lanes, np.int64)
+        self._over = np.ones(num_lanes, bool)
+        self._masks = np.ones((num_lanes, 2, self.choices), bool)
+        self._is_begun = False
+
+    def legal(self) -> np.ndarray:
+        """[L, choices] bool: what may be chosen."""
+        raise NotImplementedError
+
+    def _cells(self, lanes: np.ndarray, choices: np.ndarray) -> np.ndarray:
+        """The cells [k] that legal choices [k] in lanes [k] take."""
+        raise NotImplementedError
+
+    def _begin(self, lanes: np.ndarray) -> None:
+        """New games in the lanes [L] bool."""
+        self._taken[lanes], self._turn[lanes], self._over[lanes] = 0, 0, False
+        self._masks[lanes] = True  # on an empty board everything is legal
+
+    def _observe(self) -> Any:
+        board = self._taken[:, :-1].reshape(self.num_lanes, *self.shape, 2)
+        present = np.zeros((self.num_lanes, 2), np.int8)
+        going = np.flatnonzero(~self._over)
+        present[going, self._turn[going]] = 1
+        seen = {self.agents[0]: board.copy(), self.agents[1]: np.ascontiguousarray(board[..., ::-1])}
+        return {AGENTS: seen, PRESENT: present}
+
+    def _legal_choices(self) -> np.ndarray:
+        """[L, 2 * choices] bool, as of `TeamLanes`: whoever waits is told nothing."""
+        return self._masks.reshape(self.num_lanes, -1).copy()
+
+    def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
+        check_seeds(seeds, self.num_lanes)
+        self._begin(np.ones(self.num_lanes, bool))
+        self._is_begun = True
+        return self._observe(), {"action_mask": self._legal_choices()}
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
+        """Step the lanes; `actions` [L, 2] as `Team.join` gives them, of which the one whose turn it is is read."""
+        mask = np.ones(self.num_lanes, bool) if active is None else np.array(active, bool)
+        lanes = np.flatnonzero(mask)
+        players = self._turn[lanes]
+        chosen = self._check(np.asarray(actions), mask)[lanes, players]
+        acted = np.zeros((self.num_lanes, 2), bool)
+        acted[lanes, players] = True
+        reward, over = np.zeros((self.num_lanes, 2)), np.zeros(self.num_lanes, bool)
+        may = self.legal()[lanes, chosen]
+        self._take(lanes[may], players[may], chosen[may], reward, over)
+        reward[lanes[~may], players[~may]] = -1.0
+        over[lanes[~may]] = True
+        self._turn[lanes], self._over[lanes] = 1 - players, over[lanes]
+        legal = self.legal()
+        self._masks[lanes, players] = ~over[lanes, None]  # nothing is legal any more for whom the end has found moving
+        self._masks[lanes, 1 - players] = np.where(over[lanes, None], True, legal[lanes])
+        wrong = lanes[~may & (players == 0)]
+        self._masks[wrong, 0] = legal[wrong]  # but PettingZoo asks the first player once more after an illegal choice
+        final = self._observe()
+        info: dict[str, Any] = {}
+        if over.any():
+            info["final_action_mask"] = self._legal_choices()
+            if self.reset_ended:
+                self._begin(over)
+        info["action_mask"] = self._legal_choices()
+        ended, no = np.repeat(over[:, None], 2, 1), np.zeros((self.num_lanes, 2), bool)
+        team = TeamStep(reward, ended, no, acted)
+        return StepBatch(self._observe(), reward.sum(1), over, no[:, 0].copy(), final, mask, info, team)
+
+    def _check(self, actions: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Choices [L, 2] int64; errors for what cannot be stepped."""
+        if not self._is_begun:
+            raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
+        if actions.shape != (self.num_lanes, 2):
+            raise ShapeError(
+                f"actions of a team must be one row of numbers per lane: expected {(self.num_lanes, 2)}, got "
+                f"{actions.shape}. fix: Team.join(actions by agent)."
+            )
+        if (self._over & mask).any():
+            lane = int(np.argmax(self._over & mask))
+            raise EnvError(f"{self.env_id}, lane {lane}: the game is over. fix: reset(), or let the lane rest.")
+        choices: np.ndarray = np.rint(actions).astype(np.int64)
+        asked = choices[np.arange(self.num_lanes), self._turn][mask]
+        if ((asked < 0) | (asked >= self.choices)).any():
+            raise EnvError(f"{self.env_id} takes choices below {self.choices}; got {asked.min()}..{asked.max()}.")
+        return choices
+
+    def _take(
+        self, lanes: np.ndarray, players: np.ndarray, chosen: np.ndarray, reward: np.ndarray, over: np.ndarray
+    ) -> None:
+        """Make legal moves [k]; what they lead to is written into `reward` [L, 2] and `over` [L]."""
+        cells = self._cells(lanes, chosen)
+        self._taken[lanes, cells, players] = 1
+        along = self._taken[lanes[:, None, None], self.lines[cells], players[:, None, None]]
+        wins = along.all(-1).any(-1)
+        reward[lanes[wins], players[wins]], reward[lanes[wins], 1 - players[wins]] = 1.0, -1.0
+        over[lanes] = wins | self._taken[lanes, :-1].any(-1).all(-1)
+
+    @property
+    def turn(self) -> np.ndarray:
+        """[L] number of the player whose turn it is."""
+        return self._turn.copy()
+
+    def wins_for(self, players: np.ndarray) -> np.ndarray:
+        """[L, choices] bool: legal choices that would win at once, were it the turn of `players` [L]."""
+        legal, wins = self.legal(), np.zeros((self.num_lanes, self.choices), bool)
+        for choice in range(self.choices):
+            lanes = np.flatnonzero(legal[:, choice])
+            cells = self._cells(lanes, np.full(len(lanes), choice))
+            along = self._taken[lanes[:, None, None], self.lines[cells], players[lanes, None, None]]
+            wins[lanes, choice] = (along.sum(-1) == self.lines.shape[-1] - 1).any(-1)
+        return wins
+
+    def close(self) -> None:
+        pass
+
+
+class ConnectFourLanes(BoardLanes):
+    """connect_four_v3: discs fall down in one of seven columns; four in a line win."""
+
+    backend, env_id = "connect_four", "pettingzoo.classic.connect_four_v3"
+    agents, shape, choices = ("player_0", "player_1"), (6, 7), 7
+    lines = lines_through((6, 7), 4)
+
+    def legal(self) -> np.ndarray:
+        return np.asarray(~self._taken[:, :7].any(-1))  # the highest row
+
+    def _cells(self, lanes: np.ndarray, choices: np.ndarray) -> np.ndarray:
+        discs = self._taken[lanes, :-1].any(-1).reshape(-1, 6, 7).sum(1)[np.arange(len(lanes)), choices]
+        cells: np.ndarray = (5 - discs) * 7 + choices
+        return cells
+
+
+class TicTacToeLanes(BoardLanes):
+    """tictactoe_v3: any free cell of nine; three in a line win."""
+
+    backend, env_id = "tictactoe", "pettingzoo.classic.tictactoe_v3"
+    agents, shape, choices = ("player_1", "player_2"), (3, 3), 9
+    lines = lines_through((3, 3), 3)
+
+    def legal(self) -> np.ndarray:
+        return np.asarray(~self._taken[:, :-1].any(-1))
+
+    def _cells(self, lanes: np.ndarray, choices: np.ndarray) -> np.ndarray:
+        return choices
+
+
+BOARDS: dict[str | None, type[BoardLanes]] = {lanes.env_id: lanes for lanes in (ConnectFourLanes, TicTacToeLanes)}

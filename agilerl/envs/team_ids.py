@@ -1,0 +1,88 @@
+"""What makes an environment of several agents: its id, a module of PettingZoo's form, a class or a function."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from agilerl.env_ids import TEAM_PACKAGES
+from agilerl.envs.team import is_parallel, team_of
+from agilerl.envs.team_fast import FAST_TEAMS
+from agilerl.errors import EnvError, nearest
+
+
+def maker(env: Any) -> tuple[str | None, Callable[..., Any]]:
+    """(id or None, what makes a parallel environment)."""
+    if isinstance(env, str):
+        env = team_module(env)
+    if isinstance(env, ModuleType):
+        package, _, name = env.__name__.partition(".")
+        is_known = package in TEAM_PACKAGES and hasattr(env, "parallel_env")
+        env_id = f"{package}.{name.rpartition('.')[2]}" if is_known else None
+        return (env.__name__ if env.__name__ in FAST_TEAMS else env_id), maker_of(env)
+    if is_parallel(env) and not isinstance(env, type):
+        raise EnvError(
+            f"make_multi_agent_vect_envs needs what makes an environment, as there are several copies; got an "
+            f"{type(env).__name__} object. fix: the function that made it, or lambda: {type(env).__name__}(...)."
+        )
+    if not callable(env) or hasattr(env, "agent_iter"):
+        if hasattr(env, "agent_iter"):
+            team_of(env)  # which names the conversion
+        raise EnvError(
+            f"make_multi_agent_vect_envs needs an id, a module or a function that makes an environment; got "
+            f"{type(env).__name__}. fix: 'mpe2.simple_speaker_listener_v4'."
+        )
+    return None, env
+
+
+def maker_of(module: ModuleType) -> Callable[..., Any]:
+    """What makes a parallel environment of a module of PettingZoo's form."""
+    if hasattr(module, "parallel_env"):
+        parallel: Callable[..., Any] = module.parallel_env
+        return parallel
+    if not hasattr(module, "env"):
+        raise EnvError(f"{module.__name__} has neither parallel_env nor env. fix: a module as mpe2.simple_spread_v3.")
+    return partial(_in_turns, module.env)
+
+
+def _in_turns(make: Callable[..., Any], **kwargs: Any) -> Any:
+    conversions = importlib.import_module("pettingzoo.utils.conversions")
+    return conversions.turn_based_aec_to_parallel(make(**kwargs))
+
+
+def team_module(env_id: str) -> ModuleType:
+    """The module that an id names: "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3".
+
+    Raises:
+        EnvError: another package, one that is not installed, or a module that it does not have, with the nearest.
+    """
+    package = env_id.partition(".")[0]
+    if package not in TEAM_PACKAGES:
+        raise EnvError(
+            f"{env_id!r} is not the id of an environment of several agents: those begin with "
+            f"{' or '.join(f'{name}.' for name in TEAM_PACKAGES)} fix: 'mpe2.simple_speaker_listener_v4', or the "
+            "function that makes the environment."
+        )
+    try:
+        parent = importlib.import_module(env_id.rpartition(".")[0] or package)
+    except ImportError as error:
+        if package in str(error):
+            raise EnvError(f'{env_id}: {package} is not installed. fix: pip install "agilerl[marl]"') from None
+        raise EnvError(f"{env_id}: {error}. fix: install what it names.") from None
+    known = [
+        f"{parent.__name__}.{found.name}"
+        for found in pkgutil.iter_modules(getattr(parent, "__path__", ()))
+        if re.search(r"_v\d+$", found.name)
+    ]
+    if env_id not in known:
+        close = nearest(env_id, known, limit=3) or known[:3]
+        raise EnvError(f"unknown environment {env_id!r}. fix: {', '.join(close) or 'mpe2.simple_spread_v3'}.")
+    try:
+        return importlib.import_module(env_id)
+    except ImportError as error:
+        raise EnvError(f"{env_id}: {' '.join(str(error).split())}. fix: install what it names.") from None

@@ -1,0 +1,211 @@
+"""The interface of vectors of PettingZoo environments: dicts by agent go in and come out, as published."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from agilerl import tree as trees
+from agilerl.envs.protocol import AGENTS, PRESENT, Lanes
+from agilerl.envs.team import Seen, Team, team_of
+from agilerl.envs.team_infos import DEFINED
+from agilerl.errors import ConfigError, EnvError, unknown_name
+from agilerl.rng import Purpose
+from agilerl.rng import seeds as derive_seeds
+
+EnvFactory = Callable[[], Any]
+
+
+class PettingZooVecEnv(ABC):
+    """Several copies of one environment of several agents, stepped together.
+
+    An episode that ends is followed by a new one in the same step, and nothing of it is lost: infos hold the
+    `final_observation` of each agent, and observations are `Seen`, from which `MultiAgentReplayBuffer` takes the final
+    ones. `terminations` and `truncations` say how each agent's part ended.
+
+    Args:
+        env_fns: one for each copy; each makes a parallel environment.
+        with_state: lanes show `env.state()` as `obs["state"]`.
+        seed: makes the first reset without a seed repeatable; every copy gets a seed of its own.
+
+    Attributes:
+        num_envs: copies. possible_agents, agents: ids of all agents. team: who they are.
+        observations: what the last reset or step has shown.
+    """
+
+    render_mode: str | None = None
+    metadata: Mapping[str, Any] = {}
+    backend: str | None = None
+    env_id: str | None = None
+    env_kwargs: Mapping[str, Any] | None = None  # of an environment that was made by its id
+    max_episode_steps: int | None = None  # beside the environment's own limit
+
+    def __init__(self, env_fns: Sequence[EnvFactory], *, with_state: bool = False, seed: int | None = None) -> None:
+        if not env_fns:
+            raise ConfigError(f"{type(self).__name__} needs at least one environment. fix: [make_env] * 8.")
+        self.env_fns, self.with_state = list(env_fns), with_state
+        self.num_envs, self._first_seed = len(self.env_fns), seed
+        self.factory = self.env_fns[0]
+        first = self.factory()
+        self.team: Team = team_of(first, with_state=with_state)
+        self.metadata = getattr(first, "metadata", None) or {}
+        self.render_mode = getattr(first, "render_mode", None)
+        first.close()
+        self.possible_agents, self.agents = list(self.team.agents), list(self.team.agents)
+        self.observations: dict[str, Any] = {}
+
+    @property
+    @abstractmethod
+    def lanes(self) -> Any:
+        """What steps the copies."""
+
+    @abstractmethod
+    def replicate(self, n: int, *, reset_ended: bool = True) -> Lanes:
+        """n * num_envs new lanes of the same environment, as of `make_vect_envs`."""
+
+    # --- spaces -------------------------------------------------------------------------------------------------------
+
+    def single_observation_space(self, agent: str) -> Space[Any]:
+        """Of one agent in one environment."""
+        return self._of(self.team.observation_spaces, agent)
+
+    def single_action_space(self, agent: str) -> Space[Any]:
+        """Of one agent in one environment."""
+        return self._of(self.team.action_spaces, agent)
+
+    observation_space = single_observation_space
+    action_space = single_action_space
+
+    def _of(self, spaces: Mapping[str, Space[Any]], agent: str) -> Space[Any]:
+        if agent not in spaces:
+            raise ConfigError(unknown_name("agent", str(agent), spaces))
+        return spaces[agent]
+
+    # --- playing ------------------------------------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: Any = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """New episodes: (agent -> [E, ...] observations, agent -> infos)."""
+        if options is not None:
+            raise EnvError("reset(options=) is not handed on to copies of an environment. fix: set it in env_fns.")
+        first, self._first_seed = self._first_seed, None
+        if seed is None:
+            seeds = None if first is None else derive_seeds(first, Purpose.ENVIRONMENT, self.num_envs)
+        else:
+            whole = isinstance(seed, int | np.integer)
+            seeds = np.arange(self.num_envs) + seed if whole else np.asarray(seed)  # type: ignore[operator]
+        obs, info = self.lanes.reset(seeds)
+        self.observations = self._seen(obs)
+        return self.observations, self._infos(obs, info)
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
+        """One step: observations, rewards [E] float, terminations, truncations [E] bool, infos, each by agent.
+
+        Agents that are left out of `actions` must be absent in all copies.
+        """
+        unknown = [agent for agent in actions if agent not in self.team.action_spaces]
+        if unknown:
+            raise ConfigError(unknown_name("agent", str(unknown[0]), self.team.agents))
+        given = {}
+        for agent, values in actions.items():
+            own, rows = self.team.columns[agent], np.asarray(values, np.float32)
+            if rows.size != self.num_envs * (own.stop - own.start):
+                raise ConfigError(
+                    f"actions of {agent}: expected one of {self.team.action_spaces[agent]} for each of {self.num_envs} "
+                    f"environments, got an array of shape {rows.shape}. fix: [num_envs, ...]."
+                )
+            given[agent] = np.nan_to_num(rows)  # NaN stands for an agent that does not act
+        missing = [agent for agent in self.agents if agent not in given and self._is_there(agent)]
+        if missing:
+            raise ConfigError(
+                f"{missing[0]} is there and has no action. fix: an action for each agent, [num_envs, ...]."
+            )
+        batch = self.lanes.step(self.team.join(given))
+        assert batch.team is not None
+        per_agent = [
+            {agent: values[:, k].copy() for k, agent in enumerate(self.agents)}
+            for values in (batch.team.reward, batch.team.terminated, batch.team.truncated)
+        ]
+        infos = self._infos(batch.obs, batch.info)
+        ended = batch.terminated | batch.truncated
+        per_lane = ended[:, None] | batch.team.truncated
+        for k, agent in enumerate(self.agents):
+            if per_lane[:, k].any():
+                infos[agent]["final_observation"] = trees.copy(batch.final_obs[AGENTS][agent])
+                infos[agent]["_final_observation"] = per_lane[:, k].copy()
+            if "healed" in batch.info:
+                infos[agent]["healed"] = batch.info["healed"].copy()
+        self.observations = self._seen(batch.obs, batch.final_obs, batch.team.acted)
+        return self.observations, *per_agent, infos
+
+    def _is_there(self, agent: str) -> bool:
+        return bool(self.observations) and bool(self.observations.present[agent].any())  # type: ignore[attr-defined]
+
+    def _seen(self, obs: Any, final: Any = None, acted: np.ndarray | None = None) -> Seen:
+        def by_agent(values: np.ndarray) -> dict[str, np.ndarray]:
+            return {agent: values[:, k].astype(bool) for k, agent in enumerate(self.agents)}
+
+        rows = {agent: obs[AGENTS][agent] for agent in self.agents}
+        final_rows = None if final is None else {agent: final[AGENTS][agent] for agent in self.agents}
+        return Seen(
+            rows, by_agent(obs[PRESENT]), final_rows, None if final is None else by_agent(final[PRESENT]),
+            None if acted is None else by_agent(acted),
+        )  # fmt: skip
+
+    def _infos(self, obs: Any, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        infos: dict[str, dict[str, Any]] = {}
+        for k, agent in enumerate(self.agents):
+            infos[agent] = {"present": obs[PRESENT][:, k].astype(bool)}
+            own = self.team.mask_columns[agent]
+            if "action_mask" in info and own.stop > own.start:
+                infos[agent]["action_mask"] = info["action_mask"][:, own]
+            decided = info[DEFINED][:, self.team.columns[agent]] if DEFINED in info else None
+            if decided is not None and not np.isnan(decided).all():
+                shape = self.team.action_spaces[agent].shape or ()
+                infos[agent][DEFINED] = decided.reshape(self.num_envs, *shape)
+        return infos
+
+    # --- the copies themselves ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Attribute `name` of every copy, or what it returns where it is a method; copy by copy."""
+
+    @abstractmethod
+    def _set(self, name: str, values: list[Any]) -> None:
+        """Give every copy its value."""
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Attribute `name` of every copy."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Give every copy the value, or one of a list of them; an attribute that there is not becomes one."""
+        each = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
+        if len(each) != self.num_envs:
+            raise ConfigError(f"set_attr({name!r}): {len(each)} values for {self.num_envs} copies. fix: one for each.")
+        self._set(name, each)
+
+    def render(self) -> tuple[Any, ...]:
+        """What every copy renders."""
+        return self.call("render")
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the copies."""
+
+    def __enter__(self) -> PettingZooVecEnv:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _copies(self, n: int) -> int:
+        if n < 1:
+            raise EnvError(f"replicate takes a positive number of copies; got {n}. fix: use 1 for one copy.")
+        return n * self.num_envs

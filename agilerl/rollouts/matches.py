@@ -1,0 +1,73 @@
+"""Board games against players that do not learn: how strong a trained team is, on a scale that does not move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from agilerl.envs.protocol import AGENTS
+from agilerl.envs.team_boards import BOARDS, BoardLanes
+from agilerl.errors import ConfigError, unknown_name
+
+Player = Callable[[BoardLanes, np.random.Generator], np.ndarray]
+"""Gives a choice [L] for whoever's turn it is in each lane."""
+
+
+def uniform(lanes: BoardLanes, rng: np.random.Generator) -> np.ndarray:
+    """Any legal choice, each with the same probability."""
+    return among(lanes.legal(), rng)
+
+
+def lookahead(lanes: BoardLanes, rng: np.random.Generator) -> np.ndarray:
+    """A choice that wins at once where there is one, else one that keeps the other player from that, else any legal
+    one; among several each with the same probability."""
+    wins, threats = lanes.wins_for(lanes.turn), lanes.wins_for(1 - lanes.turn)
+    best = np.where(wins.any(1, keepdims=True), wins, np.where(threats.any(1, keepdims=True), threats, lanes.legal()))
+    return among(best, rng)
+
+
+def among(choices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One of the choices [L, A] bool of each lane; 0 where there is none."""
+    drawn: np.ndarray = np.where(choices, rng.random(choices.shape), -1.0).argmax(1)
+    return drawn
+
+
+PLAYERS: dict[str, Player] = {"random": uniform, "lookahead": lookahead}
+
+
+def outcomes(team: Any, env_id: str, player: str | Player, games: int, seed: int) -> np.ndarray:
+    """[games] what a team got, which plays greedily: 1 for a game won, 0 for a draw, -1 for a game lost.
+
+    It has the first seat in even games, the second one in odd games.
+
+    Args:
+        env_id: a game of `envs.team_boards.BOARDS`. player: the other seat's; a name of `PLAYERS`, or a function.
+        seed: of what the player draws.
+
+    Raises:
+        ConfigError: an unknown game or player.
+    """
+    if env_id not in BOARDS:
+        raise ConfigError(unknown_name("board game", env_id, [str(name) for name in BOARDS]))
+    if isinstance(player, str) and player not in PLAYERS:
+        raise ConfigError(unknown_name("player", player, PLAYERS))
+    choose = PLAYERS[player] if isinstance(player, str) else player
+    lanes, rng = BOARDS[env_id](games, reset_ended=False), np.random.default_rng(seed)
+    every, seats, won = np.arange(games), np.arange(games) % 2, np.zeros(games)
+    obs, info = lanes.reset()
+    going = np.ones(games, bool)
+    while going.any():
+        masks = info["action_mask"].reshape(games, 2, -1)
+        infos = {agent: {"action_mask": masks[:, k]} for k, agent in enumerate(lanes.agents)}
+        own = team.get_action(obs[AGENTS], infos, training=False)[0]
+        chosen = np.stack([own[agent] for agent in lanes.agents], 1)
+        other = lanes.turn != seats
+        chosen[other, lanes.turn[other]] = choose(lanes, rng)[other]
+        batch = lanes.step(chosen, going)
+        assert batch.team is not None
+        won += batch.team.reward[every, seats]
+        going &= ~batch.terminated
+        obs, info = batch.obs, batch.info
+    return won

@@ -1,0 +1,112 @@
+"""Teams that bring their own `learn`: called as published, with dictionaries by agent, one team after another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from agilerl.algorithms.team_transitions import TeamExperiences
+from agilerl.algorithms.wrapped import takes, unwrapped
+from agilerl.components.prioritized import beta_schedule
+from agilerl.envs.protocol import AGENTS, PRESENT
+from agilerl.envs.step import Lanes
+from agilerl.envs.teams import DEFINED, Seen, Team
+from agilerl.errors import ConfigError
+from agilerl.options import OffPolicyOptions
+from agilerl.rng import Purpose
+from agilerl.sources.own_learn import OwnTransitions
+from agilerl.sources.source import Shard
+
+NEEDED = ("write", "sample_indices", "gather")
+
+
+class OwnTeamTransitions(OwnTransitions):
+    """`OwnTransitions` of a team: `get_action(observations, infos)` and `learn(experiences)` by agent.
+
+    `experiences` are the published five dictionaries, as `MultiAgentReplayBuffer.sample` gives them: choices as the
+    environment counts them, components in [-1, 1], NaN for who was not there. As a `TeamExperiences` they also say what
+    was legal, discounts of n steps, and weights of prioritised replay.
+
+    Args:
+        team: of the environment.
+
+    Raises:
+        ConfigError: a memory that cannot give rows of teams.
+    """
+
+    def __init__(self, shard: Shard, lanes: Lanes, options: OffPolicyOptions, team: Team) -> None:
+        super().__init__(shard, lanes, options)
+        self.team, self._rows = team, self.replay.rows
+        (self._sampling,) = shard.streams(Purpose.REPLAY)
+        missing = [name for name in NEEDED if not callable(getattr(self.memory, name, None))]
+        if missing:
+            raise ConfigError(
+                f"the memory is a {type(self.memory).__name__} without {', '.join(missing)}, which teams store and "
+                "sample by. fix: MultiAgentReplayBuffer(memory_size, field_names, agent_ids)."
+            )
+        self._layout = getattr(unwrapped(self.agent), "actions", None)
+        self._takes_infos = takes(self.agent, "get_action", "infos")
+
+    def _act(self, mask: np.ndarray | None) -> np.ndarray:
+        if self._stored() < self.options.random_steps:
+            return super()._act(mask)
+        agents, there = self.team.agents, self.obs[PRESENT].astype(bool)
+        seen = Seen({a: self.obs[AGENTS][a] for a in agents}, {a: there[:, k] for k, a in enumerate(agents)})
+        infos: dict[str, dict[str, Any]] = {a: {"present": there[:, k]} for k, a in enumerate(agents)}
+        for agent in agents:
+            own = self.team.mask_columns[agent]
+            if mask is not None and own.stop > own.start:
+                infos[agent]["action_mask"] = mask[:, own]
+            if DEFINED in self.info:
+                decided = self.info[DEFINED][:, self.team.columns[agent]]
+                infos[agent][DEFINED] = decided.reshape(len(there), *(self.team.action_spaces[agent].shape or ()))
+        found = self.agent.get_action(seen, **({"infos": infos} if self._takes_infos else {}))
+        chosen = found[0] if isinstance(found, tuple) else found
+        row = self.team.join({agent: np.nan_to_num(np.asarray(own, np.float32)) for agent, own in chosen.items()})
+        return row if self._environment_action is None or self._layout is None else self._layout.stored(row)
+
+    def _learn_once(self, size: int, index: int) -> Any:
+        indices = self.memory.sample_indices(self._sampling, (size,))
+        more: dict[str, Any] = {"idxs": indices}
+        if self.replay.prioritized:
+            done = self.shard.begun + (index + 1) * self.lanes.num_lanes
+            beta = beta_schedule(float(getattr(self.agent, "beta", 0.4)), done, self.options.max_steps)
+            more["weights"] = self.replay.weights(indices, beta)
+        experiences = self._by_agent(self._rows.gather(indices), more)
+        if not self.replay.prioritized:
+            return _number(self.agent.learn(experiences))
+        loss, indices, priorities = self.agent.learn(experiences, per=True)
+        if not bool(torch.as_tensor(priorities).isfinite().all()):
+            return math.nan
+        self.memory.update_priorities(indices, priorities)
+        return _number(loss)
+
+    def _by_agent(self, rows: Mapping[str, Any], more: dict[str, Any]) -> TeamExperiences:
+        """Rows of the memory as the published tuple."""
+        there = rows["obs"][PRESENT].bool()
+        more |= {name: rows[name] for name in ("discount", "obs_mask", "next_mask") if name in rows}
+        seen = [
+            Seen({a: rows[k][AGENTS][a] for a in self.team.agents}, dict(zip(self.team.agents, here.T, strict=True)))
+            for k, here in (("obs", there.numpy(force=True)), ("next_obs", rows["next_obs"][PRESENT].numpy(force=True)))
+        ]
+        action, columns = rows["action"].clone(), self.team.columns
+        if self._layout is not None and self._environment_action is not None:
+            for agent, own in columns.items():
+                one = self._layout.of_agent(agent)
+                action[:, own] += torch.tensor(one.starts or 0, dtype=action.dtype, device=action.device)
+        numbers = [rows[name].to(torch.float32).masked_fill(~there, torch.nan) for name in ("reward", "done")]
+        reward, done = ({a: x[:, k : k + 1] for k, a in enumerate(self.team.agents)} for x in numbers)
+        actions = {agent: action[:, own] for agent, own in columns.items()}
+        return TeamExperiences((seen[0], actions, reward, seen[1], done), more)
+
+
+def _number(loss: Any) -> Any:
+    """The loss to report: of one by group the mean over groups, of (policy's, critic's) the critic's."""
+    if isinstance(loss, Mapping):
+        each = [value[-1] if isinstance(value, tuple | list) else value for value in loss.values()]
+        return float(np.mean([float(value) for value in each])) if each else None
+    return loss

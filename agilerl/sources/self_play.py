@@ -1,0 +1,394 @@
+"""Self-play of two: members learn against themselves and against policies of the population's past.
+
+In every second lane of a member one seat is played by a frozen policy of the pool, and only the other seat's rows are
+learned from; the seats take turns over those lanes. In the other lanes both seats are the member's own and both learn.
+The pool begins with a player that chooses uniformly among the legal actions; each generation's fittest member joins it.
+
+Returns of such games sum to zero, so a member's fitness is the mean return of its seat (win 1, draw 0, loss -1 in a
+board game) against the pool of that generation: the same opponents for all members, and each of them from both seats.
+It says who is better in one generation; it does not grow from generation to generation as others' returns do, because
+the opponents get better too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl import tree as trees
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
+from agilerl.engine.protocol import Draws, Mask
+from agilerl.engine.rollouts import Rollout
+from agilerl.engine.team_packing import packed
+from agilerl.engine.team_rollouts import TeamRollout
+from agilerl.envs.step import Lanes, StepBatch
+from agilerl.envs.teams import PRESENT
+from agilerl.errors import ConfigError, EnvError, NotAvailableYetError
+from agilerl.options import LoopOptions
+from agilerl.rng import Purpose
+from agilerl.rollouts.evaluate import EvaluationResult, evaluate
+from agilerl.sources.lanes import Evaluator
+from agilerl.sources.rollouts import Group
+from agilerl.sources.source import Shard, Steps, Tally
+from agilerl.sources.team_rollouts import TeamGeneration, TeamRolloutSource
+
+MOST = 16  # opponents in the pool, the random player included
+SEATS = 2
+# Past policies act and nothing else: critics are made with them, as small as they can be.
+UNUSED = {"encoder_config": {"hidden_size": [1], "min_mlp_nodes": 1}, "head_config": {"hidden_size": [1]}}
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """A frozen policy.
+
+    Attributes:
+        generation: how many generations it had trained. member: its id; None for the random player, a policy of zeros.
+        spec, weights: as `policy_spec` and `policy_state` gave them.
+    """
+
+    generation: int
+    member: int | None
+    spec: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, team: Any, generation: int) -> Opponent:
+        """A copy of a team's policies."""
+        weights = {name: value.cpu() for name, value in team.policy_state().items()}
+        return cls(generation, team.index, {**team.policy_spec(), "hyperparameters": {}}, weights)
+
+    @classmethod
+    def at_random(cls, team: Any) -> Opponent:
+        """One that has the team's architecture and chooses uniformly among the legal actions: its logits are 0."""
+        made = cls.of(team, 0)
+        return replace(made, member=None, weights={name: torch.zeros_like(x) for name, x in made.weights.items()})
+
+    def state(self) -> dict[str, Any]:
+        """Plain data and tensors."""
+        return {"generation": self.generation, "member": self.member, "spec": self.spec, "weights": dict(self.weights)}
+
+    def team(self, like: Any) -> Any:
+        """A team of the class of `like` that acts by it."""
+        spec = {**self.spec, "hyperparameters": {"net_config": UNUSED}}
+        return type(like).from_policy(spec, self.weights, like.device)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Who may be played against: the random player first, then members of the past, the older before the newer."""
+
+    opponents: tuple[Opponent, ...]
+
+    def joined(self, newcomer: Opponent, most: int = MOST) -> Pool:
+        """With one more. Of a pool that is full then the one goes whose neighbours were closest together, of equal ones
+        the oldest: what stays is spread over all generations. The first and the newest always stay."""
+        everyone = [*self.opponents, newcomer]
+        if len(everyone) > most:
+            times = [one.generation for one in everyone]
+            gaps = [after - before for before, after in zip(times, times[2:], strict=False)]
+            del everyone[1 + int(np.argmin(gaps))]
+        return Pool(tuple(everyone))
+
+
+@dataclass(frozen=True)
+class Places:
+    """Who sits where: one entry for each of P lanes in which an opponent plays.
+
+    Attributes:
+        lanes: [P] their numbers. who: [P] numbers in the pool. seats: [P] the opponents' seats.
+    """
+
+    lanes: np.ndarray
+    who: np.ndarray
+    seats: np.ndarray
+
+    @classmethod
+    def sorted(cls, lanes: np.ndarray, who: np.ndarray, seats: np.ndarray) -> Places:
+        """In the order of the opponents."""
+        order = np.argsort(who, kind="stable")
+        return cls(lanes[order], who[order], seats[order])
+
+
+class Opponents:
+    """The pool at the table: its policies act together, as rows where they stack.
+
+    Args:
+        pool: who plays. like: a team, whose class and device they get.
+    """
+
+    def __init__(self, pool: Pool, like: Any) -> None:
+        teams = [one.team(like) for one in pool.opponents]
+        for team in teams:
+            team.set_training_mode(False)
+        self.count, self._learner = len(teams), Learner(teams, choose(teams))
+        self._columns = [list(range(own.stop)[own]) for own in teams[0].actions.columns.values()]
+        self._environment_action = teams[0].environment_action
+
+    def act(self, action: np.ndarray, obs: Any, mask: Mask, places: Places, draws: Draws) -> None:
+        """Write sampled actions into `action` [L, A], at the opponents' places, where they are there to act.
+
+        Args:
+            obs, mask: of all lanes, [L, ...]. draws: [L, ...] each, as of the teams' `draw_exploration`.
+        """
+        there = obs[PRESENT][places.lanes, places.seats].astype(bool)
+        if not there.any():
+            return
+        lanes, who, seats = places.lanes[there], places.who[there], places.seats[there]
+        counts = np.bincount(who, minlength=self.count)
+        place = np.arange(len(who)) - np.repeat(np.cumsum(counts) - counts, counts)
+        grid = np.zeros((self.count, int(counts.max())), np.int64)  # lanes by opponent; spare places repeat lane 0
+        grid[who, place] = lanes
+        rows, legal = trees.take(obs, grid), None if mask is None else mask[grid]
+        chosen = self._learner.explore(rows, tuple(part[grid] for part in draws), 0.0, legal)
+        taken = self._environment_action(chosen[who, place])
+        for seat, columns in enumerate(self._columns):
+            own = np.flatnonzero(seats == seat)
+            action[np.ix_(lanes[own], columns)] = taken[np.ix_(own, columns)]
+
+
+class SelfPlayGeneration(TeamGeneration):
+    """As `TeamGeneration`, with opponents in every second lane. Scores are of those lanes' episodes: what the member's
+    seat got."""
+
+    def __init__(
+        self, shard: Shard, lanes: Lanes, learner: Learner, options: LoopOptions, opponents: Opponents
+    ) -> None:
+        super().__init__(shard, lanes, learner, options)
+        self._opponents = opponents
+        self._against = shard.streams(Purpose.OPPONENTS)
+        each = [self._seat(rng, slot) for slot, rng in enumerate(self._against)]
+        self._places = Places.sorted(*(np.concatenate(parts) for parts in zip(*each, strict=True)))
+        self._learns = np.ones((lanes.num_lanes, SEATS), bool)
+        self._learns[self._places.lanes, self._places.seats] = False
+        self._opponents_draws: tuple[np.ndarray, ...] = ()
+        self._won: list[list[float]] = [[] for _ in self.agents]
+
+    def _seat(self, rng: np.random.Generator, member: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(lanes, opponents, their seats) of one member: every opponent as often as the others, but for a remainder.
+
+        The pattern moves on with the generations, so that few lanes, too, see both seats.
+        """
+        turn = np.arange(self.num_envs) + self.shard.number
+        own = np.flatnonzero(turn % 2)
+        rounds = -(-len(own) // self._opponents.count)
+        who = np.concatenate([rng.permutation(self._opponents.count) for _ in range(rounds)] or [np.zeros(0, int)])
+        return own + member * self.num_envs, who[: len(own)], turn[own] // 2 % SEATS
+
+    def run(self) -> Steps:
+        result = yield from super().run()
+        for tally, scores in zip(self.tallies, self._won, strict=True):
+            check_zero_sum(np.array(tally.by_agent), self.lanes)
+            tally.scores, tally.by_agent = scores, []
+        return result
+
+    def act(self, obs: Any, mask: np.ndarray | None) -> np.ndarray:
+        action = super().act(obs, mask)
+        draws = tuple(part[self._index - self._begin].reshape(len(action), -1) for part in self._opponents_draws)
+        self._opponents.act(action, obs, mask, self._places, draws)
+        return action
+
+    def store(self, reward: np.ndarray, batch: StepBatch) -> None:
+        before = [len(tally.by_agent) for tally in self.tallies]
+        super().store(reward, batch)
+        lanes = np.flatnonzero((batch.terminated | batch.truncated) & batch.mask)
+        rows = [row for tally, known in zip(self.tallies, before, strict=True) for row in tally.by_agent[known:]]
+        for lane, row in zip(lanes.tolist(), rows, strict=True):
+            if not self._learns[lane].all():
+                self._won[lane // self.num_envs].append(row[int(np.argmax(self._learns[lane]))])
+
+    def _rollout(self, group: Group) -> Rollout:
+        rollout = super()._rollout(group)
+        reads_alone = getattr(group.lead, "reads_alone", False)
+        return packed(rollout, group.lead) if reads_alone and isinstance(rollout, TeamRollout) else rollout
+
+    def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """What the opponents did was nobody's decision."""
+        reward, ended, cut, decided = super()._by_agent(batch)
+        return reward, ended, cut, decided & self._learns
+
+    def _draw_ahead(self) -> None:
+        super()._draw_ahead()
+        shape = (self._end - self._begin, self.num_envs)
+        each = [agent.draw_exploration(rng, shape) for agent, rng in zip(self.agents, self._against, strict=True)]
+        self._opponents_draws = tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
+
+
+class Match:
+    """Members at one seat, greedily, and opponents at the other, who sample: an actor for `rollouts.evaluate`.
+
+    Two episodes after one another are two seats of one member against one opponent; the pairs are spread over the whole
+    pool. Opponents and their draws are the same for every member.
+
+    Args:
+        members: acts for N of them. opponents: of the generation. lanes: E of each member.
+        episode_seeds: [episodes], also of the opponents' draws.
+    """
+
+    def __init__(self, members: Any, opponents: Opponents, lanes: int, episode_seeds: np.ndarray) -> None:
+        self.members, self.opponents, self.num_envs = members, opponents, lanes
+        self.episodes, self._first = len(episode_seeds), 0
+        self._rng = np.random.default_rng(np.random.SeedSequence(episode_seeds.tolist()))
+        self._lead = members.agents[0]
+
+    @staticmethod
+    def seats(episodes: int) -> np.ndarray:
+        """[episodes] the members' own seats."""
+        return np.arange(episodes) % SEATS
+
+    def begin_episodes(self) -> None:
+        """The next wave of episodes: see `rollouts.evaluate.evaluate`."""
+        self.members.begin_episodes()
+        episode = self._first + np.arange(self.num_envs)
+        self._first += self.num_envs
+        pairs, pair = -(-self.episodes // SEATS), episode // SEATS
+        count = self.opponents.count
+        who = pair % count if pairs >= count else np.minimum(pair * count // pairs, count - 1)
+        lanes = np.arange(len(self.members.agents) * self.num_envs)
+        times = len(self.members.agents)
+        self._places = Places.sorted(lanes, np.tile(who, times), np.tile(1 - episode % SEATS, times))
+
+    def act_greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+        """As of `Learner.act_greedy`: obs [N, E, ...], mask [N, E, W] -> [N, E, A]."""
+        members = len(self.members.agents)
+        action: np.ndarray = np.array(self.members.act_greedy(obs, mask))
+        flat = action.reshape(-1, action.shape[-1])
+        drawn = self._lead.draw_exploration(self._rng, (self.num_envs,))
+        draws = tuple(np.tile(part, (members, *[1] * (part.ndim - 1))) for part in drawn)
+        legal = None if mask is None else np.asarray(mask).reshape(len(flat), -1)
+        self.opponents.act(
+            flat, trees.map_leaves(lambda x: x.reshape(-1, *x.shape[2:]), obs), legal, self._places, draws
+        )
+        return flat.reshape(action.shape)
+
+
+class AgainstOpponents(Evaluator):
+    """Evaluates members of games of two: fitness is the mean return of the member's seat against the generation's pool.
+
+    Attributes:
+        opponents: those of the generation. by_agent: where scores are not summed, the mean return from each seat.
+    """
+
+    opponents: Opponents
+
+    def _play(self, learner: Learner, lanes: Lanes, episode_seeds: np.ndarray) -> EvaluationResult:
+        members, count = len(learner.agents), len(episode_seeds)
+        match = Match(learner, self.opponents, lanes.num_lanes // members, episode_seeds)
+        found = evaluate(match, lanes, members, count, episode_seeds, self.limit.steps, by_agent=True)
+        check_zero_sum(found.returns[~found.cut], lanes)
+        return found
+
+    def _own(self, found: EvaluationResult) -> tuple[np.ndarray, np.ndarray]:
+        """(returns [N, episodes] of the members' seats, which seats [episodes])."""
+        seats = Match.seats(found.returns.shape[1])
+        return found.returns[:, np.arange(len(seats)), seats], seats
+
+    def _rows(self, found: EvaluationResult) -> np.ndarray:
+        own, seats = self._own(found)
+        return np.stack([own[:, seats == seat].mean(1) if (seats == seat).any() else np.zeros(len(own))
+                         for seat in range(SEATS)], 1)  # fmt: skip
+
+    def _fitness(self, found: EvaluationResult) -> list[float]:
+        return [float(np.mean(row)) for row in self._own(found)[0]]
+
+
+class SelfPlaySource(TeamRolloutSource):
+    """As `TeamRolloutSource`, for games of two agents of one group whose returns sum to zero; the module says how.
+
+    Attributes:
+        pool: of this generation. newcomer: who joins it with the next one.
+        fitness_is_relative: it compares members of one generation.
+    """
+
+    fitness_is_relative = True
+
+    def open(
+        self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
+    ) -> None:
+        for team in population:
+            check_team(team)
+        super().open(population, run_seed, check, shards)
+        self._like = population[0]
+        self.evaluator: AgainstOpponents = AgainstOpponents(
+            self.eval_env, self.options, run_seed, check, sum_scores=self.sum_scores
+        )
+        self.notes.append(
+            f"opponents: in every second lane one of at most {MOST - 1} of the population's past, or the random "
+            "player; fitness is the mean return against all of these"
+        )
+        self.newcomer: Opponent | None = None
+        self._sit_down(Pool((Opponent.at_random(population[0]),)))
+
+    def _sit_down(self, pool: Pool) -> None:
+        self.pool, self.evaluator.opponents = pool, Opponents(pool, self._like)
+
+    @property
+    def opponents_of(self) -> list[str]:
+        """For the records: "generation:member" of each opponent that is played, "random" for the random player."""
+        return ["random" if o.member is None else f"{o.generation}:{o.member}" for o in self.pool.opponents]
+
+    @property
+    def generations(self) -> Any:
+        return partial(SelfPlayGeneration, opponents=self.evaluator.opponents)
+
+    def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
+        """Scores are those of the members' seats, summed or not."""
+        result: Steps = self.generations(shard, lanes, learner, self.options).run()
+        return result
+
+    def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
+        if self.newcomer is not None:
+            pool, self.newcomer = self.pool.joined(self.newcomer), None
+            self._sit_down(pool)
+        return (yield from super().generation(population, number, begun))
+
+    def evaluate(self, agents: Sequence[Any], number: int) -> list[float]:
+        found = super().evaluate(agents, number)
+        if found:
+            self.newcomer = Opponent.of(agents[int(np.argmax(found))], number + 1)
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "opponents": "self"}
+
+    def state(self) -> dict[str, Any]:
+        newcomer = None if self.newcomer is None else self.newcomer.state()
+        return {**super().state(), "pool": [one.state() for one in self.pool.opponents], "newcomer": newcomer}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        self.newcomer = None if state["newcomer"] is None else Opponent(**state["newcomer"])
+        self._sit_down(Pool(tuple(Opponent(**one) for one in state["pool"])))
+
+
+def check_team(team: Any) -> None:
+    """ConfigError for a team that cannot play both seats of a game of two."""
+    groups = dict(team.grouped_agents)
+    if len(team.agent_ids) != SEATS or len(groups) != 1:
+        raise ConfigError(
+            f"opponents='self' is for two agents of one group, which share a policy; team {team.index} has "
+            f"{len(team.agent_ids)} agents in the groups {groups}. fix: agents called player_0 and player_1, with "
+            "the same spaces; or opponents=None."
+        )
+    if team.is_recurrent:
+        raise NotAvailableYetError(
+            "opponents='self' with policies that have a memory is not built yet. fix: recurrent=False."
+        )
+
+
+def check_zero_sum(returns: np.ndarray, lanes: Lanes) -> None:
+    """EnvError where the returns [..., 2] of an episode do not sum to zero."""
+    sums = returns.reshape(-1, SEATS).sum(-1)
+    if len(sums) and np.abs(sums).max() > 1e-6 * max(1.0, float(np.abs(returns).max())):
+        row = returns.reshape(-1, SEATS)[int(np.abs(sums).argmax())].tolist()
+        raise EnvError(
+            f"opponents='self' is for games whose returns sum to zero; an episode of {lanes.backend} gave {row}. fix: "
+            "opponents=None, or rewards of which one agent's gain is the other one's loss."
+        )

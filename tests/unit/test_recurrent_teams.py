@@ -1,0 +1,261 @@
+"""Teams with a memory: the published face, evaluation, evolution, files and loops of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from agilerl.algorithms.ippo import IPPO
+from agilerl.algorithms.mappo import MAPPO
+from agilerl.envs.teams import AGENTS, TeamLanes
+from agilerl.errors import AlgorithmError, ConfigError, ShapeError
+from agilerl.hpo.mutation import Mutations
+from agilerl.hpo.tournament import TournamentSelection
+from agilerl.networks.q_networks import ContinuousQNetwork
+from agilerl.rollouts.evaluate import first_episodes
+from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
+from agilerl.vector import SyncPettingZooVecEnv
+
+NET: dict[str, Any] = {
+    "encoder_config": {"hidden_state_size": 8, "min_hidden_state_size": 4}, "head_config": {"hidden_size": [8]},
+    "latent_dim": 8, "min_latent_dim": 4,
+}  # fmt: skip
+OBS = {name: spaces.Box(-1, 1, (2,), np.float32) for name in ("a_0", "a_1", "solo")}
+ACTIONS: dict[str, Any] = {
+    "a_0": spaces.Discrete(2), "a_1": spaces.Discrete(2), "solo": spaces.Box(-1, 1, (1,), np.float32)
+}  # fmt: skip
+
+
+class Relay:
+    """Six steps. `a_0` ends after the second one and is back in the fourth; everyone sees random numbers and the time,
+    and gets 1 for a high action where the number that it saw first was positive, else for a low one."""
+
+    possible_agents = tuple(OBS)
+    metadata: dict[str, Any] = {"name": "relay_v0"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.rng, self.agents = np.random.default_rng(0), list[str]()
+
+    def observation_space(self, agent: str) -> Any:
+        return OBS[agent]
+
+    def action_space(self, agent: str) -> Any:
+        return ACTIONS[agent]
+
+    def _see(self) -> dict[str, np.ndarray]:
+        numbers = {a: self.rng.uniform(-1, 1) for a in OBS}
+        self.first = numbers if self.time == 0 else self.first
+        there = [a for a in OBS if a != "a_0" or self.time not in (2, 3)]
+        return {a: np.array([numbers[a], self.time / 6], np.float32) for a in there}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
+        self.agents, self.time = list(OBS), 0
+        return self._see(), {a: {} for a in OBS}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        self.time += 1
+        seen, over = self._see(), self.time == 6
+        high = {a: float(np.ravel(x)[0]) > 0 for a, x in actions.items()}
+        rewards = {a: float(high[a] == (self.first[a] > 0)) for a in actions}
+        ends = dict.fromkeys(OBS, over) | ({"a_0": True} if self.time == 2 else {})
+        self.agents = [] if over else [a for a in OBS if a != "a_0" or self.time not in (2, 3)]
+        return seen, rewards, ends, dict.fromkeys(OBS, False), {a: {} for a in OBS}
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def population(cls: Any, size: int = 2, **more: Any) -> list[Any]:
+    arguments = {"net_config": NET, "lr": 1e-2, "batch_size": 8, "learn_step": 48, "max_seq_len": 4} | more
+    made: list[Any] = cls.population(size, OBS, ACTIONS, seed=1, recurrent=True, **arguments)
+    return made
+
+
+def train(pop: list[Any], **more: Any) -> tuple[list[Any], Any]:
+    env = SyncPettingZooVecEnv([Relay] * 4)
+    arguments = {"max_steps": 192, "evo_steps": 96, "seed": 3, "verbose": False} | more
+    return train_multi_agent_on_policy(env, "relay", pop=pop, **arguments)
+
+
+def bits(agents: list[Any]) -> torch.Tensor:
+    networks = [n for agent in agents for n in agent.evaluation_networks().values()]
+    return torch.cat([p.detach().flatten() for network in networks for p in network.parameters()])
+
+
+# --- acting -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_memory_goes_on_through_get_action_and_belongs_to_one_agent() -> None:
+    team, draw = population(IPPO, 1)[0], np.random.default_rng(0)
+    few = team.clone()
+    few.action_batch_size = 2
+    obs = {a: draw.uniform(-1, 1, (5, 2)).astype(np.float32) for a in OBS}
+    *_, hidden = team.get_action(obs, training=False)
+    assert sorted({key.partition(":")[0] for key in hidden}) == sorted(OBS)
+    assert {tuple(part.shape) for part in hidden.values()} == {(1, 5, 8)}
+    *_, begun, _ = team.get_action(obs, training=False)
+    action, log_prob, entropy, value, after = team.get_action(obs, training=False, hidden_state=hidden)
+    assert all((value[a] != begun[a]).all() for a in OBS), "it remembers"
+    for one, other in zip(few.get_action(obs, training=False, hidden_state=hidden)[:4],
+                          (action, log_prob, entropy, value), strict=True):  # fmt: skip
+        for agent in OBS:
+            np.testing.assert_allclose(one[agent], other[agent], rtol=1e-5, atol=1e-6)
+    *_, later = team.get_action({a: obs[a] for a in ("a_0", "solo")}, training=False, hidden_state=hidden)
+    for key, part in later.items():
+        assert torch.equal(part, hidden[key] if key.startswith("a_1") else after[key]), key
+    over = torch.zeros(5, 3, dtype=torch.bool)
+    over[3, 0] = True
+    for key, part in team.forget(after, over).items():
+        kept = after[key].clone()
+        if key.startswith("a_0"):
+            kept[:, 3] = 0
+        assert torch.equal(part, kept), key
+
+
+def test_in_evaluation_an_agent_that_comes_back_begins_anew() -> None:
+    team, noted = population(IPPO, 1)[0], []
+    lanes = TeamLanes([Relay] * 2, reset_ended=False)
+
+    def act(obs: Any, mask: Any) -> np.ndarray:
+        noted.append(None if team._playing is None else {k: bool(x.any()) for k, x in team._playing.items()})
+        found: np.ndarray = team._greedy(obs, mask)
+        return found
+
+    first_episodes(act, lanes, np.arange(2), np.ones(2, bool), None, begin=team.begin_episodes, left=team.end_episodes)
+    assert noted[0] is None
+    for step, memory in enumerate(noted[1:], 1):
+        assert memory is not None
+        for key, is_set in memory.items():
+            assert is_set == (step not in (2, 3, 4) or not key.startswith("a_0")), (step, key)
+
+
+@pytest.mark.parametrize("cls", [IPPO, MAPPO])
+def test_evaluation_of_a_population_is_that_of_its_members(cls: Any) -> None:
+    pop, fitness = train(population(cls), max_steps=96, eval_steps=6)
+    for agent, score in zip(pop, fitness[0], strict=True):
+        again = agent.clone()
+        assert again.evaluate(8, seed=3, env=SyncPettingZooVecEnv([Relay] * 2)).mean == pytest.approx(
+            agent.evaluate(8, seed=3, env=SyncPettingZooVecEnv([Relay] * 8)).mean
+        )
+        assert 0 <= score <= 16
+
+
+# --- learning ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [IPPO, MAPPO])
+def test_members_learn_over_rows_what_they_learn_one_by_one(cls: Any) -> None:
+    one, _ = train(population(cls), learner="fused")
+    other, _ = train(population(cls), learner="sequential")
+    torch.testing.assert_close(bits(one), bits(other), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("cls", [IPPO, pytest.param(MAPPO, marks=pytest.mark.slow)])
+def test_a_resumed_run_is_the_run_that_never_stopped_with_mutations_of_memories(cls: Any, tmp_path: Path) -> None:
+    def run(steps: int, path: str) -> list[Any]:
+        evolution = {
+            "tournament": TournamentSelection(2, True, 2, 1, seed=4),
+            "mutation": Mutations(0, 1, 0.2, 0, 0, 0, rand_seed=6),
+        }
+        return train(population(cls), max_steps=steps, resume=tmp_path / path, **evolution)[0]
+
+    whole = run(576, "whole")
+    run(288, "stopped")
+    again = run(576, "stopped")
+    assert torch.equal(bits(whole), bits(again))
+    widths = [shape for agent in whole for shape in agent.hidden_state_architecture.values()]
+    assert any(shape != (1, 8) for shape in widths), "a memory has grown or shrunk"
+    for agent in whole:  # what happens to a policy happens to its value, in MAPPO's to its dense layers
+        for group in ("a", "solo"):
+            actor, value = agent.actors[group].encoder, agent.critics[group].describe()
+            assert value.startswith(f"lstm {actor.hidden_state_size}x1" if cls is IPPO else "multi"), value
+            assert cls is IPPO or f"(vector_mlp: [{actor.hidden_state_size}])" in value, value
+
+
+@pytest.mark.parametrize("cls", [IPPO, MAPPO])
+def test_a_saved_team_has_its_memory(cls: Any, tmp_path: Path) -> None:
+    team = population(cls, 1)[0]
+    team.save_checkpoint(tmp_path / "team.pt")
+    loaded = cls.load(tmp_path / "team.pt")
+    assert loaded.recurrent
+    assert loaded.hidden_state_architecture == team.hidden_state_architecture
+    obs = {a: np.ones((2, 2), np.float32) for a in OBS}
+    *_, hidden = team.get_action(obs, training=False)
+    one, other = (t.get_action(obs, training=False, hidden_state=hidden) for t in (team, loaded))
+    for agent in OBS:
+        np.testing.assert_array_equal(one[0][agent], other[0][agent])
+    assert bits([team]).equal(bits([loaded]))
+    assert cls.from_policy(team.policy_spec(), team.policy_state()).recurrent
+
+
+@pytest.mark.parametrize("cls", [IPPO, MAPPO])
+def test_a_loop_of_ones_own_learns_what_is_learned_from_the_same_rollout(cls: Any) -> None:
+    team, lanes, steps = population(cls, 1, num_envs=3)[0], TeamLanes([Relay] * 3), 8
+    twin = team.clone()
+    names = ("observations", "actions", "log_probs", "rewards", "dones", "values")
+    kept: dict[str, Any] = {name: {a: [] for a in OBS} for name in names}
+    buffer, done = twin.make_buffer(steps, 3), np.zeros((3, 3))
+    obs, _ = lanes.reset(np.arange(3))
+    hidden, before = team.get_initial_hidden_state(3), []
+    mean, deviation = team.value_scale()
+    for _ in range(steps):
+        there = obs["present"].astype(bool)
+        shown = {a: x for k, (a, x) in enumerate(obs[AGENTS].items()) if there[:, k].all()}
+        before.append(hidden)
+        action, log_prob, _, value, hidden = team.get_action(shown, hidden_state=hidden)
+        filled = {a: action.get(a, np.zeros((3, *ACTIONS[a].shape), np.float32)) for a in OBS}
+        batch = lanes.step(lanes.team.join(team.environment_actions(filled)))
+        assert batch.team is not None
+        rows = {"log_prob": [], "value": []}
+        for k, a in enumerate(OBS):
+            reward = np.where(batch.team.acted[:, k], batch.team.reward[:, k], np.nan)
+            rows["log_prob"].append(log_prob.get(a, np.zeros(3)))
+            rows["value"].append((value.get(a, np.zeros(3)) - mean[k]) / deviation[k])
+            values = (obs[AGENTS][a], filled[a], rows["log_prob"][-1], reward, done[:, k], value.get(a, np.zeros(3)))
+            for name, x in zip(names, values, strict=True):
+                kept[name][a].append(x)
+        buffer.add(
+            obs, np.concatenate([filled[a].reshape(3, -1) for a in OBS], 1), batch.team.reward, batch.team.terminated,
+            batch.team.truncated, np.stack(rows["log_prob"], 1), np.stack(rows["value"], 1), final_obs=batch.final_obs,
+            valid=batch.team.acted, hidden={key: part.numpy() for key, part in before[-1].items()},
+        )  # fmt: skip
+        over = batch.team.terminated | batch.team.truncated
+        hidden = team.forget(hidden, torch.from_numpy(over))
+        obs, done = batch.obs, batch.team.terminated.astype(float)
+    buffer.last_obs = obs
+    last_there = {a: x for k, (a, x) in enumerate(obs[AGENTS].items()) if obs["present"][:, k].all()}
+    *_, last, _ = team.get_action(last_there, hidden_state=hidden)
+    buffer.last_value = np.stack([last.get(a, np.zeros(3)) for a in OBS], 1)
+    start = bits([team])
+    team.learn({
+        **kept, "next_obs": last_there, "next_done": {a: done[:, k] for k, a in enumerate(OBS)},
+        "hidden_states": before, "last_values": last,
+    })  # fmt: skip
+    twin.learn_buffer(buffer)
+    assert not torch.equal(start, bits([team]))
+    torch.testing.assert_close(bits([team]), bits([twin]), rtol=1e-6, atol=1e-7)
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def test_mistakes_are_named() -> None:
+    team, obs = population(IPPO, 1)[0], {a: np.zeros((2, 2), np.float32) for a in OBS}
+    with pytest.raises(ShapeError, match=r"'a_0:actors_encoder_h' of shape \(1, 3, 8\); expected \(1, 2, 8\)"):
+        team.get_action(obs, hidden_state=team.get_initial_hidden_state(3))
+    plain = IPPO(OBS, ACTIONS, seed=0)
+    with pytest.raises(ShapeError, match=r"no memory\. fix: recurrent=True"):
+        plain.get_action(obs, hidden_state=team.get_initial_hidden_state(2))
+    image = {"a_0": spaces.Box(0, 255, (3, 16, 16), np.uint8)}
+    with pytest.raises(ConfigError, match="EvolvableLSTM reads vectors; got images"):
+        IPPO(image, {"a_0": spaces.Discrete(2)}, recurrent=True)
+    who = ContinuousQNetwork(OBS["a_0"], spaces.Box(0, 1, (2,)), recurrent=True)
+    with pytest.raises(AlgorithmError, match="which a recurrent one cannot take"):
+        MAPPO(OBS, ACTIONS, critic_networks={"a": who})

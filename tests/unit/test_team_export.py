@@ -1,0 +1,67 @@
+"""Policies of teams as files: Dict observations with dense keys in their configuration, one policy a group."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from safetensors.torch import save_file
+
+from agilerl.algorithms import MADDPG
+from agilerl.export import export_team, sample_observations
+from agilerl.standalone.policy import load
+from agilerl.telemetry.files import jsonable
+
+SCOUT = spaces.Dict(
+    {
+        "at": spaces.Box(-1, 1, (2,)),
+        "card": spaces.Discrete(3, start=1),
+        "view": spaces.Box(0, 255, (3, 8, 8), np.uint8),
+        "found": spaces.Tuple([spaces.MultiBinary(2), spaces.Box(-1, 1, (1,))]),
+    }
+)
+OBSERVED = {"scout_0": SCOUT, "scout_1": SCOUT, "base_0": spaces.Box(-1, 1, (3,))}
+ACTED = {"scout_0": spaces.Discrete(4), "scout_1": spaces.Discrete(4), "base_0": spaces.Box(-2, 2, (2,))}
+NET = {"encoder_config": {"hidden_size": [12]}, "head_config": {"hidden_size": [8]}, "latent_dim": 6}
+
+
+def team() -> MADDPG:
+    made = MADDPG(OBSERVED, ACTED, net_config=NET, seed=4)
+    draw = np.random.default_rng(2)
+    for group in made.grouped_agents:
+        for parameter in getattr(made, f"actors.{group}").parameters():  # so that actions differ
+            parameter.data = torch.from_numpy(draw.normal(size=parameter.shape) * 0.7).float()
+    made.set_training_mode(False)
+    return made
+
+
+def saved(made: MADDPG, folder: Path) -> Path:
+    (folder / "policy.json").write_text(json.dumps(jsonable(made.policy_spec())))
+    save_file({f"policy.{k}": v for k, v in made.policy_state().items()}, folder / "policy.safetensors")
+    return folder
+
+
+def test_the_plain_policy_of_a_team_reads_parts_that_one_network_joins(tmp_path: Path) -> None:
+    made = team()
+    assert getattr(made, "actors.scout").encoder.vector_keys == ["at", "card"]
+    obs: dict[str, Any] = {agent: sample_observations(space, 300, 7) for agent, space in OBSERVED.items()}
+    obs["scout_1"] = sample_observations(SCOUT, 300, 8)
+    found, (expected, _) = load(saved(made, tmp_path)).act(obs), made.get_action(obs, training=False)
+    for agent in OBSERVED:
+        np.testing.assert_allclose(found[agent].numpy(), expected[agent], atol=1e-5)
+        assert len(np.unique(expected[agent].reshape(300, -1), axis=0)) > 1
+
+
+@pytest.mark.slow
+def test_onnx_of_a_group_has_an_input_for_each_part(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    reports = export_team(team(), tmp_path / "policy.onnx", rows=400)
+    assert set(reports) == {"scout", "base"}
+    assert reports["scout"].different_actions == 0
+    assert reports["base"].largest_difference < 1e-4
+    assert {p.name for p in tmp_path.iterdir()} == {"policy.scout.onnx", "policy.base.onnx"}
