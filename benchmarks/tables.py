@@ -17,6 +17,7 @@ from curve_tables import curve_rows, latest_curves, short_curve
 from runner import RESULTS, read_lines
 from solve import ALL, path_of
 from throughput_setups import SETUPS
+from throughput_teams import TEAMS
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "benchmarks.md"
@@ -27,6 +28,12 @@ Made by `python benchmarks/tables.py` from the lines in `benchmarks/results`; ev
 versions and raw samples; the commit is the last one that changed what trains. All figures: two shared cores, one
 thread a process.
 """
+
+
+def named(task: str) -> tuple[str, str]:
+    """Environment and algorithm of a task, with what was changed on purpose."""
+    env_id, *rest = task.split(":")
+    return env_id, ", ".join(rest)
 
 
 def latest_solve(task: str, evolution: bool) -> list[dict[str, Any]]:
@@ -46,7 +53,7 @@ def readme_rows() -> list[str]:
         "|---|---|---|---|---|",
     ]
     for task, (threshold, _, _) in ALL.items():
-        env_id, algo = task.replace(":feed-forward", ", feed-forward").split(":")
+        env_id, algo = named(task)
         if lines := latest_solve(task, evolution=True):
             steps, wall = (median(line[k] for line in lines) for k in ("population_env_steps", "wall_seconds"))
             solved = sum(line["solved"] for line in lines)
@@ -78,7 +85,7 @@ def readme_rows() -> list[str]:
 
 def setup_of(line: dict[str, Any]) -> dict[str, Any]:
     """The set-up of a throughput line; the first lines had DQN's alone and did not name it."""
-    return SETUPS[line.get("setup", "dqn")]
+    return {**SETUPS, **TEAMS}[line.get("setup", "dqn")]
 
 
 def label_of(line: dict[str, Any]) -> str:
@@ -111,7 +118,7 @@ def solve_rows() -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for task, (threshold, _, _) in ALL.items():
-        env_id, algo = task.replace(":feed-forward", ", feed-forward").split(":")
+        env_id, algo = named(task)
         for evolution in (True, False):
             lines = latest_solve(task, evolution)
             if not lines:

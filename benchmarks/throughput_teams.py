@@ -26,8 +26,8 @@ SPEAKER, SPREAD = "simple_speaker_listener_v4", "simple_spread_v3"
 
 def _setup(algo: str, env: str, init_hp: dict[str, Any], mutable: list[str]) -> dict[str, Any]:
     return {
-        "algo": algo, "module": env, "init_hp": init_hp, "mutable": mutable, "generation": 8_000, "team": True,
-        "on_policy": algo == "IPPO", "rows": [("defaults", False)],
+        "algo": algo, "env": f"mpe2.{env}", "module": env, "init_hp": init_hp, "mutable": mutable,
+        "generation": 8_000, "team": True, "on_policy": algo == "IPPO", "rows": [("defaults", False)],
     }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.rollouts import HiddenStates
+from agilerl.algorithms.schedules import Schedule, check_schedules
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 
@@ -84,6 +85,8 @@ class IPPO(MultiAgentRLAlgorithm):
         ] = "chunked",
         max_seq_len: Annotated[Count | None, hp()] = None,
         clip_value_loss: Annotated[bool, hp()] = True,
+        lr_schedule: Annotated[Schedule, hp()] = "constant",
+        ent_schedule: Annotated[Schedule, hp()] = "constant",
         seed: int | None = None,
     ) -> None:
         super().__init__(
@@ -103,6 +106,7 @@ class IPPO(MultiAgentRLAlgorithm):
         self._playing: HiddenStates | None = None  # of evaluation
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut, self.net_config = gamma, gae_lambda, mut, net_config
+        self.lr_schedule, self.ent_schedule = check_schedules(lr_schedule, ent_schedule)
         self.action_std_init, self.clip_coef = action_std_init, clip_coef
         self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
         self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)

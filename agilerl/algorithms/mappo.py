@@ -15,6 +15,7 @@ from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.rollouts import HiddenStates
+from agilerl.algorithms.schedules import Schedule, check_schedules
 from agilerl.components.running import RunningMeanStd
 from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, Seen
 from agilerl.errors import ShapeError
@@ -95,6 +96,8 @@ class MAPPO(MultiAgentRLAlgorithm):
         ] = "chunked",
         max_seq_len: Annotated[Count | None, hp()] = None,
         clip_value_loss: Annotated[bool, hp()] = True,
+        lr_schedule: Annotated[Schedule, hp()] = "constant",
+        ent_schedule: Annotated[Schedule, hp()] = "constant",
         state_space: gym.Space[Any] | None = None,
         normalize_values: Annotated[bool, hp()] = True,
         seed: int | None = None,
@@ -116,6 +119,7 @@ class MAPPO(MultiAgentRLAlgorithm):
         self._playing: HiddenStates | None = None  # of evaluation
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut, self.net_config = gamma, gae_lambda, mut, net_config
+        self.lr_schedule, self.ent_schedule = check_schedules(lr_schedule, ent_schedule)
         self.action_std_init, self.clip_coef = action_std_init, clip_coef
         self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
         self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)
@@ -187,7 +191,8 @@ class MAPPO(MultiAgentRLAlgorithm):
         """
         if self.state_space is None:
             return team_playing.observed(self, obs)  # type: ignore[arg-type]
-        if STATE not in obs:
+        shown = obs[STATE] if STATE in obs else getattr(obs, "state", None)  # a vector shows it beside the agents
+        if shown is None:
             raise ShapeError(
                 f"{self.algo}(state_space=) reads the environment's state, and none was given. "
                 'fix: {**observations, "state": env.state()}.'
@@ -196,7 +201,7 @@ class MAPPO(MultiAgentRLAlgorithm):
         rows = Seen(rows, obs.present) if isinstance(obs, Seen) else rows
         seen, lanes = team_playing.observed(self, rows)  # type: ignore[arg-type]
         shape = nested(self.state_space)
-        state = tree.map_leaves(lambda s, x: np.asarray(x).reshape(lanes, *(s.shape or ())), shape, obs[STATE])
+        state = tree.map_leaves(lambda s, x: np.asarray(x).reshape(lanes, *(s.shape or ())), shape, shown)
         return {**seen, STATE: state}, lanes
 
     @property

@@ -80,7 +80,25 @@ def make_policy(team: Team, group: str, seed: int) -> StochasticActor:
         arguments.setdefault("log_std_init", math.log(team.action_std_init))
     if team.recurrent:
         arguments["recurrent"] = True
-    return StochasticActor(space, action, device=team.device, random_seed=seed, **arguments)
+    policy = StochasticActor(space, action, device=team.device, random_seed=seed, **arguments)
+    _begin_in_the_middle(policy)
+    return policy
+
+
+def _begin_in_the_middle(policy: StochasticActor) -> None:
+    """Let an untrained policy of Box actions begin in the middle of their bounds; squashed ones do so anyway.
+
+    From a mean of 0 all samples may lie outside of the bounds, where every action is clipped to the same one, and
+    nothing tells a better one.
+    """
+    space = policy.action_space
+    if policy.distribution.kind != "normal" or not isinstance(space, gym.spaces.Box):
+        return
+    middle = np.ravel(space.low).astype(np.float64) / 2 + np.ravel(space.high).astype(np.float64) / 2
+    middle = np.where(np.isfinite(middle), middle, 0)  # open components have no middle
+    with torch.no_grad():
+        bias = policy.head_net.model.get_submodule("linear_output").get_parameter("bias")
+        bias[: len(middle)] += torch.from_numpy(middle).to(bias)
 
 
 def make_network(

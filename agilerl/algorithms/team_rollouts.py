@@ -19,6 +19,7 @@ from torch import Tensor
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
 from agilerl.algorithms.policy_gradient import policy_gradient
 from agilerl.algorithms.rollouts import hidden_of, remember
+from agilerl.algorithms.schedules import scheduled
 from agilerl.algorithms.team_actor_critics import Team, own_rows
 from agilerl.algorithms.team_critics import rows_of
 from agilerl.algorithms.team_experiences import buffer_from_experiences
@@ -123,9 +124,9 @@ def state_values(team: Team, engine: UpdateEngine, obs: Any) -> Tensor:
 
 def update_hyperparameters(team: Team) -> dict[str, float]:
     return {
-        "lr": team.lr,
+        "lr": scheduled(team.lr, team.lr_schedule, team.progress),
         "clip_coef": team.clip_coef,
-        "ent_coef": team.ent_coef,
+        "ent_coef": scheduled(team.ent_coef, team.ent_schedule, team.progress),
         "vf_coef": team.vf_coef,
         "max_grad_norm": math.inf if team.max_grad_norm is None else team.max_grad_norm,
     }

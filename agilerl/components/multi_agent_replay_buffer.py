@@ -72,13 +72,21 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         if doubled:
             raise ConfigError(f"field_names say the same field twice: {doubled}. fix: one name for each field.")
         self._widths: dict[str, int] | None = None  # numbers of each agent's action
+        self._starts: np.ndarray | None = None  # [A] lowest choices, which rows count from 0; None where not known
         if action_spaces is not None:
             self.know(action_spaces)
 
     def know(self, action_spaces: Mapping[str, Space[Any]]) -> None:
-        """What agents do, where it was not said before: training functions say it of their environment."""
-        if self._widths is None:
-            self._widths = {agent: int(np.prod(action_spaces[agent].shape or (1,))) for agent in self.agent_ids}
+        """What agents do, where it was not said before: training functions say it of their environment.
+
+        From then on choices come out as the environment counts them, and are kept from 0, as training functions do.
+        """
+        if self._widths is not None or len(self):
+            return
+        self._widths = {agent: int(np.prod(action_spaces[agent].shape or (1,))) for agent in self.agent_ids}
+        starts = [np.ravel(getattr(action_spaces[agent], "start", 0)) for agent in self.agent_ids]
+        each = zip(starts, self._widths.values(), strict=True)
+        self._starts = np.concatenate([np.broadcast_to(start, width) for start, width in each]).astype(np.float32)
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
@@ -188,14 +196,15 @@ class MultiAgentReplayBuffer(ReplayBuffer):
                 raise ShapeError(f"the first rows have no action of {absent[0]}. fix: action_spaces={{agent: ...}}.")
             self._widths = {agent: flat[agent].shape[1] for agent in self.agent_ids}
         parts = []
-        for k, (agent, width) in enumerate(self._widths.items()):
+        for agent, width in self._widths.items():
             part = flat.get(agent, np.zeros((count, width), np.float32))
             if part.shape[1] != width:
                 raise ShapeError(
                     f"actions of {agent} have {width} numbers; got {part.shape[1]}. fix: one form of them."
                 )
-            parts.append(np.where(there[:, k, None], np.nan_to_num(part), np.float32(0)))
-        return np.concatenate(parts, 1)
+            parts.append(np.nan_to_num(part))
+        joined = np.concatenate(parts, 1) if self._starts is None else np.concatenate(parts, 1) - self._starts
+        return np.where(there.repeat(list(self._widths.values()), 1), joined, np.float32(0))
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -210,7 +219,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         for name in ("reward", "done"):
             values = rows[name].to(self.dtype).masked_fill(~there, torch.nan)
             by_agent[name] = {agent: values[:, k : k + 1] for k, agent in enumerate(self.agent_ids)}
-        parts = torch.split(rows["action"].to(self.dtype), self._action_widths(rows["action"].shape[-1]), -1)
+        action = rows["action"].to(self.dtype)
+        action = action if self._starts is None else action + torch.from_numpy(self._starts).to(action)
+        parts = torch.split(action, self._action_widths(action.shape[-1]), -1)
         by_agent["action"] = dict(zip(self.agent_ids, parts, strict=True))
         if self.field_names is None:
             for name in ("obs", "next_obs"):  # which zeros do not say
@@ -262,12 +273,18 @@ class MultiAgentReplayBuffer(ReplayBuffer):
     # -- state -------------------------------------------------------------------------------------------------------
 
     def state(self, *, rows: bool = True) -> dict[str, Any]:
-        return {**super().state(rows=rows), "widths": None if self._widths is None else dict(self._widths)}
+        known = {
+            "widths": None if self._widths is None else dict(self._widths),
+            "starts": None if self._starts is None else self._starts.tolist(),
+        }
+        return {**super().state(rows=rows), **known}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
         if state.get("widths") is not None:
             self._widths = {agent: int(width) for agent, width in state["widths"].items()}
+        if state.get("starts") is not None:
+            self._starts = np.asarray(state["starts"], np.float32)
 
 
 def _final(value: Any, name: str, roles: Mapping[str, str]) -> Any:

@@ -183,6 +183,7 @@ class Seen(dict[str, Any]):
         final: agent -> [E, ...], where a step led: the final observation where an episode has ended and the next one
             has begun, else what is seen. None after a reset. final_present: who was there then, and did not terminate.
         acted: agent -> [E] bool, who was there and acted in the step that led here. None after a reset.
+        state: [E, ...] of the environments' own state, where they show it.
     """
 
     def __init__(
@@ -192,6 +193,8 @@ class Seen(dict[str, Any]):
         final: Mapping[str, Any] | None = None,
         final_present: Mapping[str, np.ndarray] | None = None,
         acted: Mapping[str, np.ndarray] | None = None,
+        state: Any = None,
     ) -> None:
         super().__init__(rows)
         self.present, self.final, self.final_present, self.acted = present, final, final_present, acted
+        self.state = state

@@ -7,6 +7,8 @@ from typing import Any
 
 from agilerl.errors import EnvError
 
+OWN = ("unlimited", "max_episode_steps", "_age", "_is_over")
+
 
 class TimeLimitOfTeam:
     """A parallel environment whose episodes are cut: after so many steps all agents that go on are truncated, so that
@@ -31,6 +33,13 @@ class TimeLimitOfTeam:
         if name == "unlimited":  # while a copy of this is made
             raise AttributeError(name)
         return getattr(self.unlimited, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What is set is the environment's, but for what is this one's own."""
+        if name in OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.unlimited, name, value)
 
     @property
     def agents(self) -> list[str]:

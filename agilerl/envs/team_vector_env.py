@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl import tree as trees
-from agilerl.envs.protocol import AGENTS, PRESENT, Lanes
+from agilerl.envs.protocol import AGENTS, PRESENT, STATE, Lanes
 from agilerl.envs.team import Seen, Team, team_of
 from agilerl.envs.team_infos import DEFINED
 from agilerl.errors import ConfigError, EnvError, unknown_name
@@ -29,7 +29,7 @@ class PettingZooVecEnv(ABC):
 
     Args:
         env_fns: one for each copy; each makes a parallel environment.
-        with_state: lanes show `env.state()` as `obs["state"]`.
+        with_state: lanes show `env.state()` as `obs["state"]`, and observations of this vector as `obs.state`.
         seed: makes the first reset without a seed repeatable; every copy gets a seed of its own.
 
     Attributes:
@@ -154,7 +154,7 @@ class PettingZooVecEnv(ABC):
         final_rows = None if final is None else {agent: final[AGENTS][agent] for agent in self.agents}
         return Seen(
             rows, by_agent(obs[PRESENT]), final_rows, None if final is None else by_agent(final[PRESENT]),
-            None if acted is None else by_agent(acted),
+            None if acted is None else by_agent(acted), obs.get(STATE),
         )  # fmt: skip
 
     def _infos(self, obs: Any, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

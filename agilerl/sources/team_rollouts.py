@@ -56,12 +56,24 @@ class TeamGeneration(OnPolicyGeneration):
         self._reward = self._per_agent(batch)
         super().store(reward, batch)
 
-    def _per_agent(self, batch: StepBatch) -> np.ndarray:
-        """Rewards [L, M] as they are learned from; their scale is that of the team's."""
+    def _learned(self, batch: StepBatch) -> np.ndarray:
+        """Rewards of teams [L] as they are learned from. Their scale is that of the agents' own: sums of a game in
+        which one wins what the other loses have none."""
+        reward = self._of_agents(batch)
+        if self.rewards is not None:
+            self.rewards.see(reward, batch)
+        summed: np.ndarray = reward.sum(1)
+        return summed if self.rewards is None else summed * self.rewards.factor
+
+    def _of_agents(self, batch: StepBatch) -> np.ndarray:
+        """Rewards [L, M], shaped and not yet scaled."""
         assert batch.team is not None
         reward = batch.team.reward
-        if self.options.changes_rewards:
-            reward = self.options.learned_reward(reward)
+        return self.options.learned_reward(reward) if self.options.changes_rewards else reward
+
+    def _per_agent(self, batch: StepBatch) -> np.ndarray:
+        """Rewards [L, M] as they are learned from."""
+        reward = self._of_agents(batch)
         return reward if self.rewards is None else reward * self.rewards.factor
 
     def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from agilerl.envs.probe_teams import (
     TeamProbe,
 )
 from agilerl.envs.teams import TeamLanes
+from agilerl.errors import ConfigError
 from agilerl.sources.replay import SharedReplay
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "PolicyDictEnv",
     "PolicyEnv",
     "PolicyImageEnv",
+    "check_on_policy_learning_with_probe_env",
     "check_policy_q_learning_with_probe_env",
 ]
 
@@ -144,6 +147,81 @@ def check_policy_q_learning_with_probe_env(
     for number in range(len(env.signs)):
         _compare(env, team, number, tolerance)
     return team
+
+
+def check_on_policy_learning_with_probe_env(
+    env: TeamProbe,
+    algo_class: Any,
+    algo_args: Mapping[str, Any],
+    learn_steps: int = 1000,
+    device: str = "cpu",
+    *,
+    tolerance: float = 0.1,
+    seed: int = 0,
+) -> Any:
+    """Let an algorithm with values of states learn from rollouts of its own, and compare with the probe's answers.
+
+    Every value must be the probe's where all do what is best, and every policy the probe's best action. A policy of Box
+    actions is a distribution, worth less than its best action by what its spread costs: such values may lie three
+    times as far below.
+
+    Args:
+        env: a probe. algo_class, algo_args: MAPPO, say, and its arguments but for the spaces, which are the probe's;
+            `num_envs` copies of it are played in.
+        learn_steps: most rollouts; it ends before that, once everything is right, twice in a row.
+        tolerance: of values; of Box actions, in units of the environment, three times that.
+
+    Returns:
+        The trained team.
+
+    Raises:
+        AssertionError: a value or an action is not the probe's; says which, expected and got.
+        ConfigError: a team with a memory: what it is shown here begins an episode each time.
+    """
+    agents = env.possible_agents
+    observed, acted = ({agent: space(agent) for agent in agents} for space in (env.observation_space, env.action_space))
+    team = algo_class(**{"observation_spaces": observed, "action_spaces": acted, "device": device, **algo_args})
+    if team.is_recurrent:
+        raise ConfigError(f"{team.algo}(recurrent=True) is not checked here. fix: train_multi_agent_on_policy.")
+    lanes, draw = TeamLanes([lambda: copy.deepcopy(env)] * team.num_envs), np.random.default_rng(seed)
+    obs, _ = lanes.reset(np.arange(team.num_envs) + seed)
+    right, wrong = 0, None
+    for number in range(1, learn_steps + 1):
+        buffer = team.make_buffer(team.update_interval(), team.num_envs)
+        while not buffer.full:
+            with torch.no_grad():
+                raw = team.policy_output(trees.map_leaves(torch.as_tensor, obs))
+            action, log_prob = team.sample(raw, team.draw_exploration(draw, (team.num_envs,)))
+            batch = lanes.step(team.environment_action(action))
+            step = batch.team
+            assert step is not None  # lanes of teams say it
+            ends = step.terminated, step.truncated
+            buffer.add(obs, action, step.reward, *ends, log_prob, final_obs=batch.final_obs, valid=step.acted)
+            obs = batch.obs
+        buffer.last_obs = obs
+        team.learn_buffer(buffer)
+        if number % 5 == 0 or number == learn_steps:
+            wrong = next(filter(None, (_wrong(env, team, state, tolerance) for state in range(len(env.signs)))), None)
+            right = right + 1 if wrong is None else 0
+            if right == 2:
+                break
+    if wrong is not None:
+        raise AssertionError(wrong)
+    return team
+
+
+def _wrong(env: TeamProbe, team: Any, number: int, tolerance: float) -> str | None:
+    """What a team with values of states does not know of one state."""
+    best, expected = env.best_actions(), env.expected_value(team.gamma)
+    action, _, _, value = team.get_action(env.show(number), training=False)
+    for agent in env.possible_agents:
+        chosen, got, wanted = float(np.ravel(action[agent])[0]), float(value[agent][0]), float(expected[agent][number])
+        spread = 3 * tolerance if env.is_continuous and best is not None else tolerance
+        if best is not None and abs(chosen - best[agent][number]) > (3 * tolerance if env.is_continuous else 0):
+            return f"state {number}: {agent} does {chosen:g}; the best action is {float(best[agent][number]):g}."
+        if not -spread <= got - wanted <= tolerance:
+            return f"state {number}: the value of {agent} is {got:.3f}; expected {wanted:.3f}."
+    return None
 
 
 def _compare(env: TeamProbe, team: Any, number: int, tolerance: float) -> None:

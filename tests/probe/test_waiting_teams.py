@@ -132,7 +132,7 @@ def bits(team: Any) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for n in team.evaluation_networks().values() for p in n.parameters()])
 
 
-@pytest.mark.parametrize("cls", [IPPO, MADDPG])
+@pytest.mark.parametrize("cls", [pytest.param(IPPO, marks=pytest.mark.slow), MADDPG])
 def test_a_wrapped_team_is_trained_as_the_team_in_it_and_given_back_wrapped(cls: Any) -> None:
     found = []
     for wrapper in (None, AsyncAgentsWrapper):

@@ -75,7 +75,8 @@ def test_installed_environments_of_several_agents_are_listed() -> None:
     pytest.importorskip("mpe2")
     found = {line.split()[0]: line for line in listing.listing("envs")}
     assert "several agents   preset" in found["mpe2.simple_speaker_listener_v4"]
-    assert found["pettingzoo.classic.connect_four_v3"].split(None, 1)[1] == "several agents"
+    assert found["pettingzoo.classic.connect_four_v3"].split(None, 1)[1] == "several agents   preset"
+    assert found["pettingzoo.classic.rps_v2"].split(None, 1)[1] == "several agents"
 
 
 def test_runs_are_listed_in_order_and_damaged_ones_named(tmp_path: Path) -> None:

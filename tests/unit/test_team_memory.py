@@ -256,6 +256,26 @@ def test_what_a_training_function_has_written_is_sampled_by_agent() -> None:
         unknown.sample(2)
 
 
+def test_choices_come_out_as_the_environment_counts_them_whoever_has_stored_them() -> None:
+    acted = {"a": spaces.Discrete(3, start=5), "b": spaces.Box(-1, 1, (2,))}
+    memory = MultiAgentReplayBuffer(9, NAMES, ["a", "b"])
+    memory.know(acted)
+    memory.write(
+        seen(0), np.array([[2, 0.5, -0.5]], np.float32), np.array([[1.0, 2.0]]), seen(1), np.zeros((1, 2), bool)
+    )
+    numbers = both([[1.0]], [[1.0]])
+    memory.save_to_memory_vect_envs(numbers, both([6], [[0.25, 0.5]]), both([1], [1]), numbers, both([0], [0]))
+    absent = both([[np.nan]], [[1.0]])
+    memory.save_to_memory_vect_envs(absent, both([6], [[0.25, 0.5]]), both([1], [1]), numbers, both([0], [0]))
+    assert memory.gather(np.arange(3))["action"].tolist() == [[2, 0.5, -0.5], [1, 0.25, 0.5], [0, 0.25, 0.5]]
+    actions = memory._batch(np.arange(2), None)[1]
+    assert actions["a"].ravel().tolist() == [7, 6]
+    assert actions["b"].tolist() == [[0.5, -0.5], [0.25, 0.5]]
+    other = MultiAgentReplayBuffer(9, NAMES, ["a", "b"])
+    other.load_state(memory.state())
+    assert other._batch(np.arange(2), None)[1]["a"].ravel().tolist() == [7, 6]
+
+
 def test_what_does_not_fit_a_memory_of_a_team_is_named() -> None:
     memory = MultiAgentReplayBuffer(4, NAMES, ["a", "b"])
     numbers = both([[1.0]], [[1.0]])

@@ -111,6 +111,21 @@ def test_a_time_limit_truncates_those_who_go_on_and_no_one_else() -> None:
         make_multi_agent_vect_envs(Meeting, max_episode_steps=0)
 
 
+@pytest.mark.parametrize("in_workers", [False, True])
+def test_a_vector_has_the_limit_and_its_copies_stay_what_they_are(in_workers: bool) -> None:
+    with make_multi_agent_vect_envs(Meeting, 2, should_async_vector=in_workers, max_episode_steps=3) as env:
+        obs, _ = env.reset(seed=1)
+        assert env.max_episode_steps == 3
+        env.set_attr("length", [5, 2])
+        assert env.get_attr("length") == (5, 2)
+        action = {a: np.zeros((2, *(env.single_action_space(a).shape or ()))) for a in IDS}
+        ends = [env.step(action)[2:4] for _ in range(3)]
+        assert [[bool(flags["mover_0"][k]) for flags in step] for step in ends for k in (0, 1)] == [
+            [False, False], [False, False], [False, False], [True, False], [False, True], [False, False]
+        ]  # fmt: skip
+        assert obs.keys() == set(IDS)
+
+
 @pytest.mark.parametrize("continuous_actions", [False, True])
 def test_lanes_of_arrays_have_the_same_limit(continuous_actions: bool) -> None:
     pytest.importorskip("mpe2")

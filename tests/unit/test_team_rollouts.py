@@ -25,6 +25,7 @@ from agilerl.options import LoopOptions
 from agilerl.sources.source import Shard, Shared
 from agilerl.sources.team_rollouts import TeamGeneration, TeamRolloutSource
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
+from agilerl.utils.utils import make_multi_agent_vect_envs
 from agilerl.vector import SyncPettingZooVecEnv
 
 NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
@@ -224,6 +225,26 @@ def test_rewards_are_divided_by_the_scale_of_the_team() -> None:
     source.close()
 
 
+def test_a_game_in_which_rewards_cancel_has_the_scale_of_its_players() -> None:
+    pytest.importorskip("pettingzoo")
+    env = make_multi_agent_vect_envs("pettingzoo.classic.tictactoe_v3", 4)
+    observed, acted = (
+        {a: space(a) for a in env.possible_agents} for space in (env.observation_space, env.action_space)
+    )
+    team = IPPO(observed, acted, net_config=NET, learn_step=64, batch_size=32, seed=1)
+    team.num_envs = 4
+    options = LoopOptions(max_steps=256, evo_steps=128, eval_episodes=1, normalize_rewards=True)
+    source = TeamRolloutSource(env, options)
+    source.open([team], 7)
+    shard = Shard([team], [0], 7, 0, 0, 32, Shared(None, source.shared.rewards))
+    with source._adopted([team]) as learner:
+        generation = TeamGeneration(shard, source.lanes, learner, options)
+        assert sum(generation.run()) == 128
+    assert generation.rewards is not None
+    assert 0.5 < generation.rewards.factor < 20  # of sums, which are 0, it would be 1e4
+    source.close()
+
+
 def test_episodes_of_teams_are_not_carried_on() -> None:
     with pytest.raises(ConfigError, match="carry_envs"):
         train(population(IPPO), carry_envs=True)
@@ -393,3 +414,15 @@ def test_speaker_and_listener_learn_to_talk(cls: Any, steps: int) -> None:
     assert worst < -70
     assert best > -20
     assert fitness[-1][0] >= worst + 0.8 * (best - worst), (fitness, worst, best)
+
+
+def test_schedules_bring_the_learning_rate_and_the_weight_of_entropy_to_zero_over_the_budget() -> None:
+    team = population(IPPO, 1, lr=1e-2, ent_coef=0.1, lr_schedule="linear", ent_schedule="linear")[0]
+    other = population(MAPPO, 1, lr=1e-2, ent_coef=0.1)[0]
+    for progress, lr, ent_coef in ((0.0, 1e-2, 0.1), (0.25, 7.5e-3, 0.075), (1.0, 0.0, 0.0)):
+        team.progress = other.progress = progress
+        found = team.update_hyperparameters()
+        assert (found["lr"], found["ent_coef"]) == pytest.approx((lr, ent_coef))
+        assert (other.update_hyperparameters()["lr"], other.update_hyperparameters()["ent_coef"]) == (1e-2, 0.1)
+    with pytest.raises(ConfigError, match=r"unknown schedule 'linaer'. Did you mean 'linear'"):
+        population(IPPO, 1, lr_schedule="linaer")

@@ -11,6 +11,7 @@ from team_games import Meeting
 from typer.testing import CliRunner
 
 import agilerl
+from agilerl.algorithms.mappo import MAPPO
 from agilerl.checkpoint import digest_tree
 from agilerl.config import apply_sets, preset_for
 from agilerl.errors import ConfigError, EnvError
@@ -60,6 +61,20 @@ def test_the_command_line_shows_the_state(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     (path,) = tmp_path.rglob("run.json")
     assert agilerl.load(path.parent).population[0].state_space.shape == (14,)
+
+
+def test_an_agent_acts_on_what_a_vector_shows() -> None:
+    with make_multi_agent_vect_envs(Told, 2, with_state=True) as env:
+        spaces = [{a: make(a) for a in env.agents} for make in (env.single_observation_space, env.single_action_space)]
+        team = MAPPO(*spaces, state_space=env.team.state_space, seed=1)
+        obs, infos = env.reset(seed=1)
+        found = team.get_action(obs, infos, training=False)
+        assert obs.state.tolist() == [[0, 1], [0, 1]]
+        expected = team.get_action({**obs, "state": np.array([[0, 1], [0, 1]])}, infos, training=False)
+        np.testing.assert_array_equal(found[3]["mover_0"], expected[3]["mover_0"])
+        later = team.get_action({**obs, "state": np.array([[5, 1], [5, 1]])}, infos, training=False)
+        assert not np.array_equal(found[3]["mover_0"], later[3]["mover_0"])
+        assert set(env.step(found[0])[0]) == set(env.agents)
 
 
 @pytest.mark.parametrize(

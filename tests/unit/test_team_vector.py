@@ -131,7 +131,8 @@ def test_what_the_environment_decides_and_its_state_reach_the_lanes(kind: Any) -
         _, infos = env.reset()
         assert infos["b"]["env_defined_actions"].tolist() == [2, 2]
         assert "env_defined_actions" not in infos["a"]
-        env.step({"a": [1, 1], "b": [0, 0]})
+        seen = env.step({"a": [1, 1], "b": [0, 0]})[0]
+        assert seen.state[:, [0, 2]].tolist() == [[1, 7], [1, 7]]
         assert env.get_attr("actions") == ([{"a": 1, "b": 2}], [{"a": 1, "b": 2}])
         lanes = env.replicate(1)
         obs, _ = lanes.reset()
