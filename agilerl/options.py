@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -45,6 +45,7 @@ class LoopOptions:
         swap_channels: images are [H, W, C].
         opponents: of a game of two: "self" trains against a pool of the population's past (`sources.self_play`); None:
             against itself alone.
+        dataset: the file of transitions that members learn from, of algorithms that learn from data alone.
         checkpoint: save the population each time a member has made so many more steps; None: never.
     """
 
@@ -69,6 +70,7 @@ class LoopOptions:
     threads: int = 1
     swap_channels: bool = False
     opponents: Literal["self"] | None = None
+    dataset: str | None = None
     checkpoint: int | None = None
     checkpoint_path: str | None = None
     overwrite_checkpoints: bool = False
@@ -150,3 +152,19 @@ class OffPolicyOptions(LoopOptions):
 def _within(name: str, value: Any, low: float, high: float) -> None:
     if not low <= value <= high:
         raise ConfigError(f"{name} must be in [{low}, {high}]; got {value!r}.")
+
+
+@dataclass(frozen=True)
+class OfflineOptions(LoopOptions):
+    """Options of training from a data set: those of the loop. A step is one update of one member."""
+
+    learning_delay: ClassVar[int] = 0  # the data are there before the first step
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.normalize_rewards:
+            raise ConfigError(
+                "normalize_rewards follows rewards as they come; data are there at once. fix: reward_scale."
+            )
+        if self.carry_envs:
+            raise ConfigError("carry_envs=True is for training in environments. fix: carry_envs=False.")

@@ -9,9 +9,13 @@ from agilerl.errors import AlgorithmError, NotAvailableYetError, nearest
 
 if TYPE_CHECKING:
     from agilerl.algorithms.agent import EvolvableAlgorithm
+    from agilerl.algorithms.bc import BC
+    from agilerl.algorithms.cql import CQL
+    from agilerl.algorithms.cqn import CQN
     from agilerl.algorithms.ddpg import DDPG
     from agilerl.algorithms.dqn import DQN
     from agilerl.algorithms.ippo import IPPO
+    from agilerl.algorithms.iql import IQL
     from agilerl.algorithms.maddpg import MADDPG
     from agilerl.algorithms.mappo import MAPPO
     from agilerl.algorithms.matd3 import MATD3
@@ -21,17 +25,23 @@ if TYPE_CHECKING:
     from agilerl.algorithms.sac import SAC
     from agilerl.algorithms.single_agent import RLAlgorithm
     from agilerl.algorithms.td3 import TD3
+    from agilerl.algorithms.td3bc import TD3BC
 
 __all__ = [
+    "BC",
+    "CQL",
+    "CQN",
     "DDPG",
     "DQN",
     "IPPO",
+    "IQL",
     "MADDPG",
     "MAPPO",
     "MATD3",
     "PPO",
     "SAC",
     "TD3",
+    "TD3BC",
     "EvolvableAlgorithm",
     "MultiAgentRLAlgorithm",
     "RLAlgorithm",
@@ -46,9 +56,13 @@ __all__ = [
 ]
 
 _SHIPPED = {
+    "BC": "agilerl.algorithms.bc",
+    "CQL": "agilerl.algorithms.cql",
+    "CQN": "agilerl.algorithms.cqn",
     "DDPG": "agilerl.algorithms.ddpg",
     "DQN": "agilerl.algorithms.dqn",
     "IPPO": "agilerl.algorithms.ippo",
+    "IQL": "agilerl.algorithms.iql",
     "MADDPG": "agilerl.algorithms.maddpg",
     "MAPPO": "agilerl.algorithms.mappo",
     "MATD3": "agilerl.algorithms.matd3",
@@ -56,6 +70,7 @@ _SHIPPED = {
     "RainbowDQN": "agilerl.algorithms.rainbow",
     "SAC": "agilerl.algorithms.sac",
     "TD3": "agilerl.algorithms.td3",
+    "TD3BC": "agilerl.algorithms.td3bc",
 }
 _BASES = {
     "EvolvableAlgorithm": "agilerl.algorithms.agent",
@@ -65,7 +80,7 @@ _BASES = {
 _TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # of what ships, those for several agents
 _registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}
 NOT_YET = (
-    "BC_LM", "CISPO", "CQN", "DPO", "GRPO", "ILQL", "NeuralTS", "NeuralUCB",
+    "BC_LM", "CISPO", "DPO", "GRPO", "ILQL", "NeuralTS", "NeuralUCB",
 )  # fmt: skip
 """Published names that this version does not train yet."""
 
@@ -175,13 +190,23 @@ def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmEr
         needed: the kinds of space that it takes, by class name.
     """
     kind = type(space).__name__
-    fitting = [name for name in available() if not is_team(name) and kind in find_algorithm(name).action_spaces]
+    data = algo in available() and _learns_from_data(algo)
+    fitting = [
+        name
+        for name in available()
+        if not is_team(name) and kind in find_algorithm(name).action_spaces and _learns_from_data(name) == data
+    ]
     none = f"; no algorithm of this version takes {kind} actions"
     instead = f", or for {kind} actions one of: {', '.join(fitting)}" if fitting else none
     wanted = " or ".join(part for part in (", ".join(needed[:-1]), needed[-1]) if part)
     return AlgorithmError(
         f"{algo} needs {wanted} actions; got {space}. fix: use an environment with {wanted} actions{instead}."
     )
+
+
+def _learns_from_data(name: str) -> bool:
+    """Whether it learns from a data set, so that one that acts is no substitute, nor is it one for that."""
+    return not is_team(name) and bool(find_algorithm(name).experience.name == "dataset")
 
 
 def _plain(name: str) -> str:

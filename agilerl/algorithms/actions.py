@@ -24,6 +24,8 @@ from agilerl.rollouts.off_policy import uniform_actions
 if TYPE_CHECKING:
     from agilerl.algorithms.single_agent import RLAlgorithm
 
+ROUNDING = 1e-6  # of float32, as a share of the bounds' distance
+
 
 class PlainActions:
     """Stored as the environment takes them."""
@@ -34,6 +36,10 @@ class PlainActions:
     def environment(self, agent: RLAlgorithm, action: np.ndarray) -> np.ndarray:
         """Stored actions [..., A] as the environment takes them."""
         return action
+
+    def stored(self, agent: RLAlgorithm, action: np.ndarray) -> tuple[np.ndarray, int]:
+        """Actions [N, ...] of the environment as they are stored, and how many lay outside of the space's bounds."""
+        return action, 0
 
     def legal(self, agent: RLAlgorithm, mask: np.ndarray) -> np.ndarray:
         """The environment's masks [..., Σn] as masks [..., A] of what the policy chooses among."""
@@ -101,6 +107,35 @@ class RawActions(PlainActions):
         scaled = np.clip(rescale_action(action, low, high, _range_of(agent)), low, high)
         shaped: np.ndarray = scaled.reshape(*action.shape[:-1], *space.shape)
         return shaped
+
+    def stored(self, agent: RLAlgorithm, action: np.ndarray) -> tuple[np.ndarray, int]:
+        """Actions [N, *shape] within the bounds of a Box as raw ones [N, A] float32, the inverse of `environment`.
+
+        What lies outside of the bounds is clipped, and its rows are counted: those by more than rounding.
+
+        Raises:
+            ShapeError: actions of another shape, or that are not finite.
+        """
+        space = agent.action_space
+        if not isinstance(space, gym.spaces.Box):
+            return action, 0
+        size, shape = agent.action_size, tuple(np.shape(action))
+        if shape[1:] not in (space.shape, (size,)) and not (size == 1 and len(shape) == 1):
+            raise ShapeError(
+                f"actions of shape {list(shape[1:])}; {agent.algo} was built for {list(space.shape)}. "
+                "fix: agents for the spaces that the data come from."
+            )
+        given = np.asarray(action, np.float64).reshape(-1, size)
+        if not np.isfinite(given).all():
+            raise ShapeError(
+                f"{int((~np.isfinite(given)).any(-1).sum())} of {len(given)} actions are not finite. fix: finite ones."
+            )
+        low, high = (bound.astype(np.float64).ravel() for bound in (space.low, space.high))
+        width, (lowest, highest) = high - low, raw_bounds(agent)
+        rounding = ROUNDING * np.maximum(width, 1.0)
+        outside = int(((given < low - rounding) | (given > high + rounding)).any(-1).sum())
+        share = np.where(width > 0, (np.clip(given, low, high) - low) / np.where(width > 0, width, 1.0), 0.5)
+        return (lowest + share * (highest - lowest)).astype(np.float32), outside
 
     def prepare(self, agent: RLAlgorithm, action: Tensor, count: int) -> Tensor:
         """Stored raw actions [B, A] in the policy's dtype; int64 [B] for discrete spaces."""

@@ -12,7 +12,7 @@ from torch import nn, optim
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import NetworkGroup, lend, link_encoders
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError
-from agilerl.modules.base import EvolvableModule
+from agilerl.modules.base import EvolvableModule, constructor_arguments
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.specs import stand_in
 from agilerl.rng import Purpose, seeds
@@ -101,9 +101,10 @@ def build(
     arguments = checked_arguments(config, cls) | ({} if scaled is None else {"scale_observations": scaled})
     if isinstance(policy, EvolvableNetwork) and agent.share_encoders:
         more |= {**stand_in(policy), "simba": False, "recurrent": False}
+    if "action_space" in constructor_arguments(cls):  # a state value knows none
+        more["action_space"] = agent.action_space
     made = cls(
         agent.observation_space,
-        action_space=agent.action_space,
         device=agent.device,
         random_seed=own,
         **{**arguments, **more},

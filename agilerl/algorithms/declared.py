@@ -42,7 +42,7 @@ class Experience:
     on_policy: bool = False
 
 
-TRANSITIONS = Experience("transitions", "learns from replay", ("training.opponents",))
+TRANSITIONS = Experience("transitions", "learns from replay", ("training.opponents", "training.dataset"))
 ROLLOUTS = Experience(
     "rollouts",
     "learns from its own rollouts",
@@ -56,8 +56,23 @@ ROLLOUTS = Experience(
         "training.explore_least",
         "replay_buffer",
         "training.opponents",
+        "training.dataset",
     ),
     on_policy=True,
+)
+DATASET = Experience(
+    "dataset",
+    "learns from a data set",
+    (
+        "training.learning_delay",
+        "training.random_steps",
+        "training.eps_start",
+        "training.eps_end",
+        "training.eps_decay",
+        "training.explore_hold",
+        "training.explore_least",
+        "training.opponents",
+    ),
 )
 TEAM_TRANSITIONS = Experience(
     "team_transitions",
@@ -68,6 +83,7 @@ TEAM_TRANSITIONS = Experience(
         "training.eps_decay",
         "training.explore_least",
         "training.opponents",
+        "training.dataset",
     ),
 )
 TEAM_ROLLOUTS = Experience(

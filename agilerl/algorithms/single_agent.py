@@ -295,6 +295,9 @@ class RLAlgorithm(EvolvableAlgorithm):
         """
         return transitions.learn(self, experiences, n_experiences, per)
 
+    def see_data(self, memory: Any) -> None:
+        """Take what it needs of a whole data set, that is in `memory`, before it learns from it. Nothing by default."""
+
     def report(self, result: UpdateResult) -> Any:
         """What `learn` returns of an update: the loss before it."""
         return float(result.loss.detach())

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -161,6 +161,9 @@ def train(
     opponents: Annotated[
         str | None, typer.Option(help="self: a game of two against the population's past (IPPO, MAPPO).")
     ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="A file of transitions to learn from (CQN): .h5, .hdf5, .npz.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings; run nothing.")] = False,
     test_episodes: TestEpisodes = 100,
     tensorboard: TensorBoard = False,
@@ -182,7 +185,8 @@ def train(
         manifest = apply_sets(base_manifest(env_id, algo, config), settings or [])
         if allow_code and ":" in manifest.environment.name:  # from --config or --set
             manifest = apply_sets(manifest, [f"environment.name={import_environment(manifest.environment.name)}"])
-        manifest = _with_options(manifest, _one_budget(steps, total_timesteps), population, seed, opponents)
+        asked = {"--population": population, "--seed": seed, "--opponents": opponents, "--dataset": dataset}
+        manifest = _with_options(manifest, {"--steps": _one_budget(steps, total_timesteps), **asked})
         if dry_run:
             _print_plan(manifest, device, evolution=not no_evolution)
             return
@@ -207,19 +211,21 @@ def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
     return total_timesteps
 
 
-def _with_options(
-    manifest: Manifest, steps: int | None, population: int | None, seed: int | None, opponents: str | None
-) -> Manifest:
+OPTION_KEYS = {
+    "--steps": "training.max_steps",
+    "--population": "training.pop_size",
+    "--seed": "training.seed",
+    "--opponents": "training.opponents",
+    "--dataset": "training.dataset",
+}
+
+
+def _with_options(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
     from agilerl.config import apply_overrides
 
-    for option, key, value in (
-        ("--steps", "training.max_steps", steps),
-        ("--population", "training.pop_size", population),
-        ("--seed", "training.seed", seed),
-        ("--opponents", "training.opponents", opponents),
-    ):
+    for option, value in asked.items():
         if value is not None:
-            manifest = apply_overrides(manifest, {key: value}, option)
+            manifest = apply_overrides(manifest, {OPTION_KEYS[option]: value}, option)
     return manifest
 
 

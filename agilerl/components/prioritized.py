@@ -87,6 +87,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.max_priority = 1.0
         self._sums, self._minima = SumTree(self.max_size), MinTree(self.max_size)
 
+    def reserve(self, rows: int) -> None:
+        """Also room for their priorities."""
+        super().reserve(rows)
+        self._forget()
+
     def clear(self) -> None:
         super().clear()
         self._forget()

@@ -151,6 +151,12 @@ class RowRing:
         self._fields, self._frames, self._names = None, None, {}
         self._log, self._oldest_row = self._log + 1, 0
 
+    def reserve(self, rows: int) -> None:
+        """Make room for `rows` rows where there is less; of an empty buffer alone."""
+        if self._store is not None:
+            raise RunError("a buffer that holds rows cannot grow. fix: clear() it first, or make it larger.")
+        self.max_size = max(self.max_size, rows)
+
     def state(self, *, rows: bool = True) -> dict[str, Any]:
         """Contents and counters as nested dicts of tensors, numbers and strings; a copy.
 

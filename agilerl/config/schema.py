@@ -29,7 +29,7 @@ def _model_of(cls: Any) -> type[BaseModel]:
 
 
 # Keys of the training section that came after results had been stored under the hashes of manifests.
-ADDED_LATER = ("carry_envs", "explore_least", "normalize_rewards", "opponents", "reward_floor", "threads")
+ADDED_LATER = ("carry_envs", "dataset", "explore_least", "normalize_rewards", "opponents", "reward_floor", "threads")
 USUAL_OPTIONS = OffPolicyOptions()
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
 
@@ -141,6 +141,7 @@ class Training(Section):
     learner: Literal["auto", "fused", "sequential"] = USUAL_OPTIONS.learner
     threads: Count = USUAL_OPTIONS.threads
     opponents: Literal["self"] | None = USUAL_OPTIONS.opponents
+    dataset: str | None = USUAL_OPTIONS.dataset
     elite_rescore_episodes: CountOrZero = USUAL_OPTIONS.rescore_episodes
 
     @model_validator(mode="after")

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from agilerl.errors import AlgorithmError, ConfigError
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # the limits of the SAC authors' released code
+LEAST_LOG_STD = -5.0  # of data, whose actions may be all the same
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 MOST = 4096  # joint actions; each is an output of the network
 ILLEGAL = -1e9  # exp gives exactly 0, and products with it stay finite, which the lowest number would not
@@ -72,6 +73,20 @@ def squashed_normal_log_prob(raw: Tensor, action: Tensor) -> Tensor:
     edge = 1 - torch.finfo(action.dtype).eps
     u = torch.atanh(action.clamp(-edge, edge))
     return normal_log_prob(raw, u) - log_tanh_slope(u).sum(-1)
+
+
+def bounded_mean_log_prob(raw: Tensor, action: Tensor) -> Tensor:
+    """Log density [...] of actions [..., A] in [-1, 1] under N(tanh(mean), std²): the squashed one's mode.
+
+    That of the released code of implicit Q-learning (Kostrikov et al. 2021, arXiv:2110.06169), with its limits of
+    log std: actions on the bounds, of which data are full, have a density like any other, and pull no mean to infinity.
+
+    Args:
+        raw: [..., 2A].
+    """
+    mean, log_std = raw.chunk(2, -1)
+    scaled = torch.cat((mean.tanh(), log_std.clamp(LEAST_LOG_STD, LOG_STD_MAX)), -1)
+    return normal_log_prob(scaled, action)
 
 
 # --- categorical, several categoricals, bits ------------------------------------------------------------------------

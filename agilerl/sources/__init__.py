@@ -7,6 +7,7 @@ from typing import Any
 
 # `Experience.name` that an algorithm declares -> (module, class).
 SOURCES = {
+    "dataset": ("agilerl.sources.offline", "OfflineSource"),
     "transitions": ("agilerl.sources.off_policy", "OffPolicySource"),
     "team_transitions": ("agilerl.sources.teams", "TeamTransitions"),
     "rollouts": ("agilerl.sources.rollouts", "OnPolicySource"),

@@ -14,7 +14,7 @@ from agilerl import tree as trees
 from agilerl.components.prioritized import beta_schedule
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatch, UpdateResult
-from agilerl.options import OffPolicyOptions
+from agilerl.options import OfflineOptions, OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
@@ -87,7 +87,7 @@ class Updates:
         self,
         shard: Shard,
         replay: SharedReplay,
-        options: OffPolicyOptions,
+        options: OffPolicyOptions | OfflineOptions,
         watch: Watch,
         rewards: RewardScale | None,
         has_masks: bool,

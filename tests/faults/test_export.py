@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 
 import agilerl
 from agilerl import tree as trees
-from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
+from agilerl.algorithms import BC, CQL, DDPG, DQN, IQL, PPO, SAC, TD3, TD3BC, RainbowDQN
 from agilerl.cli import app
+from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import NotAvailableYetError, RunError
 from agilerl.export import export_onnx, greedy_actions, plain_policy, sample_observations
 from agilerl.runs.directory import RunDirectory
@@ -89,6 +90,10 @@ CASES: dict[str, Callable[[], Any]] = {
     ),
     "SAC image of floats": lambda: SAC(spaces.Box(-1, 1, (2, 9, 9), np.float32), SHAPED, seed=1),
     "Rainbow image": lambda: RainbowDQN(IMAGE, CHOICE, seed=1, num_atoms=5, normalize_images=False),
+    "IQL": lambda: IQL(VECTOR, SHAPED, net_config=NET, seed=1),
+    "BC discrete": lambda: BC(VECTOR, CHOICE, net_config=NET, seed=1),
+    "CQL": lambda: CQL(VECTOR, BOX, net_config=NET, seed=1, threshold=1.0),
+    "TD3BC statistics": lambda: of_data(TD3BC(VECTOR, BOX, net_config=NET, normalize_observations=True, seed=1)),
     "DQN normalised": lambda: normalised(DQN(VECTOR, CHOICE, net_config=NET, seed=1)),
 }
 
@@ -103,6 +108,14 @@ def with_statistics(agent: PPO) -> PPO:
     statistics = agent.running_statistics()
     statistics.update(np.random.default_rng(0).normal([0, 2, 100, 0], [1, 5, 40, 0.1], (500, 4)))
     agent.take_statistics(statistics)
+    return agent
+
+
+def of_data(agent: TD3BC) -> TD3BC:
+    memory = ReplayBuffer(max_size=500)
+    obs = np.random.default_rng(0).normal([0, 2, 100, 0], [1, 5, 40, 0.1], (500, 4)).astype(np.float32)
+    memory.write(obs, np.zeros((500, 2), np.float32), np.zeros(500), obs, np.zeros(500, bool))
+    agent.see_data(memory)
     return agent
 
 

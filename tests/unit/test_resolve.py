@@ -15,7 +15,7 @@ import pytest
 
 import agilerl
 from agilerl import errors
-from agilerl.algorithms import available, is_team
+from agilerl.algorithms import available, find_algorithm, is_team
 from agilerl.api import build_manifest
 from agilerl.config import apply_overrides, load_manifest, manifest_from, preset_for
 from agilerl.errors import AgileRLError, AlgorithmError, ConfigError, EnvError
@@ -72,12 +72,16 @@ def short(algo: str) -> dict[str, Any]:
     return {**SHORT, "learning_delay": 8, "learn_step": 4, **({} if algo == "DQN" else {"random_steps": 8})}
 
 
+def learns_from_data(algo: str) -> bool:
+    return bool(find_algorithm(algo).experience.name == "dataset")
+
+
 FITTING = {"DQN": ("discrete", "multi-discrete"), "RainbowDQN": ("discrete", "multi-discrete"), "PPO": tuple(ACTIONS),
            "SAC": ("box", "discrete"), "TD3": ("box",), "DDPG": ("box",)}  # fmt: skip
 
 
 @pytest.mark.parametrize("observed", OBSERVATIONS)
-@pytest.mark.parametrize("algo", [name for name in available() if not is_team(name)])
+@pytest.mark.parametrize("algo", [name for name in available() if not is_team(name) and not learns_from_data(name)])
 def test_every_algorithm_trains_on_every_kind_of_observation_by_its_defaults(algo: str, observed: str) -> None:
     actions = ACTIONS[FITTING[algo][0] if algo in FITTING else "discrete"]
     run = agilerl.train(lambda: Sampled(OBSERVATIONS[observed], actions), algo, **short(algo))

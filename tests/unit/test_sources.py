@@ -18,6 +18,7 @@ from agilerl.errors import NotAvailableYetError
 from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.sources import SOURCES, source_for
 from agilerl.sources.off_policy import OffPolicySource
+from agilerl.sources.offline import OfflineSource
 from agilerl.sources.rollouts import OnPolicySource
 from agilerl.sources.source import Shard, ShardResult, Shared
 from agilerl.sources.team_rollouts import TeamRolloutSource
@@ -133,8 +134,8 @@ def test_more_than_one_shard_is_a_named_error() -> None:
 def test_every_algorithm_has_a_source() -> None:
     found = {find_algorithm(name).experience.name: source_for(find_algorithm(name).experience) for name in available()}
     assert found == {
-        "transitions": OffPolicySource, "rollouts": OnPolicySource, "team_transitions": TeamTransitions,
-        "team_rollouts": TeamRolloutSource,
+        "dataset": OfflineSource, "transitions": OffPolicySource, "rollouts": OnPolicySource,
+        "team_transitions": TeamTransitions, "team_rollouts": TeamRolloutSource,
     }  # fmt: skip
     assert found.keys() == SOURCES.keys()
 

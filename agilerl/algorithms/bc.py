@@ -1,0 +1,127 @@
+"""Behaviour cloning: the policy of the data, by supervised learning (Pomerleau 1989, ALVINN)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms import actions
+from agilerl.algorithms.actions import RawActions, highest, raw_bounds
+from agilerl.algorithms.building import build, register_network
+from agilerl.algorithms.declared import DATASET, hp
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.errors import AlgorithmError
+from agilerl.losses.offline import cloning_error, cloning_likelihood
+from agilerl.modules.base import EvolvableModule
+from agilerl.networks.actors import DeterministicActor, check_bounded
+from agilerl.networks.distributions import categorical_log_prob, categorical_sample, masked_logits
+from agilerl.ranges import Count, NonNegative, Positive
+
+
+class BC(RLAlgorithm):
+    """Behaviour cloning: the actions of the data, without a look at their rewards.
+
+    Box actions by the mean squared error of raw actions, which a policy with tanh at its end gives; Discrete ones by
+    cross-entropy.
+
+    Args:
+        action_space: Box with finite bounds, or Discrete from 0.
+        hp_config: mutable hyperparameters: any numeric argument.
+        learn_step: of no meaning to data, which are not waited for: each step is an update.
+        expl_noise: deviation of the Gaussian noise with which `get_action` explores while training, of Box actions.
+
+    The other arguments are `DQN`'s.
+    """
+
+    policy_class = DeterministicActor
+    action_spaces = ("Box", "Discrete")
+    action_form = RawActions()
+    experience = DATASET
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: Annotated[Count, hp()] = 256,
+        lr: Annotated[Positive, hp()] = 1e-3,
+        learn_step: Annotated[Count, hp()] = 1,
+        expl_noise: Annotated[NonNegative, hp()] = 0.1,
+        normalize_images: bool = True,
+        mut: str | None = None,
+        actor_network: EvolvableModule | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
+        if isinstance(action_space, gym.spaces.Box):
+            check_bounded(action_space, "BC")
+        elif isinstance(action_space, gym.spaces.Discrete) and action_space.start != 0:
+            raise AlgorithmError(
+                f"BC numbers actions from 0; got {action_space}. fix: wrap the environment in "
+                "gymnasium.wrappers.TransformAction, with Discrete(n) as its action space."
+            )
+        self.batch_size, self.lr, self.learn_step, self.expl_noise = batch_size, lr, learn_step, expl_noise
+        self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config
+        self.actor = build(self, DeterministicActor, actor_network, "actor_network", 0)
+        register_network(self, "actor", None, "optimizer", "lr", policy=True)
+
+    @property
+    def discrete(self) -> bool:
+        """Whether actions are a choice among n."""
+        return isinstance(self.action_space, gym.spaces.Discrete)
+
+    @property
+    def learns_from_obs_mask(self) -> bool:
+        """Probabilities are of legal actions alone."""
+        return self.discrete
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        return {"lr": self.lr}
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """One Adam step towards the data's actions; rewards and what follows have no part in it."""
+        raw = engine.network("actor")(batch.obs)
+        if self.discrete:
+            log_prob = categorical_log_prob(masked_logits(raw, batch.obs_mask), batch.action)
+            loss = cloning_likelihood(log_prob, batch.weight)
+        else:
+            loss = cloning_error(raw, batch.action.to(raw.dtype), batch.weight)
+        engine.minimise("optimizer", loss)
+        return UpdateResult(loss.detach())
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    raw_bounds = property(raw_bounds)
+
+    def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
+        """The policy's own raw actions [..., A], or the most probable legal action [...]."""
+        return highest(outputs, mask) if self.discrete else actions.greedy(self, outputs)
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
+        """Gaussian noise [*shape, A] in units of raw actions; for choices uniform numbers [*shape]."""
+        if self.discrete:
+            return (rng.random(shape),)
+        return (self.expl_noise * rng.standard_normal((*shape, self.action_size)),)
+
+    def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
+        """Raw actions with noise [..., A], or a sample of the legal choices [...]; `epsilon` has no meaning."""
+        if not self.discrete:
+            return actions.explore(self, outputs, draws, epsilon)
+        legal = None if mask is None else torch.as_tensor(np.array(mask), device=outputs.device)
+        numbers = torch.from_numpy(draws[0]).to(outputs)
+        return categorical_sample(masked_logits(outputs, legal), numbers).cpu().numpy()
+
+    get_action = actions.get_action
+    _greedy = actions.greedy_actions

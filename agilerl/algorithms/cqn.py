@@ -1,0 +1,118 @@
+"""Conservative Q-learning for choices, from data alone (Kumar et al. 2020, arXiv:2006.04779)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import gymnasium as gym
+import torch
+from torch import nn
+
+from agilerl.algorithms.actions import NumberedChoices, choices_of, highest
+from agilerl.algorithms.building import build, register_network
+from agilerl.algorithms.declared import DATASET, hp
+from agilerl.algorithms.dqn import DQN
+from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.transitions import track_actor
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.losses.conservative import conservative_penalty
+from agilerl.losses.td import q_learning_target, squared_td_error
+from agilerl.modules.base import EvolvableModule
+from agilerl.networks.q_networks import QNetwork
+from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
+
+
+class CQN(RLAlgorithm):
+    """Deep Q-learning from data, whose values of actions that the data do not show are pushed down: CQL(H).
+
+    Args:
+        hp_config: mutable hyperparameters: any numeric argument.
+        alpha: weight of the conservative term beside half of the squared TD error. 0 is deep Q-learning.
+        learn_step: of no meaning to data, which are not waited for: each step is an update.
+
+    The other arguments are `DQN`'s.
+    """
+
+    policy_class = QNetwork
+    action_spaces = ("Discrete", "MultiDiscrete")
+    action_form = NumberedChoices()
+    experience = DATASET
+
+    actor_target: EvolvableModule
+    optimizer: OptimizerWrapper
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: Annotated[Count, hp(128, "data are shuffled, and larger batches cost little")] = 64,
+        lr: Annotated[Positive, hp(1e-3, "for small networks and few updates")] = 1e-4,
+        learn_step: Annotated[Count, hp(1, "each step is an update")] = 5,
+        gamma: Annotated[Fraction, hp()] = 0.99,
+        tau: Annotated[PositiveFraction, hp(0.01, "targets follow within a hundred updates")] = 1e-3,
+        mut: str | None = None,
+        double: Annotated[bool, hp(True, "values are overestimated less, at no cost")] = False,
+        normalize_images: bool = True,
+        actor_network: EvolvableModule | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        cudagraphs: bool = False,
+        wrap: bool = True,
+        *,
+        alpha: Annotated[NonNegative, hp()] = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
+        choices_of(self)
+        self.batch_size, self.lr, self.learn_step, self.gamma, self.tau = batch_size, lr, learn_step, gamma, tau
+        self.mut, self.double, self.normalize_images, self.net_config = mut, double, normalize_images, net_config
+        self.alpha = alpha
+        self.actor = build(self, QNetwork, actor_network, "actor_network", 0)
+        register_network(self, "actor", "actor_target", "optimizer", "lr", policy=True)
+
+    @property
+    def criterion(self) -> nn.Module:
+        """The loss of the TD errors, that `update` writes out with row weights."""
+        return nn.MSELoss()
+
+    # --- learning ---------------------------------------------------------------------------------------------------
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        return {"lr": self.lr, "gamma": self.gamma, "tau": self.tau, "alpha": self.alpha}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return (self.double,)
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """α R + ½ Σ_b w_b δ_b² (eq. 4 of the paper, R as in `conservative_penalty`), one Adam step, one soft target
+        update. The loss that is reported is α R + ½ of the mean squared TD error."""
+        hp = engine.hp
+        with torch.no_grad():
+            if self.double:
+                selector, next_q = engine.frozen_and_target("actor")(batch.next_obs)
+            else:
+                selector, next_q = None, engine.target("actor")(batch.next_obs)
+            if batch.next_mask is not None:
+                selector = (next_q if selector is None else selector).masked_fill(~batch.next_mask, float("-inf"))
+            target = q_learning_target(batch.reward, batch.discounts(hp["gamma"]), next_q, selector)
+        values, ran = engine.forward("actor", batch.obs)
+        squared, of_errors, error = squared_td_error(values, batch.action, target, batch.weight)
+        excess, of_excess = conservative_penalty(values, batch.action, batch.weight, batch.obs_mask)
+        alpha = hp["alpha"]
+        engine.descend("optimizer", ran, alpha.unsqueeze(-1) * of_excess + 0.5 * of_errors)
+        engine.track("actor", hp["tau"])
+        return UpdateResult(alpha.squeeze(-1) * excess + 0.5 * squared, priorities=error.abs())
+
+    soft_update = track_actor
+
+    # --- acting, as deep Q-learning does ------------------------------------------------------------------------------
+
+    greedy = staticmethod(highest)
+    draw_exploration = DQN.draw_exploration
+    explore = DQN.explore
+    get_action = DQN.get_action

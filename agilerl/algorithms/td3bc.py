@@ -1,0 +1,172 @@
+"""TD3 with behaviour cloning, from data alone (Fujimoto and Gu 2021, arXiv:2106.06860)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from agilerl.algorithms import actions
+from agilerl.algorithms.actions import RawActions, raw_bounds
+from agilerl.algorithms.building import build, lend_encoder, register_network, twin_critics
+from agilerl.algorithms.declared import DATASET, hp
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.td3 import CRITIC_OPTIMIZERS, CRITICS, TD3
+from agilerl.algorithms.transitions import actor_and_critic_loss, critics_criterion, track
+from agilerl.components.running import RunningMeanStd
+from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.errors import AlgorithmError
+from agilerl.losses.actor_critic import smoothed_action, twin_target, weighted_squared_error
+from agilerl.losses.offline import cloning_policy_loss
+from agilerl.modules.base import EvolvableModule
+from agilerl.networks.actors import DeterministicActor, check_bounded
+from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.q_networks import ContinuousQNetwork
+from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
+
+AT_ONCE = 65_536  # rows of a data set that are looked at together
+EPSILON = 1e-6  # of the variance: that of the paper beside the deviation, squared
+
+
+class TD3BC(RLAlgorithm):
+    """TD3 whose policy is held to the data's actions.
+
+    Args:
+        learn_step: of no meaning to data, which are not waited for: each step is an update.
+        expl_noise: deviation of the Gaussian noise with which `get_action` explores while training.
+        alpha: what following the values counts beside cloning: 0 is behaviour cloning.
+        normalize_observations: shift and scale observations by mean and deviation of the data set (eq. 4 of the paper),
+            which are saved with the networks. Training functions take them from the data; a loop of your own calls
+            `see_data(memory)` first.
+
+    The other arguments are those of `TD3`, `DDPG` and `DQN`.
+    """
+
+    policy_class = DeterministicActor
+    action_spaces = ("Box",)
+    action_form = RawActions()
+    experience = DATASET
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: Annotated[Count, hp(128, "an update costs half")] = 256,
+        lr_actor: Annotated[Positive, hp(1e-3, "for small networks and few updates")] = 3e-4,
+        lr_critic: Annotated[Positive, hp(1e-3, "for small networks and few updates")] = 3e-4,
+        learn_step: Annotated[Count, hp()] = 1,
+        gamma: Annotated[Fraction, hp()] = 0.99,
+        tau: Annotated[PositiveFraction, hp(0.01, "targets follow within a hundred updates")] = 5e-3,
+        alpha: Annotated[NonNegative, hp()] = 2.5,
+        policy_freq: Annotated[Count, hp()] = 2,
+        policy_noise: Annotated[NonNegative, hp()] = 0.2,
+        noise_clip: Annotated[NonNegative, hp()] = 0.5,
+        expl_noise: Annotated[NonNegative, hp()] = 0.1,
+        normalize_observations: Annotated[bool, hp()] = False,
+        normalize_images: bool = True,
+        mut: str | None = None,
+        actor_network: EvolvableModule | None = None,
+        critic_networks: Sequence[EvolvableModule] | None = None,
+        share_encoders: Annotated[bool, hp()] = False,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
+        check_bounded(self.action_space, "TD3BC")
+        self.batch_size, self.learn_step, self.policy_freq = batch_size, learn_step, policy_freq
+        self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
+        self.alpha, self.policy_noise, self.noise_clip, self.expl_noise = alpha, policy_noise, noise_clip, expl_noise
+        self.mut, self.normalize_images, self.net_config = mut, normalize_images, net_config
+        self.share_encoders = share_encoders
+        self.actor = build(self, DeterministicActor, actor_network, "actor_network", 0)
+        first, second = twin_critics(self, ContinuousQNetwork, critic_networks, ("output_activation",))
+        self.critic_1, self.critic_2 = first, second
+        saved = isinstance(self.actor, EvolvableNetwork) and self.actor.normalize_observations
+        self.normalize_observations = bool(normalize_observations) or saved
+        for name in ("actor", *CRITICS) if self.normalize_observations else ():
+            network = self._reading(name)
+            network.normalize_observations = True
+            for buffer in ("obs_mean", "obs_scale") if saved else ():  # all read as a policy that is given does
+                network.get_buffer(buffer).copy_(self.actor.get_buffer(buffer))
+        lend_encoder(self, *CRITICS)
+        register_network(self, "actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
+        register_network(self, "critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
+        register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        names = ("lr_actor", "lr_critic", "gamma", "tau", "alpha", "policy_noise", "noise_clip")
+        return {name: getattr(self, name) for name in names}
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """Algorithm 1 of TD3 (arXiv:1802.09477) with the policy loss of eq. 5 of the paper."""
+        hp, weight = engine.hp, batch.weight
+        taken = batch.action.to(batch.reward.dtype)
+        with torch.no_grad():
+            raw, noise, sigma = engine.target("actor")(batch.next_obs), batch.noise["smoothing"], hp["policy_noise"]
+            next_action = smoothed_action(raw, noise, sigma, hp["noise_clip"], *self.raw_bounds)
+            first, second = engine.targets(CRITICS)(batch.next_obs, next_action).squeeze(-1)
+            target = twin_target(batch.reward, batch.discounts(hp["gamma"]), first, second)
+        values = engine.networks(CRITICS)(batch.obs, taken).squeeze(-1)
+        losses, errors = weighted_squared_error(values, target, weight)
+        engine.minimise(CRITIC_OPTIMIZERS, losses)
+        actor_loss = None
+        if batch.number % self.policy_freq == 0:
+            action = engine.network("actor")(batch.obs)
+            judged = engine.through("critic_1")(batch.obs, action).squeeze(-1)
+            actor_loss = cloning_policy_loss(judged, action, taken, hp["alpha"], weight)
+            engine.minimise("actor_optimizer", actor_loss)
+            actor_loss = actor_loss.detach()
+            engine.track("actor", hp["tau"])
+            engine.track(CRITICS, hp["tau"])
+        return UpdateResult(losses.detach().sum(0), actor_loss, errors.detach().abs().amax(0))
+
+    def _reading(self, name: str) -> EvolvableNetwork:
+        """A network that reads observations. AlgorithmError for a module of the user's own, which cannot scale them."""
+        network = getattr(self, name)
+        if not isinstance(network, EvolvableNetwork):
+            raise AlgorithmError(
+                f"TD3BC(normalize_observations=True): {name} is a {type(network).__name__}, which reads observations "
+                "as they are. fix: leave it out, or a DeterministicActor and ContinuousQNetworks."
+            )
+        return network
+
+    def see_data(self, memory: Any) -> None:
+        """Mean and deviation of the observations in `memory`, with `normalize_observations`."""
+        if not self.normalize_observations:
+            return
+        statistics = RunningMeanStd()
+        for start in range(0, len(memory), AT_ONCE):
+            rows = memory.sample_from_indices(np.arange(start, min(start + AT_ONCE, len(memory))))
+            with torch.no_grad():
+                seen = self.policy_network().encoder_input(rows["obs"])
+            statistics.update(seen.flatten(0, -2).double().cpu().numpy())
+        for name in self.registry.all_registered():
+            self._reading(name).set_observation_statistics(statistics.mean, statistics.var, EPSILON)
+
+    update_options = TD3.update_options
+    draw_noise = TD3.draw_noise
+    criterion = property(critics_criterion)
+    soft_update = track
+    report = actor_and_critic_loss
+
+    # --- acting: by noise on raw actions, see `actions` -----------------------------------------------------------
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
+        """Gaussian noise [*shape, A] in units of raw actions."""
+        return (self.expl_noise * rng.standard_normal((*shape, self.action_size)),)
+
+    raw_bounds = property(raw_bounds)
+    get_action = actions.get_action
+    greedy = actions.greedy
+    explore = actions.explore
+    _greedy = actions.greedy_actions

@@ -1,0 +1,231 @@
+"""Data sets of transitions: from files of several kinds, from mappings, or from episodes, as arrays.
+
+Arrays of one length stand for steps that follow on one another: `observations`, `actions`, `rewards`, `terminals`, and
+where the set has them `timeouts` (or `truncations`, `truncated`) and `next_observations`. What follows on a step is
+`next_observations`, or the next observation; a step that was cut off, or the last one, has none then and is left out,
+because nothing can be bootstrapped from it. A terminal step needs none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agilerl import tree as trees
+from agilerl.errors import ConfigError, ShapeError, unknown_name
+
+NAMES = {
+    "observations": ("observations", "obs", "states"),
+    "actions": ("actions", "action"),
+    "rewards": ("rewards", "reward"),
+    "terminals": ("terminals", "terminations", "terminated", "dones", "done"),
+    "timeouts": ("timeouts", "truncations", "truncated"),
+    "next_observations": ("next_observations", "next_obs", "next_states"),
+}
+MINARI = ("observations", "actions", "rewards", "terminations", "truncations")
+NEEDED = ("observations", "actions", "rewards", "terminals")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Transitions [N, ...] of whole episodes, in their order.
+
+    Attributes:
+        obs, next_obs: [N, ...] arrays, or dicts of them. action: [N, ...] as the environment takes them.
+        reward: [N] float64. terminated: [N] bool, where the future is worth nothing. ended: [N] bool, where the next
+            row does not follow on this one.
+        left_out: steps without a successor, that are not in it.
+        source: {"path", "bytes", "sha256"} of a file; of arrays the last one.
+    """
+
+    obs: Any
+    action: np.ndarray
+    reward: np.ndarray
+    next_obs: Any
+    terminated: np.ndarray
+    ended: np.ndarray
+    left_out: int
+    source: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def returns(self) -> np.ndarray:
+        """Undiscounted returns of the episodes [E]; of the last one also where the data stop before its end."""
+        if not len(self):
+            return np.zeros(0)
+        starts = np.concatenate(([0], np.flatnonzero(self.ended[:-1]) + 1))
+        return np.asarray(np.add.reduceat(self.reward, starts))
+
+
+def read_dataset(data: Any) -> Dataset:
+    """A data set as transitions.
+
+    Args:
+        data: a file (.h5, .hdf5, .npz); an open HDF5 file or any mapping of arrays, also nested in one group or in a
+            group for each episode; a sequence of episodes, each a mapping; a `Dataset`.
+
+    Raises:
+        ConfigError: no such file, another kind of file, or arrays that are missing. ShapeError: of unequal length.
+    """
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, str | Path):
+        return _read_file(Path(data))
+    if isinstance(data, Mapping):
+        where = getattr(data, "filename", None)  # an open HDF5 file
+        return _of_mapping(data, _facts(Path(where)) if where and Path(where).is_file() else None)
+    if isinstance(data, Iterable):
+        episodes = list(data)
+        if episodes and all(isinstance(episode, Mapping) for episode in episodes):
+            return _joined([_arrays(e, f"episode {k}", is_episode=True) for k, e in enumerate(episodes)], None)
+    raise ConfigError(
+        f"a data set is a file (.h5, .hdf5, .npz), a mapping of arrays or a list of episodes; got "
+        f"{type(data).__name__}. fix: dataset='data.h5', or {{'observations': .., 'actions': .., 'rewards': .., "
+        "'terminals': ..}."
+    )
+
+
+def read_minari(name: str, *, remote: bool = False) -> Dataset:
+    """A data set of Minari, of those that are on this machine.
+
+    Args:
+        name: as "D4RL/door/human-v2". remote: download it where it is not here.
+
+    Raises:
+        ConfigError: Minari is not installed, or the set is not here and cannot be fetched.
+    """
+    try:
+        import minari
+    except ImportError:
+        raise ConfigError('minari_dataset_id needs Minari. fix: pip install "agilerl[offline]"') from None
+    try:
+        found = minari.load_dataset(name, download=remote)
+    except Exception as error:  # of the network, of the store, of the file: all of them say that there is none
+        ways = "a network that reaches Minari's server" if remote else f"minari download {name}, or remote=True"
+        raise ConfigError(f"the Minari data set {name!r} cannot be loaded: {error}. fix: {ways}.") from error
+    episodes = [{key: getattr(episode, key) for key in MINARI} for episode in found.iterate_episodes()]
+    data = read_dataset(episodes)
+    return replace(data, source={"minari": name, **data.source})
+
+
+def _read_file(path: Path) -> Dataset:
+    if not path.is_file():
+        raise ConfigError(f"there is no data set {path}. fix: a file that is there (.h5, .hdf5, .npz).")
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as data:
+            return _of_mapping({name: data[name] for name in data.files}, _facts(path))
+    if path.suffix not in (".h5", ".hdf5"):
+        raise ConfigError(f"{path} is no data set of a known kind. fix: .h5, .hdf5 or .npz.")
+    try:
+        import h5py
+    except ImportError:
+        raise ConfigError('HDF5 files need h5py. fix: pip install "agilerl[offline]"') from None
+    try:
+        with h5py.File(path, "r") as data:
+            return _of_mapping(data, _facts(path))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read as HDF5: {error}. fix: make the file again.") from error
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"path": str(path.resolve()), "bytes": path.stat().st_size, "sha256": digest}
+
+
+def _of_mapping(data: Mapping[str, Any], source: Mapping[str, Any] | None) -> Dataset:
+    """The arrays themselves, one group that holds them, or a group for each episode."""
+    if _has(data, "actions"):
+        return _joined([_arrays(data, "the data set", is_episode=False)], source)
+    groups = {name: group for name, group in data.items() if isinstance(group, Mapping)}
+    if len(groups) == 1:
+        return _of_mapping(next(iter(groups.values())), source)
+    if groups and all(_has(group, "actions") for group in groups.values()):
+        names = sorted(groups, key=lambda name: (len(name), name))  # episode_2 before episode_10
+        return _joined([_arrays(groups[name], name, is_episode=True) for name in names], source)
+    raise _missing("the data set", data, NEEDED)
+
+
+def _has(data: Mapping[str, Any], name: str) -> bool:
+    return any(alias in data for alias in NAMES[name])
+
+
+def _missing(where: str, data: Mapping[str, Any], names: Sequence[str]) -> ConfigError:
+    said = "; ".join(unknown_name("array", name, list(data)) for name in names if not _has(data, name))
+    return ConfigError(f"{where} holds {sorted(map(str, data))}, and lacks: {said}. fix: arrays of these names.")
+
+
+def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[str, Any]:
+    """{"obs", "action", "reward", "next_obs", "terminated", "ended", "left_out"} of steps that follow on one another.
+
+    is_episode: they are one whole episode, which may have one observation more than steps.
+    """
+    if not all(_has(data, name) for name in NEEDED):
+        raise _missing(where, data, NEEDED)
+    found = {name: _array(data[alias]) for name in NAMES for alias in NAMES[name] if alias in data}
+    reward = np.asarray(found["rewards"], np.float64).reshape(-1)
+    steps = len(reward)
+    action = found["actions"]
+    terminated = np.asarray(found["terminals"]).reshape(-1).astype(bool)
+    cut = np.asarray(found.get("timeouts", np.zeros(steps, bool))).reshape(-1).astype(bool)
+    lengths = {"actions": len(action), "terminals": len(terminated), "timeouts": len(cut)}
+    obs, later = found["observations"], found.get("next_observations")
+    count = trees.count_rows(obs)
+    lengths |= {"observations": count - (is_episode and count == steps + 1)}
+    lengths |= {} if later is None else {"next_observations": trees.count_rows(later)}
+    wrong = {name: length for name, length in lengths.items() if length != steps}
+    if wrong:
+        raise ShapeError(f"{where} has {steps} rewards, but {wrong}. fix: one row of each for every step.")
+    ended = terminated | cut
+    if is_episode and steps:
+        ended[-1] = True
+    keep = np.ones(steps, bool)
+    if later is None and count == steps + 1:
+        later = trees.map_leaves(lambda x: x[1:], obs)
+    elif later is None:
+        follows = ~ended
+        follows[-1:] = False
+        keep = follows | terminated
+        index = np.where(follows, np.arange(steps) + 1, np.arange(steps))  # of a terminal step it is not read
+        later = trees.map_leaves(lambda x: x[index], obs)
+    obs = trees.map_leaves(lambda x: x[:steps][keep], obs)
+    later = trees.map_leaves(lambda x: x[keep], later)
+    ended = _ends_before(ended, keep)
+    rest = {"reward": reward[keep], "terminated": terminated[keep], "ended": ended, "left_out": int((~keep).sum())}
+    return {"obs": obs, "next_obs": later, "action": action[keep], **rest}
+
+
+def _ends_before(ended: np.ndarray, keep: np.ndarray) -> np.ndarray:
+    """`ended` of the rows that are kept: a row whose successor is left out is the last one of its episode."""
+    found = ended.copy()
+    found[:-1] |= ~keep[1:]
+    kept: np.ndarray = found[keep]
+    return kept
+
+
+def _array(value: Any) -> Any:
+    """A whole array, or a dict of them, in memory."""
+    if isinstance(value, Mapping):
+        return {str(name): _array(part) for name, part in value.items()}
+    return np.asarray(value[()] if hasattr(value, "id") else value)  # of HDF5: one read
+
+
+def _joined(parts: Sequence[Mapping[str, Any]], source: Mapping[str, Any] | None) -> Dataset:
+    whole = {
+        name: trees.map_leaves(lambda *x: np.concatenate(x), *(part[name] for part in parts)) if len(parts) > 1
+        else parts[0][name]
+        for name in ("obs", "action", "reward", "next_obs", "terminated", "ended")
+    }  # fmt: skip
+    left_out = sum(part["left_out"] for part in parts)
+    if source is None:
+        digest = hashlib.sha256()
+        for leaf in trees.leaves(whole):
+            digest.update(np.ascontiguousarray(leaf).tobytes())
+        source = {"sha256": digest.hexdigest()}
+    return Dataset(**whole, left_out=left_out, source=source)

@@ -1,0 +1,91 @@
+"""The published offline training function: its signature, and the source that it hands to the one loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
+from agilerl.options import OfflineOptions
+from agilerl.sources.dataset import read_dataset, read_minari
+from agilerl.sources.offline import OfflineSource
+from agilerl.telemetry.record import Sink
+from agilerl.training.published import Request, check_teams
+
+
+def train_offline(
+    env: Any,
+    env_name: str,
+    dataset: Any = None,
+    algo: str | None = None,
+    pop: list[Any] | None = None,
+    memory: Any = None,
+    INIT_HP: dict[str, Any] | None = None,
+    MUT_P: dict[str, Any] | None = None,
+    swap_channels: bool = False,
+    max_steps: int = 1_000_000,
+    evo_steps: int = 10_000,
+    eval_steps: int | None = None,
+    eval_loop: int = 1,
+    target: float | None = None,
+    tournament: Any = None,
+    mutation: Any = None,
+    checkpoint: int | None = None,
+    checkpoint_path: str | None = None,
+    overwrite_checkpoints: bool = False,
+    save_elite: bool = False,
+    elite_path: str | None = None,
+    wb: bool = False,
+    verbose: bool = True,
+    accelerator: Any = None,
+    minari_dataset_id: str | None = None,
+    remote: bool = False,
+    wandb_api_key: str | None = None,
+    wandb_kwargs: dict[str, Any] | None = None,
+    *,
+    seed: int | None = None,
+    learner: str = "auto",
+    threads: int = 1,
+    sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Any] = (),
+    resume: str | os.PathLike[str] | None = None,
+) -> tuple[list[Any], list[list[float]]]:
+    """Train a population from data, evolve it by its returns in `env`; returns the population and its fitnesses.
+
+    A step is one update of one member.
+
+    Args:
+        env: to evaluate in; it is never closed.
+        dataset: what `agilerl.sources.dataset.read_dataset` takes; None: `memory` holds the data already.
+        minari_dataset_id: a data set of Minari in its place. remote: download it where it is not on this machine.
+        memory: what the data are put into, in place of what it holds; it grows where it is too small.
+        max_steps: updates per member. evo_steps: updates per member between evaluations.
+        others: as of `agilerl.training.train_off_policy.train_off_policy`.
+
+    Returns:
+        (population, fitnesses), `fitnesses[generation][member]`.
+
+    Raises:
+        AlgorithmError, ConfigError, ShapeError: what is given does not fit together.
+    """
+    if env is None:
+        raise NotAvailableYetError(
+            "fitness without an environment (fitted Q evaluation) is not built yet. fix: env=make_vect_envs(...)."
+        )
+    request = Request("train_offline", dict(locals()))
+    check_teams(request.population, env, are_teams=False)
+    if not request.population:
+        raise AlgorithmError("the population is empty. fix: create_population(algo='CQN', ..., population_size=4)")
+    if memory is None:
+        raise AlgorithmError("offline training needs a memory for the data. fix: ReplayBuffer(max_size=100_000)")
+    if minari_dataset_id is not None and dataset is not None:
+        raise ConfigError("dataset and minari_dataset_id are two data sets. fix: one of them.")
+    request.check()
+    options = request.options(OfflineOptions)
+    data = None if dataset is None else read_dataset(dataset)
+    if minari_dataset_id is not None:
+        data = read_minari(minari_dataset_id, remote=remote)
+    elif remote:
+        raise ConfigError("remote=True downloads a data set of Minari, and none is named. fix: minari_dataset_id='..'.")
+    return request.run(OfflineSource(env, memory, options, data), options)
