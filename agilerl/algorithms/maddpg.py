@@ -152,7 +152,7 @@ class MADDPG(MultiAgentRLAlgorithm):
         errors: dict[int, Tensor] = {}
         for groups in team_critics.alike(self):
             critics, count = tuple(f"critics.{group}" for group in groups), len(self.grouped_agents[groups[0]])
-            weight = team_critics.weights_of(self, batch, groups, axis, of_critics=True)
+            weight, deciding = team_critics.weights_of(self, batch, groups, axis)
             with torch.no_grad():
                 after = team_critics.judged(engine.targets(critics), batch.next_obs, [following] * count, axis)
                 reward, discount = (team_critics.of_groups(self, groups, x, axis) for x in (batch.reward, discounts))
@@ -162,7 +162,6 @@ class MADDPG(MultiAgentRLAlgorithm):
             engine.minimise(tuple(f"critic_optimizers.{group}" for group in groups), loss)
             losses.append(loss.detach().sum(0))
             errors |= team_critics.errors_of(self, groups, error, axis)
-            deciding = team_critics.weights_of(self, batch, groups, axis)
             of_policy = team_critics.policy_loss(self, engine, batch, groups, critics, taken, deciding)
             engine.minimise(tuple(f"actor_optimizers.{group}" for group in groups), of_policy)
             policy_losses.append(of_policy.detach().sum(0))

@@ -157,7 +157,7 @@ class MATD3(MultiAgentRLAlgorithm):
         for groups in team_critics.alike(self):
             first = tuple(f"critics_1.{group}" for group in groups)
             names, count = (*first, *(f"critics_2.{group}" for group in groups)), len(self.grouped_agents[groups[0]])
-            weight = team_critics.weights_of(self, batch, groups, axis, of_critics=True)
+            weight, deciding = team_critics.weights_of(self, batch, groups, axis)
             with torch.no_grad():
                 after = team_critics.judged(engine.targets(names), batch.next_obs, [following] * count, axis)
                 reward, discount = (team_critics.of_groups(self, groups, x, axis) for x in (batch.reward, discounts))
@@ -169,7 +169,6 @@ class MATD3(MultiAgentRLAlgorithm):
             larger = torch.stack(error.abs().chunk(2)).amax(0)  # of both critics
             errors |= team_critics.errors_of(self, groups, larger, axis)
             if is_policy_step:
-                deciding = team_critics.weights_of(self, batch, groups, axis)
                 of_policy = team_critics.policy_loss(self, engine, batch, groups, first, taken, deciding)
                 engine.minimise(tuple(f"actor_optimizers.{group}" for group in groups), of_policy)
                 policy_losses.append(of_policy.detach().sum(0))

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from gymnasium import Space, spaces
 from torch import Tensor
-from torch.nn import functional as F
 
 from agilerl.envs.teams import Team
 from agilerl.errors import AlgorithmError
@@ -90,13 +89,12 @@ class AgentAction:
         """Stored actions [..., columns] as critics read them [..., width]."""
         if not self.is_choice:
             return stored
-        each = [F.one_hot(stored[..., k].long(), n) for k, n in enumerate(self.sizes)]
-        return torch.cat(each, -1).to(stored.dtype)
+        return joined([_one_hot(stored[..., k : k + 1], n, stored) for k, n in enumerate(self.sizes)])
 
     def chosen(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         """One-hot features [..., width] of the most probable legal choices."""
-        parts = torch.split(masked_logits(logits, mask), list(self.sizes), -1)
-        return torch.cat([F.one_hot(part.argmax(-1), part.shape[-1]) for part in parts], -1).to(logits.dtype)
+        parts = self._parts(masked_logits(logits, mask))
+        return joined([_one_hot(part.argmax(-1, keepdim=True), part.shape[-1], logits) for part in parts])
 
     def straight_through(self, logits: Tensor, gumbel: Tensor, temperature: float, mask: Tensor | None) -> Tensor:
         """A sampled one-hot choice whose gradient is that of its relaxation [..., width].
@@ -104,14 +102,28 @@ class AgentAction:
         y = softmax((logits + g) / τ); the value is the one-hot of its largest entry, the gradient that of y (Jang et
         al. 2017, arXiv:1611.01144, eq. 2 and section 2.2).
         """
-        relaxed = torch.split(self.relaxed(logits + gumbel, temperature, mask), list(self.sizes), -1)
-        hard = [F.one_hot(part.argmax(-1), part.shape[-1]).to(part.dtype) for part in relaxed]
-        return torch.cat([h - part.detach() + part for h, part in zip(hard, relaxed, strict=True)], -1)
+        relaxed = self._parts(self.relaxed(logits + gumbel, temperature, mask))
+        hard = [_one_hot(part.argmax(-1, keepdim=True), part.shape[-1], part) for part in relaxed]
+        return joined([h - part.detach() + part for h, part in zip(hard, relaxed, strict=True)])
 
     def relaxed(self, scores: Tensor, temperature: float, mask: Tensor | None) -> Tensor:
         """softmax(scores / τ) over the legal choices of each component [..., width]."""
-        parts = torch.split(masked_logits(scores, mask) / temperature, list(self.sizes), -1)
-        return torch.cat([part.softmax(-1) for part in parts], -1)
+        scores = masked_logits(scores, mask)
+        return joined([part.softmax(-1) for part in self._parts(scores if temperature == 1 else scores / temperature)])
+
+    def _parts(self, x: Tensor) -> Sequence[Tensor]:
+        """[..., width] by components: most agents have one, which is no call then."""
+        return [x] if len(self.sizes) == 1 else torch.split(x, list(self.sizes), -1)
+
+
+def _one_hot(choice: Tensor, size: int, like: Tensor) -> Tensor:
+    """Numbers of choices [..., 1] as [..., size] of 0 and 1; torch's own looks for the largest number first."""
+    return like.new_zeros(*choice.shape[:-1], size).scatter_(-1, choice.long(), 1)
+
+
+def joined(parts: Sequence[Tensor], axis: int = -1) -> Tensor:
+    """Parts side by side along `axis`. One by itself needs no call, and most agents and groups have one."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), axis)
 
 
 @dataclass(frozen=True)
@@ -139,6 +151,11 @@ class TeamActions:
     def widths(self) -> dict[str, slice]:
         """Of policy outputs and of features [..., F]."""
         return _slices(self.agents, [one.width for one in self.each])
+
+    @cached_property
+    def owners(self) -> np.ndarray:
+        """[F] int64: whose feature each of them is, by number of the agent."""
+        return np.repeat(np.arange(len(self.each)), [one.width for one in self.each])
 
     @cached_property
     def masks(self) -> dict[str, slice]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from agilerl import tree
 from agilerl.algorithms.actions import noise_paths
+from agilerl.algorithms.team_actions import joined
 from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
 from agilerl.envs.teams import AGENTS, HELD, JOINT, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
@@ -118,14 +119,15 @@ def batch_axis(batch: TransitionBatch) -> int:
 
 def rows_of(per_agent: Tensor, own: list[int], axis: int) -> Tensor:
     """[..., B, M] -> [..., K·B] of the agents `own`, agent by agent."""
-    return torch.cat([per_agent[..., k] for k in own], axis)
+    return joined([per_agent[..., k] for k in own], axis)
 
 
 def outputs_of(policy: Any, obs: Any, agents: list[str], axis: int) -> list[Tensor]:
     """A policy's outputs for each of its agents [..., B, out]."""
     seen = [obs[AGENTS][agent] for agent in agents]
-    joined = seen[0] if len(seen) == 1 else tree.concatenate(seen, axis)
-    return list(policy(joined).chunk(len(agents), axis))
+    if len(seen) == 1:
+        return [policy(seen[0])]
+    return list(policy(tree.concatenate(seen, axis)).chunk(len(agents), axis))
 
 
 def judged(critic: Any, obs: Any, actions: list[Tensor], axis: int) -> Tensor:
@@ -174,22 +176,24 @@ def presence(team: Team, obs: Any, like: Tensor) -> Tensor:
 
 def _by_feature(team: Team, by_agent: Tensor, like: Tensor) -> Tensor:
     """[..., B, M] as [..., B, F]."""
-    widths = torch.tensor([one.width for one in team.actions.each], device=like.device)
-    found: Tensor = by_agent.to(like).repeat_interleave(widths, -1)
-    return found
+    owners = torch.from_numpy(team.actions.owners).to(like.device)
+    return by_agent.to(like).index_select(-1, owners)
 
 
-def weights_of(team: Team, batch: TransitionBatch, groups: list[str], axis: int, *, of_critics: bool = False) -> Tensor:
-    """[G, ..., K·B]: the rows' weights, 0 for agents that were not there, over the agents of each group.
+def weights_of(team: Team, batch: TransitionBatch, groups: list[str], axis: int) -> tuple[Tensor, Tensor]:
+    """(critics', policies') weights of the rows [G, ..., K·B], over the agents of each group: 0 for agents that were
+    not there.
 
-    `of_critics` counts agents that wait as well: what they get meanwhile, and what follows, is what their last action
-    was worth, and reaches it step by step through the values of the states in which they hold it.
+    Those of critics count agents that wait as well: what they get meanwhile, and what follows, is what their last
+    action was worth, and reaches it step by step through the values of the states in which they hold it.
     """
-    there = batch.obs[PRESENT].to(batch.weight)
-    if of_critics and WAITING in batch.obs:
-        there = there + batch.obs[WAITING].to(batch.weight)
-    count = len(team.grouped_agents[groups[0]])
-    return of_groups(team, groups, batch.weight.unsqueeze(-1) * there, axis) / count
+    count, weight = len(team.grouped_agents[groups[0]]), batch.weight.unsqueeze(-1)
+    weight = weight if count == 1 else weight / count
+    there = batch.obs[PRESENT].to(weight)
+    deciding = of_groups(team, groups, weight * there, axis)
+    if WAITING not in batch.obs:
+        return deciding, deciding
+    return of_groups(team, groups, weight * (there + batch.obs[WAITING].to(weight)), axis), deciding
 
 
 def next_actions(
@@ -203,14 +207,14 @@ def next_actions(
         for agent, out in zip(agents, outputs, strict=True):
             one, legal = team.actions.of_agent(agent), team.actions.mask_of(agent, batch.next_mask)
             found[agent] = one.chosen(out, legal) if one.is_choice else out
-    joined = torch.cat([found[agent] for agent in team.agent_ids], -1)
+    chosen = torch.cat([found[agent] for agent in team.agent_ids], -1)
     if smooth is not None:
-        joined = smooth(joined)
-    there = _by_feature(team, batch.next_obs[PRESENT], joined)
+        chosen = smooth(chosen)
+    there = _by_feature(team, batch.next_obs[PRESENT], chosen)
     if HELD not in batch.next_obs:
-        return joined * there
-    waits = _by_feature(team, batch.next_obs[WAITING], joined)
-    return joined * there + team.actions.features(batch.next_obs[HELD].to(joined)) * waits
+        return chosen * there
+    waits = _by_feature(team, batch.next_obs[WAITING], chosen)
+    return chosen * there + team.actions.features(batch.next_obs[HELD].to(chosen)) * waits
 
 
 def policy_loss(
@@ -240,7 +244,7 @@ def policy_loss(
             replaced.append(torch.cat((taken[..., : span.start], own, taken[..., span.stop :]), -1))
         inputs.append(judged_inputs(batch.obs, replaced, axis))
         is_choice = team.actions.of_agent(agents[0]).is_choice
-        sizes.append(torch.cat([out.square().mean(-1) for out in outputs], axis) if is_choice else None)
+        sizes.append(joined([out.square().mean(-1) for out in outputs], axis) if is_choice else None)
     values = engine.through_each(critics)(inputs).squeeze(-1)
     kept = [LOGIT_DECAY * size if size is not None else values.new_zeros(values.shape[1:]) for size in sizes]
     return deterministic_policy_loss(values - torch.stack(kept), weight)
@@ -254,12 +258,15 @@ def errors_of(team: Team, groups: list[str], error: Tensor, axis: int) -> dict[i
     return found
 
 
-def priorities(batch: TransitionBatch, errors: Mapping[int, Tensor]) -> Tensor:
+def priorities(batch: TransitionBatch, errors: Mapping[int, Tensor]) -> Tensor | None:
     """[..., B]: what replay is sampled by, the mean of |δ| over the agents that were there or waited; 0 where none.
+    None where nobody asks for them.
 
     Args:
         errors: TD errors by number of the agent [..., B].
     """
+    if not batch.wants_priorities:
+        return None
     there = batch.obs[PRESENT].to(batch.reward)
     if WAITING in batch.obs:
         there = there + batch.obs[WAITING].to(batch.reward)

@@ -73,7 +73,8 @@ def make_batch(team: Team, experiences: Any) -> TransitionBatch:
     action = torch.cat([stored_action(team, agent, given["actions"], count, dtype) for agent in team.agent_ids], -1)
     drawn = team.draw_noise(team._exploration, (1, count))
     as_tensors = [tree.map_leaves(lambda x: torch.as_tensor(x, device=team.device), part) for part in (obs, next_obs)]
-    weight, extra = torch.full((count,), 1 / count, dtype=dtype, device=team.device), {}
+    weight = torch.full((count,), 1 / count, dtype=dtype, device=team.device)
+    extra: dict[str, Any] = {}
     if "weights" in more:
         weight = weight * torch.as_tensor(more["weights"], device=team.device).to(dtype).reshape(count)
     if "discount" in more:

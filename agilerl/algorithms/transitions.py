@@ -102,7 +102,7 @@ def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
     if "weights" in extra:
         weight = weight * extra["weights"].to(dtype)
     discount = extra["discount"].to(dtype) if "discount" in extra else None
-    masks = {}
+    masks: dict[str, Any] = {}
     for name in (name for name in ("next_mask", "obs_mask") if name in given):
         legal = agent.legal_choices(torch.as_tensor(given[name]).numpy(force=True))  # of components: of combinations
         masks[name] = torch.from_numpy(legal).to(agent.device).bool()

@@ -35,6 +35,7 @@ class TransitionBatch:
             replay), 0 beyond.
         next_mask: [..., B, A] bool, the actions that are legal in `next_obs`; None where all are.
         obs_mask: [..., B, A] bool, those that were in `obs`, for algorithms with `learns_from_obs_mask`.
+        wants_priorities: whether replay is sampled by the priorities that the update reports.
         discount: [..., B] what the value of `next_obs` counts: γ^k · (1 − terminated) after k steps; None where every
             transition is one step (see `discounts`).
         noise: name -> [..., K, ...] numbers that `draw_noise` of the algorithm drew for this update; K is B, or what
@@ -53,6 +54,7 @@ class TransitionBatch:
     noise: Mapping[str, Tensor] = field(default_factory=dict)
     number: int = 0
     obs_mask: Tensor | None = None
+    wants_priorities: bool = True
 
     def discounts(self, gamma: Tensor) -> Tensor:
         """`discount` [..., B]; where it was not stored, γ · (1 − terminated) for `gamma` [N, 1] or a scalar.

@@ -216,6 +216,7 @@ class Updates:
                 weight=weight[k],
                 noise={name: values[k] for name, values in noise.items()},
                 number=number + k,
+                wants_priorities=self.replay.prioritized,
             )
             for k in range(count)
         ]

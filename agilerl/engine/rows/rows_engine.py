@@ -170,9 +170,10 @@ def differentiable(unit: Unit, anchor: Tensor, gradients: Gradients, parameters:
     """The program of a unit through autograd; its parameters are constants without `parameters`.
 
     Args:
-        anchor: joins the graph, so that autograd calls our backward although no parameter is an autograd leaf.
+        anchor: joins the graph, so that autograd calls our backward although no parameter is an autograd leaf. Without
+            `parameters` inputs alone join it: what reads constants is a constant, and nothing runs back through it.
     """
-    apply = DenseFunction.apply
+    apply, anchor = DenseFunction.apply, anchor if parameters else anchor.detach()
     return unit.program(
         lambda part: lambda x: apply(anchor, x, gradients, unit, part, parameters)  # type: ignore[no-untyped-call]
     )
@@ -445,7 +446,9 @@ class RowsEngine:
             tau = tau * self._column(self._live)  # a share of 0 leaves a target as it is, to the bit
         with torch.no_grad():
             for chosen in (names,) if names in self._units else tuple((one,) for one in names):
-                self.kernels.track(self._units[chosen].pairs, tau if len(chosen) == 1 else tau.repeat(len(chosen), 1))
+                self.kernels.track(
+                    self._units[chosen].pairs, tau if len(chosen) == 1 else torch.cat([tau] * len(chosen))
+                )
 
     def set_noise(self, name: str, values: Tensor, target_values: Tensor | None = None) -> None:
         """The noise of noisy layers: [N, S] for the evaluation network and for its target, S of the widest member.
