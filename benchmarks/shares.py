@@ -1,9 +1,10 @@
-"""Where the CPU seconds of a PPO population go: environment, acting, learning, evaluation, evolution.
+"""Where the CPU seconds of a population go: environment, acting, learning, evaluation, evolution.
 
 python benchmarks/shares.py [--setup ppo] [--seed 0]
+python benchmarks/shares.py --setup maddpg_speaker_listener
 
 Clocks are put around the calls that do each of them, in the set-up of `throughput.py`; one JSON line, appended to
-results/shares.jsonl.
+results/shares.jsonl. The environment's share is that of training alone; evaluation steps environments as well.
 """
 
 from __future__ import annotations
@@ -16,21 +17,27 @@ from collections import defaultdict
 from typing import Any
 
 from runner import RESULTS, append_line, facts, package_commit
-from throughput import ours
-from throughput_setups import SETUPS
+from throughput import ALL, ours
 
+from agilerl.engine.learner import Learner
 from agilerl.envs.adapters import EnvPoolLanes
 from agilerl.envs.lanes import SyncLanes
+from agilerl.envs.team_fast import ParticleLanes
+from agilerl.envs.teams import TeamLanes
+from agilerl.sources.acting import Acting
 from agilerl.sources.lanes import Evaluator
+from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rollouts import OnPolicyGeneration
+from agilerl.sources.updates import Updates
 from agilerl.training.evolution import TournamentEvolution
 
 PARTS: dict[str, list[tuple[type, str]]] = {
     "evaluation": [(Evaluator, "population")],
     "evolution": [(TournamentEvolution, "next")],
-    "learning": [(OnPolicyGeneration, "_learn")],
-    "acting": [(OnPolicyGeneration, "_act")],
-    "environment": [(SyncLanes, "step"), (EnvPoolLanes, "step")],
+    "learning": [(OnPolicyGeneration, "_learn"), (Updates, "learn")],
+    "acting": [(OnPolicyGeneration, "_act"), (Learner, "explore"), (Acting, "_draw_ahead")],
+    "storing": [(SharedReplay, "write")],
+    "environment": [(lanes, "step") for lanes in (SyncLanes, EnvPoolLanes, ParticleLanes, TeamLanes)],
 }
 
 
@@ -61,14 +68,14 @@ class Clock:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--setup", choices=[k for k, v in SETUPS.items() if v.get("on_policy")], default="ppo")
+    parser.add_argument("--setup", choices=list(ALL), default="ppo")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     clock = Clock()
     for part, methods in PARTS.items():
         for owner, name in methods:
             clock.around(part, owner, name)
-    result = ours(SETUPS[args.setup], False, args.seed)
+    result = ours(ALL[args.setup], False, args.seed)
     total = result["cpu_seconds"]
     shares = {part: round(seconds / total, 3) for part, seconds in clock.seconds.items()}
     shares["rest"] = round(1 - sum(shares.values()), 3)

@@ -164,7 +164,7 @@ def shares_rows() -> list[str]:
     latest = {line["setup"]: line for line in read_lines(RESULTS / "shares.jsonl")}
     if not latest:
         return []
-    rows = ["## Where do the CPU seconds of PPO go?", "", "`python benchmarks/shares.py`, in the set-ups above.", ""]
+    rows = ["## Where do the CPU seconds go?", "", "`python benchmarks/shares.py`, in the set-ups above.", ""]
     for line in latest.values():
         parts = ", ".join(f"{part} {share:.0%}" for part, share in line["shares"].items())
         rows.append(f"* {label_of(line)}: {parts} of {line['cpu_seconds']:.1f} CPU seconds")
