@@ -48,59 +48,27 @@ def make_team_rollout(
             recurrent ones also with what `make_rollout` and `TeamSequenceRollout` ask of them.
         like: gives dtype and device.
     """
-    count, run = len(members), learner.groups[group]
+    count, agents = len(members), buffer.agents
 
     def merged(x: np.ndarray) -> Tensor:
         return by_member(x, count).flatten(1, 2).to(like.device)
 
-    def by_lane(name: str) -> Tensor:
-        """[N, T, E·M]: each agent is a lane."""
-        return by_member(buffer.stored(name), count).flatten(2).to(like.device)
-
-    stored = buffer.stored("obs")
-    obs = run.prepare(map_leaves(merged, stored))
-    reward, log_prob = (by_lane(name).to(like.dtype) for name in ("reward", "log_prob"))
-    terminated, truncated, acted = (by_lane(name) for name in ("terminated", "truncated", "valid"))
-    agents = buffer.agents
-    shape = (*reward.shape[:2], -1, agents)
-    raw = by_lane("value").to(like.dtype).view(shape) if buffer.values_known else run.values(obs).view(shape)
-    last, finals = outcomes(learner, group, count, buffer, raw)
-    final = torch.zeros_like(raw)
-    for member, steps, lanes, values in finals:
-        final[member, steps, lanes] = values
+    obs = learner.groups[group].prepare(map_leaves(merged, buffer.stored("obs")))
+    raw, last, final = _network_values(learner, group, count, buffer, obs, like)
     mean, deviation = _scales(members, like)
-    value, last, final = ((x * deviation.view(v) + mean.view(v)) for x, v in zip(
-        (raw, last, final), ((count, 1, 1, agents), (count, 1, agents), (count, 1, 1, agents)), strict=True
-    ))  # fmt: skip
-    hyper = torch.tensor([[m.gamma, m.gae_lambda] for m in members], dtype=like.dtype, device=like.device)
-    gamma, lam = (x.view(count, 1, 1) for x in hyper.unbind(1))
-    there = members[0].presence(stored)
-    later = torch.from_numpy(np.asarray(members[0].presence(buffer.last_obs))).bool().view(count, -1).to(like.device)
-    advantage, counts = gae_of_agents(
-        reward,
-        gamma * (~terminated).to(like.dtype),
-        value.flatten(2),
-        final.flatten(2),
-        last.flatten(1),
-        terminated | truncated,
-        acted,
-        by_member(np.asarray(there), count).flatten(2).bool().to(like.device),
-        later,
-        lam,
-    )
-    advantage, counts = advantage.view(shape).flatten(1, 2), counts.view(shape).flatten(1, 2)  # [N, T·E, M]
+    wide, narrow = (count, 1, 1, agents), (count, 1, agents)
+    value, final = (x * deviation.view(wide) + mean.view(wide) for x in (raw, final))
+    last = last * deviation.view(narrow) + mean.view(narrow)
+    advantage, counts = _advantages(members, buffer, value, last, final)
+    advantage, counts = (x.view(raw.shape).flatten(1, 2) for x in (advantage, counts))  # [N, T·E, M]
     returns = advantage + value.flatten(1, 2)
     for member, own, seen in zip(members, returns, counts, strict=True):
         member.see_returns(own.double().cpu().numpy(), seen.cpu().numpy())
     mean, deviation = _scales(members, like)
     goal = (returns - mean.unsqueeze(1)) / deviation.unsqueeze(1)
-    scaled = torch.zeros_like(advantage)
-    for own in members[0].groups_of_agents:
-        weight = counts[..., own].to(like.dtype).flatten(1)
-        weight = weight / weight.sum(1, keepdim=True).clamp(min=1)
-        scaled[..., own] = standardised(advantage[..., own].flatten(1), weight).view(*advantage.shape[:2], len(own))
-    log_prob = log_prob.view(shape).flatten(1, 2)
-    packed = torch.stack((log_prob, raw.flatten(1, 2), scaled, goal), -1)
+    scaled = _standardised(members[0].groups_of_agents, advantage, counts)
+    log_prob = _by_lane(buffer, "log_prob", count, like).to(like.dtype).view(raw.shape)
+    packed = torch.stack((log_prob.flatten(1, 2), raw.flatten(1, 2), scaled, goal), -1)
     packed = packed.masked_fill(~counts.unsqueeze(-1), 0)  # whatever stands there, it is finite
     legal = merged(buffer.stored("legal")) if "legal" in buffer.fields else None
     actions, acted_rows = merged(buffer.stored("action")), None if bool(counts.all()) else counts
@@ -110,6 +78,63 @@ def make_team_rollout(
     windows, pieces, samples = _sequences(members[0], count, buffer, counts.any(-1).cpu().numpy())
     hidden = {key: merged(x).to(like.dtype) for key, x in buffer.stored("hidden").items()}
     return TeamSequenceRollout(obs, actions, packed, legal, samples, acted_rows, windows, pieces, hidden, members[0])
+
+
+def _by_lane(buffer: RolloutStore, name: str, count: int, like: Tensor) -> Tensor:
+    """A field [N, T, E·M]: each agent is a lane."""
+    return by_member(buffer.stored(name), count).flatten(2).to(like.device)
+
+
+def _network_values(
+    learner: Learner, group: int, count: int, buffer: RolloutStore, obs: Any, like: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What critics give: (of the rows [N, T, E, M], of the last observations [N, E, M], of the final observations where
+    episodes were cut [N, T, E, M], 0 elsewhere)."""
+    shape = (count, len(buffer), -1, buffer.agents)
+    known = _by_lane(buffer, "value", count, like).to(like.dtype) if buffer.values_known else None
+    raw = (learner.groups[group].values(obs) if known is None else known).view(shape)
+    last, finals = outcomes(learner, group, count, buffer, raw)
+    final = torch.zeros_like(raw)
+    for member, steps, lanes, values in finals:
+        final[member, steps, lanes] = values
+    return raw, last, final
+
+
+def _advantages(
+    members: Sequence[Any], buffer: RolloutStore, value: Tensor, last: Tensor, final: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(advantages, which of them count) [N, T, E·M] by `gae_of_agents`, from values in the scale of rewards."""
+    count, like = len(members), value
+    hyper = torch.tensor([[m.gamma, m.gae_lambda] for m in members], dtype=like.dtype, device=like.device)
+    gamma, lam = (x.view(count, 1, 1) for x in hyper.unbind(1))
+    fields = (_by_lane(buffer, name, count, like) for name in ("reward", "terminated", "truncated", "valid"))
+    reward, terminated, truncated, acted = fields
+    there = by_member(np.asarray(members[0].presence(buffer.stored("obs"))), count).flatten(2)
+    later = torch.from_numpy(np.asarray(members[0].presence(buffer.last_obs))).view(count, -1)
+    return gae_of_agents(
+        reward.to(like.dtype),
+        gamma * (~terminated).to(like.dtype),
+        value.flatten(2),
+        final.flatten(2),
+        last.flatten(1),
+        terminated | truncated,
+        acted,
+        there.bool().to(like.device),
+        later.bool().to(like.device),
+        lam,
+    )
+
+
+def _standardised(groups: Sequence[Sequence[int]], advantage: Tensor, counts: Tensor) -> Tensor:
+    """Advantages [N, R, M] standardised over all agents of a group, those that count."""
+    scaled = torch.zeros_like(advantage)
+    for own in groups:
+        chosen = list(own)
+        weight = counts[..., chosen].to(advantage.dtype).flatten(1)
+        weight = weight / weight.sum(1, keepdim=True).clamp(min=1)
+        parts = standardised(advantage[..., chosen].flatten(1), weight)
+        scaled[..., chosen] = parts.view(*advantage.shape[:2], len(chosen))
+    return scaled
 
 
 def _sequences(lead: Any, count: int, buffer: RolloutStore, counted: np.ndarray) -> tuple[list[Any], Any, list[Any]]:
