@@ -86,7 +86,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
 
 
 def _agent_of(policy: str, env_id: str) -> tuple[Any, str, dict[str, Any]]:
-    """(best agent, name, attributes) of the run that `policy` names; ConfigError where it is neither that nor a name."""
+    """(best agent, name, attributes) of the run that `policy` names; ConfigError where it is no run."""
     from agilerl.api import load
     from agilerl.errors import unknown_name
     from agilerl.training.datasets import POLICIES

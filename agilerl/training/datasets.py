@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from agilerl import tree as trees
 from agilerl.algorithms import USUAL_FOR_BOX
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, preset_for
