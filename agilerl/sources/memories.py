@@ -13,6 +13,7 @@ import numpy as np
 
 from agilerl import tree as trees
 from agilerl.checkpoint import CorruptCheckpoint, decode_tree
+from agilerl.components.data import Transition
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.errors import AgileRLError, ConfigError, RunError
 from agilerl.hostile import malformed
@@ -47,6 +48,12 @@ def rows_of_memory(memory: ReplayBuffer) -> dict[str, Any]:
     if not len(memory):
         raise ConfigError("the memory is empty, and no data set. fix: one that a run has filled.")
     rows = {name: _host(part) for name, part in memory.gather(memory.in_order()).items()}
+    absent = [name for name in Transition.FIELDS if name not in rows]
+    if absent:
+        raise ConfigError(
+            f"the memory holds {', '.join(rows)}, and lacks {', '.join(absent)}. fix: one filled with "
+            f"{', '.join(Transition.FIELDS)}."
+        )
     terminated = rows["done"].reshape(-1).astype(bool)
     order, ended = in_episodes(rows["obs"], rows["next_obs"], terminated)
     found = {name: trees.take(rows[name], order) for name in ("obs", "action", "next_obs")}

@@ -266,6 +266,13 @@ class Maker:
 
     def _replay(self, rows: int) -> tuple[Recording, dict[str, Any]]:
         """The last rows of the memory that the run had after the generation of medium: the same run, stopped there."""
+        manifest = self.manifest()
+        if not manifest.has_replay or manifest.replay_buffer.n_step > 1:
+            kept = "keeps no replay" if not manifest.has_replay else "keeps sums over several steps"
+            raise ConfigError(
+                f"medium-replay is a memory of single steps, and {manifest.algorithm.name} {kept}. "
+                "fix: --algo of another one, or --set replay_buffer.n_step=1."
+            )
         trained = self.trained
         last = trained.generation
 

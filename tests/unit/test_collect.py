@@ -300,6 +300,10 @@ def test_what_cannot_be_recorded_is_named(tmp_path: Path) -> None:
         maker.make("random", 0, out)
     with pytest.raises(ConfigError, match=r"random has no policy\. fix: leave --noise out"):
         maker.make("random", 10, out, noise=0.1)
+    with pytest.raises(ConfigError, match=r"memory of single steps, and PPO keeps no replay"):
+        Maker("CartPole-v1", algo="PPO").make("medium-replay", 10, out)
+    with pytest.raises(ConfigError, match=r"RainbowDQN keeps sums .* fix: --algo of another one, or --set replay"):
+        Maker("LunarLander-v3", algo="RainbowDQN").make("medium-replay", 10, out)
     assert not out.exists()
 
 

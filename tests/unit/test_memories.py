@@ -84,6 +84,24 @@ def test_masks_of_legal_actions_come_along() -> None:
     assert data.next_mask.tolist() == [[False, True]]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_memory_of_the_older_dialect_is_read_by_its_roles() -> None:
+    names = ["state", "action", "reward", "next_state", "done"]
+    memory = ReplayBuffer(memory_size=8, field_names=names)
+    for step in range(3):
+        obs = np.full(2, step, np.float32)
+        memory.save_to_memory(obs, step % 2, float(step), obs + 1, step == 1)
+    data = read_dataset(memory)
+    assert data.obs[:, 0].tolist() == [0, 1, 2]
+    assert data.action.tolist() == [0, 1, 0]
+    assert data.terminated.tolist() == [False, True, False]
+    assert data.ended.tolist() == [False, True, True]
+    memory = ReplayBuffer(memory_size=8, field_names=names[:3])
+    memory.save_to_memory(np.zeros(2, np.float32), 0, 1.0)
+    with pytest.raises(ConfigError, match="holds obs, action, reward, and lacks next_obs, done"):
+        read_dataset(memory)
+
+
 # --- of a run -------------------------------------------------------------------------------------------------------
 
 
