@@ -268,9 +268,9 @@ class Maker:
         """The last rows of the memory that the run had after the generation of medium: the same run, stopped there."""
         manifest = self.manifest()
         if not manifest.has_replay or manifest.replay_buffer.n_step > 1:
-            kept = "keeps no replay" if not manifest.has_replay else "keeps sums over several steps"
+            reason = "keeps no replay" if not manifest.has_replay else "keeps sums over several steps"
             raise ConfigError(
-                f"medium-replay is a memory of single steps, and {manifest.algorithm.name} {kept}. "
+                f"medium-replay is a memory of single steps, and {manifest.algorithm.name} {reason}. "
                 "fix: --algo of another one, or --set replay_buffer.n_step=1."
             )
         trained = self.trained
