@@ -82,7 +82,12 @@ TABLES = {
     for algo in CONTINUOUS
 }
 ALL = {**TASKS, **TABLES}
-SETS = ("training.target_score=null", "training.train_max_episode_steps=null")  # of tables: the whole budget
+ALIKE = ("training.target_score=null", "training.train_max_episode_steps=null")  # of tables: the whole budget
+WIDE = ("network.encoder_config.hidden_size=[256]", "network.head_config.hidden_size=[256]")
+SETS = {
+    "Pendulum-v1": (*ALIKE, "training.max_steps=10000"),
+    "HalfCheetah-v5": (*ALIKE, *WIDE, "training.max_steps=50000"),
+}
 
 
 def path_of(task: str) -> Path:
@@ -181,7 +186,7 @@ def jobs_for(name: str, seeds: list[int], evolution: bool, sets: list[str]) -> l
 
     env_id, algo, _ = name.split(":")
     task = ALL[name]
-    manifest = apply_sets(preset_for(env_id, algo), [*(SETS if name in TABLES else ()), *sets])
+    manifest = apply_sets(preset_for(env_id, algo), [*(SETS[env_id] if name in TABLES else ()), *sets])
     base = {"task": name, "env": env_id, "algo": algo, "preset": manifest.hash(), "commit": package_commit()}
     base |= {"evolution": evolution, "data": asdict(task.data)}
     return [
