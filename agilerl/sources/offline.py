@@ -60,10 +60,11 @@ class OfflineSource(LaneSource[OfflineOptions]):
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
-        super().open(population, run_seed, check, shards)
         warn_of_learn_step(population)
         if self.dataset is not None:
             check_environment(self.dataset, self.env, population[0])
+        super().open(population, run_seed, check, shards)
+        if self.dataset is not None:
             self.notes += fill(self.memory, self.dataset, population[0], self.options)
         if not len(self.memory):
             raise ConfigError("there is nothing to learn from: the memory is empty. fix: dataset='data.h5'.")
