@@ -149,10 +149,12 @@ def read_minari(name: str, *, remote: bool = False) -> Dataset:
 
 
 def _read_run(path: Path) -> Dataset:
-    """The replay of a run, as its newest checkpoint has it."""
+    """The replay of a run, as its newest checkpoint has it, with the rewards of its environment."""
     memory, facts = replay_of_run(path)
+    scale = facts.pop("reward_scale", 1.0)
     about = {"policy": "replay of a run", "run": "/".join(path.resolve().parts[-2:]), **facts}
-    return _of_memory(memory, {"path": str(path.resolve())}, about)
+    found = _of_memory(memory, {"path": str(path.resolve())}, about)
+    return found if scale == 1 else replace(found, reward=found.reward / scale)
 
 
 def _of_memory(memory: ReplayBuffer, source: Mapping[str, Any], about: Mapping[str, Any]) -> Dataset:

@@ -12,7 +12,14 @@ from agilerl.sources.dataset import Dataset
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 NAMES = ("least", "25%", "median", "75%", "most")
 FIRST = ("env_id", "policy", "algo", "seed", "noise", "scores")  # of what is recorded, in this order
-ELSEWHERE = ("versions", "command", "rows", "observation_space", "action_space")  # shown by themselves, or in JSON
+ELSEWHERE = (
+    "versions",
+    "command",
+    "rows",
+    "rewards",
+    "observation_space",
+    "action_space",
+)  # shown by themselves, or in JSON
 SHOWN = 32  # choices, or components, that are written out
 EDGE = 1e-3  # of the range of a component: what lies that near to its end counts as at the end
 
@@ -133,6 +140,7 @@ def lines(facts: Mapping[str, Any], name: str) -> Iterator[str]:
         yield from _component_lines(found.get("components", [found["all"]] if "all" in found else []))
     lost = [f"steps without a successor, left out: {facts['left_out']}"] if facts["left_out"] else []
     lost += [f"no {name}" for name in facts["missing"]]
+    lost += [f"rewards: {about['rewards']}"] if "rewards" in about else []
     yield f"missing   {'; '.join(lost) if lost else 'nothing'}"
     if "sha256" in facts["source"]:
         yield f"sha256    {facts['source']['sha256']}"

@@ -110,7 +110,8 @@ def replay_of_run(path: Path) -> tuple[ReplayBuffer, dict[str, Any]]:
     Nothing is renamed or written: the run may still train.
 
     Returns:
-        (memory, {"env_id", "algo", "seed", "generations"}).
+        (memory, {"env_id", "algo", "seed", "generations"}); of a run that changed rewards before it stored them also
+        "reward_scale", by which the stored ones are to be divided, and "rewards", where that does not undo all of it.
 
     Raises:
         RunError: no run, no checkpoint that can be read, or damaged replay. ConfigError: the run keeps no replay, or
@@ -126,7 +127,16 @@ def replay_of_run(path: Path) -> tuple[ReplayBuffer, dict[str, Any]]:
         state = decode_tree(saved.files[REST], str(saved.path / REST))["memories"][name]
         memory = _rebuilt(path / "replay" / name, state, [Chunk.of(entry) for entry in entries[name]])
         facts = {"env_id": body["run"].get("env_id") or None, "algo": settings.get("algo"), "seed": body["run"]["seed"]}
+        facts |= _changed_rewards(body["run"].get("options") or {})
         return memory, {**{k: v for k, v in facts.items() if v is not None}, "generations": saved.number}
+
+
+def _changed_rewards(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What `options.LoopOptions.learned_reward` has done to the rewards that are stored."""
+    scale, floor = float(options.get("reward_scale", 1.0)), options.get("reward_floor")
+    lost = [f"not below {floor:g}"] if floor is not None else []
+    lost += ["their sign alone"] if options.get("clip_rewards") else []
+    return {"reward_scale": None if scale == 1 else scale, "rewards": ", ".join(lost) or None}
 
 
 def _newest(path: Path) -> Saved:

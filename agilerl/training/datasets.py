@@ -303,7 +303,8 @@ class Maker:
         arrays |= {} if data.next_mask is None else {"next_action_masks": data.next_mask}
         kept = {name: trees.map_leaves(lambda leaf: leaf[keep], part) for name, part in arrays.items()}
         spaces = {name: str(getattr(agent, name)) for name in ("observation_space", "action_space")}
-        return Recording(kept, int(kept["timeouts"].sum())), {**spaces, **trained.facts()}
+        lost = {"rewards": data.about["rewards"]} if "rewards" in data.about else {}
+        return Recording(kept, int(kept["timeouts"].sum())), {**spaces, **trained.facts(), **lost}
 
 
 def _medium(

@@ -168,6 +168,17 @@ def test_stored_actions_of_a_box_are_taken_as_they_are() -> None:
     assert np.array_equal(memory.gather(np.arange(5))["action"].numpy(), raw)
 
 
+def test_rewards_of_a_run_are_those_of_its_environment(tmp_path: Path) -> None:
+    scaled = agilerl.train("CartPole-v1", "DQN", out=tmp_path, reward_scale=0.1, **SHORT)
+    data = read_dataset(scaled.path)
+    assert data.reward == pytest.approx(np.ones(len(data)), abs=1e-6)
+    assert "rewards" not in data.about
+    clipped = agilerl.train("CartPole-v1", "DQN", out=tmp_path, clip_rewards=True, reward_scale=2.0, **SHORT)
+    data = read_dataset(clipped.path)
+    assert data.reward.tolist() == [1.0] * len(data)
+    assert data.about["rewards"] == "their sign alone"
+
+
 # --- what is no data set ---------------------------------------------------------------------------------------------
 
 
