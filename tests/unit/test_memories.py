@@ -168,6 +168,17 @@ def test_stored_actions_of_a_box_are_taken_as_they_are() -> None:
     assert np.array_equal(memory.gather(np.arange(5))["action"].numpy(), raw)
 
 
+def test_stored_actions_of_a_run_are_those_that_the_environment_rewarded(tmp_path: Path) -> None:
+    found = agilerl.train("Pendulum-v1", "TD3", out=tmp_path, reward_scale=0.1, **{**SHORT, "random_steps": 200})
+    data = read_dataset(found.path)
+    assert np.abs(data.action).max() <= 1
+    torque = found.population[0].environment_action(data.action)[:, 0]
+    angle = np.arctan2(data.obs[:, 1], data.obs[:, 0]).astype(np.float64)
+    cost = angle**2 + 0.1 * data.obs[:, 2].astype(np.float64) ** 2 + 0.001 * torque.astype(np.float64) ** 2
+    assert data.reward == pytest.approx(-cost, abs=1e-4)
+    assert np.abs(torque).max() > 1.1  # so that raw ones would not do
+
+
 def test_rewards_of_a_run_are_those_of_its_environment(tmp_path: Path) -> None:
     scaled = agilerl.train("CartPole-v1", "DQN", out=tmp_path, reward_scale=0.1, **SHORT)
     data = read_dataset(scaled.path)
