@@ -45,7 +45,8 @@ class LoopOptions:
         swap_channels: images are [H, W, C].
         opponents: of a game of two: "self" trains against a pool of the population's past (`sources.self_play`); None:
             against itself alone.
-        dataset: the file of transitions that members learn from, of algorithms that learn from data alone.
+        dataset: the file of transitions, or the run whose replay, members learn from; of algorithms that learn from
+            data alone.
         checkpoint: save the population each time a member has made so many more steps; None: never.
     """
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import agilerl
-from agilerl.cli import configuring, continuing, viewing
+from agilerl.cli import configuring, continuing, data, viewing
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError
 from agilerl.redaction import redact
 from agilerl.runs.signals import exit_code
@@ -162,7 +162,8 @@ def train(
         str | None, typer.Option(help="self: a game of two against the population's past (IPPO, MAPPO).")
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="A file of transitions to learn from (CQN): .h5, .hdf5, .npz.")
+        str | None,
+        typer.Option(help="What CQN, IQL, ... learn from: .h5, .hdf5, .npz, or a run that keeps its replay."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings; run nothing.")] = False,
     test_episodes: TestEpisodes = 100,
@@ -353,4 +354,5 @@ def export(
 
 viewing.register(app, user_errors)
 configuring.register(app, user_errors)
+data.register(app, user_errors)
 continuing.register(app, user_errors, close=lambda run, episodes: _close(run, episodes))

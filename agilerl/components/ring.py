@@ -199,6 +199,10 @@ class RowRing:
         """The oldest row in the memory."""
         return max(self._oldest_row, self.counter - self.max_size)
 
+    def in_order(self) -> np.ndarray:
+        """Where the rows in the memory lie, oldest first: [size] int64."""
+        return self._places(np.arange(self.counter - self._size, self.counter))
+
     def _places(self, rows: np.ndarray) -> np.ndarray:
         """Where the rows of these numbers lie."""
         return np.asarray((self._position - self.counter + rows) % self.max_size)

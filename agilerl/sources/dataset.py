@@ -3,21 +3,29 @@
 Arrays of one length stand for steps that follow on one another: `observations`, `actions`, `rewards`, `terminals`, and
 where the set has them `timeouts` (or `truncations`, `truncated`) and `next_observations`. What follows on a step is
 `next_observations`, or the next observation; a step that was cut off, or the last one, has none then and is left out,
-because nothing can be bootstrapped from it. A terminal step needs none.
+because nothing can be bootstrapped from it. A terminal step needs none. Environments of which not every action is legal
+have `action_masks` and `next_action_masks` [N, A] beside them.
+
+What is known of a set beside its rows (its environment, its policy, its seed) stands in the attributes of an HDF5 file,
+or as JSON in the array `about` of an npz file; `sources.collect` writes both.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from agilerl import tree as trees
+from agilerl.components.uniform import ReplayBuffer
 from agilerl.errors import ConfigError, ShapeError, unknown_name
+from agilerl.sources.memories import replay_of_run, rows_of_memory
 
 NAMES = {
     "observations": ("observations", "obs", "states"),
@@ -26,9 +34,13 @@ NAMES = {
     "terminals": ("terminals", "terminations", "terminated", "dones", "done"),
     "timeouts": ("timeouts", "truncations", "truncated"),
     "next_observations": ("next_observations", "next_obs", "next_states"),
+    "action_masks": ("action_masks",),
+    "next_action_masks": ("next_action_masks",),
 }
 MINARI = ("observations", "actions", "rewards", "terminations", "truncations")
 NEEDED = ("observations", "actions", "rewards", "terminals")
+WANTED = ("timeouts", "next_observations")  # without which steps are lost, or an end is not known
+ABOUT = "about"  # the array of an npz file with its attributes
 
 
 @dataclass(frozen=True)
@@ -40,7 +52,12 @@ class Dataset:
         reward: [N] float64. terminated: [N] bool, where the future is worth nothing. ended: [N] bool, where the next
             row does not follow on this one.
         left_out: steps without a successor, that are not in it.
-        source: {"path", "bytes", "sha256"} of a file; of arrays the last one.
+        source: {"path", "bytes", "sha256"} of a file; of arrays and memories the last one; of a run path and sha256.
+        about: what is recorded of it, as JSON values: "env_id", "policy", "seed", ...; empty of arrays.
+        missing: names of arrays that it came without, of those that say where episodes end and what follows.
+        is_stored: whether actions are as agents store them in a memory (raw ones in [-1, 1] of a Box, the number of a
+            choice), and not as the environment takes them.
+        obs_mask, next_mask: [N, A] bool, which actions were legal in obs and next_obs; None: all.
     """
 
     obs: Any
@@ -51,6 +68,17 @@ class Dataset:
     ended: np.ndarray
     left_out: int
     source: Mapping[str, Any]
+    about: Mapping[str, Any] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    is_stored: bool = False
+    obs_mask: np.ndarray | None = None
+    next_mask: np.ndarray | None = None
+
+    @property
+    def env_id(self) -> str | None:
+        """The environment that it was recorded in, where that is known."""
+        found = self.about.get("env_id")
+        return None if found is None else str(found)
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -67,16 +95,20 @@ def read_dataset(data: Any) -> Dataset:
     """A data set as transitions.
 
     Args:
-        data: a file (.h5, .hdf5, .npz); an open HDF5 file or any mapping of arrays, also nested in one group or in a
-            group for each episode; a sequence of episodes, each a mapping; a `Dataset`.
+        data: a file (.h5, .hdf5, .npz); the directory of a run that keeps its replay; an open HDF5 file or any mapping
+            of arrays, also nested in one group or in a group for each episode; a sequence of episodes, each a mapping;
+            a `ReplayBuffer`; a `Dataset`.
 
     Raises:
         ConfigError: no such file, another kind of file, or arrays that are missing. ShapeError: of unequal length.
+        RunError: the run has no replay that can be read.
     """
     if isinstance(data, Dataset):
         return data
     if isinstance(data, str | Path):
-        return _read_file(Path(data))
+        return _read_run(Path(data)) if Path(data).is_dir() else _read_file(Path(data))
+    if isinstance(data, ReplayBuffer):
+        return _of_memory(data, {}, {})
     if isinstance(data, Mapping):
         where = getattr(data, "filename", None)  # an open HDF5 file
         return _of_mapping(data, _facts(Path(where)) if where and Path(where).is_file() else None)
@@ -85,9 +117,9 @@ def read_dataset(data: Any) -> Dataset:
         if episodes and all(isinstance(episode, Mapping) for episode in episodes):
             return _joined([_arrays(e, f"episode {k}", is_episode=True) for k, e in enumerate(episodes)], None)
     raise ConfigError(
-        f"a data set is a file (.h5, .hdf5, .npz), a mapping of arrays or a list of episodes; got "
-        f"{type(data).__name__}. fix: dataset='data.h5', or {{'observations': .., 'actions': .., 'rewards': .., "
-        "'terminals': ..}."
+        f"a data set is a file (.h5, .hdf5, .npz), a run directory, a mapping of arrays, a list of episodes or a "
+        f"ReplayBuffer; got {type(data).__name__}. fix: dataset='data.h5', or {{'observations': .., 'actions': .., "
+        "'rewards': .., 'terminals': ..}."
     )
 
 
@@ -111,17 +143,39 @@ def read_minari(name: str, *, remote: bool = False) -> Dataset:
         raise ConfigError(f"the Minari data set {name!r} cannot be loaded: {error}. fix: {ways}.") from error
     episodes = [{key: getattr(episode, key) for key in MINARI} for episode in found.iterate_episodes()]
     data = read_dataset(episodes)
-    return replace(data, source={"minari": name, **data.source})
+    env_id = getattr(getattr(getattr(found, "spec", None), "env_spec", None), "id", None)
+    about = {"minari": name, **({} if env_id is None else {"env_id": env_id})}
+    return replace(data, source={"minari": name, **data.source}, about=about)
+
+
+def _read_run(path: Path) -> Dataset:
+    """The replay of a run, as its newest checkpoint has it, with the rewards of its environment."""
+    memory, facts = replay_of_run(path)
+    scale = facts.pop("reward_scale", 1.0)
+    about = {"policy": "replay of a run", "run": "/".join(path.resolve().parts[-2:]), **facts}
+    found = _of_memory(memory, {"path": str(path.resolve())}, about)
+    return found if scale == 1 else replace(found, reward=found.reward / scale)
+
+
+def _of_memory(memory: ReplayBuffer, source: Mapping[str, Any], about: Mapping[str, Any]) -> Dataset:
+    rows = rows_of_memory(memory)
+    whole = _joined([{**rows, "left_out": 0, "missing": ("timeouts",)}], None)
+    return replace(whole, source={**source, **whole.source}, about=dict(about), is_stored=True)
 
 
 def _read_file(path: Path) -> Dataset:
     if not path.is_file():
         raise ConfigError(f"there is no data set {path}. fix: a file that is there (.h5, .hdf5, .npz).")
     if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as data:
-            return _of_mapping({name: data[name] for name in data.files}, _facts(path))
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                arrays = {name: data[name] for name in data.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            what = " ".join(str(error).split())
+            raise ConfigError(f"{path} cannot be read as npz: {what}. fix: make the file again.") from error
+        return _of_mapping(arrays, _facts(path))
     if path.suffix not in (".h5", ".hdf5"):
-        raise ConfigError(f"{path} is no data set of a known kind. fix: .h5, .hdf5 or .npz.")
+        raise ConfigError(f"{path} is no data set of a known kind. fix: .h5, .hdf5 or .npz, or the directory of a run.")
     try:
         import h5py
     except ImportError:
@@ -141,15 +195,40 @@ def _facts(path: Path) -> dict[str, Any]:
 
 def _of_mapping(data: Mapping[str, Any], source: Mapping[str, Any] | None) -> Dataset:
     """The arrays themselves, one group that holds them, or a group for each episode."""
+    about = _about(data)
     if _has(data, "actions"):
-        return _joined([_arrays(data, "the data set", is_episode=False)], source)
+        return replace(_joined([_arrays(data, "the data set", is_episode=False)], source), about=about)
     groups = {name: group for name, group in data.items() if isinstance(group, Mapping)}
     if len(groups) == 1:
-        return _of_mapping(next(iter(groups.values())), source)
+        found = _of_mapping(next(iter(groups.values())), source)
+        return replace(found, about={**about, **found.about})
     if groups and all(_has(group, "actions") for group in groups.values()):
         names = sorted(groups, key=lambda name: (len(name), name))  # episode_2 before episode_10
-        return _joined([_arrays(groups[name], name, is_episode=True) for name in names], source)
+        found = _joined([_arrays(groups[name], name, is_episode=True) for name in names], source)
+        return replace(found, about=about)
     raise _missing("the data set", data, NEEDED)
+
+
+def _about(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of an HDF5 file, or those that an npz file holds as JSON."""
+    if ABOUT in data:
+        try:
+            found = json.loads(str(np.asarray(data[ABOUT])))
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+    return {str(name): _attribute(value) for name, value in dict(getattr(data, "attrs", {})).items()}
+
+
+def _attribute(value: Any) -> Any:
+    """An attribute of HDF5 as a JSON value: `sources.collect` writes mappings and lists as JSON texts."""
+    value = value.decode(errors="replace") if isinstance(value, bytes) else value
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _has(data: Mapping[str, Any], name: str) -> bool:
@@ -179,6 +258,8 @@ def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[st
     count = trees.count_rows(obs)
     lengths |= {"observations": count - (is_episode and count == steps + 1)}
     lengths |= {} if later is None else {"next_observations": trees.count_rows(later)}
+    masks = {role: found.get(name) for role, name in (("obs_mask", "action_masks"), ("next_mask", "next_action_masks"))}
+    lengths |= {name: len(mask) for name, mask in masks.items() if mask is not None}
     wrong = {name: length for name, length in lengths.items() if length != steps}
     if wrong:
         raise ShapeError(f"{where} has {steps} rewards, but {wrong}. fix: one row of each for every step.")
@@ -198,7 +279,10 @@ def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[st
     later = trees.map_leaves(lambda x: x[keep], later)
     ended = _ends_before(ended, keep)
     rest = {"reward": reward[keep], "terminated": terminated[keep], "ended": ended, "left_out": int((~keep).sum())}
-    return {"obs": obs, "next_obs": later, "action": action[keep], **rest}
+    rest |= {role: None if mask is None else np.asarray(mask, bool)[keep] for role, mask in masks.items()}
+    missing = [name for name in WANTED if name not in found and not (is_episode and name == "timeouts")]
+    missing = [name for name in missing if not (name == "next_observations" and count == steps + 1)]
+    return {"obs": obs, "next_obs": later, "action": action[keep], "missing": tuple(missing), **rest}
 
 
 def _ends_before(ended: np.ndarray, keep: np.ndarray) -> np.ndarray:
@@ -217,15 +301,17 @@ def _array(value: Any) -> Any:
 
 
 def _joined(parts: Sequence[Mapping[str, Any]], source: Mapping[str, Any] | None) -> Dataset:
+    names: tuple[str, ...] = ("obs", "action", "reward", "next_obs", "terminated", "ended")
+    names += tuple(name for name in ("obs_mask", "next_mask") if all(part[name] is not None for part in parts))
     whole = {
         name: trees.map_leaves(lambda *x: np.concatenate(x), *(part[name] for part in parts)) if len(parts) > 1
         else parts[0][name]
-        for name in ("obs", "action", "reward", "next_obs", "terminated", "ended")
+        for name in names
     }  # fmt: skip
-    left_out = sum(part["left_out"] for part in parts)
+    left_out, missing = sum(part["left_out"] for part in parts), [name for part in parts for name in part["missing"]]
     if source is None:
         digest = hashlib.sha256()
         for leaf in trees.leaves(whole):
             digest.update(np.ascontiguousarray(leaf).tobytes())
         source = {"sha256": digest.hexdigest()}
-    return Dataset(**whole, left_out=left_out, source=source)
+    return Dataset(**whole, left_out=left_out, source=source, missing=tuple(dict.fromkeys(missing)))

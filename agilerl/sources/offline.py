@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
 from agilerl import tree as trees
+from agilerl.algorithms.declared import hyperparameters
 from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.engine.learner import Learner
+from agilerl.envs.lanes import name_of
 from agilerl.envs.step import Lanes, as_lanes
-from agilerl.errors import ConfigError, RunError, ShapeError
+from agilerl.errors import ConfigError, ReplayError, RunError, ShapeError, warn_once
 from agilerl.options import LoopOptions, OfflineOptions
 from agilerl.rng import Purpose
 from agilerl.sources.dataset import Dataset, read_dataset
@@ -57,6 +60,9 @@ class OfflineSource(LaneSource[OfflineOptions]):
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
+        warn_of_learn_step(population)
+        if self.dataset is not None:
+            check_environment(self.dataset, self.env, population[0])
         super().open(population, run_seed, check, shards)
         if self.dataset is not None:
             self.notes += fill(self.memory, self.dataset, population[0], self.options)
@@ -149,7 +155,8 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
     """Put a data set into a memory, which grows where it is too small; what is to be said of it.
 
     Raises:
-        ConfigError: a memory that cannot take it. ShapeError: observations or actions of other spaces.
+        ConfigError: a memory that cannot take it. ShapeError: observations or actions of other spaces. ReplayError:
+            numbers that are not finite.
     """
     if not isinstance(memory, ReplayBuffer) or isinstance(memory, MultiStepReplayBuffer):
         raise ConfigError(
@@ -168,13 +175,86 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
     memory.clear()
     memory.reserve(rows)
     obs, later = (_observed(agent, x, options) for x in (dataset.obs, dataset.next_obs))
-    stored, outside = agent.action_form.stored(agent, dataset.action)
-    if outside:
-        said.append(f"data set: actions of {outside} of {rows} rows lie outside of the bounds, and are clipped to them")
-    action = agent.action_form.prepare(agent, torch.from_numpy(np.ascontiguousarray(stored)), rows).numpy()
+    _check_finite({"observations": obs, "rewards": dataset.reward, "next_observations": later})
+    action = _stored(agent, dataset)
     reward = options.learned_reward(dataset.reward) if options.changes_rewards else dataset.reward
-    memory.write(obs, action, reward, later, dataset.terminated)
+    masks = {"obs_mask": dataset.obs_mask if agent.learns_from_obs_mask else None, "next_mask": dataset.next_mask}
+    memory.write(obs, action, reward, later, dataset.terminated, **masks)
     return said
+
+
+def _stored(agent: RLAlgorithm, dataset: Dataset) -> np.ndarray:
+    """Actions of a data set as a memory holds them; ShapeError for those of another space."""
+    form, action, rows = agent.action_form, dataset.action, len(dataset)
+    is_box = isinstance(agent.action_space, gym.spaces.Box)
+    if not is_box:
+        _check_finite({"actions": action})
+    if dataset.is_stored and not is_box:
+        action = form.environment(agent, action)  # numbers of choices: what the environment took is checked below
+    if not dataset.is_stored:
+        action, outside = form.stored(agent, action)
+        if outside:
+            raise ShapeError(
+                f"the data set's actions of {outside} of {rows} rows lie outside of {agent.action_space}. "
+                "fix: the actions that the environment took: np.clip(actions, low, high) where it clips them itself."
+            )
+    try:
+        return form.prepare(agent, torch.from_numpy(np.ascontiguousarray(action)), rows).numpy()
+    except ShapeError as error:
+        said = str(error).replace(f"{agent.algo}.learn got", "the data set has").partition(" fix:")[0]
+        raise ShapeError(f"{said} fix: data of {agent.action_space}, as its environment takes actions.") from None
+
+
+def _check_finite(parts: Mapping[str, Any]) -> None:
+    """ReplayError for NaN or Inf: one such row would poison every member that samples it."""
+    for name, part in parts.items():
+        for leaf in trees.leaves(part):
+            values = np.asarray(leaf)
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+                raise ReplayError(
+                    f"the data set's {name} are not finite in {int(bad.sum())} of {len(bad)} rows, row "
+                    f"{int(np.argmax(bad))} first. fix: leave out the episodes that they are of."
+                )
+
+
+def check_environment(dataset: Dataset, env: Any, agent: RLAlgorithm) -> None:
+    """ConfigError where a data set says that it was recorded in another environment than the one that is trained for.
+
+    Compared are ids, of environments that have one, and the kind of actions; sets that say nothing pass.
+    """
+    recorded, single = dataset.env_id, (getattr(env, "envs", None) or [env])[0]
+    known = getattr(env, "env_id", None) or (name_of(single) if getattr(single, "spec", None) is not None else None)
+    if recorded is not None and known is not None and recorded != known:
+        raise ConfigError(
+            f"the data set was recorded in {recorded}, and the environment is {known}. fix: data of {known} "
+            f"(agilerl data make {known} --policy random --out FILE), or train on {recorded}."
+        )
+    kind = str(dataset.about.get("action_space", "")).partition("(")[0]
+    if kind and kind != type(agent.action_space).__name__:
+        raise ConfigError(
+            f"the data set was recorded with actions of {dataset.about['action_space']}; {agent.algo} was built for "
+            f"{agent.action_space}. fix: data of the same environment, made with the same keywords."
+        )
+
+
+def warn_of_learn_step(population: Sequence[Any]) -> None:
+    """Say once that `learn_step` means nothing here, where it was set to something or mutates."""
+    agents = [getattr(agent, "unwrapped", agent) for agent in population]
+    usual = hyperparameters(type(agents[0])).get("learn_step") if isinstance(agents[0], RLAlgorithm) else None
+    if usual is None:
+        return
+    given = sorted({int(agent.learn_step) for agent in agents} - {1, int(usual.published), int(usual.manifest)})
+    is_mutated = any("learn_step" in agent.hp_config.names() for agent in agents)
+    said = [f"learn_step={', '.join(map(str, given))}"] if given else []
+    said += ["learn_step in hp_config (mutation.rl_hp_selection)"] if is_mutated else []
+    if said:
+        warn_once(
+            "learn_step of data",
+            f"{' and '.join(said)}: data are not waited for, each step is an update, and learn_step means nothing to "
+            f"{agents[0].algo} there{': some mutations change nothing' if is_mutated else ''}. "
+            "fix: leave learn_step out.",
+        )
 
 
 def _observed(agent: Any, obs: Any, options: OfflineOptions) -> Any:

@@ -56,7 +56,7 @@ def test_pages_show_what_the_code_declares(site: Path) -> None:
         assert section in ("algorithm", "format") or f"<code>{key}</code>" in keys, path
     assert "cut evaluation episodes there" in keys, "options carry their meaning"
     commands = page(site, "command_line")
-    for command in ("train", "resume", "evaluate", "export", "list", "config convert"):
+    for command in ("train", "resume", "evaluate", "export", "list", "config convert", "data make", "data show"):
         assert f"agilerl {command}</code>" in commands, command
     assert "agilerl.train" in page(site, "api") or "train_off_policy" in page(site, "api")
     assert "<td>CartPole-v1, DQN</td>" in page(site, "algorithms/dqn")

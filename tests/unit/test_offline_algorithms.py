@@ -65,14 +65,15 @@ def test_actions_of_a_data_set_are_stored_raw_and_come_back_at_the_bounds() -> N
     assert agent.environment_action(stored) == pytest.approx(action, abs=1e-6)
 
 
-def test_actions_outside_of_the_bounds_are_clipped_and_counted_in_one_line() -> None:
+def test_actions_outside_of_the_bounds_are_refused_by_more_than_rounding() -> None:
     agent = IQL(OBS, UNEVEN, net_config=NET)
-    action = np.array([[-1.5, 0.0, 2.0], [2.0 + 1e-7, 5.0, 2.0], [9.0, -3.0, 2.0]])
+    action = np.array([[-1.0, 0.0, 2.0], [2.0 + 1e-7, 5.0, 2.0], [9.0, -3.0, 2.0]])
     memory = ReplayBuffer(max_size=10)
-    said = fill(memory, data(action), agent, OPTIONS)
-    assert said == ["data set: actions of 2 of 3 rows lie outside of the bounds, and are clipped to them"]
-    stored = memory.sample_from_indices(np.arange(3))["action"].numpy()
-    assert stored.tolist() == [[-1, -1, 0], [1, 1, 0], [1, -1, 0]]
+    with pytest.raises(ShapeError, match=r"actions of 1 of 3 rows lie outside of Box.* fix: .*np.clip\(actions"):
+        fill(memory, data(action), agent, OPTIONS)
+    assert fill(memory, data(action[:2]), agent, OPTIONS) == []
+    stored = memory.sample_from_indices(np.arange(2))["action"].numpy()
+    assert stored.tolist() == [[-1, -1, 0], [1, 1, 0]]
 
 
 def test_the_range_of_raw_actions_is_that_of_the_policy() -> None:

@@ -1,0 +1,283 @@
+"""Data sets made here: episodes of a policy in lanes, as arrays in D4RL's layout, and the file that holds them."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from agilerl import tree as trees
+from agilerl.checkpoint import write_atomic
+from agilerl.envs.limits import LEAST
+from agilerl.envs.step import Lanes, action_mask, final_action_mask
+from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.rng import Purpose, seeds, stream
+from agilerl.rollouts.evaluate import evaluate
+from agilerl.rollouts.off_policy import uniform_actions
+from agilerl.sources.dataset import ABOUT
+from agilerl.spaces import mask_width
+
+Policy = Callable[[Any, np.ndarray | None], np.ndarray]
+"""Observations [L, ...] and legal actions [L, A] or None -> actions [L, ...], as the environment takes them."""
+
+LANES = 8  # episodes that are played at once
+KINDS = (".h5", ".hdf5", ".npz")
+
+
+# -- policies ---------------------------------------------------------------------------------------------------------
+
+
+def random_policy(space: gym.Space[Any], rng: np.random.Generator) -> Policy:
+    """Uniformly random legal actions; of a Box uniform within its bounds, and where it has none as its own `sample`."""
+    if isinstance(space, gym.spaces.Box) and not is_bounded(space):
+        space.seed(int(rng.integers(2**31)))
+
+    def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+        return _random(space, rng, trees.count_rows(obs), mask)
+
+    return act
+
+
+def is_bounded(space: gym.spaces.Box) -> bool:
+    """Whether every bound is a finite number."""
+    return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
+
+
+def _random(space: gym.Space[Any], rng: np.random.Generator, count: int, mask: np.ndarray | None) -> np.ndarray:
+    if isinstance(space, gym.spaces.Discrete):
+        return np.asarray(space.start + uniform_actions(rng.random(count), int(space.n), mask))
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        sizes, starts = space.nvec.ravel(), np.broadcast_to(space.start, space.nvec.shape).ravel()
+        edges = np.concatenate(([0], np.cumsum(sizes)))
+        parts = [
+            start + uniform_actions(rng.random(count), int(n), None if mask is None else mask[:, a:b])
+            for n, start, a, b in zip(sizes, starts, edges[:-1], edges[1:], strict=True)
+        ]
+        return np.stack(parts, axis=1).reshape(count, *space.nvec.shape).astype(space.dtype)
+    if isinstance(space, gym.spaces.Box) and is_bounded(space):
+        drawn = rng.uniform(space.low, space.high, size=(count, *space.shape))
+        return np.asarray(drawn.astype(space.dtype))
+    if isinstance(space, gym.spaces.Box):
+        return np.stack([space.sample() for _ in range(count)])
+    raise NotAvailableYetError(
+        f"no random actions for {space} are made here. fix: an environment with Discrete, MultiDiscrete or Box actions."
+    )
+
+
+def noisy_policy(act: Policy, space: gym.Space[Any], noise: float, rng: np.random.Generator) -> Policy:
+    """`act` with exploration; 0 is `act` itself.
+
+    Args:
+        noise: of choices the share of uniformly random legal ones (ε), of a Box the deviation of Gaussian noise in
+            halves of the distance of its bounds, at which actions are clipped.
+
+    Raises:
+        ConfigError: a share that is none, or a Box without bounds.
+    """
+    if noise == 0:
+        return act
+    box = space if isinstance(space, gym.spaces.Box) else None
+    if noise < 0 or (noise > 1 and box is None):
+        raise ConfigError(f"noise must be in [0, 1] (share of random actions); got {noise:g}. fix: --noise 0.1.")
+    if box is not None and not is_bounded(box):
+        raise ConfigError(f"noise is measured by the bounds of actions, and {space} has none. fix: --noise 0.")
+
+    def choose(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+        action = np.asarray(act(obs, mask))
+        if box is None:
+            replaced = rng.random(len(action)) < noise
+            other = _random(space, rng, len(action), mask)
+            return np.where(replaced.reshape(-1, *[1] * (action.ndim - 1)), other, action)
+        scale = noise * (box.high - box.low) / 2
+        moved = action + scale * rng.standard_normal(action.shape)
+        return np.asarray(np.clip(moved, box.low, box.high).astype(box.dtype))
+
+    return choose
+
+
+def greedy_policy(agent: Any) -> Policy:
+    """What an agent does without exploration.
+
+    Raises:
+        NotAvailableYetError: it has a memory, that no lane of its own could be given when its episode ends.
+    """
+    if getattr(agent, "is_recurrent", False):
+        raise NotAvailableYetError(
+            f"{agent.algo} with a recurrent policy cannot record a data set yet. fix: a policy without memory."
+        )
+    agent.set_training_mode(False)
+
+    def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+        return np.asarray(agent._greedy(obs, mask))
+
+    return act
+
+
+# -- playing ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Steps [N, ...] of episodes in their order, as the arrays of a data set are named."""
+
+    arrays: dict[str, Any]
+    cut: int
+    """Episodes within them that were cut because there were rows enough, or because nothing ends them."""
+
+    def __len__(self) -> int:
+        return len(self.arrays["rewards"])
+
+
+def record(act: Policy, lanes: Lanes, rows: int, run_seed: int, part: int = 0, longest: int = LEAST) -> Recording:
+    """Play `rows` steps, lane after lane in the result; the last episode alone may stop short, unmarked.
+
+    A lane plays until it has its share of rows and its episode has ended, so that episodes are whole; where nothing
+    ends them, after `longest` steps more.
+
+    Args:
+        lanes: reset here from streams of (run_seed, part). part: which one of several that go into one set.
+        longest: steps of an episode.
+    """
+    count, width = lanes.num_lanes, mask_width(lanes.single_action_space)
+    share = -(-rows // count)
+    obs, info = lanes.reset(seeds(run_seed, Purpose.ENVIRONMENT, count, part))
+    columns: list[dict[str, Any]] = []
+    kept: list[np.ndarray] = []
+    going, made = np.ones(count, bool), 0
+    while going.any() and made < share + longest:
+        mask = action_mask(info, count, width) if width else None
+        action = np.asarray(act(obs, mask))
+        batch = lanes.step(action, going)
+        made += 1
+        row = {"observations": trees.copy(obs), "actions": action, "rewards": batch.reward}
+        row |= {"terminals": batch.terminated, "timeouts": batch.truncated, "next_observations": batch.final_obs}
+        if mask is not None:
+            after = final_action_mask(batch.info, count, width)
+            row |= {"action_masks": mask, "next_action_masks": np.ones_like(mask) if after is None else after}
+        columns.append(row)
+        kept.append(batch.mask & going)
+        if made >= share:
+            going = going & ~(batch.terminated | batch.truncated)
+        obs, info = batch.obs, batch.info
+    return _in_lanes(columns, np.array(kept), rows)
+
+
+def _in_lanes(columns: Sequence[Mapping[str, Any]], kept: np.ndarray, rows: int) -> Recording:
+    """Steps [T] of lanes [T, L] that were made, one lane after another; the first `rows` of them."""
+    steps, lanes = np.nonzero(kept.T)[::-1]  # lane by lane
+    arrays = {
+        name: trees.map_leaves(lambda *x: np.stack(x)[steps, lanes][:rows], *(row[name] for row in columns))
+        for name in columns[0]
+    }
+    terminated, cut = arrays["terminals"], np.array(arrays["timeouts"])
+    last = np.flatnonzero(np.diff(lanes[:rows]))  # of each lane but the last one
+    open_ = last[~(terminated[last] | cut[last])]
+    cut[open_] = True
+    return Recording({**arrays, "timeouts": cut}, len(open_))
+
+
+def joined(recordings: Sequence[Recording]) -> Recording:
+    """One after another; an episode that one of them stops in is cut there."""
+    cut = sum(one.cut for one in recordings)
+    for one in recordings[:-1]:
+        is_over = one.arrays["terminals"][-1] | one.arrays["timeouts"][-1]
+        one.arrays["timeouts"][-1] |= not is_over
+        cut += not is_over
+    arrays = trees.map_leaves(lambda *x: np.concatenate(x), *(one.arrays for one in recordings))
+    return Recording(arrays, int(cut))
+
+
+def whole_returns(act: Policy, lanes: Lanes, episodes: int, run_seed: int, limit: int | None) -> np.ndarray:
+    """Returns [episodes] of whole episodes, from the stream of final tests: the same ones for every policy.
+
+    Args:
+        lanes: that do not reset themselves. limit: steps of an episode that nothing else ends.
+    """
+    start = seeds(run_seed, Purpose.FINAL_TEST, episodes)
+    returns: np.ndarray = evaluate(_Alone(act), lanes, 1, episodes, start, limit).returns[0]
+    return returns
+
+
+class _Alone:
+    """One policy as the population that evaluations expect."""
+
+    def __init__(self, act: Policy) -> None:
+        self.act = act
+
+    def act_greedy(self, obs: Any, mask: np.ndarray | None = None) -> np.ndarray:
+        """obs [1, E, ...] -> actions [1, E, ...]."""
+        return np.asarray(self.act(trees.take(obs, 0), None if mask is None else mask[0]))[None]
+
+
+def exploration(run_seed: int, part: int = 0) -> np.random.Generator:
+    """The stream of random actions of one part of a set."""
+    return stream(run_seed, Purpose.EXPLORATION, part)
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def check_target(path: Path) -> None:
+    """ConfigError where no data set can be written: a file that is there, another kind, dependencies."""
+    if path.suffix not in KINDS:
+        raise ConfigError(
+            f"{path} is no kind of data set that is written. fix: a name that ends in {', '.join(KINDS)}."
+        )
+    if path.exists():
+        raise ConfigError(f"{path} is there already. fix: another --out, or remove it.")
+    if path.suffix != ".npz":
+        try:
+            import h5py  # noqa: F401
+        except ImportError:
+            raise ConfigError('HDF5 files need h5py. fix: pip install "agilerl[offline]", or --out FILE.npz') from None
+
+
+def write_dataset(path: Path, arrays: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """Write arrays (observations may be dicts of them) and what is known of them, whole or not at all.
+
+    Equal contents give equal files.
+
+    Raises:
+        ConfigError: as of `check_target`, or observations that the kind of file cannot hold.
+    """
+    check_target(path)
+    arrays = trees.untuple(dict(arrays))
+    if path.suffix == ".npz":
+        if any(isinstance(part, Mapping) for part in arrays.values()):
+            raise ConfigError(f"{path} cannot hold observations of several parts. fix: --out FILE.h5.")
+        write_atomic(path, _npz({**arrays, ABOUT: np.array(json.dumps(about))}))
+        return
+    import h5py
+
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        _put(file, arrays)
+        for name, value in about.items():
+            file.attrs[name] = json.dumps(value) if isinstance(value, dict | list) else value
+    write_atomic(path, buffer.getvalue())
+
+
+def _npz(arrays: Mapping[str, Any]) -> bytes:
+    """As `numpy.savez_compressed`, without the time of writing."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, value in arrays.items():
+            part = io.BytesIO()
+            np.lib.format.write_array(part, np.asarray(value), allow_pickle=False)
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), part.getvalue(), zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def _put(group: Any, arrays: Mapping[str, Any]) -> None:
+    for name, value in arrays.items():
+        if isinstance(value, Mapping):
+            _put(group.create_group(name), value)
+        else:
+            group.create_dataset(name, data=value, compression="gzip", compression_opts=1, shuffle=True)

@@ -1,0 +1,172 @@
+"""What a data set holds, in numbers: rows, episodes, returns, what actions and observations cover, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from agilerl.sources.dataset import Dataset
+
+QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+NAMES = ("least", "25%", "median", "75%", "most")
+FIRST = ("env_id", "policy", "algo", "seed", "noise", "scores")  # of what is recorded, in this order
+ELSEWHERE = (
+    "versions",
+    "command",
+    "rows",
+    "rewards",
+    "observation_space",
+    "action_space",
+)  # shown by themselves, or in JSON
+SHOWN = 32  # choices, or components, that are written out
+EDGE = 1e-3  # of the range of a component: what lies that near to its end counts as at the end
+
+
+def describe(data: Dataset) -> dict[str, Any]:
+    """A data set as JSON values.
+
+    Returns:
+        rows, left_out; episodes: count, terminated, cut, open (the data stop before their end); returns, lengths: mean
+        and quantiles of whole episodes, without an open one; rewards; actions: the share of each choice, or the range
+        of each component; observations: the range of each component, by part; missing; about; source.
+    """
+    lengths, returns, ends = episodes(data)
+    is_whole = ends != "open"
+    return {
+        "rows": len(data),
+        "left_out": data.left_out,
+        "episodes": {
+            "count": len(ends),
+            **{name: int((ends == name).sum()) for name in ("terminated", "cut", "open")},
+        },
+        "returns": spread(returns[is_whole]),
+        "lengths": spread(lengths[is_whole]),
+        "rewards": spread(data.reward),
+        "actions": _actions(np.asarray(data.action), data),
+        "observations": dict(_observations("", data.obs)),
+        "missing": list(data.missing),
+        "about": dict(data.about),
+        "source": dict(data.source),
+    }
+
+
+def episodes(data: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(lengths [E], returns [E], how they end [E]: "terminated", "cut" or "open") of the episodes, in their order."""
+    if not len(data):
+        return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, "<U10")
+    last = np.flatnonzero(data.ended)
+    last = last if len(last) and last[-1] == len(data) - 1 else np.append(last, len(data) - 1)
+    ends = np.where(data.terminated[last], "terminated", np.where(data.ended[last], "cut", "open"))
+    return np.diff(last, prepend=-1), data.returns(), ends
+
+
+def spread(values: np.ndarray) -> dict[str, float] | None:
+    """Mean and quantiles; None of nothing."""
+    values = np.asarray(values, np.float64)
+    if not len(values):
+        return None
+    found = dict(zip(NAMES, (float(q) for q in np.quantile(values, QUANTILES)), strict=True))
+    return {"mean": float(values.mean()), **found}
+
+
+def _actions(action: np.ndarray, data: Dataset) -> dict[str, Any]:
+    """Of choices their shares, component by component; of numbers their ranges."""
+    columns = action.reshape(len(action), -1) if len(action) else action.reshape(0, 1)
+    if action.dtype.kind not in "iub":
+        return {"kind": "numbers", "components": _components(columns), "raw": data.is_stored}
+    found = []
+    for column in columns.T[:SHOWN]:
+        choices, counts = np.unique(column, return_counts=True)
+        shares = counts / max(1, len(column))
+        pairs = sorted(zip(choices.tolist(), shares.tolist(), strict=True), key=lambda pair: -pair[1])[:SHOWN]
+        found.append({str(choice): float(share) for choice, share in sorted(pairs)})
+    return {"kind": "choices", "shares": found, "components": columns.shape[1]}
+
+
+def _observations(name: str, obs: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(obs, Mapping):
+        for key, part in obs.items():
+            yield from _observations(f"{name}/{key}" if name else str(key), part)
+    else:
+        values = np.asarray(obs)
+        flat = values.reshape(len(values), -1) if len(values) else values.reshape(0, 1)
+        facts: dict[str, Any] = {"shape": list(values.shape[1:]), "dtype": str(values.dtype)}
+        if flat.shape[1] <= SHOWN:
+            facts["components"] = _components(flat)
+        else:
+            facts["all"] = _components(flat.reshape(-1, 1))[0]
+        yield name or "obs", facts
+
+
+def _components(columns: np.ndarray) -> list[dict[str, float]]:
+    """Range, mean and deviation of every column [N, C], and the shares that lie at the ends of its range."""
+    found = []
+    for column in np.asarray(columns, np.float64).T[:SHOWN]:
+        if not len(column):
+            continue
+        least, most = float(column.min()), float(column.max())
+        edge = EDGE * (most - least)
+        ends = {"at_least": float((column <= least + edge).mean()), "at_most": float((column >= most - edge).mean())}
+        found.append({"least": least, "most": most, "mean": float(column.mean()), "std": float(column.std()), **ends})
+    return found
+
+
+# -- as lines ---------------------------------------------------------------------------------------------------------
+
+
+def lines(facts: Mapping[str, Any], name: str) -> Iterator[str]:
+    """`describe` for people."""
+    ends, about = facts["episodes"], facts["about"]
+    yield f"{name}   {facts['rows']:,} rows, {ends['count']:,} episodes"
+    keys = [key for key in FIRST if key in about] + [key for key in about if key not in (*FIRST, *ELSEWHERE)]
+    yield f"from      {'; '.join(f'{key} {_short(about[key])}' for key in keys) if keys else 'not recorded'}"
+    if "command" in about:
+        yield f"command   {about['command']}"
+    yield (
+        f"ends      {ends['terminated']:,} terminated, {ends['cut']:,} cut off"
+        + (f", {ends['open']} that the data stop in" if ends["open"] else "")
+    )
+    for key in ("returns", "lengths"):
+        found = facts[key]
+        if found is None:
+            yield f"{key:<10}no whole episode"
+            continue
+        yield f"{key:<10}" + "   ".join(f"{name} {found[name]:.4g}" for name in ("mean", *NAMES))
+    yield from _action_lines(facts["actions"])
+    for part, found in facts["observations"].items():
+        yield f"observed  {part}: {found['dtype']} {found['shape']}"
+        yield from _component_lines(found.get("components", [found["all"]] if "all" in found else []))
+    lost = [f"steps without a successor, left out: {facts['left_out']}"] if facts["left_out"] else []
+    lost += [f"no {name}" for name in facts["missing"]]
+    lost += [f"rewards: {about['rewards']}"] if "rewards" in about else []
+    yield f"missing   {'; '.join(lost) if lost else 'nothing'}"
+    if "sha256" in facts["source"]:
+        yield f"sha256    {facts['source']['sha256']}"
+
+
+def _action_lines(actions: Mapping[str, Any]) -> Iterator[str]:
+    if actions["kind"] == "choices":
+        for shares in actions["shares"]:
+            yield "actions   " + "   ".join(f"{choice}: {share:.1%}" for choice, share in shares.items())
+        return
+    yield "actions   numbers" + (" in [-1, 1], as agents store them" if actions["raw"] else "")
+    yield from _component_lines(actions["components"])
+
+
+def _component_lines(components: list[dict[str, float]]) -> Iterator[str]:
+    for number, c in enumerate(components):
+        constant = "   never changes" if c["least"] == c["most"] else ""
+        yield (
+            f"  {number:>3}     {c['least']:>10.4g} .. {c['most']:<10.4g} mean {c['mean']:>9.4g}   std {c['std']:>9.4g}"
+            f"   at its ends {c['at_least']:.1%}, {c['at_most']:.1%}{constant}"
+        )
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_short(part)}" for key, part in value.items())
+    if isinstance(value, float):
+        return f"{value:g}"
+    return " ".join(str(value).split())

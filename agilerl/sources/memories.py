@@ -1,0 +1,185 @@
+"""Replay as data: the rows of a memory in the order of episodes, and the memory that a run has left on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agilerl import tree as trees
+from agilerl.checkpoint import CorruptCheckpoint, decode_tree
+from agilerl.components.data import Transition
+from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
+from agilerl.errors import AgileRLError, ConfigError, RunError
+from agilerl.hostile import malformed
+from agilerl.runs.checkpoints import Saved, generations, read_checkpoint
+from agilerl.runs.replay_log import Chunk, ReplayLog
+from agilerl.runs.store import REST
+
+LONGEST_KEY = 256  # bytes of an observation by which rows are matched; of longer ones a digest
+
+
+# -- a memory as arrays -----------------------------------------------------------------------------------------------
+
+
+def rows_of_memory(memory: ReplayBuffer) -> dict[str, Any]:
+    """{"obs", "action", "reward", "next_obs", "terminated", "ended", "obs_mask", "next_mask"} of a memory's rows.
+
+    A memory holds the steps of several lanes in turn, and no word of time limits. A step follows on another one where
+    its observation is, bit for bit, what came after that one: rows are put together by that, episode after episode,
+    and an episode ends where nothing follows. Observations that are alike in several places (those of a table, say)
+    may join what did not belong together; each row by itself is what was stored.
+
+    Raises:
+        ConfigError: rows of n steps, or of several agents; they are no transitions of one.
+    """
+    if isinstance(memory, MultiStepReplayBuffer):
+        raise ConfigError(
+            f"the rows of a {type(memory).__name__} are sums over {memory.n_step} steps, and no data set of single "
+            "ones. fix: a ReplayBuffer (replay_buffer.n_step=1)."
+        )
+    if memory.is_of_teams:
+        raise ConfigError("the memory holds transitions of several agents. fix: the memory of one agent.")
+    if not len(memory):
+        raise ConfigError("the memory is empty, and no data set. fix: one that a run has filled.")
+    rows = {name: _host(part) for name, part in memory.gather(memory.in_order()).items()}
+    absent = [name for name in Transition.FIELDS if name not in rows]
+    if absent:
+        raise ConfigError(
+            f"the memory holds {', '.join(rows)}, and lacks {', '.join(absent)}. fix: one filled with "
+            f"{', '.join(Transition.FIELDS)}."
+        )
+    terminated = rows["done"].reshape(-1).astype(bool)
+    order, ended = in_episodes(rows["obs"], rows["next_obs"], terminated)
+    found = {name: trees.take(rows[name], order) for name in ("obs", "action", "next_obs")}
+    found |= {"reward": rows["reward"].reshape(-1).astype(np.float64)[order], "terminated": terminated[order]}
+    masks = {name: rows[name].astype(bool)[order] if name in rows else None for name in ("obs_mask", "next_mask")}
+    return {**found, **masks, "ended": ended}
+
+
+def in_episodes(obs: Any, next_obs: Any, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(order, ended) [N]: rows put behind those that they follow on, and where nothing follows any more.
+
+    Args:
+        obs, next_obs: [N, ...] of rows, older ones first. terminated: [N] bool; nothing follows there.
+    """
+    begins, ends = _keys(obs), _keys(next_obs)
+    waiting: dict[bytes, deque[int]] = {}
+    episodes: list[list[int]] = []
+    for row, (begin, end, is_over) in enumerate(zip(begins, ends, terminated.tolist(), strict=True)):
+        found = waiting.get(begin)
+        if found:
+            number = found.popleft()  # the one that has waited longest
+        else:
+            number = len(episodes)
+            episodes.append([])
+        episodes[number].append(row)
+        if not is_over:
+            waiting.setdefault(end, deque()).append(number)
+    order = np.array([row for episode in episodes for row in episode], np.int64)
+    ended = np.zeros(len(order), bool)
+    ended[np.cumsum([len(episode) for episode in episodes]) - 1] = True
+    return order, ended
+
+
+def _keys(obs: Any) -> list[bytes]:
+    """The bytes of every observation, by which two are compared."""
+    count = trees.count_rows(obs)
+    parts = [np.ascontiguousarray(leaf).reshape(count, -1).view(np.uint8) for leaf in trees.leaves(obs)]
+    whole = np.ascontiguousarray(np.concatenate(parts, axis=1))
+    if whole.shape[1] <= LONGEST_KEY:
+        return [row.tobytes() for row in whole]
+    return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in whole]
+
+
+def _host(part: Any) -> Any:
+    return trees.map_leaves(lambda leaf: leaf.cpu().numpy(), part)
+
+
+# -- the memory of a run ----------------------------------------------------------------------------------------------
+
+
+def replay_of_run(path: Path) -> tuple[ReplayBuffer, dict[str, Any]]:
+    """The replay in a run directory, as its newest checkpoint that is whole has it, and what is known of it.
+
+    Nothing is renamed or written: the run may still train.
+
+    Returns:
+        (memory, {"env_id", "algo", "seed", "generations"}); of a run that changed rewards before it stored them also
+        "reward_scale", by which the stored ones are to be divided, and "rewards", where that does not undo all of it.
+
+    Raises:
+        RunError: no run, no checkpoint that can be read, or damaged replay. ConfigError: the run keeps no replay, or
+            one of n steps or several agents.
+    """
+    saved = _newest(path)
+    body = saved.body
+    with malformed(saved.path):
+        entries, settings = body["replay"], _settings(body)
+        if not entries:
+            raise ConfigError(_without_replay(path, settings))
+        name = "memory" if "memory" in entries else next(iter(entries))
+        state = decode_tree(saved.files[REST], str(saved.path / REST))["memories"][name]
+        memory = _rebuilt(path / "replay" / name, state, [Chunk.of(entry) for entry in entries[name]])
+        facts = {"env_id": body["run"].get("env_id") or None, "algo": settings.get("algo"), "seed": body["run"]["seed"]}
+        facts |= _changed_rewards(body["run"].get("options") or {})
+        return memory, {**{k: v for k, v in facts.items() if v is not None}, "generations": saved.number}
+
+
+def _changed_rewards(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What `options.LoopOptions.learned_reward` has done to the rewards that are stored."""
+    scale, floor = float(options.get("reward_scale", 1.0)), options.get("reward_floor")
+    lost = [f"not below {floor:g}"] if floor is not None else []
+    lost += ["their sign alone"] if options.get("clip_rewards") else []
+    return {"reward_scale": None if scale == 1 else scale, "rewards": ", ".join(lost) or None}
+
+
+def _newest(path: Path) -> Saved:
+    """The newest checkpoint of a run that is whole."""
+    found, damaged = generations(path / "checkpoints"), []
+    for folder in reversed(found):
+        try:
+            return read_checkpoint(folder)
+        except CorruptCheckpoint as error:
+            damaged.append(str(error))
+    if damaged:
+        raise RunError(f"no checkpoint of {path} can be read ({damaged[0]}). fix: another run.")
+    what = "has no checkpoint yet" if (path / "run.json").is_file() else "is not a run directory (no checkpoints)"
+    raise RunError(f"{path} {what}. fix: runs/<env>/<algo>-<nnnn> of a run with a generation, or a file (.h5, .npz).")
+
+
+def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    """{"algo"}, and {"dataset"} where it learned from one, of either way in which runs are started."""
+    config = body.get("config", {})
+    content = json.loads(config) if isinstance(config, str) else dict(config)
+    algorithm = content.get("algorithm", {})
+    algo = algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm
+    return {"algo": algo or content.get("algo"), "dataset": (content.get("training") or {}).get("dataset")}
+
+
+def _without_replay(path: Path, settings: Mapping[str, Any]) -> str:
+    algo = settings.get("algo") or "its algorithm"
+    if settings.get("dataset"):
+        return f"{path} learned from {settings['dataset']} and keeps no copy. fix: dataset={settings['dataset']!r}."
+    return f"{path} keeps no replay: {algo} does not learn from one. fix: a run of DQN, SAC or TD3, or a file."
+
+
+def _rebuilt(folder: Path, state: Mapping[str, Any], chunks: list[Chunk]) -> ReplayBuffer:
+    if "windows" in state:
+        steps = state["windows"]["n_step"]
+        raise ConfigError(
+            f"{folder} holds sums over {steps} steps, and no single ones. fix: a run with replay_buffer.n_step=1."
+        )
+    memory, log = ReplayBuffer(int(state["max_size"]), seed=0), ReplayLog(folder)
+    memory.load_state(state)
+    try:
+        for chunk in chunks:
+            memory.load_changes(log.read(chunk))
+    except (CorruptCheckpoint, AgileRLError) as error:
+        raise RunError(f"the replay of the run is damaged: {error} fix: another run.") from error
+    return memory

@@ -1,0 +1,274 @@
+"""Claim: populations learn from data. One JSON line per seed in results/offline-<env>-<algo>-<data>.jsonl.
+
+    python benchmarks/offline.py                                   # what is missing of the discrete tasks
+    python benchmarks/offline.py --tasks CartPole-v1:CQN --seeds 0-9
+    python benchmarks/offline.py --tasks Pendulum-v1               # a table: every task that begins so
+    python benchmarks/offline.py --make                            # the data sets alone
+    python benchmarks/offline.py --summary
+
+Data sets are made by `agilerl data make`'s own functions, with stored seeds, where they are not there yet: in
+benchmarks/data (AGILERL_DATA names another folder), which git ignores. Random rows have the seed of the run that learns
+from them; what a trained policy has played is one set for all seeds.
+
+Runs are those of the presets of (environment, algorithm), evolution included; fitness is the environment's. The score
+is the mean over 100 fresh greedy episodes, which neither chose the agent nor stopped the run. "normalised" is
+100 (score − random) / (expert − random), with the means of 100 episodes that the data set records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import Any
+
+from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
+
+DATA = Path(os.environ.get("AGILERL_DATA", Path(__file__).parent / "data"))
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set: who plays, how many rows, with what exploration; `seed` None is that of the run."""
+
+    policy: str
+    rows: int
+    seed: int | None
+    noise: float = 0.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """What counts as reached: at least `at_least`, below `below`, or so much above the data's own mean return."""
+
+    data: Data
+    at_least: float | None = None
+    below: float | None = None
+    above_data: float | None = None
+    needed: int = 0
+    seeds: int = 10
+
+    def reached(self, score: float, of_data: float) -> bool | None:
+        if self.at_least is not None:
+            return score >= self.at_least
+        if self.below is not None:
+            return score < self.below
+        return None if self.above_data is None else score >= of_data + self.above_data
+
+
+RANDOM = Data("random", 50_000, None)
+TASKS = {
+    "CartPole-v1:CQN:random": Task(RANDOM, at_least=475.0, needed=9),
+    "CartPole-v1:BC:random": Task(RANDOM, below=100.0, needed=10),
+    "Acrobot-v1:CQN:random": Task(RANDOM, at_least=-110.0, needed=9),
+    "LunarLander-v3:CQN:medium": Task(Data("medium", 100_000, 0, noise=0.1), above_data=50.0, needed=9),
+}
+ROWS = {"Pendulum-v1": 20_000, "HalfCheetah-v5": 200_000}
+CONTINUOUS = ("CQL", "IQL", "TD3BC", "BC")
+QUALITIES = ("medium", "medium-replay", "expert")
+TABLES = {
+    f"{env_id}:{algo}:{quality}": Task(
+        Data(quality, rows, 0, noise=0.0 if quality == "medium-replay" else 0.1), seeds=5
+    )
+    for env_id, rows in ROWS.items()
+    for quality in QUALITIES
+    for algo in CONTINUOUS
+}
+ALL = {**TASKS, **TABLES}
+ALIKE = ("training.target_score=null", "training.train_max_episode_steps=null")  # of tables: the whole budget
+WIDE = ("network.encoder_config.hidden_size=[256]", "network.head_config.hidden_size=[256]")
+SETS = {
+    "Pendulum-v1": (*ALIKE, "training.max_steps=10000"),
+    "HalfCheetah-v5": (*ALIKE, *WIDE, "training.max_steps=50000"),
+}
+
+
+def path_of(task: str) -> Path:
+    env_id, algo, quality = task.split(":")
+    return RESULTS / f"offline-{env_id}-{algo.lower()}-{quality}.jsonl"
+
+
+# -- data sets --------------------------------------------------------------------------------------------------------
+
+
+def data_path(env_id: str, data: Data, seed: int) -> Path:
+    number = seed if data.seed is None else data.seed
+    noise = f"-noise{data.noise:g}" if data.noise else ""
+    return DATA / f"{env_id}-{data.policy}-{data.rows}{noise}-seed{number}.h5"
+
+
+def make_data(env_id: str, data: Data, seed: int) -> Path:
+    """The data set, made where it is not there; of a trained policy also its siblings, which one training gives."""
+    from agilerl.training.datasets import Maker
+
+    wanted = data_path(env_id, data, seed)
+    DATA.mkdir(parents=True, exist_ok=True)
+    with locked(DATA / f".{env_id}.lock"):
+        if wanted.exists():
+            return wanted
+        maker = Maker(
+            env_id, seed=seed if data.seed is None else data.seed, say=lambda line: print(line, file=sys.stderr)
+        )
+        siblings = {task.data for name, task in ALL.items() if name.startswith(env_id) and task.data.seed is not None}
+        for each in siblings if data.seed is not None else {data}:
+            path = data_path(env_id, each, seed)
+            if not path.exists():
+                maker.make(each.policy, each.rows, path, noise=each.noise)
+    return wanted
+
+
+@contextmanager
+def locked(path: Path) -> Any:
+    """Two workers make a set once."""
+    with open(path, "w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+def run_one(job: dict[str, Any]) -> dict[str, Any]:
+    """Train one seed and test the best agent."""
+    import agilerl
+    from agilerl.sources.dataset import read_dataset
+    from agilerl.sources.describe import episodes
+
+    key = job["key"]
+    task = ALL[key["task"]]
+    path = make_data(key["env"], task.data, key["seed"])
+    data = read_dataset(path)
+    _, returns, ends = episodes(data)
+    of_data = float(returns[ends != "open"].mean())
+    wall, cpu = time.perf_counter(), time.process_time()
+    run = agilerl.train(
+        key["env"], seed=key["seed"], out=None, verbose=False, evolution=key["evolution"], config=job["config"],
+        dataset=str(path),
+    )  # fmt: skip
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    test = run.best.evaluate(episodes=100, seed=key["seed"])
+    scores = data.about.get("scores")
+    normalised = None
+    if scores:
+        normalised = 100 * (test.mean - scores["random"]) / (scores["expert"] - scores["random"])
+    return {
+        "key": key,
+        "score": test.mean,
+        "ci95": test.ci95,
+        "normalised": normalised,
+        "reached": task.reached(test.mean, of_data),
+        "data": {
+            "sha256": data.source["sha256"], "rows": len(data), "mean_return": of_data,
+            "terminated": int((ends == "terminated").sum()), "scores": scores,
+            "about": {k: data.about.get(k) for k in ("policy", "seed", "noise", "algo", "preset", "medium_share")},
+        },
+        "stopped": run.result["stopped"],
+        "confirmed": run.result["confirmed"],
+        "updates_member": run.result["env_steps_member"],
+        "updates_population": run.result["env_steps_population"],
+        "evaluation_env_steps": run.result["evaluation_env_steps"],
+        "births": len(run.lineage),
+        "cpu_seconds": round(cpu, 2),
+        "wall_seconds": round(wall, 2),
+        "history": [[round(f, 1) for f in generation] for generation in run.history],
+    }  # fmt: skip
+
+
+def jobs_for(name: str, seeds: list[int], evolution: bool, sets: list[str]) -> list[dict[str, Any]]:
+    from agilerl.config import apply_sets, preset_for
+
+    env_id, algo, _ = name.split(":")
+    task = ALL[name]
+    manifest = apply_sets(preset_for(env_id, algo), [*(SETS[env_id] if name in TABLES else ()), *sets])
+    base = {"task": name, "env": env_id, "algo": algo, "preset": manifest.hash(), "commit": package_commit()}
+    base |= {"evolution": evolution, "data": asdict(task.data)}
+    return [
+        {"key": {**base, "seed": seed}, "config": manifest.as_dict()} for seed in seeds if sets or seed < task.seeds
+    ]
+
+
+def can_be_made(env_id: str) -> str | None:
+    """None, or why not."""
+    from agilerl.env_ids import resolve_env_id
+    from agilerl.errors import EnvError
+
+    try:
+        resolve_env_id(env_id)
+    except EnvError as error:
+        return str(error)
+    return None
+
+
+def summary(name: str) -> None:
+    """One line per (preset, commit, evolution) of a task."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for line in read_lines(path_of(name)):
+        group = {k: v for k, v in line["key"].items() if k != "seed"}
+        groups.setdefault(json.dumps(group), []).append(line)
+    for group, lines in groups.items():
+        lines.sort(key=lambda line: line["key"]["seed"])
+        reached = [line["reached"] for line in lines if line["reached"] is not None]
+        normalised = [line["normalised"] for line in lines if line["normalised"] is not None]
+        found = {
+            **json.loads(group),
+            "seeds": [line["key"]["seed"] for line in lines],
+            "scores": [round(line["score"], 1) for line in lines],
+            "data_mean_return": [round(line["data"]["mean_return"], 1) for line in lines],
+            "median_updates_member": median(line["updates_member"] for line in lines),
+            "median_cpu_seconds": median(line["cpu_seconds"] for line in lines),
+            "median_wall_seconds": median(line["wall_seconds"] for line in lines),
+        }
+        found |= {"reached": f"{sum(reached)}/{len(reached)}", "needed": ALL[name].needed} if reached else {}
+        if normalised:
+            spread = stdev(normalised) if len(normalised) > 1 else None
+            found["normalised"] = {"mean": round(mean(normalised), 1), "sd": spread and round(spread, 1)}
+        print(json.dumps(found))
+
+
+def chosen(words: list[str]) -> list[str]:
+    """The tasks that begin with one of these."""
+    found = [name for name in ALL if any(name == word or name.startswith(f"{word}:") for word in words)]
+    unknown = [word for word in words if not any(name == word or name.startswith(f"{word}:") for name in ALL)]
+    if unknown:
+        raise SystemExit(f"unknown tasks {', '.join(unknown)}; known: {', '.join(ALL)}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--job")
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), metavar="ENV[:ALGO[:DATA]]")
+    parser.add_argument("--seeds", type=seed_range, default=seed_range("0-9"))
+    parser.add_argument("--no-evolution", action="store_true")
+    parser.add_argument("--set", dest="sets", action="append", default=[], help="change the preset: a.b=v (tuning)")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--make", action="store_true", help="make the data sets and stop")
+    parser.add_argument("--summary", action="store_true")
+    args = parser.parse_args()
+    if args.job:
+        print(json.dumps(run_one(json.loads(args.job))))
+        return
+    for name in chosen(args.tasks):
+        env_id, task = name.partition(":")[0], ALL[name]
+        if not args.summary and (obstacle := can_be_made(env_id)):
+            print(f"{name}: not run: {obstacle}", file=sys.stderr)
+            continue
+        if args.make:
+            for seed in sorted({seed if task.data.seed is None else task.data.seed for seed in args.seeds}):
+                print(make_data(env_id, task.data, seed))
+        elif not args.summary:
+            jobs = jobs_for(name, args.seeds, not args.no_evolution, args.sets)
+            run_jobs(sys.argv[0], path_of(name), jobs, args.workers)
+        if not args.make:
+            summary(name)
+
+
+if __name__ == "__main__":
+    main()
