@@ -248,10 +248,14 @@ class LaneSource(Generic[Options]):
         self.notes.append(f"learner: {self.learner} ({self._choice.reason})")
         self.lockstep = self._choose_lockstep()
         self.lanes = self._make_lanes(len(population))
-        self.evaluator = Evaluator(self.eval_env, self.options, run_seed, check)
+        self.evaluator = self._make_evaluator(population, check)
         if self.options.carry_envs:
             self._check_carrying()
             self.notes.append(CARRIED_NOTE)
+
+    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> Any:
+        """What judges members: it has the methods and attributes of an `Evaluator`."""
+        return Evaluator(self.eval_env, self.options, self.run_seed, check)
 
     def _choose(self, population: Sequence[Any]) -> Choice:
         if self.alone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from agilerl.errors import ConfigError, RunError, ShapeError
 from agilerl.options import LoopOptions, OfflineOptions
 from agilerl.rng import Purpose
 from agilerl.sources.dataset import Dataset, read_dataset
+from agilerl.sources.determinism import Probe
+from agilerl.sources.fitted import FittedEvaluator, NoLanes, hold_out
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
@@ -30,7 +33,8 @@ class OfflineSource(LaneSource[OfflineOptions]):
     """Members learn from the rows of one memory, which hold a data set; the environment is for evaluations alone.
 
     Args:
-        env: to evaluate in. memory: what is sampled from; filled by `open` where there is a data set.
+        env: to evaluate in; None, and not stepped, where fitness is that of `sources.fitted`.
+        memory: what is sampled from; filled by `open` where there is a data set.
         dataset: of `read_dataset`; None: the memory holds the data already.
     """
 
@@ -57,9 +61,10 @@ class OfflineSource(LaneSource[OfflineOptions]):
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
+        self._learned = self.dataset
         super().open(population, run_seed, check, shards)
-        if self.dataset is not None:
-            self.notes += fill(self.memory, self.dataset, population[0], self.options)
+        if self._learned is not None:
+            self.notes += fill(self.memory, self._learned, population[0], self.options)
         if not len(self.memory):
             raise ConfigError("there is nothing to learn from: the memory is empty. fix: dataset='data.h5'.")
         for agent in population:
@@ -69,7 +74,26 @@ class OfflineSource(LaneSource[OfflineOptions]):
         return not self.alone and self.learner != "agents"
 
     def _make_lanes(self, members: int) -> Lanes:
-        return as_lanes(self.env)
+        return NoLanes() if self._is_fitted else as_lanes(self.env)
+
+    @property
+    def _is_fitted(self) -> bool:
+        return self.options.fitness == "fqe"
+
+    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> Any:
+        if not self._is_fitted:
+            return super()._make_evaluator(population, check)
+        if self.dataset is None:
+            raise ConfigError(
+                "fitness='fqe' holds whole episodes out, and a memory does not say where they end. fix: dataset=..., "
+                "or an environment to evaluate in."
+            )
+        self._learned, held = hold_out(self.dataset, self.options.held_out, self.run_seed)
+        rows = ReplayBuffer(max_size=len(held), device=self.memory.device, dtype=self.memory.dtype)
+        fill(rows, held, population[0], replace(self.options, reward_floor=None, clip_rewards=False, reward_scale=1.0))
+        evaluator = FittedEvaluator(held, rows, self.options, self.run_seed, check)
+        self.notes.append(evaluator.described(len(self.dataset)))
+        return evaluator
 
     def fit(self, population: Sequence[Any]) -> str | None:
         before = self.lockstep
@@ -126,7 +150,11 @@ class OfflineSource(LaneSource[OfflineOptions]):
         return {**super().facts(), "num_envs": max(1, int(getattr(self.env, "num_envs", 1))), "dataset": self._facts()}
 
     def _facts(self) -> dict[str, Any]:
-        return {**self._loaded, "rows": len(self.memory)}
+        held = {"held_out": self.evaluator.facts()} if self._is_fitted else {}
+        return {**self._loaded, "rows": len(self.memory), **held}
+
+    def probe(self, agent: Any, budget: int, check: Callable[[], None] | None = None) -> Probe:
+        return Probe(None) if self._is_fitted else super().probe(agent, budget, check)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "dataset": {key: value for key, value in self._facts().items() if key != "path"}}
