@@ -22,7 +22,7 @@ from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import Network, UpdateEngine, UpdateResult
 from agilerl.envs.step import Lanes
-from agilerl.errors import AlgorithmError, ConfigError
+from agilerl.errors import AlgorithmError, ConfigError, EnvError
 from agilerl.losses.actor_critic import weighted_squared_error
 from agilerl.losses.fitted import centre_and_scale, centred_reward, discounted_returns, fitted_target, value_bounds
 from agilerl.losses.td import take
@@ -226,9 +226,18 @@ class FittedEvaluator:
         agents: list[Any] = learner.agents
         lead, like = agents[0], next(iter(agents[0].policy_module().parameters()))
         own = int(seeds(self.seed, Purpose.FITTED_EVALUATION, 1, generation)[0])
-        settings = {"low": self._bounds[0], "high": self._bounds[1], "statistics": self._statistics}
         judges = [
-            FittedQ(lead.observation_space, lead.action_space, n, lead.device, dtype=like.dtype, seed=own, **settings)
+            FittedQ(
+                lead.observation_space,
+                lead.action_space,
+                n,
+                lead.device,
+                low=self._bounds[0],
+                high=self._bounds[1],
+                statistics=self._statistics,
+                dtype=like.dtype,
+                seed=own,
+            )
             for n in range(len(agents))
         ]
         wanted = "sequential" if self.options.learner == "sequential" else "auto"
@@ -335,10 +344,20 @@ def _for_all(tree: Any, k: int, members: int) -> Any:
     return map_leaves(lambda x: x[k].unsqueeze(0).expand(members, *x.shape[1:]), tree)
 
 
-class NoLanes(Lanes):
+class NoLanes:
     """In place of lanes where no environment is stepped."""
 
     num_lanes, backend = 1, "none"
+    single_observation_space: gym.Space[Any] = gym.spaces.Discrete(1)
+    single_action_space: gym.Space[Any] = gym.spaces.Discrete(1)
+
+    def reset(self, seeds: np.ndarray | None = None) -> Any:
+        """EnvError."""
+        raise EnvError("fitness='fqe' steps no environment, and there is none. fix: fitness='returns', and an env.")
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Any:
+        """EnvError."""
+        return self.reset()
 
     def close(self) -> None:
         """Nothing is open."""

@@ -20,7 +20,7 @@ from agilerl.rng import Purpose
 from agilerl.sources.dataset import Dataset, read_dataset
 from agilerl.sources.determinism import Probe
 from agilerl.sources.fitted import FittedEvaluator, NoLanes, hold_out
-from agilerl.sources.lanes import LaneSource
+from agilerl.sources.lanes import Judge, LaneSource
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
 from agilerl.sources.updates import Schedule, Updates
@@ -44,6 +44,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         super().__init__(env, options, Shared(), eval_env)
         self.num_envs = 1  # a step is an update
         self.memory, self.dataset = memory, dataset
+        self._fitted: FittedEvaluator | None = None
         self._loaded: Mapping[str, Any] = {} if dataset is None else dataset.source
 
     @classmethod
@@ -80,7 +81,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
     def _is_fitted(self) -> bool:
         return self.options.fitness == "fqe"
 
-    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> Any:
+    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> Judge:
         if not self._is_fitted:
             return super()._make_evaluator(population, check)
         if self.dataset is None:
@@ -91,9 +92,9 @@ class OfflineSource(LaneSource[OfflineOptions]):
         self._learned, held = hold_out(self.dataset, self.options.held_out, self.run_seed)
         rows = ReplayBuffer(max_size=len(held), device=self.memory.device, dtype=self.memory.dtype)
         fill(rows, held, population[0], replace(self.options, reward_floor=None, clip_rewards=False, reward_scale=1.0))
-        evaluator = FittedEvaluator(held, rows, self.options, self.run_seed, check)
-        self.notes.append(evaluator.described(len(self.dataset)))
-        return evaluator
+        self._fitted = FittedEvaluator(held, rows, self.options, self.run_seed, check)
+        self.notes.append(self._fitted.described(len(self.dataset)))
+        return self._fitted
 
     def fit(self, population: Sequence[Any]) -> str | None:
         before = self.lockstep
@@ -150,7 +151,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         return {**super().facts(), "num_envs": max(1, int(getattr(self.env, "num_envs", 1))), "dataset": self._facts()}
 
     def _facts(self) -> dict[str, Any]:
-        held = {"held_out": self.evaluator.facts()} if self._is_fitted else {}
+        held = {} if self._fitted is None else {"held_out": self._fitted.facts()}
         return {**self._loaded, "rows": len(self.memory), **held}
 
     def probe(self, agent: Any, budget: int, check: Callable[[], None] | None = None) -> Probe:
