@@ -80,7 +80,7 @@ class LoopOptions:
     fitness: Literal["returns", "fqe"] = "returns"
     held_out: float = 0.2
     fqe_gamma: float = 0.99
-    fqe_updates: int = 5_000
+    fqe_updates: int = 3_000
     checkpoint: int | None = None
     checkpoint_path: str | None = None
     overwrite_checkpoints: bool = False

@@ -34,8 +34,12 @@ from agilerl.rng import Purpose, seeds, stream
 from agilerl.sources.dataset import Dataset
 from agilerl.tree import map_leaves
 
-NETWORK: dict[str, Any] = {"encoder_config": {"hidden_size": [64]}, "head_config": {"hidden_size": [64]}}
-LR, TAU, BATCH = 1e-3, 0.02, 256
+NETWORK: dict[str, Any] = {
+    "encoder_config": {"hidden_size": [64]},
+    "latent_dim": 32,
+    "head_config": {"hidden_size": [64]},
+}
+LR, TAU, BATCH = 1e-3, 0.1, 128
 TOGETHER = 25  # updates whose rows are fetched together
 AT_ONCE = 4_096  # rows that policies are asked about together
 EPSILON = 1e-6  # of the variance of observations

@@ -53,7 +53,7 @@ def train_offline(
     fitness: Literal["returns", "fqe"] | None = None,
     held_out: float = 0.2,
     fqe_gamma: float = 0.99,
-    fqe_updates: int = 5_000,
+    fqe_updates: int = 3_000,
 ) -> tuple[list[Any], list[list[float]]]:
     """Train a population from data and evolve it; returns the population and its fitnesses.
 
