@@ -39,7 +39,7 @@ NETWORK: dict[str, Any] = {
     "latent_dim": 32,
     "head_config": {"hidden_size": [64]},
 }
-LR, TAU, BATCH = 1e-3, 0.1, 128
+LR, TAU, BATCH = 1e-3, 0.05, 256
 TOGETHER = 25  # updates whose rows are fetched together
 AT_ONCE = 4_096  # rows that policies are asked about together
 EPSILON = 1e-6  # of the variance of observations
@@ -79,6 +79,19 @@ def _part(data: Dataset, rows: np.ndarray) -> Dataset:
     obs, later = (trees.take(x, rows) for x in (data.obs, data.next_obs))
     fields = {name: getattr(data, name)[rows] for name in ("action", "reward", "terminated", "ended")}
     return replace(data, obs=obs, next_obs=later, **fields)
+
+
+def unjudged(agent: Any) -> AlgorithmError:
+    """What to say of an agent whose policy is no function of single observations that the engine can ask."""
+    why = (
+        f"{type(agent).__name__} is recurrent"
+        if getattr(agent, "is_recurrent", False)
+        else f"{type(agent).__name__} brings its own learn()"
+    )
+    return AlgorithmError(
+        f"fitness='fqe' judges policies of single observations in the engine, and {why}. "
+        "fix: an environment to evaluate in."
+    )
 
 
 # --- what judges ------------------------------------------------------------------------------------------------------
@@ -226,7 +239,6 @@ class FittedEvaluator:
 
     def population(self, learner: Learner, generation: int) -> list[float]:
         """The value of every member."""
-        self._check_members(learner)
         agents: list[Any] = learner.agents
         lead, like = agents[0], next(iter(agents[0].policy_module().parameters()))
         own = int(seeds(self.seed, Purpose.FITTED_EVALUATION, 1, generation)[0])
@@ -257,10 +269,7 @@ class FittedEvaluator:
 
     def one(self, agent: Any) -> float:
         """AlgorithmError: an agent with a `learn` of its own has no policy that the engine can ask."""
-        raise AlgorithmError(
-            f"fitness='fqe' judges policies of algorithms with update(); {type(agent).__name__} brings its own "
-            "learn(). fix: an environment to evaluate in."
-        )
+        raise unjudged(agent)
 
     def rescore(self, learner: Learner, generation: int, count: int) -> list[float] | None:
         """None: there are no further episodes to play."""
@@ -271,14 +280,6 @@ class FittedEvaluator:
         return None
 
     # --- its parts ----------------------------------------------------------------------------------------------------
-
-    def _check_members(self, learner: Learner) -> None:
-        lead: Any = learner.agents[0]
-        if lead.is_recurrent:
-            raise AlgorithmError(
-                f"fitness='fqe' judges single transitions, and {lead.algo} is recurrent. "
-                "fix: an environment to evaluate in."
-            )
 
     def _draws(self, generation: int) -> Iterator[np.ndarray]:
         """Rows [K, B] of the updates, K at a time."""

@@ -19,7 +19,7 @@ from agilerl.options import LoopOptions, OfflineOptions
 from agilerl.rng import Purpose
 from agilerl.sources.dataset import Dataset, read_dataset
 from agilerl.sources.determinism import Probe
-from agilerl.sources.fitted import FittedEvaluator, NoLanes, hold_out
+from agilerl.sources.fitted import FittedEvaluator, NoLanes, hold_out, unjudged
 from agilerl.sources.lanes import Judge, LaneSource
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
@@ -84,6 +84,9 @@ class OfflineSource(LaneSource[OfflineOptions]):
     def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> Judge:
         if not self._is_fitted:
             return super()._make_evaluator(population, check)
+        for agent in population:
+            if self.learner == "agents" or getattr(agent, "is_recurrent", False):
+                raise unjudged(agent)
         if self.dataset is None:
             raise ConfigError(
                 "fitness='fqe' holds whole episodes out, and a memory does not say where they end. fix: dataset=..., "
