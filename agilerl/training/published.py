@@ -169,7 +169,7 @@ def check_transitions(
         if getattr(agent, "imitates", False):
             raise AlgorithmError(
                 f"{type(agent).__name__} imitates a data set and learns nothing from rewards, so that what it does "
-                "itself would teach it what it does anyway. fix: train_offline, or an algorithm that learns values from data."
+                "itself would teach it what it does anyway. fix: train_offline, or an algorithm that learns values."
             )
     if memory is None:
         raise AlgorithmError(
