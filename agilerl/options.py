@@ -15,6 +15,8 @@ import numpy as np
 
 from agilerl.errors import ConfigError
 
+OF_FQE = ("held_out", "fqe_gamma", "fqe_updates")
+
 
 @dataclass(frozen=True)
 class LoopOptions:
@@ -47,6 +49,10 @@ class LoopOptions:
             against itself alone.
         dataset: the file of transitions, or the run whose replay, members learn from; of algorithms that learn from
             data alone.
+        fitness: of these, what selection follows: "returns" of episodes in the environment, or "fqe", their values by
+            fitted Q evaluation on data that are held out, without a step in any environment (`sources.fitted`).
+        held_out: of "fqe", the share of the data set's episodes that members do not learn from and are judged on.
+        fqe_gamma: discount of these values, the same for all members. fqe_updates: of the evaluation, in a generation.
         checkpoint: save the population each time a member has made so many more steps; None: never.
     """
 
@@ -72,6 +78,10 @@ class LoopOptions:
     swap_channels: bool = False
     opponents: Literal["self"] | None = None
     dataset: str | None = None
+    fitness: Literal["returns", "fqe"] = "returns"
+    held_out: float = 0.2
+    fqe_gamma: float = 0.99
+    fqe_updates: int = 3_000
     checkpoint: int | None = None
     checkpoint_path: str | None = None
     overwrite_checkpoints: bool = False
@@ -81,6 +91,7 @@ class LoopOptions:
         self._check_counts(0, "confirm_episodes", "rescore_episodes")
         self._check_counts(1, *(name for name in ("eval_steps", "checkpoint") if getattr(self, name) is not None))
         _within("evolve_from", self.evolve_from, 0, 1)
+        self._check_fitness()
         if self.opponents not in (None, "self"):
             raise ConfigError(
                 f"opponents must be 'self' (a pool of the population's past) or None (each member plays itself alone); "
@@ -92,6 +103,20 @@ class LoopOptions:
                 f"normalize_rewards finds the scale of rewards by itself; got {other} too. "
                 "fix: reward_scale=1 and clip_rewards=false."
             )
+
+    def _check_fitness(self) -> None:
+        self._check_counts(1, "fqe_updates")
+        if self.fitness not in ("returns", "fqe"):
+            raise ConfigError(
+                f"fitness must be 'returns' (of episodes in the environment) or 'fqe' (fitted Q evaluation); got "
+                f"{self.fitness!r}. fix: fitness='fqe'."
+            )
+        for name in ("held_out", "fqe_gamma"):
+            value = getattr(self, name)
+            if not 0 < value < 1:
+                raise ConfigError(
+                    f"{name} must lie between 0 and 1; got {value!r}. fix: {LoopOptions.__dict__[name]:g}."
+                )
 
     def _check_counts(self, least: int, *names: str) -> None:
         for name in names:
@@ -169,3 +194,6 @@ class OfflineOptions(LoopOptions):
             )
         if self.carry_envs:
             raise ConfigError("carry_envs=True is for training in environments. fix: carry_envs=False.")
+        changed = [name for name in OF_FQE if getattr(self, name) != getattr(LoopOptions, name)]
+        if changed and self.fitness != "fqe":
+            raise ConfigError(f"{', '.join(changed)}: of fitness='fqe' alone. fix: fitness='fqe', or leave it out.")

@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     PROBE = 9
     DETERMINISM = 10
     OPPONENTS = 11
+    FITTED_EVALUATION = 12
 
 
 def stream(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.Generator:

@@ -15,7 +15,20 @@ import warnings
 from importlib.metadata import version
 from pathlib import Path
 
-from throughput_setups import BATCH, DELAY, LANES, MEMBERS, REPLAY, SETUPS, cpu_seconds, net_config
+from throughput_setups import BATCH, DELAY, LANES, MEMBERS, REPLAY, SETUPS, cpu_seconds, net_config, random_data
+
+
+def count_updates(kind, counted):
+    """Count the calls of `learn` of a class of agents, and note the CPU seconds before the first."""
+    learn = kind.learn
+
+    def counting(self, *given, **named):
+        if not counted["updates"]:
+            counted["filled"] = cpu_seconds()
+        counted["updates"] += 1
+        return learn(self, *given, **named)
+
+    kind.learn = counting
 
 
 def main() -> None:
@@ -40,6 +53,7 @@ def main() -> None:
     from agilerl.hpo.mutation import Mutations
     from agilerl.hpo.tournament import TournamentSelection
     from agilerl.training.train_off_policy import train_off_policy
+    from agilerl.training.train_offline import train_offline
     from agilerl.training.train_on_policy import train_on_policy
     from agilerl.utils.utils import create_population, make_vect_envs
 
@@ -71,8 +85,13 @@ def main() -> None:
         os.chdir(folder)
         wall, cpu = time.perf_counter(), cpu_seconds()
         train = train_on_policy if setup.get("on_policy") else train_off_policy
+        counted = {"updates": 0, "filled": 0.0}
         if setup.get("on_policy"):
             memories = {}
+        elif setup.get("offline"):
+            train, memories["dataset"] = train_offline, random_data(setup["env"], args.seed)
+            count_updates(type(pop[0]), counted)
+            wall, cpu = time.perf_counter(), cpu_seconds()
         else:
             memories["learning_delay"] = DELAY
         train(
@@ -89,7 +108,13 @@ def main() -> None:
             verbose=False,
         )
         env.close()  # the workers' CPU seconds count once they have ended
+        begun = cpu
         cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
+    if counted["updates"]:
+        filled = counted["filled"] - begun
+        found = {"env_steps": counted["updates"], "cpu_seconds": cpu - filled, "filling_cpu_seconds": filled}
+        print(json.dumps({**found, "wall_seconds": wall}))
+        return
     env_steps = sum(int(a.steps if isinstance(a.steps, int) else a.steps[-1]) for a in pop)
     print(json.dumps({"env_steps": env_steps, "cpu_seconds": cpu, "wall_seconds": wall}))
 

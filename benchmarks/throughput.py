@@ -11,6 +11,9 @@ epochs. All: one generation, 16 evaluation episodes per member, tournament and m
 * original: `agilerl==2.58.0` in an interpreter of its own, if its path is given;
 * before: this package as another checkout has it, if its folder is given.
 
+CQN learns from 10,000 rows of random actions, and its steps are updates: of the other library those are counted, and
+the CPU seconds in which it fills its memory are not.
+
 DQN has two rows: each library's own defaults (ours without LayerNorm), and LayerNorm on in both. CPU seconds count
 worker processes. Every round runs all sides in turn; ratios are taken round by round.
 """
@@ -29,7 +32,7 @@ from typing import Any
 
 import throughput_teams
 from runner import facts, package_commit
-from throughput_setups import BATCH, DELAY, LANES, MEMBERS, REPLAY, SETUPS, cpu_seconds, net_config
+from throughput_setups import BATCH, DELAY, LANES, MEMBERS, REPLAY, SETUPS, cpu_seconds, net_config, random_data
 from throughput_teams import TEAMS
 
 HERE = Path(__file__).parent
@@ -45,6 +48,7 @@ def ours(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
     from agilerl.hpo.mutation import Mutations
     from agilerl.hpo.tournament import TournamentSelection
     from agilerl.training.train_off_policy import train_off_policy
+    from agilerl.training.train_offline import train_offline
     from agilerl.training.train_on_policy import train_on_policy
     from agilerl.utils.utils import create_population, make_vect_envs
 
@@ -75,6 +79,8 @@ def ours(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
     train: Any = train_off_policy
     if setup.get("on_policy"):
         train, memories = train_on_policy, {}
+    elif setup.get("offline"):
+        train, memories["dataset"] = train_offline, random_data(setup["env"], seed)
     else:
         memories["learning_delay"] = DELAY
     before = cpu_seconds()
@@ -234,7 +240,7 @@ def compare(
         for other in sides[1:]
     }
     return {
-        "claim": "environment steps per CPU second, all in",
+        "claim": f"{'updates' if ALL[name].get('offline') else 'environment steps'} per CPU second, all in",
         "setup": name,
         "row": row,
         "median_ratio": {side: median(values) for side, values in ratios.items()},

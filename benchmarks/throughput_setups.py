@@ -8,6 +8,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 MEMBERS, LANES, BATCH, REPLAY, DELAY = 4, 16, 128, 10_000, 1_000
+DATA_ROWS = 10_000
 NETWORK = {"encoder": [32, 32], "latent": 64, "head": [32]}
 COMMON = {"BATCH_SIZE": BATCH, "GAMMA": 0.99, "LEARN_STEP": 1}
 ACTOR_CRITIC = {**COMMON, "LR_ACTOR": 1e-4, "LR_CRITIC": 1e-3, "TAU": 5e-3, "POLICY_FREQ": 2, "O_U_NOISE": True}
@@ -75,8 +76,35 @@ SETUPS: dict[str, dict[str, Any]] = {
         "rows": [("defaults", False)],
     },
 }
+# From data: a step is an update. `DATA_ROWS` rows of random actions.
+SETUPS["cqn"] = {
+    "algo": "CQN",
+    "env": "CartPole-v1",
+    "generation": 1_000,
+    "init_hp": {**COMMON, "DOUBLE": True, "LR": 1e-3, "TAU": 1e-3},
+    "mutable": ["lr"],
+    "rows": [("defaults", False)],
+    "offline": True,
+}
 # The same on EnvPool's lanes; the other side has Gymnasium's environments, which it was made for.
 SETUPS["ppo_envpool"] = {**SETUPS["ppo"], "backend": "envpool"}
+
+
+def random_data(env_id: str, seed: int) -> dict[str, Any]:
+    """Random actions in the environment, as arrays of the names that both libraries read."""
+    import gymnasium
+    import numpy as np
+
+    env, rng = gymnasium.make(env_id), np.random.default_rng(seed)
+    kept: dict[str, list[Any]] = {"observations": [], "actions": [], "rewards": [], "terminals": []}
+    obs, _ = env.reset(seed=seed)
+    for _ in range(DATA_ROWS):
+        action = int(rng.integers(env.action_space.n))
+        later, reward, terminated, truncated, _ = env.step(action)
+        for column, value in zip(kept, (obs, action, reward, terminated or truncated), strict=True):
+            kept[column].append(value)
+        obs = env.reset()[0] if terminated or truncated else later
+    return {column: np.array(values) for column, values in kept.items()}
 
 
 def net_config(layer_norm: bool, recurrent: bool = False) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class BC(RLAlgorithm):
     action_spaces = ("Box", "Discrete")
     action_form = RawActions()
     experience = DATASET
+    imitates = True
 
     def __init__(
         self,

@@ -29,7 +29,6 @@ from agilerl.networks.distributions import squashed_normal_sample
 from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.networks.value_networks import Temperature
 from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
-from agilerl.tree import map_leaves
 
 SAMPLED = ("current", "following")  # actions of the policy in `obs` and in `next_obs`
 MOST = 1e6  # of a learned weight, as in the authors' released code
@@ -195,11 +194,9 @@ class CQL(RLAlgorithm):
     def _values(self, engine: UpdateEngine, batch: TransitionBatch, sampled: Tensor) -> Tensor:
         """Q of the sampled actions and, last, of the data's, by both critics [2, ..., B, M + 1]."""
         taken = batch.action.to(sampled.dtype).unsqueeze(-2)
-        every = torch.cat((sampled, taken), -2)
-        count, rows = every.shape[-2], batch.reward.dim() - 1  # the axis of the batch
-        obs = map_leaves(lambda x: x.repeat_interleave(count, rows), batch.obs)
-        values = engine.networks(CRITICS)(obs, every.flatten(-3, -2))
-        return values.reshape(len(CRITICS), *every.shape[:-1])
+        every = torch.cat((sampled, taken), -2).transpose(-3, -2)  # one batch after another: encoded once for all
+        values = engine.networks(CRITICS)(batch.obs, every.flatten(-3, -2))
+        return values.reshape(len(CRITICS), *every.shape[:-1]).transpose(-2, -1)
 
     criterion = property(critics_criterion)
     soft_update = track

@@ -42,7 +42,14 @@ class Experience:
     on_policy: bool = False
 
 
-TRANSITIONS = Experience("transitions", "learns from replay", ("training.opponents", "training.dataset"))
+OF_DATA = (
+    "training.dataset",
+    "training.fitness",
+    "training.held_out",
+    "training.fqe_gamma",
+    "training.fqe_updates",
+)
+TRANSITIONS = Experience("transitions", "learns from replay", ("training.opponents", *OF_DATA))
 ROLLOUTS = Experience(
     "rollouts",
     "learns from its own rollouts",
@@ -56,7 +63,7 @@ ROLLOUTS = Experience(
         "training.explore_least",
         "replay_buffer",
         "training.opponents",
-        "training.dataset",
+        *OF_DATA,
     ),
     on_policy=True,
 )
@@ -83,7 +90,7 @@ TEAM_TRANSITIONS = Experience(
         "training.eps_decay",
         "training.explore_least",
         "training.opponents",
-        "training.dataset",
+        *OF_DATA,
     ),
 )
 TEAM_ROLLOUTS = Experience(

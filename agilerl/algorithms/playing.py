@@ -130,7 +130,7 @@ def evaluate(
         elif not known.get("id"):
             raise EnvError(
                 f"{agent.algo}.evaluate() does not know an environment: it was trained in one that was handed over, "
-                "which no file holds. fix: agent.evaluate(env=my_env)."
+                "which no file holds, or in none. fix: agent.evaluate(env=my_env)."
             )
         else:
             made = _made(agent, known["id"], min(episodes, 32), **dict(known.get("kwargs") or {}))

@@ -72,6 +72,8 @@ class RLAlgorithm(EvolvableAlgorithm):
     """What it learns from."""
     action_form: ClassVar[PlainActions] = PlainActions()
     """How stored actions become those of the environment."""
+    imitates: ClassVar[bool] = False
+    """Whether it learns what others have done, whatever it was worth: what it does itself has nothing to teach it."""
     combined_reward: bool = False
     """Whether it learns from one-step and n-step transitions together, so that it needs both memories."""
     beta: float = 0.4

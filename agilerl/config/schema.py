@@ -29,7 +29,10 @@ def _model_of(cls: Any) -> type[BaseModel]:
 
 
 # Keys of the training section that came after results had been stored under the hashes of manifests.
-ADDED_LATER = ("carry_envs", "dataset", "explore_least", "normalize_rewards", "opponents", "reward_floor", "threads")
+ADDED_LATER = (
+    "carry_envs", "dataset", "explore_least", "fitness", "fqe_gamma", "fqe_updates", "held_out", "normalize_rewards",
+    "opponents", "reward_floor", "threads",
+)  # fmt: skip
 USUAL_OPTIONS = OffPolicyOptions()
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
 
@@ -142,6 +145,10 @@ class Training(Section):
     threads: Count = USUAL_OPTIONS.threads
     opponents: Literal["self"] | None = USUAL_OPTIONS.opponents
     dataset: str | None = USUAL_OPTIONS.dataset
+    fitness: Literal["returns", "fqe"] = USUAL_OPTIONS.fitness
+    held_out: PositiveFraction = USUAL_OPTIONS.held_out
+    fqe_gamma: PositiveFraction = USUAL_OPTIONS.fqe_gamma
+    fqe_updates: Count = USUAL_OPTIONS.fqe_updates
     elite_rescore_episodes: CountOrZero = USUAL_OPTIONS.rescore_episodes
 
     @model_validator(mode="after")

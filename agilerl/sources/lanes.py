@@ -7,7 +7,7 @@ import math
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -53,6 +53,24 @@ class CheckedLanes:
 
     def close(self) -> None:
         self.lanes.close()
+
+
+class Judge(Protocol):
+    """What a source asks of an `Evaluator`, or of what stands in its place (`sources.fitted`)."""
+
+    env_steps: int
+    by_agent: dict[int, list[float]]
+    lanes: dict[int, Lanes]
+
+    def population(self, learner: Learner, generation: int) -> list[float]: ...
+
+    def rescore(self, learner: Learner, generation: int, count: int) -> list[float] | None: ...
+
+    def confirm(self, learner: Learner, generation: int, count: int) -> float | None: ...
+
+    def one(self, agent: Any) -> float: ...
+
+    def close(self) -> None: ...
 
 
 class Evaluator:
@@ -248,10 +266,14 @@ class LaneSource(Generic[Options]):
         self.notes.append(f"learner: {self.learner} ({self._choice.reason})")
         self.lockstep = self._choose_lockstep()
         self.lanes = self._make_lanes(len(population))
-        self.evaluator = Evaluator(self.eval_env, self.options, run_seed, check)
+        self.evaluator = self._make_evaluator(population, check)
         if self.options.carry_envs:
             self._check_carrying()
             self.notes.append(CARRIED_NOTE)
+
+    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> Judge:
+        """What judges members."""
+        return Evaluator(self.eval_env, self.options, self.run_seed, check)
 
     def _choose(self, population: Sequence[Any]) -> Choice:
         if self.alone:

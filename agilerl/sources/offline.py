@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -20,7 +21,9 @@ from agilerl.errors import ConfigError, ReplayError, RunError, ShapeError, warn_
 from agilerl.options import LoopOptions, OfflineOptions
 from agilerl.rng import Purpose
 from agilerl.sources.dataset import Dataset, read_dataset
-from agilerl.sources.lanes import LaneSource
+from agilerl.sources.determinism import Probe
+from agilerl.sources.fitted import FittedEvaluator, NoLanes, hold_out, unjudged
+from agilerl.sources.lanes import Judge, LaneSource
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
 from agilerl.sources.updates import Schedule, Updates
@@ -33,7 +36,8 @@ class OfflineSource(LaneSource[OfflineOptions]):
     """Members learn from the rows of one memory, which hold a data set; the environment is for evaluations alone.
 
     Args:
-        env: to evaluate in. memory: what is sampled from; filled by `open` where there is a data set.
+        env: to evaluate in; None, and not stepped, where fitness is that of `sources.fitted`.
+        memory: what is sampled from; filled by `open` where there is a data set.
         dataset: of `read_dataset`; None: the memory holds the data already.
     """
 
@@ -43,6 +47,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         super().__init__(env, options, Shared(), eval_env)
         self.num_envs = 1  # a step is an update
         self.memory, self.dataset = memory, dataset
+        self._fitted: FittedEvaluator | None = None
         self._loaded: Mapping[str, Any] = {} if dataset is None else dataset.source
 
     @classmethod
@@ -63,9 +68,10 @@ class OfflineSource(LaneSource[OfflineOptions]):
         warn_of_learn_step(population)
         if self.dataset is not None:
             check_environment(self.dataset, self.env, population[0])
+        self._learned = self.dataset
         super().open(population, run_seed, check, shards)
-        if self.dataset is not None:
-            self.notes += fill(self.memory, self.dataset, population[0], self.options)
+        if self._learned is not None:
+            self.notes += fill(self.memory, self._learned, population[0], self.options)
         if not len(self.memory):
             raise ConfigError("there is nothing to learn from: the memory is empty. fix: dataset='data.h5'.")
         for agent in population:
@@ -75,7 +81,29 @@ class OfflineSource(LaneSource[OfflineOptions]):
         return not self.alone and self.learner != "agents"
 
     def _make_lanes(self, members: int) -> Lanes:
-        return as_lanes(self.env)
+        return NoLanes() if self._is_fitted else as_lanes(self.env)
+
+    @property
+    def _is_fitted(self) -> bool:
+        return self.options.fitness == "fqe"
+
+    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> Judge:
+        if not self._is_fitted:
+            return super()._make_evaluator(population, check)
+        for agent in population:
+            if self.learner == "agents" or getattr(agent, "is_recurrent", False):
+                raise unjudged(agent)
+        if self.dataset is None:
+            raise ConfigError(
+                "fitness='fqe' holds whole episodes out, and a memory does not say where they end. fix: dataset=..., "
+                "or an environment to evaluate in."
+            )
+        self._learned, held = hold_out(self.dataset, self.options.held_out, self.run_seed)
+        rows = ReplayBuffer(max_size=len(held), device=self.memory.device, dtype=self.memory.dtype)
+        fill(rows, held, population[0], replace(self.options, reward_floor=None, clip_rewards=False, reward_scale=1.0))
+        self._fitted = FittedEvaluator(held, rows, self.options, self.run_seed, check)
+        self.notes.append(self._fitted.described(len(self.dataset)))
+        return self._fitted
 
     def fit(self, population: Sequence[Any]) -> str | None:
         before = self.lockstep
@@ -132,7 +160,11 @@ class OfflineSource(LaneSource[OfflineOptions]):
         return {**super().facts(), "num_envs": max(1, int(getattr(self.env, "num_envs", 1))), "dataset": self._facts()}
 
     def _facts(self) -> dict[str, Any]:
-        return {**self._loaded, "rows": len(self.memory)}
+        held = {} if self._fitted is None else {"held_out": self._fitted.facts()}
+        return {**self._loaded, "rows": len(self.memory), **held}
+
+    def probe(self, agent: Any, budget: int, check: Callable[[], None] | None = None) -> Probe:
+        return Probe(None) if self._is_fitted else super().probe(agent, budget, check)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "dataset": {key: value for key, value in self._facts().items() if key != "path"}}

@@ -165,6 +165,12 @@ def check_transitions(
             "n_step=True, n_step_memory=MultiStepReplayBuffer(...) beside the memory; or combined_reward=False."
         )
     _check_methods(population, "off-policy", "create_population(algo='DQN', ..., population_size=4)")
+    for agent in population:
+        if getattr(agent, "imitates", False):
+            raise AlgorithmError(
+                f"{type(agent).__name__} imitates a data set and learns nothing from rewards, so that what it does "
+                "itself would teach it what it does anyway. fix: train_offline, or an algorithm that learns values."
+            )
     if memory is None:
         raise AlgorithmError(
             "off-policy training needs a replay buffer; got memory=None. fix: ReplayBuffer(max_size=100_000)"

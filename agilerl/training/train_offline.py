@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
+from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.options import OfflineOptions
 from agilerl.sources.dataset import read_dataset, read_minari
 from agilerl.sources.offline import OfflineSource
@@ -50,17 +50,24 @@ def train_offline(
     sinks: Sequence[Sink] = (),
     callbacks: Sequence[Any] = (),
     resume: str | os.PathLike[str] | None = None,
+    fitness: Literal["returns", "fqe"] | None = None,
+    held_out: float = 0.2,
+    fqe_gamma: float = 0.99,
+    fqe_updates: int = 3_000,
 ) -> tuple[list[Any], list[list[float]]]:
-    """Train a population from data, evolve it by its returns in `env`; returns the population and its fitnesses.
+    """Train a population from data and evolve it; returns the population and its fitnesses.
 
     A step is one update of one member.
 
     Args:
-        env: to evaluate in; it is never closed.
+        env: to evaluate in; it is never closed. None: `fitness` is "fqe", and spaces are those of the agents.
         dataset: what `agilerl.sources.dataset.read_dataset` takes; None: `memory` holds the data already.
         minari_dataset_id: a data set of Minari in its place. remote: download it where it is not on this machine.
         memory: what the data are put into, in place of what it holds; it grows where it is too small.
         max_steps: updates per member. evo_steps: updates per member between evaluations.
+        fitness: "returns" of episodes in `env`, or "fqe": values by fitted Q evaluation on episodes of the data that
+            the members do not learn from; `env` is not stepped then. None: "returns" where there is an `env`.
+        held_out: of "fqe", the share of episodes. fqe_gamma: discount of the values. fqe_updates: of an evaluation.
         others: as of `agilerl.training.train_off_policy.train_off_policy`.
 
     Returns:
@@ -69,10 +76,10 @@ def train_offline(
     Raises:
         AlgorithmError, ConfigError, ShapeError: what is given does not fit together.
     """
-    if env is None:
-        raise NotAvailableYetError(
-            "fitness without an environment (fitted Q evaluation) is not built yet. fix: env=make_vect_envs(...)."
-        )
+    if fitness is None:
+        fitness = "fqe" if env is None else "returns"
+    elif fitness == "returns" and env is None:
+        raise ConfigError("fitness='returns' plays episodes, and env is None. fix: env=make_vect_envs(...), or 'fqe'.")
     request = Request("train_offline", dict(locals()))
     check_teams(request.population, env, are_teams=False)
     if not request.population:

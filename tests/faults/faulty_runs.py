@@ -9,11 +9,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import agilerl
@@ -48,6 +50,10 @@ CASES["MADDPG"] = {**SPEAKER, "algo": "MADDPG"}
 TALKING = {**ON_POLICY, "env": SPEAKER["env"], "learn_step": 32}
 CASES["MAPPO"] = {**TALKING, "algo": "MAPPO", "normalize_rewards": True, "reward_scale": 1.0}
 CASES["IPPO-recurrent"] = {**TALKING, **LSTM, "algo": "IPPO"}
+# Learning from data: `dataset` names a set of `data_file`. One is judged by data alone, the other in its environment.
+LEARNED = {**{k: v for k, v in ON_POLICY.items() if k != "learn_step"}, "dataset": "CartPole-v1"}
+CASES["CQN"] = {**LEARNED, "algo": "CQN", "fitness": "fqe", "fqe_updates": 20}
+CASES["IQL"] = {**LEARNED, "env": "Pendulum-v1", "dataset": "Pendulum-v1", "algo": "IQL", "steps": 640}
 # Of these, the fast suite stops and damages runs of three generations.
 SHORT = {
     f"{name}-short": {**CASES[name], "steps": 144, "evo_steps": 48, "population": 2, "eval_episodes": 1}
@@ -97,7 +103,26 @@ LUNAR_LANDER["PPO"] = {**LUNAR_LANDER["DQN"], "algo": "PPO", "learn_step": 64}
 
 
 def arguments(case: Mapping[str, Any]) -> dict[str, Any]:
-    return {**case, "verbose": False}
+    data = {"dataset": str(data_file(case["dataset"]))} if "dataset" in case else {}
+    return {**case, **data, "verbose": False}
+
+
+def data_file(env_id: str) -> Path:
+    """A data set of 400 random rows, for the spaces of an environment; the same file for all processes."""
+    rng, width = np.random.default_rng(0), {"CartPole-v1": 4, "Pendulum-v1": 3}[env_id]
+    arrays = {
+        "observations": rng.normal(size=(400, width)).astype(np.float32),
+        "next_observations": rng.normal(size=(400, width)).astype(np.float32),
+        "actions": rng.integers(2, size=400) if width == 4 else rng.uniform(-2, 2, (400, 1)),
+        "rewards": rng.normal(size=400),
+        "terminals": np.arange(400) % 20 == 19,
+    }
+    file = Path(tempfile.gettempdir()) / f"agilerl-faults-{os.getuid()}-{env_id}.npz"
+    if not file.is_file():
+        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".npz", delete=False) as made:
+            np.savez(made, **arrays)
+        os.replace(made.name, file)
+    return file
 
 
 def train(case: Mapping[str, Any], out: Path, *sinks: Any) -> Path:

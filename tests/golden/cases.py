@@ -22,6 +22,7 @@ from agilerl.hpo.tournament import TournamentSelection
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.training.train_off_policy import train_off_policy
+from agilerl.training.train_offline import train_offline
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import create_population, make_vect_envs
 from agilerl.vector import SyncPettingZooVecEnv
@@ -189,6 +190,7 @@ LSTM = {
     "head_config": {"hidden_size": [8], "min_mlp_nodes": 4, "max_mlp_nodes": 16},
 }
 VALUES = {"batch_size": 32, "learn_step": 2, "lr": 1e-3, "tau": 0.01}
+BATCHES = {"batch_size": 32, "lr": 1e-3}
 PAIR = {"batch_size": 32, "learn_step": 4, "lr_actor": 1e-3, "lr_critic": 2e-3, "tau": 0.01}
 ROLLOUT = {"batch_size": 32, "learn_step": 64, "lr": 1e-3, "update_epochs": 2}
 RAINBOW = {**VALUES, "learn_step": 4, "num_atoms": 11, "v_min": -10.0, "v_max": 10.0, "n_step": 3}
@@ -234,6 +236,16 @@ CASES: dict[str, dict[str, Any]] = {
     "mappo": {"algo": "MAPPO", "env": "Couriers", "hp": ROLLOUT, "learner": "fused", "draws": 2},
     "maddpg": {"algo": "MADDPG", "env": "Couriers", "hp": PAIR, "learner": "fused", "draws": 18},
     "matd3": {"algo": "MATD3", "env": "Couriers", "hp": PAIR, "learner": "fused", "draws": 22},
+    "cqn": {"algo": "CQN", "env": "Hills", "hp": VALUES, "learner": "fused", "data": True, "draws": 18},
+    "cqn-fitted": {
+        "algo": "CQN", "env": "Hills", "hp": VALUES, "learner": "fused", "data": True, "fitness": "fqe", "draws": 18,
+    },
+    "cql": {"algo": "CQL", "env": "BoxHills", "hp": {**SAC, "num_samples": 2, "threshold": 1.0}, "learner": "fused",
+            "data": True, "draws": 18},
+    "iql": {"algo": "IQL", "env": "BoxHills", "hp": PAIR, "learner": "fused", "data": True, "draws": 18},
+    "td3bc": {"algo": "TD3BC", "env": "BoxHills", "hp": {**PAIR, "normalize_observations": True}, "learner": "fused",
+              "data": True, "draws": 18},
+    "bc": {"algo": "BC", "env": "Hills", "hp": BATCHES, "learner": "fused", "data": True, "draws": 18},
     "rsnorm-dqn": {"env": "Hills", "hp": {**VALUES, "learn_step": 8}, "wrapper": RSNorm, "draws": 22},
 }  # fmt: skip
 LIMITS = {
@@ -295,6 +307,23 @@ def memories(kind: str) -> dict[str, Any]:
     return {"memory": ReplayBuffer(max_size=size, **exact)}
 
 
+def transitions(name: str) -> dict[str, np.ndarray]:
+    """400 transitions of random actions, in episodes that are cut after 30; of a Box in eighths, which are exact."""
+    env, rng = MADE_HERE[name](), np.random.default_rng(11)
+    kept: dict[str, list[Any]] = {k: [] for k in ("observations", "actions", "rewards", "terminals", "timeouts")}
+    kept["next_observations"] = []
+    obs, age = env.reset(seed=11)[0], 0
+    for _ in range(400):
+        eighths = rng.integers([-16, -8], [17, 9]).astype(np.float32) / 8
+        action = int(rng.integers(3)) if isinstance(env.action_space, gym.spaces.Discrete) else eighths
+        later, reward, terminated, _, _ = env.step(action)
+        age += 1
+        for column, value in zip(kept, (obs, action, reward, terminated, age == 30, later), strict=True):
+            kept[column].append(value)
+        obs, age = (env.reset()[0], 0) if terminated or age == 30 else (later, age)
+    return {column: np.array(values) for column, values in kept.items()}
+
+
 def trained(case: Mapping[str, Any]) -> tuple[list[Any], list[list[float]], list[list[str]]]:
     """(the last generation, fitness by generation and member, labels of the mutations by generation and member)."""
     name, is_team = case["env"], case["env"] == "Couriers"
@@ -312,6 +341,12 @@ def trained(case: Mapping[str, Any]) -> tuple[list[Any], list[list[float]], list
     if case.get("algo") in ("PPO", "IPPO", "MAPPO"):
         on_policy: Any = train_multi_agent_on_policy if is_team else train_on_policy
         last, fitness = on_policy(env, name, pop=population, **options)
+    elif case.get("data"):
+        fitted = case.get("fitness") == "fqe"
+        options |= {"fitness": "fqe", "fqe_updates": 40} if fitted else {}
+        last, fitness = train_offline(
+            None if fitted else env, name, transitions(name), pop=population, **memories("uniform"), **options
+        )
     else:
         replay = memories(case.get("memory", "uniform"))
         function: Any = train_multi_agent_off_policy if is_team else train_off_policy

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import BoxHills, Couriers, Hills
+from cases import BoxHills, Couriers, Hills, transitions
 
 import agilerl
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
@@ -31,6 +31,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 REPLAY = {**SMALL, "learn_step": 4, "learning_delay": 16, "max_size": 128}
 BOX = {**REPLAY, "env": "Pendulum-v1"}
+LEARNED = {**SMALL, "dataset": "data.npz"}  # under the folder of the run
 ROLLOUT = {**SMALL, "learn_step": 32, "update_epochs": 2}
 LSTM = {"hidden_state_size": 4, "min_hidden_state_size": 4, "max_hidden_state_size": 8}
 RUNS: dict[str, dict[str, Any]] = {
@@ -48,21 +49,32 @@ RUNS: dict[str, dict[str, Any]] = {
         **ROLLOUT, "env": "Couriers", "algo": "IPPO", "recurrent": True, "network.encoder": LSTM, "max_seq_len": 8,
     },
     "MAPPO": {**ROLLOUT, "env": "Couriers", "algo": "MAPPO"},
+    "CQN": {**LEARNED, "algo": "CQN", "fitness": "fqe", "fqe_updates": 10},
+    "IQL": {**LEARNED, "env": "Pendulum-v1", "algo": "IQL"},
 }  # fmt: skip
 
 
 MADE = {"CartPole-v1": Hills, "Pendulum-v1": BoxHills, "Couriers": Couriers}
 
 
+def with_data(case: dict[str, Any], out: Path) -> dict[str, Any]:
+    """The case with its data set, where it has one, written under `out`."""
+    if "dataset" not in case:
+        return case
+    file = out / case["dataset"]
+    np.savez(file, **transitions(MADE[case["env"]].__name__))
+    return {**case, "dataset": str(file)}
+
+
 def saved_run(name: str, out: Path, **changes: Any) -> agilerl.Run:
     """The run `name`, saved under `out`, in an environment of integers, so that every machine selects alike."""
-    case = {**RUNS[name], **changes}
+    case = with_data({**RUNS[name], **changes}, out)
     return agilerl.train(**{**case, "env": MADE[case["env"]]}, out=out, verbose=False)
 
 
 def saved_run_by_id(name: str, out: Path, **changes: Any) -> agilerl.Run:
     """The same in an environment that is made by its id, so that nothing but the files is needed to go on."""
-    return agilerl.train(**{**RUNS[name], **changes}, out=out, verbose=False)
+    return agilerl.train(**with_data({**RUNS[name], **changes}, out), out=out, verbose=False)
 
 
 AGENTS: dict[str, tuple[type[Any], str, str]] = {  # class of the agent, class that loads it, environment
