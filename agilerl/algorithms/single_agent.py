@@ -298,6 +298,10 @@ class RLAlgorithm(EvolvableAlgorithm):
     def see_data(self, memory: Any) -> None:
         """Take what it needs of a whole data set, that is in `memory`, before it learns from it. Nothing by default."""
 
+    def arrange(self, dataset: Any) -> Any:
+        """A data set of transitions as one whose rows are what an update learns from: the same one by default."""
+        return dataset
+
     def report(self, result: UpdateResult) -> Any:
         """What `learn` returns of an update: the loss before it."""
         return float(result.loss.detach())
