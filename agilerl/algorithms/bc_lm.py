@@ -25,7 +25,7 @@ class BC_LM(RLAlgorithm):
     """A decoder that says what the players of the data said, without a look at the rewards.
 
     Args:
-        observation_space, action_space: of texts, see `agilerl.networks.language.vocabulary_of`.
+        observation_space, action_space: of texts, see `agilerl.networks.language.vocabularies`.
         hp_config: mutable hyperparameters: any numeric argument.
         net_config: arguments of `EvolvableGPT`, such as n_layer, n_embd, n_head, dim_feedfwd.
         batch_size: texts of an update. lr: of Adam.

@@ -30,7 +30,7 @@ class ILQL(RLAlgorithm):
     follows slowly gives the values that the state's are learned from.
 
     Args:
-        observation_space, action_space: of texts, see `agilerl.networks.language.vocabulary_of`.
+        observation_space, action_space: of texts, see `agilerl.networks.language.vocabularies`.
         hp_config: mutable hyperparameters: any numeric argument.
         net_config: arguments of `EvolvableGPT`, such as n_layer, n_embd, n_head, dim_feedfwd.
         batch_size: texts of an update. lr: of Adam.

@@ -21,7 +21,7 @@ from agilerl.engine.protocol import Mask, TransitionBatch
 from agilerl.errors import NotAvailableYetError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.gpt import write_on
-from agilerl.networks.language import TokenNetwork, vocabulary_of
+from agilerl.networks.language import TokenNetwork, vocabularies
 
 if TYPE_CHECKING:
     from agilerl.algorithms.single_agent import RLAlgorithm
@@ -47,7 +47,7 @@ def build_network(agent: RLAlgorithm, given: Any, with_values: bool) -> Evolvabl
     Raises:
         TypeError: another kind of network. AlgorithmError: spaces that are not of texts.
     """
-    vocabulary_of(agent.observation_space, agent.action_space, agent.algo)
+    vocabularies(agent.observation_space, agent.action_space, agent.algo)
     if given is None:
         spaces = agent.observation_space, agent.action_space
         return TokenNetwork(*spaces, with_values, agent.net_config, device=agent.device, random_seed=agent.seed)
@@ -77,10 +77,10 @@ def arrange(agent: RLAlgorithm, dataset: Any) -> Any:
                 f"the data set has {what} of {list(found.shape[1:])} tokens; {agent.algo} was built for {wanted}. "
                 "fix: agents for the spaces that the data come from."
             )
-    most = int(agent.action_space.nvec[0])  # type: ignore[attr-defined]
-    if any(part.size and (part.min() < 0 or part.max() >= most or (part != np.floor(part)).any())
-           for part in (before, after, said)):  # fmt: skip
-        raise ShapeError(f"the data set has tokens that are no integers from 0 to {most - 1}. {FIX}")
+    seen, own = vocabularies(agent.observation_space, agent.action_space, agent.algo)
+    for what, part, most in (("texts", before, seen), ("texts", after, seen), ("actions", said, own)):
+        if part.size and (part.min() < 0 or part.max() >= most or (part != np.floor(part)).any()):
+            raise ShapeError(f"the data set has {what} with tokens that are no integers from 0 to {most - 1}. {FIX}")
     before, after, said = before.astype(np.int64), after.astype(np.int64), said.astype(np.int64)
     start, end = lengths_of(before), lengths_of(after)
     place = start[:, None] + np.arange(size)
@@ -95,13 +95,13 @@ def arrange(agent: RLAlgorithm, dataset: Any) -> Any:
         )
     last = np.flatnonzero(np.concatenate((dataset.ended[:-1], [True])))
     episode = np.concatenate(([0], np.cumsum(dataset.ended[:-1])))
-    own = np.zeros((len(last), length), np.uint8)
-    reward, over = np.zeros(own.shape), np.zeros(own.shape, bool)
-    own[episode[:, None], place] = 1
+    mine = np.zeros((len(last), length), np.uint8)
+    reward, over = np.zeros(mine.shape), np.zeros(mine.shape, bool)
+    mine[episode[:, None], place] = 1
     reward[episode, place[:, -1]], over[episode, place[:, -1]] = dataset.reward, dataset.terminated
     texts = after[last]
     ended = np.ones(len(last), bool)
-    return replace(dataset, obs=texts, next_obs=texts, action=own, reward=reward, terminated=over, ended=ended)
+    return replace(dataset, obs=texts, next_obs=texts, action=mine, reward=reward, terminated=over, ended=ended)
 
 
 def lengths_of(tokens: np.ndarray) -> np.ndarray:

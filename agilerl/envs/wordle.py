@@ -111,7 +111,7 @@ class WordleLanes:
         check_size(words, tries)
         self.num_lanes, self.words, self.tries, self.reset_ended = num_lanes, words, tries, reset_ended
         self.single_observation_space: Any = spaces.MultiDiscrete([VOCABULARY] * length_of(tries))
-        self.single_action_space: Any = spaces.MultiDiscrete([VOCABULARY] * LETTERS)
+        self.single_action_space: Any = spaces.MultiDiscrete([FIRST_COLOURED] * LETTERS)
         self.max_episode_steps = tries
         self._list = encode(WORDS[:words])
         self._generators = [seeding.np_random()[0] for _ in range(num_lanes)]
@@ -191,7 +191,7 @@ class Wordle(gym.Env[np.ndarray, np.ndarray]):
         batch = self._lanes.step(np.asarray(action)[None])
         return batch.final_obs[0], float(batch.reward[0]), bool(batch.terminated[0]), False, {}
 
-    def lanes(self, num_lanes: int, *, reset_ended: bool = True) -> WordleLanes:
+    def make_lanes(self, num_lanes: int, *, reset_ended: bool = True) -> WordleLanes:
         """Such games side by side, which `make_vect_envs` takes for copies of this one."""
         return WordleLanes(num_lanes, self.words, self.tries, reset_ended=reset_ended)
 

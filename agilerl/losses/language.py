@@ -24,9 +24,11 @@ def token_weights(said: Tensor, weight: Tensor) -> Tensor:
 def token_values(values: Tensor, tokens: Tensor) -> Tensor:
     """[..., L] what the numbers [..., L, V] of each state say of the token that follows on it: at p of token p.
 
-    The first token follows on nothing: 0.
+    The first token follows on nothing: 0. Of a token that is none of the V, which is not the policy's own, it is that
+    of the last one, and of no meaning.
     """
-    found = values[..., :-1, :].gather(-1, tokens[..., 1:].unsqueeze(-1)).squeeze(-1)
+    index = tokens[..., 1:].clamp_max(values.shape[-1] - 1).unsqueeze(-1)
+    found = values[..., :-1, :].gather(-1, index).squeeze(-1)
     return torch.cat((torch.zeros_like(found[..., :1]), found), -1)
 
 

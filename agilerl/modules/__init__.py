@@ -21,7 +21,7 @@ from agilerl.modules.simba import EvolvableSimBa
 
 __all__ = [
     "CnnNetConfig", "DenseLayer", "DenseStack", "DummyEvolvable", "EvolvableBERT", "EvolvableCNN", "EvolvableGPT",
-    "EvolvableLSTM", "EvolvableMLP", "EvolvableModule", "EvolvableMultiInput", "EvolvableResNet", "EvolvableSimBa", "EvolvableWrapper",
-    "LstmNetConfig", "MlpNetConfig", "ModuleDict", "MultiInputNetConfig", "MutationType", "ResNetNetConfig",
-    "SimBaNetConfig", "mutation",
+    "EvolvableLSTM", "EvolvableMLP", "EvolvableModule", "EvolvableMultiInput", "EvolvableResNet", "EvolvableSimBa",
+    "EvolvableWrapper", "LstmNetConfig", "MlpNetConfig", "ModuleDict", "MultiInputNetConfig", "MutationType",
+    "ResNetNetConfig", "SimBaNetConfig", "mutation",
 ]  # fmt: skip

@@ -20,34 +20,36 @@ SMALL: dict[str, Any] = {
     "min_mlp_nodes": 32, "max_mlp_nodes": 1024,
 }  # fmt: skip
 """Of `EvolvableGPT`, where `gpt_config` does not say: what learns on a CPU."""
-DECIDED = ("vocab_size", "block_size", "num_outputs", "device", "random_seed", "name")  # by the spaces
+DECIDED = ("vocab_size", "block_size", "num_outputs", "tied", "device", "random_seed", "name")  # by the spaces
 
 
-def vocabulary_of(observation_space: Any, action_space: Any, algo: str = "A language policy") -> int:
-    """How many tokens there are, of spaces of texts: MultiDiscrete [V] · L seen, MultiDiscrete [V] · K said.
+def vocabularies(observation_space: Any, action_space: Any, algo: str = "A language policy") -> tuple[int, int]:
+    """How many tokens there are, and how many of them, the first ones, the policy can say.
+
+    Spaces of texts are MultiDiscrete [W] · L, what is seen, padded with 0 on the right, and MultiDiscrete [V] · K, what
+    is said at a time; V ≤ W, K < L.
 
     Raises:
         AlgorithmError: other spaces.
     """
-    sizes = set()
+    sizes: list[int] = []
     for space in (observation_space, action_space):
         if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not space.start.any():
-            sizes |= set(space.nvec.tolist())
-    both = all(isinstance(space, spaces.MultiDiscrete) for space in (observation_space, action_space))
-    if not both or len(sizes) != 1 or len(observation_space.nvec) <= len(action_space.nvec):
+            sizes += set(space.nvec.tolist())
+    if len(sizes) != 2 or sizes[1] > sizes[0] or len(observation_space.nvec) <= len(action_space.nvec):
         raise AlgorithmError(
-            f"{algo} reads texts and says tokens: MultiDiscrete([V] * L) observations, padded with 0 on the right, and "
-            f"MultiDiscrete([V] * K) actions, K < L; got {observation_space} and {action_space}. "
+            f"{algo} reads texts and says tokens: MultiDiscrete([W] * L) observations, padded with 0 on the right, and "
+            f"MultiDiscrete([V] * K) actions, V ≤ W, K < L; got {observation_space} and {action_space}. "
             "fix: an environment of texts, such as agilerl.envs.wordle.Wordle."
         )
-    return int(sizes.pop())
+    return sizes[0], sizes[1]
 
 
 class TokenNetwork(EvolvableModule):
-    """A decoder over texts [B, L] of an observation space, with numbers for every token of an action space.
+    """A decoder over texts [B, L] of an observation space, with numbers for the V tokens of an action space.
 
     Args:
-        observation_space, action_space: see `vocabulary_of`.
+        observation_space, action_space: see `vocabularies`.
         with_values: beside the logits [V] also two values [V] of tokens and one of the state: [3 V + 1] in this order.
         gpt_config: arguments of `EvolvableGPT`; `SMALL` where it does not say.
     """
@@ -58,15 +60,16 @@ class TokenNetwork(EvolvableModule):
     ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
         self.observation_space, self.action_space, self.with_values = observation_space, action_space, bool(with_values)
-        self.vocabulary = vocabulary_of(observation_space, action_space)
+        tokens, self.vocabulary = vocabularies(observation_space, action_space)
         given = dict(gpt_config or {})
         known = [name for name in constructor_arguments(EvolvableGPT) if name not in DECIDED]
         for name in given:
             if name not in known:
                 raise ConfigError(unknown_name("setting of net_config", str(name), known))
         self.gpt = EvolvableGPT(
-            **{**SMALL, **given}, vocab_size=self.vocabulary, block_size=len(observation_space.nvec),
-            num_outputs=3 * self.vocabulary + 1 if with_values else None, device=device, random_seed=self.random_seed,
+            **{**SMALL, **given}, vocab_size=tokens, block_size=len(observation_space.nvec),
+            num_outputs=3 * self.vocabulary + 1 if with_values else self.vocabulary, device=device,
+            random_seed=self.random_seed,
         )  # fmt: skip
         self.gpt.rng = self.rng
 
