@@ -1,9 +1,9 @@
 """Wordle from data: ILQL and BC_LM learn from games of three scripted players, and are compared with these.
 
 Every learner gets the same games of a seed, the same network and the same number of updates, through `train_offline`
-with a population of one and no evolution. A trained policy is deterministic, so it plays one game for each word: what
-is reported is its mean exactly. Players are random, and play each word many times. One line a run in
-`results/wordle.jsonl`; a second start runs what is missing.
+with a population of one and no evolution; the learning rate falls once. A trained policy is deterministic, so it plays
+one game for each word: what is reported is its mean exactly. Players are random, and play each word many times. One
+line a run in `results/wordle.jsonl`; a second start runs what is missing.
 
     python benchmarks/wordle.py --seeds 0-2
     python benchmarks/wordle.py --table
@@ -29,12 +29,13 @@ from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import create_population, make_vect_envs
 
 PATH = RESULTS / "wordle.jsonl"
-WORD_COUNT, TRIES, GAMES = 16, 3, 10_000
-NET = {"n_layer": 2, "n_embd": 48, "n_head": 2, "dim_feedfwd": 128}
-UPDATES, GENERATIONS = 2_400, 8
-COMMON = {"LR": 1e-3, "BATCH_SIZE": 64}
+WORD_COUNT, TRIES, GAMES = 16, 3, 30_000
+NET = {"n_layer": 1, "n_embd": 64, "n_head": 4, "dim_feedfwd": 256}
+PHASES = ((1_200, 1.5e-3), (400, 3e-4))  # updates, learning rate
+EVERY = 200  # updates between evaluations
+COMMON = {"BATCH_SIZE": 64}
 OWN: dict[str, dict[str, Any]] = {
-    "ILQL": {"TAU": 0.1, "EXPECTILE": 0.7, "ALPHA": 0.1, "INVERSE_TEMPERATURE": 4.0},
+    "ILQL": {"TAU": 0.1, "EXPECTILE": 0.6, "ALPHA": 0.1, "INVERSE_TEMPERATURE": 4.0},
     "BC_LM": {},
 }
 PLAYS = 1_000  # of each word by each player
@@ -72,17 +73,22 @@ def job(key: dict[str, Any]) -> dict[str, Any]:
     population = create_population(
         algo, NET, {**COMMON, **OWN[algo]}, env.single_observation_space, env.single_action_space, seed=seed
     )
-    begun = time.process_time()
-    trained, fitnesses = train_offline(
-        env, "Wordle", data, algo, population, ReplayBuffer(GAMES), max_steps=UPDATES,
-        evo_steps=UPDATES // GENERATIONS, eval_loop=1, verbose=False, seed=seed,
-    )  # fmt: skip
+    begun, memory, steps, history = time.process_time(), ReplayBuffer(GAMES), 0, []
+    for updates, lr in PHASES:
+        for agent in population:
+            agent.lr = lr
+        steps += updates
+        population, fitnesses = train_offline(
+            env, "Wordle", data if steps == updates else None, algo, population, memory, max_steps=steps,
+            evo_steps=EVERY, eval_loop=1, verbose=False, seed=seed + steps,
+        )  # fmt: skip
+        history += [row[0] for row in fitnesses]
     spent = time.process_time() - begun
-    found, legal = exact_return(trained[0])
+    found, legal = exact_return(population[0])
     return {
         "key": key, "mean_return": found, "legal_share": legal, "players": players(),
-        "history": [row[0] for row in fitnesses], "cpu_seconds": round(spent, 1),
-        "settings": {"words": WORD_COUNT, "tries": TRIES, "games": GAMES, "updates": UPDATES, "net": NET,
+        "history": history, "cpu_seconds": round(spent, 1),
+        "settings": {"words": WORD_COUNT, "tries": TRIES, "games": GAMES, "updates_and_lr": PHASES, "net": NET,
                      "hyperparameters": {**COMMON, **OWN[algo]}},
     }  # fmt: skip
 

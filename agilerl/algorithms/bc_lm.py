@@ -39,6 +39,7 @@ class BC_LM(RLAlgorithm):
     action_spaces = ("MultiDiscrete",)
     action_form = tokens.TextActions()
     experience = DATASET
+    reads_texts = True
 
     def __init__(
         self,

@@ -48,6 +48,7 @@ class ILQL(RLAlgorithm):
     action_spaces = ("MultiDiscrete",)
     action_form = tokens.TextActions()
     experience = DATASET
+    reads_texts = True
 
     actor_target: EvolvableModule
 
@@ -62,8 +63,8 @@ class ILQL(RLAlgorithm):
         lr: Annotated[Positive, hp()] = 1e-3,
         learn_step: Annotated[Count, hp()] = 1,
         gamma: Annotated[Fraction, hp()] = 0.99,
-        tau: Annotated[PositiveFraction, hp()] = 0.01,
-        expectile: Annotated[PositiveFraction, hp()] = 0.8,
+        tau: Annotated[PositiveFraction, hp()] = 0.1,
+        expectile: Annotated[PositiveFraction, hp()] = 0.7,
         alpha: Annotated[NonNegative, hp()] = 0.1,
         inverse_temperature: Annotated[NonNegative, hp()] = 4.0,
         mut: str | None = None,

@@ -76,6 +76,8 @@ class RLAlgorithm(EvolvableAlgorithm):
     """Whether it learns from one-step and n-step transitions together, so that it needs both memories."""
     beta: float = 0.4
     """Exponent of the importance weights at the start, under prioritised replay."""
+    reads_texts: ClassVar[bool] = False
+    """Whether its network is a transformer over texts, in place of an encoder with a head."""
     shares_in_populations: ClassVar[bool] = False
     """Whether critics share the encoder in populations of `create_population`, where nothing says otherwise."""
 

@@ -100,6 +100,7 @@ def test_ilql_learns_the_values_of_tokens_and_says_what_pays() -> None:
     assert agent.get_action(np.array([FORK])).tolist() == [[2, 2]], "the cloned policy says what the behaviour says"
 
 
+@pytest.mark.slow
 def test_the_conservative_term_keeps_what_is_never_said_below_what_is() -> None:
     agent, _ = train(ILQL, 300, gamma=GAMMA, alpha=1.0, tau=0.2)
     for text in (FORK, RICH, POOR):

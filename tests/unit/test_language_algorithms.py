@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+import agilerl
 from agilerl.algorithms import BC_LM, DQN, ILQL
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs.wordle import Wordle, wordle_data
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, ShapeError
+from agilerl.export import plain_policy
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.networks.language import TokenNetwork
@@ -285,3 +287,25 @@ def test_other_algorithms_take_data_as_they_are() -> None:
     agent = DQN(gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2))
     data = object()
     assert agent.arrange(data) is data
+
+
+# --- by manifest ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_by_name_learns_from_a_file_with_the_transformer_that_its_manifest_describes(tmp_path: Path) -> None:
+    path = tmp_path / "games.npz"
+    np.savez(path, **wordle_data(30, words=6, tries=2))
+    short: dict[str, Any] = {"evo_steps": 2, "eval_episodes": 2, "confirm_episodes": 0, "num_envs": 2, "batch_size": 4}
+    config = {"environment": {"kwargs": {"words": 6, "tries": 2}}, "network": {"encoder": NET}}
+    given: dict[str, Any] = {"config": config, "steps": 2, "population": 2, "verbose": False, "dataset": str(path)}
+    run = agilerl.train("Wordle-v0", "ILQL", out=tmp_path, **given, **short)
+    assert run.best.actor.describe() == "1x(16, 32)"
+    assert run.path is not None
+    again = agilerl.load(run.path).best
+    obs = games()["observations"][:5]
+    run.best.set_training_mode(False)
+    assert np.array_equal(again.get_action(obs), run.best.get_action(obs))
+    with pytest.raises(NotAvailableYetError, match="ILQL cannot be exported: policies of class TokenNetwork"):
+        plain_policy(run.best)
+    with pytest.raises(ConfigError, match=r"network.latent_dim is of an encoder .* fix: network.encoder"):
+        agilerl.train("Wordle-v0", "ILQL", out=None, latent_dim=32, **given, **short)
