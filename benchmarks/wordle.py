@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from runner import RESULTS, read_lines, run_jobs, seed_range
+from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
 
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs.wordle import PLAYERS, WORDS, YARDSTICKS, Wordle, WordleLanes, encode, play, wordle_data
@@ -86,7 +86,7 @@ def job(key: dict[str, Any]) -> dict[str, Any]:
     spent = time.process_time() - begun
     found, legal = exact_return(population[0])
     return {
-        "key": key, "mean_return": found, "legal_share": legal, "players": players(),
+        "key": key, "commit": package_commit(), "mean_return": found, "legal_share": legal, "players": players(),
         "history": history, "cpu_seconds": round(spent, 1),
         "settings": {"words": WORD_COUNT, "tries": TRIES, "games": GAMES, "updates_and_lr": PHASES, "net": NET,
                      "hyperparameters": {**COMMON, **OWN[algo]}},
