@@ -21,6 +21,7 @@ SHIPPED = {
     "MaskedCartPole-v1": ("agilerl.envs.classic:masked_cartpole", 500),
     "MaskedPendulum-v1": ("agilerl.envs.classic:masked_pendulum", 200),
 }
+TEXTS = {"Wordle-v0": ("agilerl.envs.wordle:Wordle", None)}  # as SHIPPED, of language policies
 
 
 TEAM_PACKAGES = ("mpe2", "pettingzoo")  # whose modules an id may name: importing others would run unknown code
@@ -72,8 +73,9 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
     try:
         if env_id.startswith("ALE/"):
             gymnasium.register_envs(importlib.import_module("ale_py"))
-        if env_id in SHIPPED and env_id not in gymnasium.registry:
-            entry_point, limit = SHIPPED[env_id]
+        ours: dict[str, tuple[str, int | None]] = {**SHIPPED, **TEXTS}
+        if env_id in ours and env_id not in gymnasium.registry:
+            entry_point, limit = ours[env_id]
             gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=limit)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "out of date": said once below, in one line, where it matters

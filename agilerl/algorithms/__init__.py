@@ -10,10 +10,12 @@ from agilerl.errors import AlgorithmError, NotAvailableYetError, nearest
 if TYPE_CHECKING:
     from agilerl.algorithms.agent import EvolvableAlgorithm
     from agilerl.algorithms.bc import BC
+    from agilerl.algorithms.bc_lm import BC_LM
     from agilerl.algorithms.cql import CQL
     from agilerl.algorithms.cqn import CQN
     from agilerl.algorithms.ddpg import DDPG
     from agilerl.algorithms.dqn import DQN
+    from agilerl.algorithms.ilql import ILQL
     from agilerl.algorithms.ippo import IPPO
     from agilerl.algorithms.iql import IQL
     from agilerl.algorithms.maddpg import MADDPG
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BC",
+    "BC_LM",
     "CQL",
     "CQN",
     "DDPG",
     "DQN",
+    "ILQL",
     "IPPO",
     "IQL",
     "MADDPG",
@@ -57,10 +61,12 @@ __all__ = [
 
 _SHIPPED = {
     "BC": "agilerl.algorithms.bc",
+    "BC_LM": "agilerl.algorithms.bc_lm",
     "CQL": "agilerl.algorithms.cql",
     "CQN": "agilerl.algorithms.cqn",
     "DDPG": "agilerl.algorithms.ddpg",
     "DQN": "agilerl.algorithms.dqn",
+    "ILQL": "agilerl.algorithms.ilql",
     "IPPO": "agilerl.algorithms.ippo",
     "IQL": "agilerl.algorithms.iql",
     "MADDPG": "agilerl.algorithms.maddpg",
@@ -80,7 +86,7 @@ _BASES = {
 _TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # of what ships, those for several agents
 _registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}
 NOT_YET = (
-    "BC_LM", "CISPO", "DPO", "GRPO", "ILQL", "NeuralTS", "NeuralUCB",
+    "CISPO", "DPO", "GRPO", "NeuralTS", "NeuralUCB",
 )  # fmt: skip
 """Published names that this version does not train yet."""
 

@@ -78,6 +78,8 @@ class RLAlgorithm(EvolvableAlgorithm):
     """Whether it learns from one-step and n-step transitions together, so that it needs both memories."""
     beta: float = 0.4
     """Exponent of the importance weights at the start, under prioritised replay."""
+    reads_texts: ClassVar[bool] = False
+    """Whether its network is a transformer over texts, in place of an encoder with a head."""
     shares_in_populations: ClassVar[bool] = False
     """Whether critics share the encoder in populations of `create_population`, where nothing says otherwise."""
 
@@ -299,6 +301,10 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     def see_data(self, memory: Any) -> None:
         """Take what it needs of a whole data set, that is in `memory`, before it learns from it. Nothing by default."""
+
+    def arrange(self, dataset: Any) -> Any:
+        """A data set of transitions as one whose rows are what an update learns from: the same one by default."""
+        return dataset
 
     def report(self, result: UpdateResult) -> Any:
         """What `learn` returns of an update: the loss before it."""

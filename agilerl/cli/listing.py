@@ -82,7 +82,7 @@ def environments() -> Iterator[str]:
     import gymnasium
 
     from agilerl.config import preset_names
-    from agilerl.env_ids import SHIPPED
+    from agilerl.env_ids import SHIPPED, TEXTS
 
     shipped = set(preset_names())
     known = {name: spec for name, spec in gymnasium.registry.items() if not name.startswith(OTHER_ENGINES)}
@@ -90,7 +90,7 @@ def environments() -> Iterator[str]:
     for name in known:
         base, version = _version(name)
         newest[base] = max(version, newest.get(base, -1))
-    for name in sorted({*known, *SHIPPED}):
+    for name in sorted({*known, *SHIPPED, *TEXTS}):
         words = ["preset"] if name in shipped else []
         base, version = _version(name)
         if name in known:

@@ -49,6 +49,7 @@ class Replicable:
     env_id: str | None
     num_envs: int
     is_plain: bool  # the registered environment as it is: no keyword, no wrapper
+    has_wrappers: bool  # of the user's
     backend: str | None  # of the replicas: None for the fastest that equals Gymnasium's, or "envpool"
     spec: EnvSpec | None
     _first_seed: int | None
@@ -82,6 +83,11 @@ class Replicable:
             return EnvPoolLanes(self.env_id, count)
         if self.is_plain and self.env_id in FAST:
             return FAST[self.env_id](count, reset_ended=reset_ended)
+        singles: Any = getattr(self, "envs", None)
+        own = getattr(singles[0].unwrapped, "make_lanes", None) if singles and not self.has_wrappers else None
+        if callable(own):  # the environment brings lanes of its own
+            lanes: Lanes = own(count, reset_ended=reset_ended)
+            return lanes
         return SyncLanes([self.factory] * count, reset_ended=reset_ended)
 
 
@@ -234,6 +240,7 @@ def make_vect_envs(
     except gymnasium.error.Error as exc:
         raise EnvError(str(exc)) from exc
     vector.factory, vector.env_id, vector.is_plain, vector.backend = factory, env_id, is_plain, backend
+    vector.has_wrappers = bool(wrappers)
     vector.spec = spec or (vector.spec if should_async_vector else None)  # its processes cannot be asked for limits
     vector._first_seed = seed
     return vector

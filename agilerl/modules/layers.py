@@ -225,6 +225,15 @@ def he_normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
     return torch.randn(tuple(shape), generator=generator) * math.sqrt(2 / math.prod(shape[1:]))
 
 
+def normal(deviation: float) -> Initial:
+    """N(0, `deviation`²)."""
+
+    def draw(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+        return torch.randn(tuple(shape), generator=generator) * deviation
+
+    return draw
+
+
 def uniform(bound: float) -> Initial:
     """Uniform within ±`bound`."""
 

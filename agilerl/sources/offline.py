@@ -195,6 +195,7 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
             f"data sets fill a ReplayBuffer or a PrioritizedReplayBuffer; got {type(memory).__name__}. "
             "fix: memory=ReplayBuffer(max_size=100_000)."
         )
+    dataset = agent.arrange(dataset)
     said, rows = [], len(dataset)
     if not rows:
         raise ConfigError("the data set holds no transition. fix: steps with what follows on them.")

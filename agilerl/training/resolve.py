@@ -15,13 +15,14 @@ import gymnasium as gym
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
 from agilerl.config import Manifest, preset_for
-from agilerl.config.schema import Encoder
+from agilerl.config.schema import Encoder, Network
 from agilerl.envs.lanes import name_of
 from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError
 from agilerl.host import available_bytes
 from agilerl.modules.base import constructor_arguments
 from agilerl.modules.cnn import usual_layers
 from agilerl.networks.encoders import LSTM_DEFAULTS
+from agilerl.networks.language import SMALL
 from agilerl.sources import source_for
 from agilerl.spaces import channels_first, is_image
 from agilerl.training.sizes import check_sizes
@@ -131,12 +132,32 @@ def with_encoder(manifest: Manifest, space: Any) -> Manifest:
 def _is_other(manifest: Manifest, space: gym.Space[Any]) -> bool:
     """Whether the observations are read by another encoder than dense layers."""
     network, recurrent = manifest.network, bool(manifest.algorithm.hyperparameters.get("recurrent"))
-    return network.simba or recurrent or isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) or is_image(space)
+    other = network.simba or recurrent or isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) or is_image(space)
+    return other or _reads_texts(manifest)
+
+
+def _reads_texts(manifest: Manifest) -> bool:
+    """Whether the network is a transformer, whose keys alone stand in `network.encoder`."""
+    return bool(getattr(find_algorithm(manifest.algorithm.name), "reads_texts", False))
+
+
+def _of_texts(manifest: Manifest) -> dict[str, Any]:
+    """The keys of a transformer; ConfigError where the section describes an encoder and a head."""
+    usual, rest = Network(), {"encoder", "encoder_config"}
+    changed = [k for k in Network.model_fields if k not in rest and getattr(manifest.network, k) != getattr(usual, k)]
+    if changed:
+        raise ConfigError(
+            f"network.{changed[0]} is of an encoder with a head; {manifest.algorithm.name} has a transformer. "
+            "fix: network.encoder: {n_layer: 2, n_embd: 64}."
+        )
+    return dict(manifest.network.encoder or {})
 
 
 def _why(manifest: Manifest, space: gym.Space[Any]) -> str:
     if manifest.network.simba:
         return "simba=true takes residual blocks"
+    if _reads_texts(manifest):
+        return "texts are read by a transformer"
     is_recurrent = manifest.algorithm.hyperparameters.get("recurrent")
     return "recurrent=true takes an LSTM" if is_recurrent else f"{space} is not read by them"
 
@@ -149,6 +170,8 @@ def _usual_encoder(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any] 
     """The keys that say what is built; None where the encoder's own defaults say it better."""
     if manifest.network.simba:
         return None
+    if _reads_texts(manifest):
+        return dict(SMALL)
     if manifest.algorithm.hyperparameters.get("recurrent"):
         return dict(LSTM_DEFAULTS)
     if is_image(space):
@@ -207,6 +230,8 @@ def net_config(manifest: Manifest, space: Any) -> dict[str, Any]:
     if isinstance(space, dict):
         return {agent: net_config(manifest, own) for agent, own in space.items()}
     with_encoder(manifest, space)
+    if _reads_texts(manifest):
+        return _of_texts(manifest)
     config = manifest.network.model_dump()
     encoder, dense = config.pop("encoder"), config["encoder_config"] or Encoder().model_dump()
     config["encoder_config"] = encoder if _is_other(manifest, space) or encoder is not None else dense

@@ -12,7 +12,9 @@ import torch
 from gymnasium import spaces
 
 from agilerl.modules import (
+    EvolvableBERT,
     EvolvableCNN,
+    EvolvableGPT,
     EvolvableLSTM,
     EvolvableModule,
     EvolvableMultiInput,
@@ -61,6 +63,14 @@ def lstm(cell: str) -> Callable[[int], EvolvableLSTM]:
     return lambda seed: EvolvableLSTM(4, 32, 3, cell=cell, max_hidden_state_size=96, random_seed=seed)
 
 
+def text(kind: Any) -> Callable[[int], Any]:
+    return lambda seed: kind(1, 9, 16, 2, 32, 5, min_layers=1, max_layers=3, max_mlp_nodes=96, random_seed=seed)
+
+
+def tokens(rng: np.random.Generator, count: int) -> Any:
+    return torch.as_tensor(rng.integers(0, 9, (count, 5)))
+
+
 def several(joined: bool) -> Callable[[int], EvolvableMultiInput]:
     small = {"cnn_config": {"channel_size": [16], "max_channel_size": 32}, "mlp_config": {"hidden_size": [32]}}
     return lambda seed: EvolvableMultiInput(
@@ -87,6 +97,8 @@ KINDS: dict[str, tuple[Callable[[int], Any], Inputs]] = {
     ),
     "lstm": (lstm("LSTM"), sequences),
     "gru": (lstm("GRU"), sequences),
+    "gpt": (text(EvolvableGPT), tokens),
+    "bert": (text(EvolvableBERT), tokens),
     "parts": (several(False), parts),
     "parts joined": (several(True), parts),
 }
@@ -110,7 +122,8 @@ def is_exact(module: Any, name: str, before: dict[str, Any]) -> bool:
     if "remove" in method or getattr(part, "layer_norm", False):
         return False
     if method == "add_layer":
-        return not isinstance(part, EvolvableLSTM) and part.activation == "ReLU"
+        is_residual = isinstance(part, EvolvableGPT | EvolvableBERT)
+        return is_residual or (not isinstance(part, EvolvableLSTM) and part.activation == "ReLU")
     if method == "change_kernel":
         return all(np.max(n) >= np.max(o) for n, o in zip(part.kernel_size, before["kernel_size"], strict=True))
     return True
@@ -120,6 +133,7 @@ def check_limits(module: EvolvableModule) -> None:
     for part in module.evolvable_modules():
         state = vars(part)
         for size, low, high in (
+            ("n_layer", "min_layers", "max_layers"), ("dim_feedfwd", "min_mlp_nodes", "max_mlp_nodes"),
             ("num_blocks", "min_blocks", "max_blocks"), ("num_layers", "min_layers", "max_layers"),
             ("channel_size", "min_channel_size", "max_channel_size"),
             ("latent_dim", "min_latent_dim", "max_latent_dim"),

@@ -10,7 +10,15 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from agilerl.modules import EvolvableCNN, EvolvableLSTM, EvolvableMultiInput, EvolvableResNet, EvolvableSimBa
+from agilerl.modules import (
+    EvolvableBERT,
+    EvolvableCNN,
+    EvolvableGPT,
+    EvolvableLSTM,
+    EvolvableMultiInput,
+    EvolvableResNet,
+    EvolvableSimBa,
+)
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "mutations.md"
 SEEDS = 3
@@ -42,7 +50,16 @@ ROWS: dict[tuple[str, str, str], tuple[Any, dict[str, Any], tuple[int, ...]]] = 
     ("EvolvableLSTM", "remove_layer", ""): (EvolvableLSTM, {}, ()),
     ("EvolvableLSTM", "add_node", "GRU"): (EvolvableLSTM, {"cell": "GRU"}, (16,)),
     ("EvolvableLSTM", "add_layer", "GRU"): (EvolvableLSTM, {"cell": "GRU"}, ()),
+    ("EvolvableGPT", "add_node", ""): (EvolvableGPT, {}, (16,)),
+    ("EvolvableGPT", "remove_node", ""): (EvolvableGPT, {}, (16,)),
+    ("EvolvableGPT", "add_layer", ""): (EvolvableGPT, {}, ()),
+    ("EvolvableGPT", "remove_layer", ""): (EvolvableGPT, {}, ()),
+    ("EvolvableBERT", "add_node", ""): (EvolvableBERT, {}, (16,)),
+    ("EvolvableBERT", "remove_node", ""): (EvolvableBERT, {}, (16,)),
+    ("EvolvableBERT", "add_layer", ""): (EvolvableBERT, {}, ()),
+    ("EvolvableBERT", "remove_layer", ""): (EvolvableBERT, {}, ()),
 }
+TOKENS = 12
 
 
 def build(cls: Any, options: dict[str, Any], seed: int) -> Any:
@@ -54,6 +71,8 @@ def build(cls: Any, options: dict[str, Any], seed: int) -> Any:
         net = EvolvableResNet(IMAGE, 4, 24, random_seed=seed, **options)
     elif cls is EvolvableLSTM:
         net = EvolvableLSTM(SEQUENCE[1], 64, 4, 2, random_seed=seed, **options)
+    elif cls in (EvolvableGPT, EvolvableBERT):
+        net = cls(2, TOKENS, 32, 4, 64, 6, min_layers=1, max_layers=4, num_outputs=4, random_seed=seed, **options)
     else:
         space = spaces.Dict(a=spaces.Box(-1, 1, (6,)), b=spaces.Box(-1, 1, (4,)))
         net = EvolvableMultiInput(space, 4, random_seed=seed, **options)
@@ -63,6 +82,8 @@ def build(cls: Any, options: dict[str, Any], seed: int) -> Any:
 def draw(cls: Any, count: int, g: torch.Generator) -> Any:
     if cls is EvolvableMultiInput:
         return {key: torch.randn(count, n, generator=g).double() for key, n in (("a", 6), ("b", 4))}
+    if cls in (EvolvableGPT, EvolvableBERT):
+        return torch.randint(0, TOKENS, (count, 6), generator=g)
     shape = {EvolvableSimBa: (8,), EvolvableLSTM: SEQUENCE}.get(cls, IMAGE)
     return torch.randn(count, *shape, generator=g).double()
 
@@ -85,6 +106,8 @@ def learned(cls: Any, options: dict[str, Any], seed: int) -> tuple[Any, Any, Any
         net, g = build(cls, options, seed), torch.Generator().manual_seed(seed)
         x = draw(cls, 128, g)
         features = flat(x).flatten(1) if not isinstance(net, EvolvableLSTM) else flat(x).cumsum(1)
+        if cls in (EvolvableGPT, EvolvableBERT):
+            features = torch.nn.functional.one_hot(x, TOKENS).double().cumsum(1)
         mix = torch.randn(features.shape[-1], 4, generator=g).double() / features.shape[-1] ** 0.5
         goal = torch.sin(features @ mix) + 1
         adam = torch.optim.Adam(net.parameters(), lr=3e-3)

@@ -1,0 +1,91 @@
+"""Behaviour cloning of a language policy: maximum likelihood of what was said in the data."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from agilerl.algorithms import tokens
+from agilerl.algorithms.building import register_network
+from agilerl.algorithms.declared import DATASET, hp
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.losses.language import token_values, token_weights
+from agilerl.losses.offline import cloning_likelihood
+from agilerl.modules.base import EvolvableModule
+from agilerl.networks.language import TokenNetwork
+from agilerl.ranges import Count, Positive
+
+
+class BC_LM(RLAlgorithm):
+    """A decoder that says what the players of the data said, without a look at the rewards.
+
+    Args:
+        observation_space, action_space: of texts, see `agilerl.networks.language.vocabularies`.
+        hp_config: mutable hyperparameters: any numeric argument.
+        net_config: arguments of `EvolvableGPT`, such as n_layer, n_embd, n_head, dim_feedfwd.
+        batch_size: texts of an update. lr: of Adam.
+        learn_step: of no meaning to data, which are not waited for: each step is an update.
+        actor_network: a `TokenNetwork` to use instead of building one.
+
+    The other arguments are `DQN`'s.
+    """
+
+    policy_class: Any = TokenNetwork
+    action_spaces = ("MultiDiscrete",)
+    action_form = tokens.TextActions()
+    experience = DATASET
+    reads_texts = True
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: Annotated[Count, hp()] = 64,
+        lr: Annotated[Positive, hp()] = 1e-3,
+        learn_step: Annotated[Count, hp()] = 1,
+        mut: str | None = None,
+        actor_network: EvolvableModule | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
+        self.batch_size, self.lr, self.learn_step = batch_size, lr, learn_step
+        self.mut, self.net_config = mut, net_config
+        self.actor = tokens.build_network(self, actor_network, with_values=False)
+        register_network(self, "actor", None, "optimizer", "lr", policy=True)
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        return {"lr": self.lr}
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """One Adam step on the mean of −log π(a|h) over the policy's own tokens."""
+        text, weight = batch.obs, token_weights(batch.action.bool(), batch.weight)
+        log_prob = token_values(engine.network("actor")(text).log_softmax(-1), text)
+        loss = cloning_likelihood(log_prob.flatten(-2), weight.flatten(-2))
+        engine.minimise("optimizer", loss)
+        return UpdateResult(loss.detach())
+
+    # --- data and acting ----------------------------------------------------------------------------------------------
+
+    def token_scores(self, outputs: Tensor) -> Tensor:
+        """Of outputs [..., V] of the network the logits of the next token [..., V]."""
+        return outputs.clone()
+
+    arrange = tokens.arrange
+    make_batch = tokens.make_batch
+    policy_output = tokens.write_greedily
+    greedy = tokens.greedy
+    get_action = tokens.get_action
+    _greedy = tokens.greedy_actions
+    random_action = tokens.random_tokens

@@ -1,0 +1,138 @@
+"""Implicit language Q-learning, from data alone (Snell et al. 2022, arXiv:2206.11871)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from agilerl.algorithms import tokens
+from agilerl.algorithms.building import register_network
+from agilerl.algorithms.declared import DATASET, hp
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.transitions import track_actor
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.losses.actor_critic import bootstrap
+from agilerl.losses.language import perturbed_logits, state_after, state_before, token_values, token_weights
+from agilerl.losses.offline import cloning_likelihood, expectile_loss
+from agilerl.modules.base import EvolvableModule
+from agilerl.networks.language import TokenNetwork
+from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
+
+
+class ILQL(RLAlgorithm):
+    """Implicit Q-learning in which each token is an action, and a cloned policy that follows the values.
+
+    One decoder gives the logits of the cloned policy, two values of each token and one of the state; a copy of it that
+    follows slowly gives the values that the state's are learned from.
+
+    Args:
+        observation_space, action_space: of texts, see `agilerl.networks.language.vocabularies`.
+        hp_config: mutable hyperparameters: any numeric argument.
+        net_config: arguments of `EvolvableGPT`, such as n_layer, n_embd, n_head, dim_feedfwd.
+        batch_size: texts of an update. lr: of Adam.
+        learn_step: of no meaning to data, which are not waited for: each step is an update.
+        gamma: discount of each of the policy's own tokens. tau: of the targets.
+        expectile: τ of the paper: 0.5 is the mean of the values of the data's tokens, towards 1 their largest one.
+        alpha: weight of the conservative term, which keeps values of tokens low that the data do not show.
+        inverse_temperature: β: 0 is behaviour cloning; larger ones follow the values.
+        actor_network: a `TokenNetwork` with values to use instead of building one.
+
+    The other arguments are `DQN`'s.
+    """
+
+    policy_class: Any = TokenNetwork
+    action_spaces = ("MultiDiscrete",)
+    action_form = tokens.TextActions()
+    experience = DATASET
+    reads_texts = True
+
+    actor_target: EvolvableModule
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: Annotated[Count, hp()] = 64,
+        lr: Annotated[Positive, hp()] = 1e-3,
+        learn_step: Annotated[Count, hp()] = 1,
+        gamma: Annotated[Fraction, hp()] = 0.99,
+        tau: Annotated[PositiveFraction, hp()] = 0.1,
+        expectile: Annotated[PositiveFraction, hp()] = 0.7,
+        alpha: Annotated[NonNegative, hp()] = 0.1,
+        inverse_temperature: Annotated[NonNegative, hp()] = 4.0,
+        mut: str | None = None,
+        actor_network: EvolvableModule | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
+        self.batch_size, self.lr, self.learn_step, self.gamma, self.tau = batch_size, lr, learn_step, gamma, tau
+        self.expectile, self.alpha, self.inverse_temperature = expectile, alpha, inverse_temperature
+        self.mut, self.net_config = mut, net_config
+        self.actor = tokens.build_network(self, actor_network, with_values=True)
+        register_network(self, "actor", "actor_target", "optimizer", "lr", policy=True)
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        names = ("lr", "gamma", "tau", "expectile", "alpha", "inverse_temperature")
+        return {name: getattr(self, name) for name in names}
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """One Adam step on all of the paper's losses (section 4), one soft target update.
+
+        Value: |τ − 1(u < 0)| u², u = min_i Q_i⁻(h, a) − V(h). Q: Σ_i (r + γ (1 − terminated) V(h') − Q_i(h, a))², where
+        h' is the state in which the policy speaks next. Conservative: α Σ_i (log Σ_a' exp Q_i(h, a') − Q_i(h, a)).
+        Policy: −log π_β(a|h). Each is the mean over the policy's own tokens.
+        """
+        hp, text, said = engine.hp, batch.obs, batch.action.bool()
+        weight = token_weights(said, batch.weight)
+        logits, values, states = self.parts(engine.network("actor")(text))
+        with torch.no_grad():
+            _, judged, _ = self.parts(engine.target("actor")(text))
+            best = token_values(judged.amin(0), text)
+            length = (text != tokens.PAD).sum(-1)
+            later = state_after(states, said, length)
+            target = bootstrap(batch.reward, batch.discounts(hp["gamma"]), later)
+        flat = weight.flatten(-2)
+        value_loss = expectile_loss((best - state_before(states)).flatten(-2), hp["expectile"], flat)
+        errors = torch.stack([token_values(each, text) - target for each in values])
+        q_loss = (weight * errors.square()).sum((-2, -1)).sum(0)
+        # log Σ exp Q − Q(a) is the likelihood of the token under Q as logits.
+        likely = torch.stack([token_values(each.log_softmax(-1), text) for each in values])
+        conservative = cloning_likelihood(likely.flatten(-2), flat).sum(0)
+        critic_loss = value_loss + q_loss + hp["alpha"] * conservative
+        cloning = cloning_likelihood(token_values(logits.log_softmax(-1), text).flatten(-2), flat)
+        engine.minimise("optimizer", critic_loss + cloning)
+        engine.track("actor", hp["tau"])
+        return UpdateResult(critic_loss.detach(), cloning.detach())
+
+    def parts(self, outputs: Tensor) -> Any:
+        """(logits, values of tokens, values of states) of the network's outputs, see `TokenNetwork.parts`."""
+        network: Any = self.actor
+        return network.parts(outputs)
+
+    soft_update = track_actor
+
+    # --- data and acting ----------------------------------------------------------------------------------------------
+
+    def token_scores(self, outputs: Tensor) -> Tensor:
+        """Of outputs [..., 3 V + 1] the logits of the next token [..., V], with the lower one of both values."""
+        logits, values, state = self.parts(outputs)
+        return perturbed_logits(logits, values.amin(0), state, torch.as_tensor(self.inverse_temperature))
+
+    arrange = tokens.arrange
+    make_batch = tokens.make_batch
+    policy_output = tokens.write_greedily
+    greedy = tokens.greedy
+    get_action = tokens.get_action
+    _greedy = tokens.greedy_actions
+    random_action = tokens.random_tokens

@@ -1,0 +1,116 @@
+"""A network that reads texts, and says of every token what may follow: a decoder between two spaces of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self, cast
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from agilerl.errors import AlgorithmError, ConfigError, unknown_name
+from agilerl.modules.base import EvolvableModule, constructor_arguments
+from agilerl.modules.gpt import EvolvableGPT
+from agilerl.modules.morph import prefixed
+from agilerl.spaces import space_from_json, space_to_json
+
+SMALL: dict[str, Any] = {
+    "n_layer": 2, "n_embd": 64, "n_head": 4, "dim_feedfwd": 256, "min_layers": 1, "max_layers": 6,
+    "min_mlp_nodes": 32, "max_mlp_nodes": 1024,
+}  # fmt: skip
+"""Of `EvolvableGPT`, where `gpt_config` does not say: what learns on a CPU."""
+DECIDED = ("vocab_size", "block_size", "num_outputs", "tied", "device", "random_seed", "name")  # by the spaces
+
+
+def vocabularies(observation_space: Any, action_space: Any, algo: str = "A language policy") -> tuple[int, int]:
+    """How many tokens there are, and how many of them, the first ones, the policy can say.
+
+    Spaces of texts are MultiDiscrete [W] · L, what is seen, padded with 0 on the right, and MultiDiscrete [V] · K, what
+    is said at a time; V ≤ W, K < L.
+
+    Raises:
+        AlgorithmError: other spaces.
+    """
+    sizes: list[int] = []
+    for space in (observation_space, action_space):
+        if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not space.start.any():
+            sizes += set(space.nvec.tolist())
+    if len(sizes) != 2 or sizes[1] > sizes[0] or len(observation_space.nvec) <= len(action_space.nvec):
+        raise AlgorithmError(
+            f"{algo} reads texts and says tokens: MultiDiscrete([W] * L) observations, padded with 0 on the right, and "
+            f"MultiDiscrete([V] * K) actions, V ≤ W, K < L; got {observation_space} and {action_space}. "
+            "fix: an environment of texts, such as agilerl.envs.wordle.Wordle."
+        )
+    return sizes[0], sizes[1]
+
+
+class TokenNetwork(EvolvableModule):
+    """A decoder over texts [B, L] of an observation space, with numbers for the V tokens of an action space.
+
+    Args:
+        observation_space, action_space: see `vocabularies`.
+        with_values: beside the logits [V] also two values [V] of tokens and one of the state: [3 V + 1] in this order.
+        gpt_config: arguments of `EvolvableGPT`; `SMALL` where it does not say.
+    """
+
+    def __init__(
+        self, observation_space: Any, action_space: Any, with_values: bool = False,
+        gpt_config: Mapping[str, Any] | None = None, device: str | torch.device = "cpu", random_seed: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(device, random_seed)
+        self.observation_space, self.action_space, self.with_values = observation_space, action_space, bool(with_values)
+        tokens, self.vocabulary = vocabularies(observation_space, action_space)
+        given = dict(gpt_config or {})
+        known = [name for name in constructor_arguments(EvolvableGPT) if name not in DECIDED]
+        for name in given:
+            if name not in known:
+                raise ConfigError(unknown_name("setting of net_config", str(name), known))
+        self.gpt = EvolvableGPT(
+            **{**SMALL, **given}, vocab_size=tokens, block_size=len(observation_space.nvec),
+            num_outputs=3 * self.vocabulary + 1 if with_values else self.vocabulary, device=device,
+            random_seed=self.random_seed,
+        )  # fmt: skip
+        self.gpt.rng = self.rng
+
+    def forward(self, tokens: Any) -> Tensor:
+        """Outputs [B, L, O] of every state of texts [B, L]."""
+        return cast(Tensor, self.gpt(tokens))
+
+    def parts(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(logits [..., V], two values of tokens [2, ..., V], values of states [...]) of outputs with values."""
+        logits, first, second, state = torch.split(outputs, [self.vocabulary] * 3 + [1], -1)
+        return logits, torch.stack((first, second)), state.squeeze(-1)
+
+    # -- as a part of evolution ------------------------------------------------------------------------------------
+
+    def probe(self, inputs: Any) -> None:
+        super().probe(inputs)
+        self.gpt.probe(inputs)
+
+    @property
+    def activation(self) -> str | None:
+        return self.gpt.activation
+
+    def change_activation(self, activation: str, output: bool = False) -> None:
+        self.gpt.change_activation(activation)
+        self.last_transfer, self.last_refit = prefixed("gpt", self.gpt.last_transfer), self.gpt.last_refit
+        self.last_mutation_attr = "change_activation"
+
+    @property
+    def gpt_config(self) -> dict[str, Any]:
+        """As the decoder is now."""
+        return {name: value for name, value in self.gpt.net_config.items() if name not in DECIDED}
+
+    def spec(self) -> dict[str, Any]:
+        found = super().spec()
+        return found | {name: space_to_json(found[name]) for name in ("observation_space", "action_space")}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
+        named = {name: space_from_json(spec[name]) for name in ("observation_space", "action_space")}
+        return super().from_spec({**spec, **named}, **arguments)
+
+    def describe(self) -> str:
+        """Blocks and widths, as of `EvolvableGPT`."""
+        return self.gpt.short()
