@@ -13,12 +13,14 @@ import pytest
 import agilerl
 from agilerl.algorithms import CQL, CQN
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.engine.learner import Learner
 from agilerl.errors import AlgorithmError, ConfigError, EnvError, RunError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import LoopOptions, OfflineOptions
 from agilerl.sources.dataset import Dataset, read_dataset
-from agilerl.sources.fitted import hold_out
+from agilerl.sources.fitted import FittedEvaluator, hold_out
+from agilerl.sources.offline import fill
 from agilerl.training.train_offline import train_offline
 
 NET = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}, "latent_dim": 8}
@@ -75,6 +77,23 @@ def test_whole_episodes_are_held_out_and_the_rest_is_learned_from(seed: int) -> 
     assert len(set(episode[of["held"]])) == min(episode[-1], max(1, round(share * (episode[-1] + 1))))
     assert np.array_equal(held.reward, data.reward[of["held"]])
     assert np.array_equal(hold_out(data, share, seed)[1].obs, held.obs)
+
+
+def test_policies_are_judged_by_what_was_legal() -> None:
+    """One action is legal in each row, and it is that which every policy is taken to do there."""
+    masks = np.eye(2, dtype=bool)[np.random.default_rng(0).integers(2, size=(2, 200))]
+    data = read_dataset(arrays(action_masks=masks[0], next_action_masks=masks[1]))
+    _, held = hold_out(data, 0.5, 0)
+    rows = held.obs[:, 0].astype(int)
+    assert np.array_equal(held.next_mask, masks[1][rows])
+    pop: Any = CQN.population(2, SPACE, CHOICE, seed=1, net_config=NET, batch_size=16)
+    memory, options = ReplayBuffer(1_000), OfflineOptions()
+    fill(memory, held, pop[0], options)
+    evaluator, learner = FittedEvaluator(held, memory, options, 0), Learner(pop)
+    every = np.arange(len(held))
+    for name, mask in (("obs", masks[0]), ("next_obs", masks[1])):
+        chosen = evaluator._policies(learner, every, name)
+        assert np.array_equal(chosen, np.tile(mask[rows].argmax(1), (2, 1)))
 
 
 def test_another_seed_holds_other_episodes_out() -> None:
