@@ -34,12 +34,14 @@ class Experience:
         ignores: keys of manifests that mean nothing to it, dotted, or whole sections.
         on_policy: whether all of it is what the policy, as it is, has just done: then nothing that it acts by may
             change before it has learned.
+        steps: what budgets and records count, as texts call them.
     """
 
     name: str
     says: str
     ignores: tuple[str, ...] = ()
     on_policy: bool = False
+    steps: str = "env steps"
 
 
 OF_DATA = (
@@ -80,6 +82,7 @@ DATASET = Experience(
         "training.explore_least",
         "training.opponents",
     ),
+    steps="updates",
 )
 TEAM_TRANSITIONS = Experience(
     "team_transitions",

@@ -73,7 +73,7 @@ def presets() -> Iterator[str]:
     for name in preset_names():
         preset = preset_for(name)
         training = preset.training
-        budget = f"{training.pop_size} members x {count(training.max_steps)} env steps"
+        budget = f"{training.pop_size} members x {count(training.max_steps)} {preset.steps}"
         yield f"{name:<33}{preset.algorithm.name:<12}{budget}   target {number(training.target_score)}"
 
 

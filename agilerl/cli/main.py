@@ -243,7 +243,7 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool) -> None:
     typer.echo(dump_yaml(manifest), nl=False)
     typer.echo(
         f"# {manifest.algorithm.name} on {manifest.environment.name}: {training.pop_size} members x "
-        f"{count(training.max_steps)} env steps, {generations} generations, seed {training.seed}, {where}, "
+        f"{count(training.max_steps)} {manifest.steps}, {generations} generations, seed {training.seed}, {where}, "
         f"evolution {'on' if evolution else 'off'}, manifest {manifest.hash()}"
     )
 

@@ -31,7 +31,7 @@ def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
     score = f"best {number(result.get('best_fitness'))}" + (f"  ({evaluation})" if evaluation else "")
     seconds, steps = float(result["seconds"]), int(result["env_steps_population"])
     rate = count(steps / seconds) if seconds > 0 else "-"
-    cost = f"{count(steps)} env steps ({count(result['env_steps_member'])} per member)"
+    cost = f"{count(steps)} {run.manifest.steps} ({count(result['env_steps_member'])} per member)"
     evaluated = count(result.get("evaluation_env_steps") or 0)
     is_there = run.path is not None and (run.path / REPORT).is_file()
     return [

@@ -258,6 +258,12 @@ class Manifest(Section):
         ignored = find_algorithm(self.algorithm.name).experience.ignores
         return "replay_buffer" not in ignored
 
+    @property
+    def steps(self) -> str:
+        """What its budget counts, as texts call it."""
+        steps: str = find_algorithm(self.algorithm.name).experience.steps
+        return steps
+
     def as_dict(self) -> dict[str, Any]:
         """Plain nested dictionaries of JSON values."""
         return self.model_dump(mode="json")

@@ -84,7 +84,7 @@ def headline(plan: RunPlan, path: str | None) -> str:
     threads = f" ({plan.threads} thread{'s' if plan.threads != 1 else ''})" if plan.device == "cpu" else ""
     parts = [
         f"{plan.algo} on {plan.env_id}",
-        f"{plan.population} members x {count(plan.max_env_steps)} env steps",
+        f"{plan.population} members x {count(plan.max_env_steps)} {plan.steps}",
         f"seed {plan.seed}",
         plan.device + threads,
     ]
@@ -110,24 +110,33 @@ def folded(parts: Sequence[str], width: int, gap: str = "   ") -> list[str]:
     return lines
 
 
-def pace(env_steps: int, max_env_steps: int, population: int, seconds: float) -> str:
-    """Steps so far (population and member), speed, time gone and time left. `env_steps` is per member."""
+def pace(env_steps: int, max_env_steps: int, population: int, seconds: float, name: str = "env steps") -> str:
+    """Steps so far (population and member), speed, time gone and time left. `env_steps` is per member.
+
+    Args:
+        name: what a step is.
+    """
     rate = env_steps * population / seconds if seconds > 0 else 0.0
     left = seconds * (max_env_steps - env_steps) / env_steps if env_steps > 0 else math.inf
     return (
-        f"{count(env_steps * population)}/{count(max_env_steps * population)} env steps "
+        f"{count(env_steps * population)}/{count(max_env_steps * population)} {name} "
         f"({count(env_steps)}/{count(max_env_steps)} per member)   {count(rate)} steps/s   "
         f"elapsed {clock(seconds)}   left {clock(left)}"
     )
 
 
-def generation_line(record: GenerationRecord) -> str:
-    """One generation in one line without colour."""
+def _pace(plan: RunPlan, env_steps: int, seconds: float) -> str:
+    """`pace` of a plan."""
+    return pace(env_steps, plan.max_env_steps, plan.population, seconds, plan.steps)
+
+
+def generation_line(record: GenerationRecord, name: str = "env steps") -> str:
+    """One generation in one line without colour; `name` says what a step is."""
     best = record.best
     line = (
         f"gen {record.generation:>2}/{record.generations}   best {number(best.fitness)} (member {best.id})   "
         f"mean {number(record.mean_fitness)}   "
-        + pace(record.env_steps, record.max_env_steps, len(record.members), record.seconds)
+        + pace(record.env_steps, record.max_env_steps, len(record.members), record.seconds, name)
     )
     return line if record.confirmation is None else f"{line}   confirmed at {number(record.confirmation)}"
 
@@ -149,7 +158,7 @@ class PlainSink(BaseSink):
         """A line where there was none for long."""
         if self._plan is not None and self._now() - self._spoke >= HEARTBEAT_SECONDS:
             steps = min(env_steps, self._plan.max_env_steps)
-            self.message(f"...       {pace(steps, self._plan.max_env_steps, self._plan.population, seconds)}")
+            self.message(f"...       {_pace(self._plan, steps, seconds)}")
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         self._plan = plan
@@ -157,7 +166,7 @@ class PlainSink(BaseSink):
             self.message(line)
 
     def generation(self, record: GenerationRecord) -> None:
-        self.message(generation_line(record))
+        self.message(generation_line(record, self._plan.steps if self._plan else "env steps"))
 
     def message(self, text: str) -> None:
         self._spoke = self._now()
@@ -223,7 +232,7 @@ class LiveSink(BaseSink):
         done = self._record
         begin = f"gen {done.generation:>2}/{done.generations}   " if done else ""
         steps = min(self._steps, plan.max_env_steps)
-        total, rate, elapsed, left = pace(steps, plan.max_env_steps, plan.population, self._seconds).split("   ")
+        total, rate, elapsed, left = _pace(plan, steps, self._seconds).split("   ")
         room = self._console.width - 1  # the last column stays free: some terminals wrap there
         bar = BAR_WIDTH if room >= len(begin) + BAR_WIDTH + 22 else 0
         used = len(begin) + (bar + 2 if bar else 0)
@@ -284,10 +293,12 @@ class TqdmSink(BaseSink):
         """`table=False` leaves out the line that is printed above the bar after each generation."""
         self._stream, self._table = stream, table
         self._bar: Any = None
+        self._steps = "env steps"
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         """Print what is about to run (its seed above all) and any note on it; open the bar."""
         stream = self._stream if self._stream is not None else sys.stderr
+        self._steps = plan.steps
         for line in (headline(plan, None), *plan.notes):
             tqdm.write(line, file=stream)
         on_terminal = bool(getattr(stream, "isatty", lambda: False)())
@@ -312,7 +323,7 @@ class TqdmSink(BaseSink):
         if self._bar is not None:
             self._bar.set_postfix_str(f"best {number(record.best.fitness)}", refresh=False)
             if self._table:
-                self._bar.write(generation_line(record), file=self._stream)
+                self._bar.write(generation_line(record, self._steps), file=self._stream)
 
     def message(self, text: str) -> None:
         if self._bar is not None:

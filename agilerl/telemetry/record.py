@@ -108,6 +108,7 @@ class RunPlan:
     target: float | None = None
     notes: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    steps: str = "env steps"  # what a step is, in texts
 
 
 class Sink(Protocol):

@@ -133,6 +133,7 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
         target=options.target,
         notes=tuple(loop.notes),
         extra={**facts, **more, "options": options.as_dict()},
+        steps=getattr(getattr(lead, "experience", None), "steps", "env steps"),
     )
 
 

@@ -49,7 +49,9 @@ class Run:
         name, env = self.manifest.algorithm.name, self.manifest.environment.name
         state = "interrupted" if self.interrupted else f"ended by {self.result.get('stopped', '?')}"
         steps, evaluated = self.result.get("env_steps_population"), self.result.get("evaluation_env_steps")
-        cost = f"{count(steps or 0)} env steps ({count(self.result.get('env_steps_member') or 0)} per member)"
+        cost = (
+            f"{count(steps or 0)} {self.manifest.steps} ({count(self.result.get('env_steps_member') or 0)} per member)"
+        )
         return "\n".join([
             f"{name} on {env}   {state}   {_many(len(self.population), 'member')}, "
             f"{_many(len(self.history), 'generation')}, "

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from agilerl import errors
+from agilerl.config import preset_for
 from agilerl.errors import AgileRLWarning, ConfigError
 from agilerl.telemetry import (
     BaseSink,
@@ -363,3 +365,16 @@ def test_the_progress_bar_names_the_seed_and_the_notes_first() -> None:
     lines = stream.getvalue().splitlines()
     assert f"seed {PLAN.seed}" in lines[0]
     assert lines[1 : 1 + len(PLAN.notes)] == list(PLAN.notes)
+
+
+def test_a_step_of_learning_from_data_is_called_an_update() -> None:
+    stream = io.StringIO()
+    sink = PlainSink(stream)
+    sink.start(replace(PLAN, steps="updates"), FOUNDERS)
+    sink.generation(GENERATIONS[0])
+    headline, *_, generation = stream.getvalue().splitlines()
+    assert "2 members x 1k updates" in headline
+    assert " updates (" in generation
+    assert "env steps" not in stream.getvalue()
+    assert preset_for("CartPole-v1", "CQN").steps == "updates"
+    assert preset_for("CartPole-v1", "DQN").steps == "env steps"
