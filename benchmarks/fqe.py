@@ -166,6 +166,30 @@ def select(key: dict[str, Any]) -> dict[str, Any]:
     return {"loss": found["returns"]["score"] - found["fqe"]["score"], **found}
 
 
+def tables() -> str:
+    """The two tables of docs/offline_evaluation.md, one row a line."""
+    heads = {
+        "rank": ["data", "seed", "rank correlation", "chosen", "best", "behaviour"],
+        "select": ["data", "seed", "by returns", "by values", "loss"],
+    }
+    text = []
+    for kind, head in heads.items():
+        lines = [line for line in read_lines(PATH) if line["key"]["kind"] == kind]
+        lines.sort(key=lambda line: [line["key"][name] for name in ("env", "data", "seed")])
+        text += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+        for line in lines:
+            key = line["key"]
+            cells = [f"{key['env']}, {key['data']}", str(key["seed"])]
+            if kind == "rank":
+                cells += [f"{line['spearman']:.2f}", *(f"{line[name]:.0f}" for name in ("chosen", "best", "behaviour"))]
+            else:
+                scores = line["returns"]["score"], line["fqe"]["score"], line["loss"]
+                cells += [f"{score:.0f}" for score in scores]
+            text.append(f"| {' | '.join(cells)} |")
+        text.append("")
+    return "\n".join(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--job")
@@ -173,12 +197,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=seed_range, default=seed_range("0-2"))
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--summary", action="store_true")
+    parser.add_argument("--tables", action="store_true", help="print the tables of docs/offline_evaluation.md")
     args = parser.parse_args()
     if args.job:
         key = json.loads(args.job)["key"]
         cpu = time.process_time()
         found = {"rank": rank, "select": select}[key["kind"]](key)
         print(json.dumps({"key": key, **found, "cpu_seconds": round(time.process_time() - cpu, 1)}))
+        return
+    if args.tables:
+        print(tables())
         return
     if not args.summary:
         kinds = [dict(zip(("kind", "env", "data"), task.split(":"), strict=True)) for task in args.tasks]

@@ -71,7 +71,8 @@ def readme_rows() -> list[str]:
         against = ", ".join(f"{ratios[k]:.1f} times {name}" for k, name in others.items() if k in ratios)
         what = f"{label_of(line)}, population {setup_of(line).get('members', 4)}"
         name = "LayerNorm in all" if line["row"] == "layer_norm" else "each with its own defaults"
-        rows.append(f"* {what}, {name}: {ours:,.0f} environment steps per CPU second, {against}")
+        unit = "updates" if setup_of(line).get("offline") else "environment steps"
+        rows.append(f"* {what}, {name}: {ours:,.0f} {unit} per CPU second, {against}")
     rows.append("  (`python benchmarks/throughput.py --original PYTHON`).")
     for line in read_lines(RESULTS / "scaling.jsonl"):
         if line["claim"].startswith("population update") and not line["mixed"]:
@@ -149,7 +150,7 @@ def throughput_rows() -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     for (_, row), line in latest_throughput().items():
-        name = f"{label_of(line)}, {row}"
+        name = f"{label_of(line)}, {row}" + (" (updates)" if setup_of(line).get("offline") else "")
         speed = {side: f"{median(values):,.0f}" for side, values in line["steps_per_cpu_second"].items()}
         ratio = {other: f"{value:.1f}" for other, value in line["median_ratio"].items()}
         rows.append(

@@ -255,9 +255,7 @@ class ContinuousQNetwork(EvolvableNetwork):
         """
         encoder = parts.get("encoder")  # as `encode_by`, in no call: it runs in every update
         features = self.encoder.features_by(parts, obs) if encoder is None else encoder(obs)
-        if features.shape[-2] != action.shape[-2]:
-            features = _repeated(features, action)
-        return parts["head_net"](torch.cat((features, action), -1))
+        return parts["head_net"](_beside(features, action))
 
     def output(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
         """Values [..., 1]; the actions may be of any form that `prepare_action` takes."""
@@ -268,10 +266,7 @@ class ContinuousQNetwork(EvolvableNetwork):
 
     def from_features(self, features: Tensor, action: Any) -> Tensor:  # type: ignore[override]
         """As `output`, from the features [..., latent_dim] of its observations."""
-        given = self.prepare_action(action)
-        if features.shape[-2] != given.shape[-2]:
-            features = _repeated(features, given)
-        values: Tensor = self.head_net(torch.cat((features, given), -1))
+        values: Tensor = self.head_net(_beside(features, self.prepare_action(action)))
         return values
 
     def forward(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
@@ -286,9 +281,14 @@ class ContinuousQNetwork(EvolvableNetwork):
         return dense_stacks(self, {**encoder, "head_net": self.head_net})
 
 
-def _repeated(features: Tensor, action: Tensor) -> Tensor:
-    """Features [..., B, F] as often as there are actions [..., K·B, A]: [..., K·B, F]."""
-    return torch.cat([features] * (action.shape[-2] // features.shape[-2]), -2)
+def _beside(features: Tensor, action: Tensor) -> Tensor:
+    """Features [..., B, F] beside the actions [..., K·B, A] of their observations: [..., K·B, F + A], in one copy."""
+    if features.shape[-2] == action.shape[-2]:
+        return torch.cat((features, action), -1)
+    each = action.reshape(*action.shape[:-2], -1, features.shape[-2], action.shape[-1])
+    alike = features.unsqueeze(-3).expand(*each.shape[:-1], features.shape[-1])
+    joined: Tensor = torch.cat((alike, each), -1).flatten(-3, -2)
+    return joined
 
 
 def _without_layer_norm(config: Any) -> Any:
