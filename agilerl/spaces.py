@@ -54,13 +54,17 @@ def space_from_json(data: Mapping[str, Any]) -> Space[Any]:
 
 
 def short_form(space: Any) -> str:
-    """A space in a few characters, without bounds: Box(8,), Discrete(4), Dict(image: Box(84, 84), speed: Box(1,))."""
+    """A space in a few characters, without bounds: Box(8,), Discrete(4), Dict(image: Box(84, 84), speed: Box(1,)),
+    MultiDiscrete([106] * 31)."""
     if isinstance(space, spaces.Box):
         return f"Box{space.shape}"
     parts = parts_of(space) if isinstance(space, Space) else {}
     if parts:
         inside = ", ".join(f"{name}: {short_form(part)}" for name, part in parts.items())
         return f"{type(space).__name__}({inside})"
+    sizes = space.nvec.tolist() if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 else []
+    if len(sizes) > 8 and len(set(sizes)) == 1:  # a text: as many numbers as tokens
+        return f"MultiDiscrete([{sizes[0]}] * {len(sizes)})"
     return " ".join(str(space).split())
 
 

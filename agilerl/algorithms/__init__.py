@@ -200,7 +200,10 @@ def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmEr
     fitting = [
         name
         for name in available()
-        if not is_team(name) and kind in find_algorithm(name).action_spaces and _learns_from_data(name) == data
+        if not is_team(name)
+        and kind in find_algorithm(name).action_spaces
+        and _learns_from_data(name) == data
+        and not find_algorithm(name).reads_texts
     ]
     none = f"; no algorithm of this version takes {kind} actions"
     instead = f", or for {kind} actions one of: {', '.join(fitting)}" if fitting else none

@@ -96,7 +96,8 @@ def said_of(agent: Any, why: Reason) -> str:
             flat = (
                 "; such a stack over one vector (gymnasium.wrappers.FlattenObservation) learns for all members at once"
             )
-            return said if encoder == "EvolvableMLP" else said + flat
+            has_encoder = isinstance(network, EvolvableNetwork)  # else it is a module of its own, with a reason for it
+            return said + flat if has_encoder and encoder != "EvolvableMLP" else said
     for config in agent.registry.optimizers:
         kind = type(getattr(agent, config.name).optimizer)
         if rule_of(getattr(agent, config.name).optimizer) is None:

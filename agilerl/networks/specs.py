@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -116,6 +117,7 @@ def check_sizes(networks: Mapping[str, Any], source: str) -> None:
         asked = max([largest * latent, largest * outputs, latent * outputs, *pairs])
         # An encoder of images has far fewer weights than pixels; a dense one has at least one for each input.
         seen = inputs * (widths[0] if widths and "encoder_cls" not in spec and len(space.get("shape") or ()) < 3 else 1)
+        asked = max(asked, _of_transformer(spec.get("gpt_config")))
         if any(len(sizes) > LONGEST for sizes in lists) or min([1, latent, *widths]) < 1:
             raise RunError(f"{source}: {name} has widths that no network has. fix: do not use this file.")
         if asked > limit or seen > max(limit, 2**24):
@@ -123,6 +125,16 @@ def check_sizes(networks: Mapping[str, Any], source: str) -> None:
                 f"{source}: {name} asks for layers of {max(asked, seen)} weights, but {stored} are stored with it. "
                 "fix: do not use this file."
             )
+
+
+def _of_transformer(config: Any) -> int:
+    """Weights of the largest layer, or of all blocks together, of a transformer's keys."""
+    if not isinstance(config, Mapping):
+        return 0
+    width, inner, blocks = (int(config.get(name, 1)) for name in ("n_embd", "dim_feedfwd", "n_layer"))
+    if min(width, inner, blocks) < 1:
+        return sys.maxsize
+    return blocks * width * (4 * width + 2 * inner)
 
 
 def _lists(spec: Any) -> list[list[int]]:

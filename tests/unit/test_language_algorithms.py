@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import agilerl
-from agilerl.algorithms import BC_LM, DQN, ILQL
+from agilerl.algorithms import BC_LM, DQN, ILQL, IQL
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs.wordle import Wordle, wordle_data
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, ShapeError
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError, ShapeError
 from agilerl.export import plain_policy
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
@@ -234,6 +234,7 @@ def test_members_learn_one_after_another_and_the_run_says_why(capsys: pytest.Cap
     said = capsys.readouterr().err
     assert "learner: sequential" in said
     assert "TokenNetwork" in said
+    assert "FlattenObservation" not in said, "which is no way out for a text"
     with pytest.raises(ConfigError, match="learner='fused' is not possible"):
         train("ILQL", learner="fused")
 
@@ -246,6 +247,30 @@ def test_a_stopped_and_resumed_run_is_the_run_that_never_stopped(algo: str, tmp_
     resumed, again = train(algo, resume=tmp_path / "part", max_steps=24)
     assert all(torch.equal(weights(a), weights(b)) for a, b in zip(whole, resumed, strict=True))
     assert fitnesses == again
+
+
+def test_a_text_is_short_in_print_and_is_no_substitute_for_other_observations() -> None:
+    text = str(make("ILQL"))
+    assert "MultiDiscrete([106] * 21) -> MultiDiscrete([28 28 28 28 28])" in text
+    with pytest.raises(AlgorithmError, match="for MultiDiscrete actions one of: CQN"):
+        IQL(gym.spaces.Box(-1, 1, (2,)), SAID)
+
+
+@pytest.mark.parametrize("changes", [{"n_embd": 10**6, "n_head": 1}, {"n_layer": 10**6}, {"dim_feedfwd": -1}])
+def test_a_file_that_asks_for_a_transformer_far_larger_than_its_weights_is_refused(changes: dict[str, int]) -> None:
+    agent = make("BC_LM")
+    spec = agent.policy_spec()
+    spec["network"]["gpt_config"] |= changes
+    with pytest.raises(RunError, match="fix: do not use this file"):
+        agent_from_policy(spec, agent.policy_state())
+
+
+@BOTH
+def test_agents_made_without_a_seed_follow_torchs_and_differ_by_their_index(algo: str) -> None:
+    torch.manual_seed(7)
+    three, again = ([make(algo, index=i, seed=None) for i in range(3)] for _ in range(2))
+    assert all(torch.equal(weights(one), weights(other)) for one, other in zip(three, again, strict=True))
+    assert not any(torch.equal(weights(three[i]), weights(three[j])) for i in range(3) for j in range(i))
 
 
 # --- copies and files -----------------------------------------------------------------------------------------------
