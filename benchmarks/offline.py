@@ -68,7 +68,7 @@ TASKS = {
     "CartPole-v1:CQN:random": Task(RANDOM, at_least=475.0, needed=9),
     "CartPole-v1:BC:random": Task(RANDOM, below=100.0, needed=10),
     "Acrobot-v1:CQN:random": Task(RANDOM, at_least=-110.0, needed=9),
-    "LunarLander-v3:CQN:medium": Task(Data("medium", 100_000, 0, noise=0.1), above_data=50.0, needed=9),
+    "LunarLander-v3:CQN:medium": Task(Data("medium", 100_000, 0, noise=0.3), above_data=50.0, needed=9),
 }
 ROWS = {"Pendulum-v1": 20_000, "HalfCheetah-v5": 200_000}
 CONTINUOUS = ("CQL", "IQL", "TD3BC", "BC")
