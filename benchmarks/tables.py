@@ -12,7 +12,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import board_games
 import lockstep
+import offline
 from curve_tables import curve_rows, latest_curves, short_curve
 from runner import RESULTS, read_lines
 from solve import ALL, path_of
@@ -257,11 +259,70 @@ def lockstep_rows() -> list[str]:
     return rows
 
 
+def offline_rows() -> list[str]:
+    """One row per task of offline.py, of the latest preset and commit in the file."""
+    rows = [
+        "## Do presets learn from data?",
+        "",
+        "`python benchmarks/offline.py` makes the data sets and learns from them; all seeds. A score is the mean of 100 fresh",
+        "episodes. Steps are updates of one member.",
+        "",
+        "| environment, algorithm, data | wanted | reached | scores by seed | mean return of the data | updates, median "
+        "| CPU s, median |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    found = 0
+    for task, wanted in offline.ALL.items():
+        lines = read_lines(offline.path_of(task))
+        last = [(line["key"]["preset"], line["key"]["commit"]) for line in lines[-1:]]
+        lines = [line for line in lines if (line["key"]["preset"], line["key"]["commit"]) in last]
+        if not lines:
+            continue
+        lines.sort(key=lambda line: int(line["key"]["seed"]))
+        found += 1
+        scores = ", ".join(f"{line['score']:.1f}" for line in lines)
+        goals = {"at least {:g}": wanted.at_least, "below {:g}": wanted.below, "{:g} above the data": wanted.above_data}
+        goal = next((text.format(value) for text, value in goals.items() if value is not None), "-")
+        reached = f"{sum(bool(line['reached']) for line in lines)} of {len(lines)}" if goal != "-" else "-"
+        of_data, updates, cpu = (
+            median(pick(line) for line in lines)
+            for pick in (
+                lambda line: line["data"]["mean_return"],
+                lambda line: line["updates_member"],
+                lambda line: line["cpu_seconds"],
+            )
+        )
+        rows.append(
+            f"| {', '.join(task.split(':'))} | {goal} | {reached} | {scores} | {of_data:.1f} | {updates:,.0f} | {cpu:.0f} |"
+        )
+    return rows if found else []
+
+
+def board_rows() -> list[str]:
+    """One row per seed of the latest preset of each board game."""
+    rows = [
+        "## Does self-play beat players who do not learn?",
+        "",
+        "`python benchmarks/board_games.py`: 500 games against each player, greedily, half of them from each seat.",
+        "",
+        "| game | seed | against the random player: won, drawn, lost | against the lookahead player | CPU s |",
+        "|---|---|---|---|---|",
+    ]
+    for game in board_games.TARGETS:
+        lines = read_lines(board_games.path_of(game, "IPPO"))
+        last = lines[-1]["key"]["preset"] if lines else None
+        for line in (line for line in lines if line["key"]["preset"] == last):
+            each = [", ".join(str(line["against"][player][k]) for k in ("won", "drawn", "lost"))
+                    for player in ("random", "lookahead")]  # fmt: skip
+            rows.append(f"| {game} | {line['key']['seed']} | {each[0]} | {each[1]} | {line['cpu_seconds']:.0f} |")
+    return rows if len(rows) > 6 else []
+
+
 def main() -> None:
     parts = [
         HEAD.splitlines(), solve_rows(), curve_rows(), throughput_rows(), shares_rows(), replay_rows(), scaling_rows(),
         checkpoint_rows(),
-        lockstep_rows(),
+        lockstep_rows(), offline_rows(), board_rows(),
     ]  # fmt: skip
     readme = ROOT / "README.md"
     before, rest = readme.read_text(encoding="utf-8").split(BEGIN)
