@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -334,3 +335,11 @@ def test_a_run_by_name_learns_from_a_file_with_the_transformer_that_its_manifest
         plain_policy(run.best)
     with pytest.raises(ConfigError, match=r"network.latent_dim is of an encoder .* fix: network.encoder"):
         agilerl.train("Wordle-v0", "ILQL", out=None, latent_dim=32, **given, **short)
+
+
+@pytest.mark.slow
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).resolve().parents[2] / "examples" / "wordle.py"
+    found = runpy.run_path(str(path), run_name="example")["main"](games=40, updates=8)
+    assert np.shape(found) == (8, 2)
+    assert "consistent" in capsys.readouterr().out
