@@ -10,8 +10,15 @@ from agilerl import algorithms
 torch.set_num_threads(1)
 
 # Long cases whose other cases stay in the fast suite, which has five minutes.
+HEALED = "faults/test_team_healing.py::test_a_worker_of_teams_that_fails_is_replaced_and_other_lanes_do_not_notice"
+STORED = "faults/test_team_healing.py::test_a_loop_of_ones_own_over_a_vector_goes_on_and_stores_what_happened"
 LONG = (
     "documents/test_snippets.py::test_commands_run[docs/index.md]",
+    *(f"{HEALED}[{fault}]" for fault in ("exit", "raise", "reward", "shape", "mask", "illegal", "stranger", "reset")),
+    *(
+        f"{STORED}[{way}"
+        for way in ("names0-", "None-e", "None-i", "None-m", "None-r", "None-s", "None-nan", "None-none")
+    ),
     "differential/test_ippo_mappo.py::test_teams_learn_over_rows_what_they_learn_alone_and_what_a_plain_loop_learns[IPPO-",
     "differential/test_teams.py::test_a_hundred_updates_are_those_of_plain_torch[MATD3",
     "differential/test_teams.py::test_a_population_of_teams_learns_over_rows_what_it_learns_with_modules[False-MATD3",

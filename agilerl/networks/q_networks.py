@@ -255,6 +255,8 @@ class ContinuousQNetwork(EvolvableNetwork):
         """
         encoder = parts.get("encoder")  # as `encode_by`, in no call: it runs in every update
         features = self.encoder.features_by(parts, obs) if encoder is None else encoder(obs)
+        if features.shape[-2] == action.shape[-2]:
+            return parts["head_net"](torch.cat((features, action), -1))
         return parts["head_net"](_beside(features, action))
 
     def output(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]

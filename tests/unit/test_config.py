@@ -93,10 +93,13 @@ def test_all_problems_of_a_file_are_listed_at_once(tmp_path: Path) -> None:
 
 
 def test_an_unknown_algorithm_names_the_nearest_and_a_later_one_says_so() -> None:
-    with pytest.raises(AlgorithmError, match=r"unknown algorithm 'PPOO'\. Did you mean 'PPO'\? \(known: BC, CQL"):
+    with pytest.raises(
+        AlgorithmError, match=r"unknown algorithm 'PPOO'\. Did you mean 'PPO'\? \(known: BC, BC_LM, CQL"
+    ):
         preset_for("CartPole-v1", "PPOO")
     with pytest.raises(
-        NotAvailableYetError, match=r"GRPO is not available in this version\. fix: use one of: BC, CQL, CQN, DDPG"
+        NotAvailableYetError,
+        match=r"GRPO is not available in this version\. fix: use one of: BC, BC_LM, CQL, CQN, DDPG",
     ):
         manifest_from({"algorithm": "grpo"})
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from synthetic_runs import birth, member, write_run
 
+from agilerl import errors
 from agilerl.algorithms import DQN, SAC
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.components.rollout_buffer import RolloutBuffer
@@ -84,7 +85,8 @@ def test_a_population_and_an_agent_in_the_making_can_be_printed() -> None:
     ]  # fmt: skip
 
 
-def test_a_buffer_says_how_full_it_is_and_what_it_holds() -> None:
+def test_a_buffer_says_how_full_it_is_and_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_warned", set())  # the warning below comes once per process
     names = ["obs", "action", "reward", "next_obs", "done"]
     with pytest.deprecated_call():
         memory = ReplayBuffer(memory_size=1000, field_names=names)
