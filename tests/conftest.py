@@ -14,11 +14,12 @@ HEALED = "faults/test_team_healing.py::test_a_worker_of_teams_that_fails_is_repl
 STORED = "faults/test_team_healing.py::test_a_loop_of_ones_own_over_a_vector_goes_on_and_stores_what_happened"
 LONG = (
     "documents/test_snippets.py::test_commands_run[docs/index.md]",
-    *(f"{HEALED}[{fault}]" for fault in ("exit", "raise", "reward", "shape", "mask", "illegal", "stranger", "reset")),
-    *(
-        f"{STORED}[{way}"
-        for way in ("names0-", "None-e", "None-i", "None-m", "None-r", "None-s", "None-nan", "None-none")
-    ),
+    *(f"{HEALED}[{fault}]" for fault in ("exit", "raise", "nan", "reward", "shape", "mask", "illegal", "vanish")),
+    *(f"{HEALED}[{fault}]" for fault in ("stranger", "reset", "none")),
+    *(f"{STORED}[{way}" for way in ("names0-", "None-e", "None-h", "None-i", "None-m", "None-n", "None-r", "None-s")),
+    "faults/test_damage.py::test_any_damage_is_noticed_or_harmless[IPPO-recurrent-short",
+    "faults/test_kills.py::test_a_run_stopped_inside_a_generation_ends_as_if_it_had_not[IPPO-recurrent-short",
+    "faults/test_export.py::test_onnx_acts_as_the_agent[DQN LayerNorm scaled]",
     "differential/test_ippo_mappo.py::test_teams_learn_over_rows_what_they_learn_alone_and_what_a_plain_loop_learns[IPPO-",
     "differential/test_teams.py::test_a_hundred_updates_are_those_of_plain_torch[MATD3",
     "differential/test_teams.py::test_a_population_of_teams_learns_over_rows_what_it_learns_with_modules[False-MATD3",
