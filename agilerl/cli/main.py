@@ -262,7 +262,9 @@ def _close(run: Run, test_episodes: int) -> None:
 @app.command()
 def resume(
     run: RunPath,
-    steps: Annotated[int | None, typer.Option(min=1, help="A new budget of env steps per member.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="A new budget of env steps (learning from data: updates) per member.")
+    ] = None,
     target: Annotated[float | None, typer.Option(help="A new target score; the run goes on until then.")] = None,
     settings: Annotated[
         list[str] | None,

@@ -192,8 +192,8 @@ def _curves(env_id: str, groups: Sequence[Group]) -> tuple[Plot | None, list[tup
         return None, []
     xs = [float(x) for _, _, found in drawn for x in (found[0][0], found[0][-1])]
     ys = [float(y) for _, _, found in drawn for series in found[1:] for y in series]
-    title = f"Best fitness by env steps of one member, {env_id}"
-    plot, x, y = frame(title, xs, ys, width=940, height=340, xlabel="env steps of one member")
+    title = f"Best fitness by steps of one member, {env_id}"
+    plot, x, y = frame(title, xs, ys, width=940, height=340, xlabel="steps of one member")
     plot.xticks = [Tick(tick.at, count(float(tick.label.replace("e", "E")))) for tick in plot.xticks]
     for colour, _, (grid, mean, low, high) in drawn:
         upper = [(x(a), y(b)) for a, b in zip(grid, high, strict=True)]

@@ -84,13 +84,10 @@ def _part(data: Dataset, rows: np.ndarray) -> Dataset:
 
 def unjudged(agent: Any) -> AlgorithmError:
     """What to say of an agent whose policy is no function of single observations that the engine can ask."""
-    why = (
-        f"{type(agent).__name__} is recurrent"
-        if getattr(agent, "is_recurrent", False)
-        else f"{type(agent).__name__} brings its own learn()"
-    )
+    reasons = {"is_recurrent": "is recurrent", "reads_texts": "writes texts token by token"}
+    found = next((why for name, why in reasons.items() if getattr(agent, name, False)), "brings its own learn()")
     return AlgorithmError(
-        f"fitness='fqe' judges policies of single observations in the engine, and {why}. "
+        f"fitness='fqe' judges policies of single observations in the engine, and {type(agent).__name__} {found}. "
         "fix: an environment to evaluate in."
     )
 
@@ -227,7 +224,8 @@ class FittedEvaluator:
         return (
             f"fitness: values by fitted Q evaluation, discounted by {gamma:g} (a reward of 1 in every step for ever is "
             f"{1 / (1 - gamma):g}), on {episodes} held-out episodes, {len(self.rows)} of {rows} transitions; no "
-            "episode is played, so eval_episodes, eval_steps, confirm_episodes and rescore_episodes have no part"
+            "episode is played, so eval_episodes, eval_steps, confirm_episodes, rescore_episodes and a target, which "
+            "is a return, have no part"
         )
 
     def facts(self) -> dict[str, Any]:

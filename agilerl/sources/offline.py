@@ -87,11 +87,20 @@ class OfflineSource(LaneSource[OfflineOptions]):
     def _is_fitted(self) -> bool:
         return self.options.fitness == "fqe"
 
+    @property
+    def fitness_is_return(self) -> bool:
+        """Whether a target, which is a return, can be compared with fitness."""
+        return not self._is_fitted
+
     def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> Judge:
         if not self._is_fitted:
             return super()._make_evaluator(population, check)
         for agent in population:
-            if self.learner == "agents" or getattr(agent, "is_recurrent", False):
+            if (
+                self.learner == "agents"
+                or getattr(agent, "is_recurrent", False)
+                or getattr(agent, "reads_texts", False)
+            ):
                 raise unjudged(agent)
         if self.dataset is None:
             raise ConfigError(

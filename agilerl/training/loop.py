@@ -236,7 +236,7 @@ class TrainingLoop:
 
     def _try_to_stop(self, number: int) -> tuple[float | None, bool]:
         """(mean of the confirmation where there was one, stop?); keeps the best agent so far."""
-        values, target = ranked([self._window(a) for a in self.population]), self.options.target
+        values, target = ranked([self._window(a) for a in self.population]), self._target
         value, leader = max(values), self.population[int(np.argmax(values))]
         is_reached = target is not None and value >= target
         if target is None:
@@ -249,6 +249,11 @@ class TrainingLoop:
         self.result.best, self.result.confirmed = self.best.agent, self.best.confirmed
         is_confirmed = confirmed is None or target is None or confirmed >= target + self.options.stop_margin
         return confirmed, is_reached and is_confirmed
+
+    @property
+    def _target(self) -> float | None:
+        """The return to wait for; None where there is none, or where fitness is no return."""
+        return self.options.target if getattr(self.source, "fitness_is_return", True) else None
 
     @property
     def _is_relative(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import agilerl
-from agilerl.algorithms import CQL, CQN
+from agilerl.algorithms import BC_LM, CQL, CQN
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.engine.learner import Learner
 from agilerl.errors import AlgorithmError, ConfigError, EnvError, RunError
@@ -77,6 +77,19 @@ def test_whole_episodes_are_held_out_and_the_rest_is_learned_from(seed: int) -> 
     assert len(set(episode[of["held"]])) == min(episode[-1], max(1, round(share * (episode[-1] + 1))))
     assert np.array_equal(held.reward, data.reward[of["held"]])
     assert np.array_equal(hold_out(data, share, seed)[1].obs, held.obs)
+
+
+def test_a_target_is_a_return_and_does_not_end_a_run_that_knows_values_alone() -> None:
+    """Values of rewards from -1 up are at least -100 at a discount of 0.99: this target would be reached at once."""
+    _, fitnesses = train(target=-1e6)
+    assert len(fitnesses) == 3
+
+
+def test_policies_that_write_texts_are_not_judged() -> None:
+    space, said = gym.spaces.MultiDiscrete([5] * 6), gym.spaces.MultiDiscrete([3] * 2)
+    net = {"n_layer": 1, "n_embd": 8, "n_head": 2, "dim_feedfwd": 32}
+    with pytest.raises(AlgorithmError, match=r"BC_LM writes texts token by token\. fix: an environment"):
+        train(pop=BC_LM.population(2, space, said, seed=1, net_config=net, batch_size=16))
 
 
 def test_policies_are_judged_by_what_was_legal() -> None:
