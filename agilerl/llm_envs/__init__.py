@@ -6,18 +6,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agilerl.llm_envs.preference import PreferenceGym
     from agilerl.llm_envs.prompts import Example, Pair, Prompt, Scores
     from agilerl.llm_envs.reasoning import ReasoningGym
     from agilerl.llm_envs.rewards import RewardError
+    from agilerl.llm_envs.sft import SFTGym
 
-__all__ = ["Example", "Pair", "Prompt", "ReasoningGym", "RewardError", "Scores"]
+__all__ = ["Example", "Pair", "PreferenceGym", "Prompt", "ReasoningGym", "RewardError", "SFTGym", "Scores"]
 
 _WHERE = {
     "Example": "prompts",
     "Pair": "prompts",
+    "PreferenceGym": "preference",
     "Prompt": "prompts",
     "ReasoningGym": "reasoning",
     "RewardError": "rewards",
+    "SFTGym": "sft",
     "Scores": "prompts",
 }
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 
 from agilerl.errors import AgileRLWarning, ConfigError, EnvError, RunError, nearest, unknown_name, warn_once
 from agilerl.language.tokenizer import difference_to_file, eos_id, pad_id
@@ -87,6 +88,9 @@ class DataGym(ABC, Generic[Item]):
         self.rank, self.world_size = _ranks(accelerator)
         self._columns = dict(columns)
         self._data = {name: data for name, data in datasets.items() if data is not None}
+        for name in ("train", "test"):
+            if name not in self._data:
+                raise ConfigError(f"{name}_dataset is missing. fix: pass rows with {', '.join(columns.values())}.")
         for name, data in self._data.items():
             _check_data(name, data, self._columns)
         self._warn_of_overlaps()
@@ -258,6 +262,13 @@ class DataGym(ABC, Generic[Item]):
                     stacklevel=5,
                 )
             known.update(dict.fromkeys(keys, name))
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens [B, L] int64 and which of them are there [B, L] int64, padded on the right to the longest row."""
+    most = max(map(len, rows))
+    tokens = torch.tensor([[*row, *[pad] * (most - len(row))] for row in rows])
+    return tokens, torch.tensor([[1] * len(row) + [0] * (most - len(row)) for row in rows])
 
 
 def _ranks(accelerator: Any) -> tuple[int, int]:

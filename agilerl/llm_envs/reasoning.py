@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from agilerl.errors import ConfigError, EnvError, ShapeError, unknown_name
+from agilerl.hostile import malformed
 from agilerl.language import needs
 from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.prompts import Prompt, Scores
 from agilerl.llm_envs.rewards import RewardCaller
-from agilerl.llm_envs.templates import check_template, encoded, filled, rendered
+from agilerl.llm_envs.templates import check_template, encoded, prompt_text
 from agilerl.rng import Purpose, seeds
 
 
@@ -96,9 +97,6 @@ class ReasoningGym(DataGym[Prompt]):
             max_context_length,
             seed,
         )
-        for name, data in (("train", train_dataset), ("test", test_dataset)):
-            if data is None:
-                raise ConfigError(f"{name}_dataset is missing. fix: pass rows with questions and answers.")
 
     @classmethod
     def from_reasoning_gym(
@@ -301,7 +299,7 @@ class ReasoningGym(DataGym[Prompt]):
                 {
                     "input_ids": torch.tensor([[self.pad_token_id] * missing + list(prompt.tokens)]),
                     "attention_mask": torch.tensor([[0] * missing + [1] * len(prompt.tokens)]),
-                    "text": self._rendered(prompt.question, prompt.answer)[0],
+                    "text": self._text_of(prompt.entry)[0],
                 }
             )
         return found
@@ -313,16 +311,14 @@ class ReasoningGym(DataGym[Prompt]):
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; RunError if it is of other data, another seed or another batch size."""
         super().load_state(state)
-        if "rewards" in state:
+        with malformed("the state of a ReasoningGym"):
             self._caller.load_state(state["rewards"])
 
     # --- of the data ------------------------------------------------------------------------------------------------
 
-    def _rendered(self, question: str, answer: Any) -> tuple[str, bool]:
-        if self.conversation_template is None:
-            return question, True
-        messages = [{**m, "content": filled(m["content"], question, answer)} for m in self.conversation_template]
-        return rendered(self.tokenizer, messages)
+    def _text_of(self, row: Mapping[str, Any]) -> tuple[str, bool]:
+        question, answer = row[self.question_column], row[self.answer_column]
+        return prompt_text(self.tokenizer, self.conversation_template, question, answer)
 
     def _key(self, row: Mapping[str, Any]) -> Hashable:
         shows = any("{answer}" in message["content"] for message in self.conversation_template or ())
@@ -332,8 +328,7 @@ class ReasoningGym(DataGym[Prompt]):
     def _tokenised(self, rows: Sequence[Mapping[str, Any]], split: str) -> Iterator[tuple[Prompt, int]]:
         questions = [str(row[self.question_column]) for row in rows]
         answers = [row[self.answer_column] for row in rows]
-        texts = (self._rendered(question, answer) for question, answer in zip(questions, answers, strict=True))
-        for index, tokens in enumerate(encoded(self.tokenizer, texts)):
+        for index, tokens in enumerate(encoded(self.tokenizer, map(self._text_of, rows))):
             if not tokens:
                 raise EnvError(
                     f"row {index} of the split {split!r} has no tokens: the question is {questions[index]!r}. "

@@ -365,7 +365,7 @@ def test_processes_get_their_shares() -> None:
         ({"answer_column": "answers"}, r"no column 'answers'\. Did you mean 'answer'\?.*fix: answer_column='answer'"),
         ({"train_dataset": [*TRAIN, {"question": None, "answer": ""}]}, "row 10 of train_dataset: 'question' is None"),
         ({"conversation_template": "{question}"}, "must be a list of messages; got str"),
-        ({"conversation_template": [{"role": "user"}]}, "message 0: expected a mapping with 'role' and 'content'"),
+        ({"conversation_template": [{"role": "user"}]}, "message 0 of a conversation: expected a mapping"),
         (
             {"conversation_template": [{"role": "user", "content": "{qestion}"}]},
             r"Did you mean {question} by {qestion}",

@@ -127,7 +127,7 @@ def test_threads_that_cannot_be_ended_end_the_run_before_they_are_many(monkeypat
     prompts = gym.split("train")[:1]
     for _ in range(2):
         gym.score(prompts, [["a"] * 4])  # three hang, the fourth is not called
-    with pytest.raises(RewardError, match="9 calls of the reward function hang and cannot be ended"):
+    with pytest.raises(RewardError, match="9 calls of a reward function or a game hang and cannot be ended"):
         gym.score(prompts, [["a"] * 4])
     release.set()
 
@@ -242,7 +242,7 @@ def test_threads_end_with_the_gym_that_they_work_for(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rewards, "_alarm_is_free", lambda: False)
     caller = RewardCaller(abs, 1.0, batched=False)
     caller.score([(-2,)], ["a"])
-    (thread,) = [thread for thread in threading.enumerate() if thread is caller._worker.thread]  # type: ignore[union-attr]
+    (thread,) = [thread for thread in threading.enumerate() if thread is caller._deadline._worker.thread]  # type: ignore[union-attr]
     del caller
     thread.join(timeout=60)
     assert not thread.is_alive()
