@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import torch
 
 from agilerl.errors import AgileRLWarning, ConfigError, EnvError, RunError, nearest, unknown_name, warn_once
 from agilerl.language.tokenizer import difference_to_file, eos_id, pad_id
@@ -262,13 +261,6 @@ class DataGym(ABC, Generic[Item]):
                     stacklevel=5,
                 )
             known.update(dict.fromkeys(keys, name))
-
-
-def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens [B, L] int64 and which of them are there [B, L] int64, padded on the right to the longest row."""
-    most = max(map(len, rows))
-    tokens = torch.tensor([[*row, *[pad] * (most - len(row))] for row in rows])
-    return tokens, torch.tensor([[1] * len(row) + [0] * (most - len(row)) for row in rows])
 
 
 def _ranks(accelerator: Any) -> tuple[int, int]:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from agilerl.errors import AgileRLWarning, EnvError
-from agilerl.llm_envs.data import DataGym, padded
+from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.prompts import Pair
 from agilerl.llm_envs.templates import check_template, completed, completion_text, encoded, prompt_text
+from agilerl.llm_envs.tokens import padded
 
 
 class PreferenceGym(DataGym[Pair]):

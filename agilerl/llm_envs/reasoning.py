@@ -16,6 +16,7 @@ from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.prompts import Prompt, Scores
 from agilerl.llm_envs.rewards import RewardCaller
 from agilerl.llm_envs.templates import check_template, encoded, prompt_text
+from agilerl.llm_envs.tokens import after_prompt, prompt_tensors
 from agilerl.rng import Purpose, seeds
 
 
@@ -260,30 +261,28 @@ class ReasoningGym(DataGym[Prompt]):
                 f"step needs completions of {len(prompts)} prompts; got {len(completions)}. "
                 "fix: one tensor [completions, tokens] for each prompt of the last batch."
             )
-        width = max(len(prompt.tokens) for prompt in prompts)
-        said = [self._said(prompt, width, group) for prompt, group in zip(prompts, completions, strict=True)]
+        said = [self._said(prompt, group) for prompt, group in zip(prompts, completions, strict=True)]
         texts = [[self._text(tokens, raw=False) for tokens in group] for group in said]
         raw = self.return_raw_completions
         self.completions = [[self._text(tokens, raw=True) for tokens in group] for group in said] if raw else texts
         rewards = torch.as_tensor(self.score(prompts, texts).rewards, dtype=torch.float32)
         return self._published(self._next(False)), rewards
 
-    def _said(self, prompt: Prompt, width: int, group: Any) -> list[list[int]]:
+    def _said(self, prompt: Prompt, group: Any) -> list[list[int]]:
         tokens = torch.as_tensor(group)
         if tokens.ndim != 2 or tokens.is_floating_point():
             raise ShapeError(
                 f"completions of a prompt must be whole numbers [completions, tokens]; got {tokens.dtype} of shape "
                 f"{tuple(tokens.shape)}. fix: pass what get_action returned."
             )
-        rows: list[list[int]] = tokens.tolist()
-        bare = list(prompt.tokens)
-        for start in ([self.pad_token_id] * (width - len(bare)) + bare, bare):
-            if all(row[: len(start)] == start for row in rows):
-                return [row[len(start) :] for row in rows]
-        raise ShapeError(
-            f"the completions of prompt {prompt.index} do not begin with its {len(bare)} tokens (padded on the left to "
-            f"{width}). fix: pass prompt and completion together, in the order of the last batch."
-        )
+        found = [after_prompt(row, prompt.tokens, self.pad_token_id) for row in tokens.tolist()]
+        said = [row for row in found if row is not None]
+        if len(said) < len(found):
+            raise ShapeError(
+                f"the completions of prompt {prompt.index} do not begin with its {len(prompt.tokens)} tokens. "
+                "fix: pass prompt and completion together, in the order of the last batch."
+            )
+        return said
 
     def _text(self, tokens: list[int], raw: bool) -> str:
         if not raw and self.eos_token_id in tokens:
@@ -291,18 +290,9 @@ class ReasoningGym(DataGym[Prompt]):
         return str(self.tokenizer.decode(tokens, skip_special_tokens=not raw, clean_up_tokenization_spaces=False))
 
     def _published(self, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
-        width = max(len(prompt.tokens) for prompt in prompts)
-        found = []
-        for prompt in prompts:
-            missing = width - len(prompt.tokens)
-            found.append(
-                {
-                    "input_ids": torch.tensor([[self.pad_token_id] * missing + list(prompt.tokens)]),
-                    "attention_mask": torch.tensor([[0] * missing + [1] * len(prompt.tokens)]),
-                    "text": self._text_of(prompt.entry)[0],
-                }
-            )
-        return found
+        tensors = prompt_tensors([prompt.tokens for prompt in prompts], self.pad_token_id)
+        texts = [self._text_of(prompt.entry)[0] for prompt in prompts]
+        return [{**found, "text": text} for found, text in zip(tensors, texts, strict=True)]
 
     def state(self) -> dict[str, Any]:
         """Where `reset` and `step` are, and how many rewards failed, as plain data."""

@@ -147,7 +147,7 @@ class RewardCaller:
             except (Exception, TookTooLongError):
                 answers = None  # the samples one by one show whose fault it is
             if answers is not None:
-                found = [_number(answer) for answer in answers]
+                found = [number_of(answer) for answer in answers]
                 return [value for value, _ in found], [fault for _, fault in found]
         values: list[float | None] = []
         words = []
@@ -168,8 +168,8 @@ class RewardCaller:
 
     def _one(self, sample: tuple[Any, ...]) -> tuple[float | None, str]:
         if not self.batched:
-            return _number(self._call(sample))
-        return _number(self._list(self._call(tuple([argument] for argument in sample)), 1)[0])
+            return number_of(self._call(sample))
+        return number_of(self._list(self._call(tuple([argument] for argument in sample)), 1)[0])
 
     @staticmethod
     def _list(answer: Any, length: int) -> list[Any]:
@@ -198,7 +198,7 @@ class RewardCaller:
                 )
 
 
-def _number(value: Any) -> tuple[float | None, str]:
+def number_of(value: Any) -> tuple[float | None, str]:
     """(a finite float, "") or (None, what is wrong with it)."""
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()  # of numpy, of torch
