@@ -69,6 +69,7 @@ class TokenObservationWrapper:
         ):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}. fix: 1.")
+        tokens_of.warn_if_replaced(tokenizer)
         self.env = env
         self.tokenizer = tokenizer
         self.max_turns = max_turns

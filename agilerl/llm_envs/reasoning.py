@@ -116,8 +116,8 @@ class ReasoningGym(DataGym[Prompt]):
     ) -> ReasoningGym:
         """A task of the package reasoning-gym, such as "chain_sum".
 
-        No question is in two splits. Those for the report come first, then the test, then training, so that another
-        number of training questions leaves what is measured as it was.
+        A completion that the task cannot read scores 0. No question is in two splits. Those for the report come first,
+        then the test, then training, so that another number of training questions leaves what is measured as it was.
 
         Args:
             task: of reasoning_gym.factory.DATASETS.
@@ -169,7 +169,10 @@ class ReasoningGym(DataGym[Prompt]):
 
         def reward(completion: str, answer: Any, question: str, entry: Mapping[str, Any]) -> float:
             said = extract(completion)
-            score = float(data.score_answer(said, entry)) if said else 0.0
+            try:
+                score = float(data.score_answer(said, entry)) if said else 0.0
+            except Exception:  # several tasks raise for what they cannot read, which is no right answer
+                return 0.0
             return float(score >= 1.0) if exact else score
 
         report = split["report"] or None
