@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from agilerl.errors import ConfigError, RunError
+from agilerl.errors import ConfigError, RunError, warn_once
 from agilerl.language import needs
 
 PROBES = (
@@ -109,6 +109,17 @@ def difference_to_file(tokenizer: Any) -> str:
         if text != meant:
             return f"it joins the tokens of {probe!r} to {text!r}, the file to {meant!r}"
     return ""
+
+
+def warn_if_replaced(tokenizer: Any) -> None:
+    """Warn, once for each folder, of a tokenizer that does not do what the file that it came from says."""
+    if difference := difference_to_file(tokenizer):
+        warn_once(
+            f"tokenizer {tokenizer.name_or_path}",
+            f"the tokenizer does not do what the tokenizer.json that it came from says: {difference}. "
+            "fix: load it with agilerl.language.load_tokenizer; AutoTokenizer may replace its rules.",
+            stacklevel=5,
+        )
 
 
 def pad_id(tokenizer: Any) -> int:

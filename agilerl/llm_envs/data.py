@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from agilerl.errors import AgileRLWarning, ConfigError, EnvError, RunError, nearest, unknown_name, warn_once
-from agilerl.language.tokenizer import difference_to_file, eos_id, pad_id
+from agilerl.errors import AgileRLWarning, ConfigError, EnvError, RunError, nearest, unknown_name
+from agilerl.language.tokenizer import eos_id, pad_id, warn_if_replaced
 from agilerl.rng import Purpose, stream
 
 Item = TypeVar("Item")
@@ -74,21 +74,15 @@ class DataGym(ABC, Generic[Item]):
             )
         self.tokenizer = tokenizer
         self.pad_token_id, self.eos_token_id = pad_id(tokenizer), eos_id(tokenizer)
-        if difference := difference_to_file(tokenizer):
-            warn_once(
-                f"tokenizer {tokenizer.name_or_path}",
-                f"the tokenizer does not do what the tokenizer.json that it came from says: {difference}. "
-                "fix: load it with agilerl.language.load_tokenizer; AutoTokenizer may replace its rules.",
-                stacklevel=4,
-            )
+        warn_if_replaced(tokenizer)
         self.data_batch_size = int(data_batch_size_per_gpu)
         self.max_context_length = max_context_length
         self.seed = int(seed)
         self.rank, self.world_size = _ranks(accelerator)
-        self._columns = dict(columns)
-        self._data = {name: data for name, data in datasets.items() if data is not None}
-        for name, data in self._data.items():
-            _check_data(name, data, self._columns)
+        for name in ("train", "test"):
+            if datasets[name] is None:
+                raise ConfigError(f"{name}_dataset is missing. fix: pass rows with {', '.join(columns.values())}.")
+        self._rows = {name: _rows(name, data, columns) for name, data in datasets.items() if data is not None}
         self._warn_of_overlaps()
         self._items: dict[str, list[Item]] = {}
         self._evaluating = False
@@ -107,7 +101,7 @@ class DataGym(ABC, Generic[Item]):
     @property
     def splits(self) -> tuple[str, ...]:
         """Of "train", "test" and "report", those that there are."""
-        return tuple(name for name in SPLITS if name in self._data)
+        return tuple(name for name in SPLITS if name in self._rows)
 
     def split(self, name: str) -> Sequence[Item]:
         """All items of a split in the order of its data set, tokenised once.
@@ -115,15 +109,13 @@ class DataGym(ABC, Generic[Item]):
         Raises:
             ConfigError: there is no such split, a row is not as it should be, or every one is too long.
         """
-        if name not in self._data:
+        if name not in self._rows:
             if name in SPLITS:
                 raise ConfigError(f"there is no split {name!r}. fix: pass {name}_dataset=.")
             raise ConfigError(unknown_name("split", name, self.splits))
         if name not in self._items:
-            data = self._data[name]
-            rows = [_row(name, data, number, self._columns) for number in range(len(data))]
             most = self.max_context_length
-            found = list(self._tokenised(rows, name))
+            found = list(self._tokenised(self._rows[name], name))
             kept = [item for item, tokens in found if most is None or tokens <= most]
             if not kept:
                 longest, shortest = max(n for _, n in found), min(n for _, n in found)
@@ -238,14 +230,13 @@ class DataGym(ABC, Generic[Item]):
             "seed": self.seed,
             "batch_size": self.data_batch_size,
             "world_size": self.world_size,
-            "rows": {name: len(self._data[name]) for name in self.splits},
+            "rows": {name: len(self._rows[name]) for name in self.splits},
         }
 
     def _warn_of_overlaps(self) -> None:
         known: dict[Hashable, str] = {}
         for name in self.splits:
-            data = self._data[name]
-            keys = {self._key(_row(name, data, number, self._columns)) for number in range(len(data))}
+            keys = {self._key(row) for row in self._rows[name]}
             shared: dict[str, int] = {}
             for key in keys:
                 if key in known:
@@ -270,7 +261,14 @@ def _ranks(accelerator: Any) -> tuple[int, int]:
     return int(accelerator.process_index), int(accelerator.num_processes)
 
 
-def _check_data(name: str, data: Any, columns: Mapping[str, str]) -> None:
+def _rows(name: str, data: Any, columns: Mapping[str, str]) -> list[Mapping[str, Any]]:
+    """All rows of a data set, each with all columns.
+
+    Args:
+        name: of the split.
+        data: the data set.
+        columns: argument that names it -> column.
+    """
     if isinstance(data, Mapping):
         fix = f"pass one of its splits, {sorted(map(str, data))[:4]}" if data else "pass a list of rows"
         raise ConfigError(
@@ -283,19 +281,10 @@ def _check_data(name: str, data: Any, columns: Mapping[str, str]) -> None:
         )
     if not len(data):
         raise ConfigError(f"{name}_dataset has no rows. fix: pass at least one.")
-    _row(name, data, 0, columns)
+    return [_checked(name, number, data[number], columns) for number in range(len(data))]
 
 
-def _row(name: str, data: Any, number: int, columns: Mapping[str, str]) -> Mapping[str, Any]:
-    """A row that has all columns.
-
-    Args:
-        name: of the split.
-        data: its data set.
-        number: of the row.
-        columns: argument that names it -> column.
-    """
-    row = data[number]
+def _checked(name: str, number: int, row: Any, columns: Mapping[str, str]) -> Mapping[str, Any]:
     if not isinstance(row, Mapping):
         raise ConfigError(
             f"row {number} of {name}_dataset must be a mapping from columns to values; got {type(row).__name__}. "
@@ -309,6 +298,7 @@ def _row(name: str, data: Any, number: int, columns: Mapping[str, str]) -> Mappi
                 f"row {number} of {name}_dataset has no column {column!r}.{hint} (there: {sorted(map(str, row))}). "
                 f"fix: {argument}={(close[0] if close else '...')!r}."
             )
-        if row[column] is None:
+        if row[column] is None and argument != "answer_column":  # some tasks judge by the row alone
             raise ConfigError(f"row {number} of {name}_dataset: {column!r} is None. fix: leave the row out.")
-    return row
+    found: Mapping[str, Any] = row
+    return found

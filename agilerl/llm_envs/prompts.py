@@ -71,3 +71,48 @@ class Example:
     index: int
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """An episode of several turns as one sequence of L tokens: what was shown and what the model said, in turn.
+
+    Attributes:
+        tokens: [L] int64, without padding. What the model said is as it was sampled, its ends of sequence included.
+        said: [L] bool: the model's own tokens; these are learned from, the others are given.
+        turns: [L] int64: to which turn a said token belongs, from 0; −1 where `said` is False.
+        rewards: [L] float64: the reward of a turn at its last said token, 0 elsewhere.
+        terminated: the game ended.
+        truncated: it was cut off, by itself, by the number of turns, for want of context, or by a fault.
+        failed: the game raised, took too long or gave what is no step; its last turn has a reward of 0.
+    """
+
+    tokens: np.ndarray
+    said: np.ndarray
+    turns: np.ndarray
+    rewards: np.ndarray
+    terminated: bool
+    truncated: bool
+    failed: bool = False
+
+    @property
+    def ends(self) -> np.ndarray:
+        """[turns] int64: where each turn has its last said token."""
+        following = np.append(self.turns[1:], -1)
+        found: np.ndarray = np.flatnonzero(self.said & (following != self.turns))
+        return found
+
+    @property
+    def turn_rewards(self) -> np.ndarray:
+        """[turns] float64."""
+        found: np.ndarray = self.rewards[self.ends]
+        return found
+
+    def examples(self) -> list[Example]:
+        """Each turn as an example: all that came before it is the prompt. `index` is the turn."""
+        found = []
+        for turn, end in enumerate(self.ends):
+            start = int(np.argmax(self.turns == turn))
+            before, completion = self.tokens[:start].tolist(), self.tokens[start : end + 1].tolist()
+            found.append(Example(turn, tuple(before), tuple(completion)))
+        return found

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from agilerl.errors import ConfigError, EnvError, ShapeError, unknown_name
+from agilerl.hostile import malformed
 from agilerl.language import needs
 from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.prompts import Prompt, Scores
 from agilerl.llm_envs.rewards import RewardCaller
-from agilerl.llm_envs.templates import check_template, encoded, filled, rendered
+from agilerl.llm_envs.templates import check_template, encoded, prompt_text
+from agilerl.llm_envs.tokens import after_prompt, prompt_tensors
 from agilerl.rng import Purpose, seeds
 
 
@@ -96,9 +98,6 @@ class ReasoningGym(DataGym[Prompt]):
             max_context_length,
             seed,
         )
-        for name, data in (("train", train_dataset), ("test", test_dataset)):
-            if data is None:
-                raise ConfigError(f"{name}_dataset is missing. fix: pass rows with questions and answers.")
 
     @classmethod
     def from_reasoning_gym(
@@ -117,8 +116,8 @@ class ReasoningGym(DataGym[Prompt]):
     ) -> ReasoningGym:
         """A task of the package reasoning-gym, such as "chain_sum".
 
-        No question is in two splits. Those for the report come first, then the test, then training, so that another
-        number of training questions leaves what is measured as it was.
+        A completion that the task cannot read scores 0. No question is in two splits. Those for the report come first,
+        then the test, then training, so that another number of training questions leaves what is measured as it was.
 
         Args:
             task: of reasoning_gym.factory.DATASETS.
@@ -170,7 +169,10 @@ class ReasoningGym(DataGym[Prompt]):
 
         def reward(completion: str, answer: Any, question: str, entry: Mapping[str, Any]) -> float:
             said = extract(completion)
-            score = float(data.score_answer(said, entry)) if said else 0.0
+            try:
+                score = float(data.score_answer(said, entry)) if said else 0.0
+            except Exception:  # several tasks raise for what they cannot read, which is no right answer
+                return 0.0
             return float(score >= 1.0) if exact else score
 
         report = split["report"] or None
@@ -262,30 +264,28 @@ class ReasoningGym(DataGym[Prompt]):
                 f"step needs completions of {len(prompts)} prompts; got {len(completions)}. "
                 "fix: one tensor [completions, tokens] for each prompt of the last batch."
             )
-        width = max(len(prompt.tokens) for prompt in prompts)
-        said = [self._said(prompt, width, group) for prompt, group in zip(prompts, completions, strict=True)]
+        said = [self._said(prompt, group) for prompt, group in zip(prompts, completions, strict=True)]
         texts = [[self._text(tokens, raw=False) for tokens in group] for group in said]
         raw = self.return_raw_completions
         self.completions = [[self._text(tokens, raw=True) for tokens in group] for group in said] if raw else texts
         rewards = torch.as_tensor(self.score(prompts, texts).rewards, dtype=torch.float32)
         return self._published(self._next(False)), rewards
 
-    def _said(self, prompt: Prompt, width: int, group: Any) -> list[list[int]]:
+    def _said(self, prompt: Prompt, group: Any) -> list[list[int]]:
         tokens = torch.as_tensor(group)
         if tokens.ndim != 2 or tokens.is_floating_point():
             raise ShapeError(
                 f"completions of a prompt must be whole numbers [completions, tokens]; got {tokens.dtype} of shape "
                 f"{tuple(tokens.shape)}. fix: pass what get_action returned."
             )
-        rows: list[list[int]] = tokens.tolist()
-        bare = list(prompt.tokens)
-        for start in ([self.pad_token_id] * (width - len(bare)) + bare, bare):
-            if all(row[: len(start)] == start for row in rows):
-                return [row[len(start) :] for row in rows]
-        raise ShapeError(
-            f"the completions of prompt {prompt.index} do not begin with its {len(bare)} tokens (padded on the left to "
-            f"{width}). fix: pass prompt and completion together, in the order of the last batch."
-        )
+        found = [after_prompt(row, prompt.tokens, self.pad_token_id) for row in tokens.tolist()]
+        said = [row for row in found if row is not None]
+        if len(said) < len(found):
+            raise ShapeError(
+                f"the completions of prompt {prompt.index} do not begin with its {len(prompt.tokens)} tokens. "
+                "fix: pass prompt and completion together, in the order of the last batch."
+            )
+        return said
 
     def _text(self, tokens: list[int], raw: bool) -> str:
         if not raw and self.eos_token_id in tokens:
@@ -293,18 +293,9 @@ class ReasoningGym(DataGym[Prompt]):
         return str(self.tokenizer.decode(tokens, skip_special_tokens=not raw, clean_up_tokenization_spaces=False))
 
     def _published(self, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
-        width = max(len(prompt.tokens) for prompt in prompts)
-        found = []
-        for prompt in prompts:
-            missing = width - len(prompt.tokens)
-            found.append(
-                {
-                    "input_ids": torch.tensor([[self.pad_token_id] * missing + list(prompt.tokens)]),
-                    "attention_mask": torch.tensor([[0] * missing + [1] * len(prompt.tokens)]),
-                    "text": self._rendered(prompt.question, prompt.answer)[0],
-                }
-            )
-        return found
+        tensors = prompt_tensors([prompt.tokens for prompt in prompts], self.pad_token_id)
+        texts = [self._text_of(prompt.entry)[0] for prompt in prompts]
+        return [{**found, "text": text} for found, text in zip(tensors, texts, strict=True)]
 
     def state(self) -> dict[str, Any]:
         """Where `reset` and `step` are, and how many rewards failed, as plain data."""
@@ -313,16 +304,14 @@ class ReasoningGym(DataGym[Prompt]):
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; RunError if it is of other data, another seed or another batch size."""
         super().load_state(state)
-        if "rewards" in state:
+        with malformed("the state of a ReasoningGym"):
             self._caller.load_state(state["rewards"])
 
     # --- of the data ------------------------------------------------------------------------------------------------
 
-    def _rendered(self, question: str, answer: Any) -> tuple[str, bool]:
-        if self.conversation_template is None:
-            return question, True
-        messages = [{**m, "content": filled(m["content"], question, answer)} for m in self.conversation_template]
-        return rendered(self.tokenizer, messages)
+    def _text_of(self, row: Mapping[str, Any]) -> tuple[str, bool]:
+        question, answer = row[self.question_column], row[self.answer_column]
+        return prompt_text(self.tokenizer, self.conversation_template, question, answer)
 
     def _key(self, row: Mapping[str, Any]) -> Hashable:
         shows = any("{answer}" in message["content"] for message in self.conversation_template or ())
@@ -332,8 +321,7 @@ class ReasoningGym(DataGym[Prompt]):
     def _tokenised(self, rows: Sequence[Mapping[str, Any]], split: str) -> Iterator[tuple[Prompt, int]]:
         questions = [str(row[self.question_column]) for row in rows]
         answers = [row[self.answer_column] for row in rows]
-        texts = (self._rendered(question, answer) for question, answer in zip(questions, answers, strict=True))
-        for index, tokens in enumerate(encoded(self.tokenizer, texts)):
+        for index, tokens in enumerate(encoded(self.tokenizer, map(self._text_of, rows))):
             if not tokens:
                 raise EnvError(
                     f"row {index} of the split {split!r} has no tokens: the question is {questions[index]!r}. "

@@ -33,12 +33,12 @@ class RewardError(EnvError):
     """The reward function fails for most of what it is asked."""
 
 
-class _TookTooLongError(BaseException):
-    """Raised inside a reward function; no Exception, so that it is not caught by mistake."""
+class TookTooLongError(BaseException):
+    """Raised inside a call that is over its deadline; no Exception, so that it is not caught by mistake."""
 
 
-class RewardCaller:
-    """Calls a reward function sample by sample, with a deadline each.
+class Deadline:
+    """Makes calls that take a limited time each.
 
     In the main thread a call runs where it is, and a timer of the system (`SIGALRM`) interrupts it at its deadline.
     Where that timer is in use by somebody else, in other threads, and on systems without it, a daemon thread calls; at
@@ -49,6 +49,47 @@ class RewardCaller:
     then has only its own deadline. An abandoned thread ends at its next Python instruction; one that waits in C goes on
     waiting, and with more than `MOST_ABANDONED` of those there is an error. What a function changed before it was cut
     off stays changed.
+
+    Args:
+        seconds: of a call; None: it takes as long as it takes.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+        self._worker: _Worker | None = None
+        self._abandoned: list[threading.Thread] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"seconds": self.seconds, "_worker": None, "_abandoned": []}  # threads stay in their process
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the function returns or raises; `TookTooLongError` at the deadline."""
+        if self.seconds is None:
+            return function(*arguments)
+        if _alarm_is_free():
+            return _with_alarm(function, arguments, self.seconds)
+        if self._worker is None or not self._worker.thread.is_alive():
+            self._worker = _Worker()
+            weakref.finalize(self, self._worker.jobs.put, None)
+        try:
+            return self._worker.call(function, arguments, self.seconds)
+        except TookTooLongError:
+            self._abandoned = [*(thread for thread in self._abandoned if thread.is_alive()), self._worker.thread]
+            self._worker = None
+            raise
+
+    def check(self) -> None:
+        """RewardError if more threads hang than a run can bear."""
+        hanging = sum(thread.is_alive() for thread in self._abandoned)
+        if hanging > MOST_ABANDONED:
+            raise RewardError(
+                f"{hanging} calls of a reward function or a game hang and cannot be ended. "
+                "fix: give what it waits for a time limit of its own."
+            )
+
+
+class RewardCaller:
+    """Calls a reward function sample by sample, each within its deadline (`Deadline`).
 
     Attributes:
         samples, failures: completions that were scored so far, and those of them that failed.
@@ -62,11 +103,7 @@ class RewardCaller:
         self.failures = 0
         self._window = [0, 0]
         self._first_fault = ""
-        self._worker: _Worker | None = None
-        self._abandoned: list[threading.Thread] = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_worker": None, "_abandoned": []}  # threads stay in their process
+        self._deadline = Deadline(seconds)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -94,12 +131,7 @@ class RewardCaller:
             RewardError: more than half of at least `WINDOW` samples failed, or too many calls hang for good.
         """
         values, words = self._called(samples)
-        hanging = sum(thread.is_alive() for thread in self._abandoned)
-        if hanging > MOST_ABANDONED:
-            raise RewardError(
-                f"{hanging} calls of the reward function hang and cannot be ended. "
-                "fix: give what it waits for a time limit of its own."
-            )
+        self._deadline.check()
         failed = np.array([value is None for value in values], dtype=bool)
         rewards = np.array([0.0 if value is None else value for value in values], dtype=np.float64)
         faults = [f"{names[i]}: {words[i]}" for i, fails in enumerate(failed) if fails]
@@ -112,10 +144,10 @@ class RewardCaller:
                 answers = self._list(
                     self._call(tuple(list(column) for column in zip(*samples, strict=True))), len(samples)
                 )
-            except (Exception, _TookTooLongError):
+            except (Exception, TookTooLongError):
                 answers = None  # the samples one by one show whose fault it is
             if answers is not None:
-                found = [_number(answer) for answer in answers]
+                found = [number_of(answer) for answer in answers]
                 return [value for value, _ in found], [fault for _, fault in found]
         values: list[float | None] = []
         words = []
@@ -125,7 +157,7 @@ class RewardCaller:
             if hangs < MOST_HANGS:
                 try:
                     value, fault = self._one(sample)
-                except _TookTooLongError:
+                except TookTooLongError:
                     hangs += 1
                     fault = f"took longer than {self.seconds:g} s"
                 except (Exception, SystemExit) as error:
@@ -136,8 +168,8 @@ class RewardCaller:
 
     def _one(self, sample: tuple[Any, ...]) -> tuple[float | None, str]:
         if not self.batched:
-            return _number(self._call(sample))
-        return _number(self._list(self._call(tuple([argument] for argument in sample)), 1)[0])
+            return number_of(self._call(sample))
+        return number_of(self._list(self._call(tuple([argument] for argument in sample)), 1)[0])
 
     @staticmethod
     def _list(answer: Any, length: int) -> list[Any]:
@@ -148,17 +180,7 @@ class RewardCaller:
         return list(found)
 
     def _call(self, arguments: tuple[Any, ...]) -> Any:
-        if _alarm_is_free():
-            return _with_alarm(self.function, arguments, self.seconds)
-        if self._worker is None or not self._worker.thread.is_alive():
-            self._worker = _Worker()
-            weakref.finalize(self, self._worker.jobs.put, None)
-        try:
-            return self._worker.call(self.function, arguments, self.seconds)
-        except _TookTooLongError:
-            self._abandoned = [*(thread for thread in self._abandoned if thread.is_alive()), self._worker.thread]
-            self._worker = None
-            raise
+        return self._deadline.call(self.function, *arguments)
 
     def _count(self, samples: int, faults: list[str]) -> None:
         self.samples += samples
@@ -176,7 +198,7 @@ class RewardCaller:
                 )
 
 
-def _number(value: Any) -> tuple[float | None, str]:
+def number_of(value: Any) -> tuple[float | None, str]:
     """(a finite float, "") or (None, what is wrong with it)."""
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()  # of numpy, of torch
@@ -204,7 +226,7 @@ def _with_alarm(function: Callable[..., Any], arguments: tuple[Any, ...], second
 
     def over(number: int, frame: Any) -> None:
         if armed:
-            raise _TookTooLongError
+            raise TookTooLongError
 
     before = signal.signal(signal.SIGALRM, over)
     # Twice `finally`: the alarm may strike between the function's return and the first of them. It strikes again each
@@ -241,8 +263,8 @@ class _Worker:
         except queue.Empty:
             self.wanted.clear()
             identity = ctypes.c_ulong(self.thread.ident or 0)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(_TookTooLongError))
-            raise _TookTooLongError from None
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(TookTooLongError))
+            raise TookTooLongError from None
         if fine:
             return answer
         raise answer
@@ -258,5 +280,5 @@ def _work(jobs: Any, answers: Any, wanted: threading.Event) -> None:
                 answers.put((False, error))
             except SystemExit as error:
                 answers.put((False, error))
-    except _TookTooLongError:
+    except TookTooLongError:
         return  # nobody waits for it any more

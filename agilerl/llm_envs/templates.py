@@ -28,15 +28,7 @@ def check_template(template: Any) -> tuple[dict[str, str], ...] | None:
             f"conversation_template must be a list of messages; got {type(template).__name__}. "
             'fix: [{"role": "user", "content": "{question}"}].'
         )
-    messages = []
-    for number, message in enumerate(template):
-        right = isinstance(message, Mapping) and isinstance(message.get("content"), str)
-        if not right or not isinstance(message.get("role"), str):
-            raise ConfigError(
-                f"conversation_template, message {number}: expected a mapping with 'role' and 'content', both text; "
-                f'got {message!r:.200}. fix: {{"role": "user", "content": "{{question}}"}}.'
-            )
-        messages.append({"role": message["role"], "content": message["content"]})
+    messages = [{"role": message["role"], "content": message["content"]} for message in check_messages(template)]
     contents = " ".join(message["content"] for message in messages)
     if "{question}" not in contents:
         close = nearest("question", re.findall(r"\{\s*(\w+)\s*\}", contents), limit=1)
@@ -78,6 +70,56 @@ def rendered(tokenizer: Any, messages: Messages) -> tuple[str, bool]:
             "fix: use roles that the model knows, often 'user' and 'assistant' alone."
         ) from error
     return str(text), False
+
+
+def prompt_text(tokenizer: Any, template: Messages | None, value: Any, answer: Any = "") -> tuple[str, bool]:
+    """As `rendered`, of what a column for prompts holds: text, or the messages of a conversation.
+
+    Args:
+        tokenizer: of transformers.
+        template: messages with {question} for where the text goes; None for the text alone.
+        value: of the column. Messages are a conversation of their own, which no template changes.
+        answer: for {answer} in the template.
+
+    Raises:
+        ConfigError: messages that are no mappings with role and content.
+    """
+    if is_conversation(value):
+        return rendered(tokenizer, check_messages(value))
+    if template is None:
+        return str(value), True
+    return rendered(tokenizer, [{**m, "content": filled(m["content"], str(value), answer)} for m in template])
+
+
+def completion_text(value: Any) -> str:
+    """What a column for completions holds: text, or messages of which the last one is the completion."""
+    return check_messages(value)[-1]["content"] if is_conversation(value) else str(value)
+
+
+def is_conversation(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value)
+
+
+def check_messages(messages: Iterable[Any]) -> list[Mapping[str, str]]:
+    """The messages, each a mapping with a role and a content that are text; else ConfigError."""
+    found = list(messages)
+    for number, message in enumerate(found):
+        right = isinstance(message, Mapping) and isinstance(message.get("content"), str)
+        if not right or not isinstance(message.get("role"), str):
+            raise ConfigError(
+                f"message {number} of a conversation: expected a mapping with 'role' and 'content', both text; "
+                f'got {message!r:.200}. fix: {{"role": "user", "content": "..."}}.'
+            )
+    return found
+
+
+def completed(tokenizer: Any, texts: Iterable[str], end: int) -> Iterator[tuple[int, ...]]:
+    """Tokens of each completion, with one end of sequence as the last."""
+    for tokens in encoded(tokenizer, ((text, False) for text in texts)):
+        said = len(tokens)
+        while said and tokens[said - 1] == end:
+            said -= 1
+        yield (*tokens[:said], end)
 
 
 def encoded(tokenizer: Any, texts: Iterable[tuple[str, bool]]) -> Iterator[tuple[int, ...]]:

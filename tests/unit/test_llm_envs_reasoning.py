@@ -363,9 +363,12 @@ def test_processes_get_their_shares() -> None:
         ({"train_dataset": ["1+1="]}, "row 0 of train_dataset must be a mapping"),
         ({"train_dataset": [{"questions": 1, "answer": 2}]}, r"no column 'question'\. Did you mean 'questions'\?"),
         ({"answer_column": "answers"}, r"no column 'answers'\. Did you mean 'answer'\?.*fix: answer_column='answer'"),
-        ({"train_dataset": [*TRAIN, {"question": None, "answer": ""}]}, "row 10 of train_dataset: 'question' is None"),
+        (
+            {"train_dataset": [*TRAIN, {"question": None, "answer": None}]},
+            "row 10 of train_dataset: 'question' is None",
+        ),
         ({"conversation_template": "{question}"}, "must be a list of messages; got str"),
-        ({"conversation_template": [{"role": "user"}]}, "message 0: expected a mapping with 'role' and 'content'"),
+        ({"conversation_template": [{"role": "user"}]}, "message 0 of a conversation: expected a mapping"),
         (
             {"conversation_template": [{"role": "user", "content": "{qestion}"}]},
             r"Did you mean {question} by {qestion}",
@@ -461,6 +464,16 @@ def test_exact_rewards_are_one_for_a_full_score_alone() -> None:
     share = partly.score([prompt], [[nearly, prompt.answer]]).rewards[0]
     assert 0 < share[0] < 1 == share[1]
     assert exactly.score([prompt], [[nearly, prompt.answer]]).rewards.tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize(("task", "unreadable"), [("prime_factorization", "seven"), ("graph_color", "{")])
+def test_what_a_task_cannot_read_scores_nothing_and_is_no_fault(task: str, unreadable: str) -> None:
+    """The first raises for text without numbers; the second has no answer of its own, and judges by the row."""
+    pytest.importorskip("reasoning_gym")
+    gym = ReasoningGym.from_reasoning_gym(task, tiny_tokenizer("a"), train_size=2, test_size=2, seed=0)
+    scores = gym.score(gym.split("test"), [[unreadable], [""]])
+    assert scores.rewards.max() < 0.1  # graph_color gives 0.01 for trying
+    assert not scores.failed.any()
 
 
 @pytest.mark.parametrize(

@@ -120,16 +120,22 @@ def test_after_three_that_hang_the_rest_of_the_batch_is_not_called(way: str) -> 
     assert gym.score(prompts, [["a", "a"]]).rewards.tolist() == [[1.0, 1.0]]  # the next batch is called again
 
 
-def test_threads_that_cannot_be_ended_end_the_run_before_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewards, "_alarm_is_free", lambda: False)
+def test_threads_that_cannot_be_ended_end_the_run_before_they_are_many() -> None:
     release = threading.Event()
-    gym = gym_of(lambda c, a, q: release.wait(), reward_timeout=0.001)
+    waiting = [threading.Thread(target=release.wait, daemon=True) for _ in range(9)]
+    for thread in waiting:
+        thread.start()
+    gym = gym_of(lambda c, a, q: 1.0)
     prompts = gym.split("train")[:1]
-    for _ in range(2):
-        gym.score(prompts, [["a"] * 4])  # three hang, the fourth is not called
-    with pytest.raises(RewardError, match="9 calls of the reward function hang and cannot be ended"):
-        gym.score(prompts, [["a"] * 4])
+    gym._caller._deadline._abandoned = waiting[:8]
+    gym.score(prompts, [["a"]])
+    gym._caller._deadline._abandoned = waiting
+    with pytest.raises(RewardError, match="9 calls of a reward function or a game hang and cannot be ended"):
+        gym.score(prompts, [["a"]])
     release.set()
+    for thread in waiting:
+        thread.join()
+    gym.score(prompts, [["a"]])  # they have ended after all
 
 
 @pytest.mark.parametrize(
@@ -242,7 +248,7 @@ def test_threads_end_with_the_gym_that_they_work_for(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rewards, "_alarm_is_free", lambda: False)
     caller = RewardCaller(abs, 1.0, batched=False)
     caller.score([(-2,)], ["a"])
-    (thread,) = [thread for thread in threading.enumerate() if thread is caller._worker.thread]  # type: ignore[union-attr]
+    (thread,) = [thread for thread in threading.enumerate() if thread is caller._deadline._worker.thread]  # type: ignore[union-attr]
     del caller
     thread.join(timeout=60)
     assert not thread.is_alive()
