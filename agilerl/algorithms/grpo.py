@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.algorithms import writing
 from agilerl.algorithms.completions import TextBatch
 from agilerl.algorithms.declared import COMPLETIONS, hp
-from agilerl.algorithms.language import Backend, WritingAlgorithm
+from agilerl.algorithms.language import Backend, LLMAlgorithm
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
@@ -34,7 +35,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """What the papers set, by name; an argument that is given wins."""
 
 
-class GRPO(WritingAlgorithm):
+class GRPO(LLMAlgorithm):
     """Learns from the rewards of several completions of each prompt, against their mean.
 
     Args:
@@ -156,16 +157,16 @@ class GRPO(WritingAlgorithm):
         """
         members, rows = texts.tokens.shape[:2]
         advantage = self.advantages(rewards).view(members, rows, 1).expand(texts.said.shape)
-        counts = self.counted(texts, self.mask_truncated)
+        counts = writing.counted(self, texts, self.mask_truncated)
         old, reference = self.frozen_log_probs(engine, texts, self.update_epochs * rows > self.batch_size)
-        yield from self.minibatches(
-            engine, TextBatch(texts, counts, advantage, old, reference), rngs, self.normalisation, self.beta > 0
+        yield from writing.minibatches(
+            self, engine, TextBatch(texts, counts, advantage, old, reference), rngs, self.normalisation, self.beta > 0
         )
 
     def frozen_log_probs(self, engine: Any, texts: Texts, is_old: bool) -> tuple[Tensor | None, Tensor | None]:
         """(log-probabilities under the policy that wrote where `is_old`, those of the reference where β > 0)."""
-        old = self.scored(engine, engine.network("actor"), texts) if is_old else None
-        reference = self.scored(engine, engine.target("actor"), texts) if self.beta > 0 else None
+        old = writing.scored(self, engine, engine.network("actor"), texts) if is_old else None
+        reference = writing.scored(self, engine, engine.target("actor"), texts) if self.beta > 0 else None
         return old, reference
 
     # --- the update -------------------------------------------------------------------------------------------------
@@ -197,6 +198,14 @@ class GRPO(WritingAlgorithm):
             return losses.clipped_importance(log_prob.masked_fill(~said, 0), ratios, advantage, high)
         ratio = ratios.exp() if self.objective == "clip" else losses.sequence_ratio(ratios, said)
         return losses.clipped_surrogate(ratio, advantage, low, high)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    sampling = writing.sampling
+    backend = writing.backend
+    get_action = writing.get_action  # type: ignore[assignment]  # prompts in place of observations
+    learn = writing.learn
+    test = writing.score_test_split
 
 
 def _wide(value: Tensor) -> Tensor:

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.algorithms import writing
 from agilerl.algorithms.completions import TextBatch
 from agilerl.algorithms.declared import COMPLETIONS, hp
-from agilerl.algorithms.language import Backend, WritingAlgorithm
+from agilerl.algorithms.language import Backend, LLMAlgorithm
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
@@ -22,7 +23,7 @@ from agilerl.losses import completions as losses
 from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Positive
 
 
-class LLMREINFORCE(WritingAlgorithm):
+class LLMREINFORCE(LLMAlgorithm):
     """Moves every token of a completion by its return, less a baseline (Williams 1992; Ahmadian et al. 2024).
 
     Args:
@@ -103,18 +104,18 @@ class LLMREINFORCE(WritingAlgorithm):
         self, engine: Any, texts: Texts, rewards: Tensor, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
         """One pass over what was written; rewards [N, B, G] of completions, or [N, R, T] of their tokens."""
-        said, counts = texts.said, self.counted(texts)
+        said, counts = texts.said, writing.counted(self, texts)
         if self.baseline == "rloo":
             if rewards.shape == said.shape:
                 raise AlgorithmError("baseline='rloo' compares completions of one prompt. fix: baseline='batch'.")
             advantage = losses.leave_one_out(rewards).view(*said.shape[:2], 1).expand(said.shape)
         else:
             gamma = engine.outer(engine.hp["gamma"]).view(-1, 1).to(rewards.dtype)
-            returns = losses.discounted_returns(self.token_rewards(rewards, said), said, gamma)
+            returns = losses.discounted_returns(writing.token_rewards(rewards, said), said, gamma)
             advantage = losses.whitened(returns, said.to(rewards.dtype))
-        reference = self.scored(engine, engine.target("actor"), texts) if self.beta > 0 else None
+        reference = writing.scored(self, engine, engine.target("actor"), texts) if self.beta > 0 else None
         whole = TextBatch(texts, counts, advantage, None, reference)
-        yield from self.minibatches(engine, whole, rngs, "token", self.beta > 0)
+        yield from writing.minibatches(self, engine, whole, rngs, "token", self.beta > 0)
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
         """One optimiser step on Σ w (−A log π + β KL)."""
@@ -132,3 +133,11 @@ class LLMREINFORCE(WritingAlgorithm):
             total = total + loss.detach()
         engine.step("optimizer", self.max_norm(total), batch.live)
         return UpdateResult(total, total, kl=divergence)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    sampling = writing.sampling
+    backend = writing.backend
+    get_action = writing.get_action  # type: ignore[assignment]  # prompts in place of observations
+    learn = writing.learn
+    test = writing.score_test_split
