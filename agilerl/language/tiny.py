@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.language import needs
@@ -105,11 +106,18 @@ def tiny_base(
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
+        tie_word_embeddings=False,
+        architectures=[model_name],
+        dtype="float32",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = getattr(transformers, model_name)(config)
     path = Path(folder)
-    model.float().save_pretrained(path)
+    path.mkdir(parents=True, exist_ok=True)
+    weights = {name: tensor.float().contiguous() for name, tensor in model.state_dict().items()}
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})  # save_pretrained shows a progress bar
+    config.save_pretrained(path)
+    model.generation_config.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from agilerl.errors import ConfigError, RunError
 from agilerl.language import check_fingerprint, fingerprint, load_tokenizer, needs, tiny_base, tiny_tokenizer
@@ -138,6 +139,9 @@ def test_a_tiny_base_is_the_same_bytes_for_the_same_seed_and_loads_by_the_usual_
     assert {name for name in first if first[name] != other[name]} == {"model.safetensors"}
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= first.keys()
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "a")
+    stored = load_file(tmp_path / "a" / "model.safetensors")
+    assert all(torch.equal(stored.pop(name), tensor) for name, tensor in model.state_dict().items())
+    assert not stored
     assert model.get_input_embeddings().weight.shape == (len(tokenizer), 16)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert fingerprint(load_tokenizer(tmp_path / "a")) == fingerprint(tokenizer)
