@@ -162,6 +162,6 @@ def test_other_prompts_are_refused_by_name(folder: Path, tmp_path: Path) -> None
     with pytest.raises(RunError, match="learned from other prompts"):
         finetune_llm_reasoning(
             population("GRPO", folder), other, max_steps=64, evo_steps=2, evaluation_interval=2, verbose=False,
-            tournament=TournamentSelection(2, True, 2, seed=1), mutation=Mutations(0.3, 0, 0, 0, 0, 0.7, rand_seed=1), seed=5,
-            resume=tmp_path / "run",
+            tournament=TournamentSelection(2, True, 2, seed=1), seed=5,
+            mutation=Mutations(0.3, 0, 0, 0, 0, 0.7, rand_seed=1), resume=tmp_path / "run",
         )  # fmt: skip
