@@ -197,6 +197,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
     def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
         """The agent in a folder of `save_checkpoint`, on the base that it names."""
         found: Self = copies.load(cls, _state_in(path), device, accelerator)
+        found.load_checkpoint(path)  # with the generators, too
         return found
 
     def load_pretrained(self, folder: str | Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from agilerl.language.base import BaseModel, load_base, pad_left, positions_of
 from agilerl.language.generate import HuggingFace, PrefixShared, Sampling, choose, uniform_numbers
 from agilerl.language.lora import stacked, stacked_delta
 from agilerl.language.scoring import Texts, first_end, hidden_states, log_probs
+from agilerl.language.tiny import tiny_base
 from agilerl.networks.adapters import AdapterNetwork, adapter_config
 from tests.differential.language_reference import LORA, base, folder, make, prompts, written
 
@@ -75,21 +77,39 @@ def test_adapters_in_one_pass_are_those_of_peft_one_after_another() -> None:
     assert (together[0] - together[1]).abs().max() > 0.1
 
 
-def test_the_base_is_what_it_was_beside_any_number_of_adapters() -> None:
-    own = load_base(folder(), dtype=torch.float32)
-    texts = texts_of([[*p, 5, 6, 7] for p in prompts()])
-    before = own.sha256
+@pytest.mark.parametrize(
+    "configs",
+    [
+        [LORA, {"r": 2, "use_dora": True}],
+        [{"peft_type": "IA3", "target_modules": ["q_proj", "down_proj"], "feedforward_modules": ["down_proj"]}],
+        [{"peft_type": "LOHA", "r": 2, "target_modules": ["q_proj"]}],
+    ],
+    ids=["lora", "ia3", "loha"],
+)
+def test_the_base_is_what_it_was_beside_any_number_of_adapters(configs: list[dict[str, Any]], tmp_path: Path) -> None:
+    tiny_base(tmp_path, base().tokenizer, seed=5)
+    own = load_base(tmp_path)
+    texts, before = texts_of([[*p, 5, 6, 7] for p in prompts()]), own.sha256
+    given = (texts.tokens, texts.attention, positions_of(texts.attention))
     with torch.no_grad():
-        plain = own.plain(texts.tokens, texts.attention, positions_of(texts.attention))
-        for config in (LORA, {"r": 2, "use_dora": True}, {"peft_type": "IA3", "target_modules": ["q_proj", "down_proj"],
-                                                         "feedforward_modules": ["down_proj"]}):  # fmt: skip
+        plain = own.plain(*given)
+        for config in configs:
             network = AdapterNetwork(own, config, random_seed=1)
+            for parameter in network.parameters():
+                parameter.add_(0.1)
             with network.running() as forward:
-                forward(texts.tokens, texts.attention, positions_of(texts.attention))
-        after = own.plain(texts.tokens, texts.attention, positions_of(texts.attention))
-    assert torch.equal(plain, after)
+                assert not torch.allclose(forward(*given), plain, atol=1e-3), "the adapter is on"
+        assert torch.equal(own.plain(*given), plain)
     own._sha = None
     assert own.sha256 == before
+
+
+def test_adapters_of_two_kinds_on_one_base_are_a_named_error(tmp_path: Path) -> None:
+    tiny_base(tmp_path, base().tokenizer, seed=5)
+    own = load_base(tmp_path)
+    AdapterNetwork(own, LORA)
+    with pytest.raises(ConfigError, match="Cannot combine adapters with different peft types"):
+        AdapterNetwork(own, {"peft_type": "LOHA", "r": 2, "target_modules": ["q_proj"]})
 
 
 def test_members_share_one_base_and_a_clone_copies_its_adapter_alone() -> None:
@@ -168,7 +188,8 @@ given = torch.load({str(tmp_path / "in.pt")!r})
 positions = (given["mask"].cumsum(-1) - 1).clamp_min(0)
 with torch.no_grad():
     logits = model(input_ids=given["ids"], attention_mask=given["mask"], position_ids=positions).logits
-torch.save(logits[:, -4:-1].log_softmax(-1).gather(-1, given["ids"][:, -3:, None])[..., 0], {str(tmp_path / "out.pt")!r})
+found = logits[:, -4:-1].log_softmax(-1).gather(-1, given["ids"][:, -3:, None])[..., 0]
+torch.save(found, {str(tmp_path / "out.pt")!r})
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True)
     torch.testing.assert_close(torch.load(tmp_path / "out.pt"), wanted, atol=1e-4, rtol=0)
@@ -194,7 +215,7 @@ def test_hostile_adapters_are_refused_by_name(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     agent = make("GRPO", 0, torch.float32)
-    with pytest.raises(RunError, match="no adapter_model.safetensors"):
+    with pytest.raises(RunError, match=r"no adapter_model\.safetensors"):
         agent.load_pretrained(tmp_path)
     agent.save_pretrained(tmp_path)
     path = tmp_path / "adapter_model.safetensors"
@@ -212,15 +233,19 @@ def test_hostile_adapters_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_named() -> None:
+    from transformers import AutoModelForCausalLM
+
     cls = type(make("GRPO", 0))
-    with pytest.raises(AlgorithmError, match="actor_network= .* or model_name= .*; got neither"):
+    with pytest.raises(AlgorithmError, match=r"actor_network= .* or model_name= .*; got neither"):
         cls()
     with pytest.raises(AlgorithmError, match="got both"):
         cls(actor_network=base(), model_name=folder())
     with pytest.raises(TypeError, match="must be a causal language model; got Linear"):
         cls(actor_network=torch.nn.Linear(2, 2))
     with pytest.raises(AlgorithmError, match="a model needs its tokenizer"):
-        cls(actor_network=base().model.get_base_model() if hasattr(base().model, "get_base_model") else base().model)
+        cls(actor_network=AutoModelForCausalLM.from_pretrained(folder()))
+    with pytest.raises(AlgorithmError, match="has adapters already"):
+        cls(actor_network=base().model)
     with pytest.raises(ConfigError, match="no causal language model could be loaded"):
         cls(model_name="/nowhere/at/all")
     with pytest.raises(AlgorithmError, match="variant must be one of"):
