@@ -153,6 +153,23 @@ class RunDirectory:
         loader = resources.files("agilerl") / "standalone" / "policy.py"
         write_atomic(self.path / "best" / "policy.py", loader.read_text(encoding="utf-8"))
 
+    def keep_best(self, agent: Any) -> None:
+        """Write the best agent: as `save_best` does, of a language policy a folder that PEFT reads, with the agent."""
+        if not getattr(agent, "learns_language", False):
+            self.save_best(agent.policy_spec(), agent.policy_state())
+            return
+        for left in self.path.glob(".best-*"):  # by a process that was killed while it wrote
+            shutil.rmtree(left, ignore_errors=True)
+        agent.save_checkpoint(self.path / "best")
+
+    def load_language_policy(self, cls: Any, device: str) -> Any:
+        """The agent of a class in best/, on the base that it names."""
+        folder = self.path / "best"
+        if not folder.is_dir():
+            status = self.facts().get("status", "unknown")
+            raise RunError(f"{self.path} holds no policy (status: {status}). fix: train again, or name another run.")
+        return cls.load(folder, device)
+
     def load_best(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """(spec, state) as they were saved."""
         path = self.path / "best" / "policy.safetensors"

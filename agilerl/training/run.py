@@ -66,7 +66,8 @@ class Run:
         if test is None:
             return f"{best}   (no closing test; run.best.evaluate() makes one)"
         mean, low, high = interval(test["mean"], *test["ci95"])
-        return f"mean {mean}, 95% CI {low}..{high} over {len(test['returns'])} fresh episodes   ({best} in the run)"
+        many = f"{len(test['returns'])} {test.get('of', 'fresh episodes')}"
+        return f"mean {mean}, 95% CI {low}..{high} over {many}   ({best} in the run)"
 
     def _facts(self) -> dict[str, Any]:
         """The result, as run.json has it: a closing test that was made after the run stands there alone."""
