@@ -551,4 +551,6 @@ def _unique_leaf(leaf: str, paths: list[str], source: str) -> str:
 
 
 def _hint(name: str, known: list[str]) -> str:
+    if name.rpartition(".")[2] in ("model_name", "lora_config"):
+        return "fix: it is of language algorithms, such as algo='GRPO'."
     return hint_for(name, known) or "fix: `agilerl train ENV_ID --dry-run` prints every key."

@@ -22,7 +22,7 @@ from typing import Any
 
 from agilerl.checkpoint import load_tree, save_tree, write_atomic
 from agilerl.config import Manifest, dump_yaml, load_manifest
-from agilerl.env_ids import TEAM_PACKAGES, is_team_id
+from agilerl.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
 from agilerl.errors import RunError
 from agilerl.hostile import MIB, malformed, read_json, read_text
 from agilerl.redaction import without_secrets
@@ -33,6 +33,7 @@ from agilerl.telemetry.record import BaseSink, Birth
 LINEAGE, METRICS = "evolution.jsonl", "metrics.csv"
 LINEAGE_LIMIT = 1024 * MIB
 PACKAGES = ("agilerl", "torch", "numpy", "gymnasium", "tensordict", "safetensors", "pydantic")
+LANGUAGE_PACKAGES = ("transformers", "tokenizers", "peft", "reasoning-gym")
 
 
 class RunDirectory:
@@ -213,9 +214,10 @@ def _number(name: str, algo: str) -> int:
 
 
 def versions(env_id: str = "") -> dict[str, str]:
-    """Python and the packages that decide a result; of an environment of several agents also those that it is of."""
+    """Python and the packages that decide a result, also those of several agents or of language models."""
     found = {"python": sys.version.split()[0]}
-    for name in (*PACKAGES, *(TEAM_PACKAGES if is_team_id(env_id) else ())):
+    of_kind = TEAM_PACKAGES if is_team_id(env_id) else LANGUAGE_PACKAGES if is_language_id(env_id) else ()
+    for name in (*PACKAGES, *of_kind):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import socket
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from agilerl.algorithms import find_algorithm
 from agilerl.config import Manifest
 from agilerl.config.load import check_kind
 from agilerl.errors import ConfigError
+from agilerl.language import needs
 from agilerl.language.base import load_base
 from agilerl.language.tokenizer import load_tokenizer
 from agilerl.sources.language import LanguageSource
@@ -42,12 +49,32 @@ def resolve_questions(manifest: Manifest, env: Any = None) -> Manifest:
             "model='PATH'), a folder with config.json, model.safetensors and tokenizer.json, or a hub id."
         )
     folder = Path(model).expanduser()
-    if folder.exists():  # a run goes on from wherever it is asked to
+    if not folder.exists():
+        _check_hub(str(model))
+    else:  # a run goes on from wherever it is asked to
         values = {**manifest.algorithm.model_dump(), "model_name": str(folder.resolve())}
         manifest = manifest.model_copy(update={"algorithm": type(manifest.algorithm)(**values)})
     check_mutations(manifest)
     questions(manifest, env, None)
     return manifest
+
+
+def _check_hub(model: str) -> None:
+    """ConfigError for a path where nothing is, or a hub's name where no hub can be reached: asking takes minutes."""
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise ConfigError(f"there is no folder {model}. fix: --model with a folder that has config.json, or a hub id.")
+    if os.environ.get("HF_HUB_OFFLINE") or getproxies():
+        return
+    if isinstance(needs("huggingface_hub").try_to_load_from_cache(model, "config.json"), str):
+        return
+    host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError as error:
+        raise ConfigError(
+            f"there is no folder {model}, and the hub {host} cannot be reached ({error.strerror}). "
+            "fix: --model with a folder that has config.json, or a connection."
+        ) from None
 
 
 def check_mutations(manifest: Manifest) -> None:
@@ -99,7 +126,23 @@ def adapters_on_base(manifest: Manifest, seed: int, device: str, hp_config: Any)
 
 def base_of(manifest: Manifest, device: str) -> Any:
     """The frozen model; whoever holds it shares it with all who ask for the same."""
-    return load_base(manifest.algorithm.hyperparameters["model_name"], device=device)
+    with quietly_loading():
+        return load_base(manifest.algorithm.hyperparameters["model_name"], device=device)
+
+
+@contextlib.contextmanager
+def quietly_loading() -> Iterator[None]:
+    """Without transformers' progress bar of the weights, and its notices to its own developers."""
+    logging = needs("transformers.utils.logging")
+    had_bar = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+            yield
+    finally:
+        if had_bar:
+            logging.enable_progress_bar()
 
 
 def closing_score(agent: Any, env: Any) -> Evaluation | None:

@@ -159,6 +159,8 @@ class Run:
 
         if self.best is None:
             raise RunError("the run has no best agent to film. fix: train on.")
+        if getattr(self.best, "learns_language", False):
+            raise RunError("a language policy writes texts, of which there is no film. fix: run.best.evaluate().")
         environment = self.manifest.environment
         if env is None and getattr(self.best, "environment", None) is None:
             raise RunError(
