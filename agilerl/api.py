@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from agilerl.algorithms import USUAL_FOR_BOX, USUAL_FOR_TEAMS, find_algorithm, name_of
+from agilerl.algorithms import USUAL_BY_GYM, USUAL_FOR_BOX, USUAL_FOR_TEAMS, find_algorithm, name_of
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.load import leaf_paths, resolve_key
 from agilerl.env_ids import has_several_agents, takes_box_actions
@@ -277,8 +277,7 @@ def build_manifest(
 
 def usual_for_gym(env: Any) -> str | None:
     """What learns from the prompts, pairs or examples of a gym; None of any other environment."""
-    usual = {"ReasoningGym": "GRPO", "PreferenceGym": "DPO", "SFTGym": "SFT"}
-    return next((usual[base.__name__] for base in type(env).__mro__ if base.__name__ in usual), None)
+    return next((USUAL_BY_GYM[base.__name__] for base in type(env).__mro__ if base.__name__ in USUAL_BY_GYM), None)
 
 
 def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = None) -> Manifest:

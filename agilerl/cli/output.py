@@ -37,8 +37,9 @@ def exported_adapter(run: Path, out: Path | None, onnx: bool) -> list[str] | Non
     Raises:
         NotAvailableYetError: ONNX of a language policy.
     """
-    directory = RunDirectory.open(run)
-    manifest = directory.manifest()
+    if not onnx and not (run / "run.json").is_file():
+        return None  # the command says what it needs
+    manifest = RunDirectory.open(run).manifest()
     cls = find_algorithm(manifest.algorithm.name)
     if not getattr(cls, "learns_language", False):
         return None

@@ -346,8 +346,8 @@ def _from_published(data: Mapping[str, Any], source: str, env_id: str | None, al
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` wins, section by section; a list of mutable hyperparameters and keyword arguments replace whole."""
-    whole = ("rl_hp_selection", "kwargs")
+    """`over` wins, section by section; mutable hyperparameters, keyword arguments and adapters replace whole."""
+    whole = ("rl_hp_selection", "kwargs", "lora_config")
     both = {k for k, v in over.items() if isinstance(v, Mapping) and isinstance(base.get(k), dict) and k not in whole}
     return {**base, **{k: _merge(base[k], v) if k in both else v for k, v in over.items()}}
 

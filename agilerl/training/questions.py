@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from agilerl.algorithms import find_algorithm
+from agilerl.algorithms import USUAL_BY_GYM, find_algorithm
 from agilerl.config import Manifest
 from agilerl.config.load import check_kind
 from agilerl.errors import ConfigError
@@ -21,6 +21,9 @@ from agilerl.language.base import load_base
 from agilerl.language.tokenizer import load_tokenizer
 from agilerl.sources.language import LanguageSource
 from agilerl.telemetry.evaluation import Evaluation
+
+GYMS = {"completions": "ReasoningGym", "preferences": "PreferenceGym", "examples": "SFTGym"}
+"""What an algorithm learns from -> the gym that has it."""
 
 
 def learns_language(manifest: Manifest) -> bool:
@@ -103,17 +106,14 @@ def questions(manifest: Manifest, env: Any, tokenizer: Any) -> Any:
     made = env if is_gym(env) or not callable(env) else env()
     if not is_gym(made):
         check_kind(manifest.algorithm.name, name)
-    learned = {"ReasoningGym": "completions", "PreferenceGym": "preferences", "SFTGym": "examples"}
-    kinds = [learned[base.__name__] for base in type(made).__mro__ if base.__name__ in learned]
-    if kinds and cls.experience.name not in kinds:
+    gyms = [base.__name__ for base in type(made).__mro__ if base.__name__ in USUAL_BY_GYM]
+    wanted = GYMS[cls.experience.name]
+    if gyms and wanted not in gyms:
         raise ConfigError(
-            f"{cls.__name__} {cls.experience.says}, and {type(made).__name__} has {kinds[0]}. "
-            f"fix: algo={USUAL_OF[kinds[0]]!r}."
+            f"{cls.__name__} {cls.experience.says}: it takes a {wanted}, and got a {gyms[0]}. "
+            f"fix: algo={USUAL_BY_GYM[gyms[0]]!r}."
         )
     return made
-
-
-USUAL_OF = {"completions": "GRPO", "preferences": "DPO", "examples": "SFT"}
 
 
 def adapters_on_base(manifest: Manifest, seed: int, device: str, hp_config: Any) -> list[Any]:
