@@ -50,10 +50,11 @@ def train(
 
     Args:
         env: a Gymnasium id, an environment, a vector environment, or a function that makes one; of several agents an id
-            as "mpe2.simple_spread_v3", or what has PettingZoo's parallel interface.
+            as "mpe2.simple_spread_v3", or what has PettingZoo's parallel interface; of language models an id as
+            "reasoning/chain_sum" or "arithmetic/addition-2", or a gym of `agilerl.llm_envs`, with `model="PATH"`.
         algo: a name, or a class of your own. Default: that of the environment's preset; without one DQN, or SAC for Box
-            actions, or MADDPG for several agents.
-        population: members; steps: environment steps of ONE member. Defaults: the preset's.
+            actions, or MADDPG for several agents, or GRPO for questions.
+        population: members; steps: environment steps of ONE member, of language models prompts. Defaults: the preset's.
         seed: None takes the configuration's (0 in every preset).
         device: "auto" is CUDA where there is one.
         config: a YAML file, a mapping or a manifest; what it leaves out comes from the preset.

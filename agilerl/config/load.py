@@ -323,6 +323,9 @@ def on_preset(
     for section, given in (("environment", env_id), ("algorithm", algo)):
         if given is not None and isinstance(plain.setdefault(section, {}), Mapping):
             plain[section] = {**plain[section], "name": given}
+    asked, described = plain.get("environment"), plain.get("algorithm", {})
+    if isinstance(asked, Mapping) and isinstance(described, Mapping) and is_language_id(str(asked.get("name"))):
+        plain["algorithm"] = {"name": USUAL_FOR_LANGUAGE, **described}
     named = {s: plain[s].get("name") for s in ("environment", "algorithm") if isinstance(plain.get(s), Mapping)}
     manifest_from(plain, source)  # problems are reported against what the user wrote
     if not named.get("environment"):

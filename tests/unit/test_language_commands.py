@@ -236,6 +236,18 @@ def test_questions_begin_with_grpo_and_settings_for_them() -> None:
     assert Manifest.model_validate(changed.as_dict()) == changed
 
 
+def test_a_file_that_names_no_algorithm_is_one_of_grpo(cli: Invoke, base: Path) -> None:
+    Path("run.yaml").write_text(
+        "environment: {name: arithmetic/addition-1, kwargs: {batch: 4}}\n"
+        f"algorithm: {{model: {base}, lora_config: {{r: 2}}, max_output_tokens: 4}}\n"
+        "training: {pop_size: 1, max_steps: 8, evo_steps: 8}\n"
+    )
+    shown = cli("train", "--config", "run.yaml", "--dry-run")
+    assert shown.exit_code == 0, shown.output
+    assert "lora_config: {r: 2}" in shown.stdout, "the preset's adapter is replaced whole"
+    assert "GRPO on arithmetic/addition-1: 1 members x 8 prompts" in shown.stdout
+
+
 def test_a_configuration_of_peft_is_a_setting(base: Path) -> None:
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=3, lora_alpha=6, target_modules=["q_proj"])
