@@ -243,7 +243,7 @@ class StackedAdapters:
             if rates.dim():  # [N, 1]
                 rates = rates.expand(shape[0], shape[1]).reshape(-1)
             with stacked(self._base, slot, rows.adapter()) as forward:
-                hidden = hidden_states(forward, flat)
+                hidden = hidden_states(forward, flat, shape[0])
             if HEAD in rows.leaves:
                 return values_of(hidden, rows.leaves[HEAD]).view(shape)
             found = log_probs(hidden, self._base.head, flat.tokens[..., flat.prompt :], rates)

@@ -299,3 +299,31 @@ def test_a_base_that_scales_its_logits_is_refused() -> None:
             BaseModel(model, base().tokenizer)
     finally:
         del model.config.logits_scaling
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_prompts_that_rows_share_are_read_once_and_change_nothing(members: int) -> None:
+    """Against every row by itself: outputs, and gradients in the adapters."""
+    agents = [make("GRPO", i) for i in range(members)]
+    engine = StackedAdapters(agents)
+    texts = written(engine, agents)
+    flat = texts.flat()
+    shared = scoring.shared_prompts(flat, members)
+    assert shared is not None
+    rows, place = shared
+    assert len(rows) == 6 * members, "six prompts, four completions of each"
+    assert torch.equal(flat.tokens[rows][place][:, : flat.prompt], flat.tokens[:, : flat.prompt])
+    found = []
+    for share in (0.75, 0.0):
+        scoring_share, scoring.SHARED = scoring.SHARED, share
+        try:
+            scores = engine.network("actor")(texts)
+            (scores * texts.said).sin().sum().backward()
+        finally:
+            scoring.SHARED = scoring_share
+        found.append((scores.detach(), [leaf.grad.clone() for leaf in engine._rows["actor"].leaves.values()]))
+        engine._rows["actor"].gather_gradients()
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-12, rtol=0)
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-11, rtol=0)
+    assert scoring.shared_prompts(texts_of([[*p, 5, 6, 7] for p in prompts()]), 1) is None
