@@ -123,7 +123,7 @@ def grpo(folder: Path, out: Path, steps: int, lr: float) -> dict[str, Any]:
 
     config = GRPOConfig(
         output_dir=str(out), per_device_train_batch_size=256, num_generations=8, max_completion_length=4,
-        max_steps=steps, learning_rate=lr, lr_scheduler_type="constant", loss_type="dapo", 
+        max_steps=steps, learning_rate=lr, lr_scheduler_type="constant", loss_type="dapo",
         epsilon=0.2, epsilon_high=0.28, beta=0.0,
         temperature=0.5, max_grad_norm=1.0, use_cpu=True, bf16=False, report_to=[], save_strategy="no",
         logging_steps=1000, gradient_checkpointing=False, seed=0,

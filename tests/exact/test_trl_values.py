@@ -19,7 +19,7 @@ TRL = {
     "gspo": -0.15796884692172666,
     "cispo": 0.5078308363733939,
 }
-"""With use_bias_correction_kl=False: TRL multiplies the divergence by the ratio otherwise, which no paper above does."""
+"""With use_bias_correction_kl=False; TRL else multiplies the divergence by the ratio, which these papers do not."""
 NORMALISATION = {"grpo": "sequence", "dr_grpo": "constant", "dapo": "token", "gspo": "sequence", "cispo": "token"}
 
 
