@@ -22,7 +22,7 @@ from agilerl.algorithms.completions import TextBatch
 from agilerl.algorithms.declared import Experience
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
-from agilerl.checkpoint import load_tree, replace_folder, save_tree
+from agilerl.checkpoint import load_tree, put_files, save_tree
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError, ConfigError, RunError
@@ -173,7 +173,8 @@ class LLMAlgorithm(EvolvableAlgorithm):
     def save_checkpoint(self, path: str | Path) -> None:
         """Write a folder: the adapter as PEFT reads it, the tokenizer, and everything else of the agent beside them.
 
-        It is there whole or not at all; one that was there is replaced. The base is named by its hash, and not copied.
+        Each file is there whole or not at all, and what else is in the folder stays. The base is named by its hash, and
+        not copied.
         """
         folder = Path(str(path).removesuffix(".pt"))
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -181,7 +182,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         try:
             self.save_pretrained(made)
             save_tree(made / STATE, self.run_state())
-            replace_folder(made, folder)
+            put_files(made, folder, STATE)
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
