@@ -29,6 +29,7 @@ LAYERS = {
     "envs": 2,
     "losses": 2,
     "modules": 2,
+    "ranks": 2,
     "components": 3,
     "networks": 3,
     "protocols": 3,
