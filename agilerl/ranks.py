@@ -56,14 +56,10 @@ class Ranks:
         """
         return run_seed if self.rank == 0 else int(seeds(run_seed, Purpose.RANK, 1, 0, self.rank)[0])
 
-    def share(self, count: int, at_least: int = 0) -> int:
-        """How many of `count` things this rank takes; the shares of all ranks sum to it. No collective."""
-        own = count * (self.rank + 1) // self.size - count * self.rank // self.size
-        return max(at_least, own)
-
-    def largest_share(self, count: int) -> int:
-        """The most that any rank takes of `count`. No collective."""
-        return -(-count // self.size)
+    def shares(self, count: int) -> list[int]:
+        """How many of `count` things each rank takes: as equal as can be, but at least one each. No collective."""
+        each = [count * (rank + 1) // self.size - count * rank // self.size for rank in range(self.size)]
+        return [max(1, own) for own in each]
 
     # -- tensors -----------------------------------------------------------------------------------------------------
 
@@ -144,13 +140,24 @@ class ProcessRanks(Ranks):
     """Several processes of one `torch.distributed` world, with groups of their own.
 
     Args:
-        numbers: group for small numbers and bytes, on the CPU. tensors: group for tensors where they are.
         timeout: seconds that each collective waits.
     """
 
-    def __init__(self, rank: int, size: int, numbers: Any, tensors: Any, timeout: float) -> None:
+    def __init__(self, rank: int, size: int, timeout: float) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
-        self._numbers, self._tensors = numbers, tensors
+        self._numbers: Any = None  # group for small numbers and bytes, on the CPU
+        self._tensors: Any = None  # group for tensors where they are
+
+    def join(self) -> None:
+        """Make the groups."""
+        dist, limit = torch.distributed, timedelta(seconds=self.timeout)
+
+        def make() -> None:
+            self._numbers = self._tensors = dist.new_group(timeout=limit, backend="gloo")
+            if dist.get_backend() != "gloo":
+                self._tensors = dist.new_group(timeout=limit, backend=dist.get_backend())
+
+        self._do(make, "joining the others")
 
     def mean_(self, tensors: Sequence[Tensor]) -> None:
         if len(tensors) == 1 and tensors[0].is_contiguous():
@@ -204,7 +211,7 @@ class ProcessRanks(Ranks):
 
     def close(self) -> None:
         """Leave the groups: whoever waits for this rank in one of them no longer does. No collective."""
-        for group in {id(own): own for own in (self._tensors, self._numbers)}.values():
+        for group in {id(own): own for own in (self._tensors, self._numbers) if own is not None}.values():
             with contextlib.suppress(Exception):
                 torch.distributed.destroy_process_group(group)
         self._numbers = self._tensors = None
@@ -231,15 +238,12 @@ def joined(accelerator: Any) -> Iterator[Ranks]:
     dist = torch.distributed
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() == size):
         raise NotAvailableYetError(
-            f"{size} processes train together over torch.distributed only. fix: start them with "
+            f"the accelerator has {size} processes, which train together over torch.distributed only. fix: start with "
             "`accelerate launch` or `python -m torch.distributed.run` on CPUs or CUDA devices."
         )
-    timeout = _timeout()
-    numbers = dist.new_group(timeout=timedelta(seconds=timeout), backend="gloo")
-    is_gloo = dist.get_backend() == "gloo"
-    tensors = numbers if is_gloo else dist.new_group(timeout=timedelta(seconds=timeout), backend=dist.get_backend())
-    ranks = ProcessRanks(dist.get_rank(), size, numbers, tensors, timeout)
+    ranks = ProcessRanks(dist.get_rank(), size, _timeout())
     try:
+        ranks.join()
         yield ranks
         ranks.barrier()  # nobody leaves while somebody still needs it
     finally:
@@ -273,7 +277,7 @@ def check_launch(accelerator: Any) -> None:
     if asked is None or asked[0] == processes:
         return
     count, where = asked
-    if accelerator is None:
+    if accelerator is None and where in _SIZES:
         text = (
             f"{where} says {count} processes, and accelerator=None: each of them trains a population of its own, and "
             "they write over each other's files. fix: accelerator=Accelerator()."
