@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,25 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace_folder(made: Path, folder: Path) -> None:
+    """Put a whole folder where another one may be: its files reach the disk first, then it is renamed.
+
+    A crash leaves the old folder, the new one, or, between the two renames, the old one beside it as `<name>.old`.
+    """
+    for path in made.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+    sync_folder(made)
+    old = folder.with_name(f"{folder.name}.old")
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+    made.rename(folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def save_tree(path: str | os.PathLike[str], tree: Mapping[str, Any]) -> None:

@@ -197,3 +197,18 @@ class OfflineOptions(LoopOptions):
         changed = [name for name in OF_FQE if getattr(self, name) != getattr(LoopOptions, name)]
         if changed and self.fitness != "fqe":
             raise ConfigError(f"{', '.join(changed)}: of fitness='fqe' alone. fix: fitness='fqe', or leave it out.")
+
+
+@dataclass(frozen=True)
+class LanguageOptions(LoopOptions):
+    """Options of training language policies: those of the loop. A step is one prompt, pair or example of one member.
+
+    Attributes:
+        evolve_every: generations between two evolutions.
+    """
+
+    evolve_every: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_counts(1, "evolve_every")

@@ -26,7 +26,8 @@ class Purpose(IntEnum):
     DETERMINISM = 10
     OPPONENTS = 11
     FITTED_EVALUATION = 12
-    RANK = 13
+    WRITING = 13
+    RANK = 14
 
 
 def stream(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.Generator:

@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from agilerl.algorithms.cql import CQL
     from agilerl.algorithms.cqn import CQN
     from agilerl.algorithms.ddpg import DDPG
+    from agilerl.algorithms.dpo import DPO
     from agilerl.algorithms.dqn import DQN
+    from agilerl.algorithms.grpo import GRPO
     from agilerl.algorithms.ilql import ILQL
     from agilerl.algorithms.ippo import IPPO
     from agilerl.algorithms.iql import IQL
+    from agilerl.algorithms.language import LLMAlgorithm
+    from agilerl.algorithms.llm_ppo import LLMPPO
+    from agilerl.algorithms.llm_reinforce import LLMREINFORCE
     from agilerl.algorithms.maddpg import MADDPG
     from agilerl.algorithms.mappo import MAPPO
     from agilerl.algorithms.matd3 import MATD3
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from agilerl.algorithms.ppo import PPO
     from agilerl.algorithms.rainbow import RainbowDQN
     from agilerl.algorithms.sac import SAC
+    from agilerl.algorithms.sft import SFT
     from agilerl.algorithms.single_agent import RLAlgorithm
     from agilerl.algorithms.td3 import TD3
     from agilerl.algorithms.td3bc import TD3BC
@@ -35,18 +41,24 @@ __all__ = [
     "CQL",
     "CQN",
     "DDPG",
+    "DPO",
     "DQN",
+    "GRPO",
     "ILQL",
     "IPPO",
     "IQL",
+    "LLMPPO",
+    "LLMREINFORCE",
     "MADDPG",
     "MAPPO",
     "MATD3",
     "PPO",
     "SAC",
+    "SFT",
     "TD3",
     "TD3BC",
     "EvolvableAlgorithm",
+    "LLMAlgorithm",
     "MultiAgentRLAlgorithm",
     "RLAlgorithm",
     "RainbowDQN",
@@ -65,28 +77,36 @@ _SHIPPED = {
     "CQL": "agilerl.algorithms.cql",
     "CQN": "agilerl.algorithms.cqn",
     "DDPG": "agilerl.algorithms.ddpg",
+    "DPO": "agilerl.algorithms.dpo",
     "DQN": "agilerl.algorithms.dqn",
+    "GRPO": "agilerl.algorithms.grpo",
     "ILQL": "agilerl.algorithms.ilql",
     "IPPO": "agilerl.algorithms.ippo",
     "IQL": "agilerl.algorithms.iql",
+    "LLMPPO": "agilerl.algorithms.llm_ppo",
+    "LLMREINFORCE": "agilerl.algorithms.llm_reinforce",
     "MADDPG": "agilerl.algorithms.maddpg",
     "MAPPO": "agilerl.algorithms.mappo",
     "MATD3": "agilerl.algorithms.matd3",
     "PPO": "agilerl.algorithms.ppo",
     "RainbowDQN": "agilerl.algorithms.rainbow",
     "SAC": "agilerl.algorithms.sac",
+    "SFT": "agilerl.algorithms.sft",
     "TD3": "agilerl.algorithms.td3",
     "TD3BC": "agilerl.algorithms.td3bc",
 }
 _BASES = {
     "EvolvableAlgorithm": "agilerl.algorithms.agent",
+    "LLMAlgorithm": "agilerl.algorithms.language",
     "MultiAgentRLAlgorithm": "agilerl.algorithms.multi_agent",
     "RLAlgorithm": "agilerl.algorithms.single_agent",
 }
+LANGUAGE = ("DPO", "GRPO", "LLMPPO", "LLMREINFORCE", "SFT")
+"""Of what ships, what stands on a language model: no spaces, no environments of steps."""
 _TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # of what ships, those for several agents
 _registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}
 NOT_YET = (
-    "CISPO", "DPO", "GRPO", "NeuralTS", "NeuralUCB",
+    "CISPO", "GSPO", "NeuralTS", "NeuralUCB",
 )  # fmt: skip
 """Published names that this version does not train yet."""
 

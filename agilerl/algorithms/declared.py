@@ -104,6 +104,11 @@ TEAM_ROLLOUTS = Experience(
 )
 
 
+COMPLETIONS = Experience("completions", "learns from rewards of what it writes", steps="prompts")
+PREFERENCES = Experience("preferences", "learns from pairs of completions", steps="pairs")
+EXAMPLES = Experience("examples", "learns from given completions", steps="examples")
+
+
 @dataclass(frozen=True)
 class Declared:
     """What `hp` says of an argument; `values` where the range is not the argument's own type."""

@@ -1,46 +1,233 @@
-"""Algorithms that train language models. Their base, until they are built."""
+"""Language algorithms: an adapter of a frozen base that writes completions, or is taught what to write.
+
+Siblings of the single-agent and the multi-agent ones: no spaces, prompts in place of observations. What a population of
+them does is in `sources.language`; `get_action`, `learn` and `test` do the same with one agent alone.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
+from torch import Tensor, nn, optim
 
+from agilerl.algorithms import copies
 from agilerl.algorithms.agent import EvolvableAlgorithm
-from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.errors import NotAvailableYetError
+from agilerl.algorithms.completions import TextBatch
+from agilerl.algorithms.declared import Experience
+from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
+from agilerl.checkpoint import load_tree, replace_folder, save_tree
+from agilerl.engine.adapters import AdapterEngine
+from agilerl.engine.protocol import UpdateResult
+from agilerl.errors import AlgorithmError, ConfigError, RunError
+from agilerl.language.base import BaseModel, load_base
+from agilerl.language.generate import BACKENDS
+from agilerl.networks.adapters import AdapterNetwork
+from agilerl.rng import Purpose, resolve_seed, seeds, stream
+
+STATE = "agent.safetensors"
+"""In a checkpoint's folder what PEFT does not know of: moments, hyperparameters, generators."""
+Backend = Literal["prefix-shared", "hf", "vllm"]
 
 
 class LLMAlgorithm(EvolvableAlgorithm):
-    """An algorithm whose policy is a language model.
+    """An agent whose policy is an adapter on a frozen language model.
 
     Args:
-        actor_network: the model, or None with `model_name`.
-        pad_token_id, pad_token: of the tokenizer.
-        lora_config: which adapters are trained.
+        actor_network: the base: a `BaseModel`, a Hugging Face causal language model, or the `AdapterNetwork` itself.
+        model_name: in its place the folder or hub id of one; loaded once, however many agents stand on it.
+        tokenizer: of the base, where that was handed over as a model.
+        lora_config: of the adapter: a PEFT configuration or its fields; LoRA of rank 16 on every linear layer by
+            default.
+        pad_token_id, pad_token: in place of the tokenizer's.
+        micro_batch_size: texts of one pass through the base; gradients of several passes are added up, which changes
+            no result. None: all at once.
+        rollout_backend: what writes completions, see `agilerl.language.generate`.
 
     The other arguments are `EvolvableAlgorithm`'s.
-
-    Raises:
-        NotAvailableYetError: always, in this version.
     """
 
+    action_spaces: ClassVar[tuple[str, ...]] = ()
+    experience: ClassVar[Experience]
+    reads_texts = True
+    is_recurrent = False
+    learns_language = True
+
+    actor: AdapterNetwork
+
     def __init__(
-        self,
-        actor_network: Any = None,
-        index: int = 0,
-        pad_token_id: int | None = None,
-        pad_token: str | None = None,
-        lora_config: Any = None,
-        hp_config: HyperparameterConfig | None = None,
-        device: str | torch.device = "cpu",
-        accelerator: Any = None,
-        name: str | None = None,
-        model_name: str | None = None,
-        *,
+        self, actor_network: Any = None, model_name: str | Path | None = None, tokenizer: Any = None,
+        lora_config: Any = None, index: int = 0, hp_config: HyperparameterConfig | None = None,
+        pad_token_id: int | None = None, pad_token: str | None = None, micro_batch_size: int | None = None,
+        rollout_backend: Backend = "prefix-shared", device: str | torch.device = "cpu", accelerator: Any = None,
         seed: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(index, hp_config, device, accelerator)
+        self.seed = resolve_seed(seed)
+        if seed is None and index:
+            self.seed = int(seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=3, member=abs(int(index)))[0])
+        if micro_batch_size is not None and micro_batch_size < 1:
+            raise AlgorithmError(f"{self.algo}: micro_batch_size must be at least 1; got {micro_batch_size}.")
+        if rollout_backend not in (*BACKENDS, "vllm"):
+            raise ConfigError(f"rollout_backend must be one of {[*BACKENDS, 'vllm']}; got {rollout_backend!r}.")
+        self.micro_batch_size, self.rollout_backend = micro_batch_size, rollout_backend
+        self.actor = self._policy(actor_network, model_name, tokenizer, lora_config)
+        if pad_token_id is not None:
+            self.base.tokenizer.pad_token_id = int(pad_token_id)
+        if pad_token is not None:
+            self.base.tokenizer.pad_token = pad_token
+        self.learn_counter = 0
+        self.environment = None
+
+    def _policy(self, given: Any, name: Any, tokenizer: Any, config: Any) -> AdapterNetwork:
+        if (given is None) == (name is None):
+            raise AlgorithmError(
+                f"{self.algo} stands on one base model: actor_network= (a model) or model_name= (a folder or hub id); "
+                f"got {'neither' if given is None else 'both'}. fix: model_name='path/to/model'."
+            )
+        if isinstance(given, AdapterNetwork):
+            return given
+        if name is not None:
+            base = load_base(name, device=self.device)
+        elif isinstance(given, BaseModel):
+            base = given
+        elif isinstance(given, nn.Module) and hasattr(given, "get_output_embeddings"):
+            if hasattr(given, "peft_config"):
+                raise AlgorithmError(
+                    f"{self.algo}: actor_network has adapters already. fix: the base model itself, and lora_config=."
+                )
+            if tokenizer is None:
+                raise AlgorithmError(f"{self.algo}: a model needs its tokenizer. fix: tokenizer=load_tokenizer(path).")
+            base = BaseModel(given, tokenizer)
+        else:
+            raise TypeError(
+                f"{self.algo}: actor_network must be a causal language model; got {type(given).__name__}. "
+                "fix: model_name='path/to/model', or AutoModelForCausalLM.from_pretrained(...) with tokenizer=."
+            )
+        return AdapterNetwork(base, config, device=base.device, random_seed=self.seed)
+
+    def register_adapter(
+        self, name: str, reference: str | None, optimizer: str, lr: str, weight_decay: float, policy: bool = False
     ) -> None:
-        raise NotAvailableYetError(
-            f"{name or type(self).__name__} trains a language model. Such algorithms (GRPO, CISPO, DPO and those of "
-            "one's own) come with a later version. fix: one of the single-agent algorithms, or RLAlgorithm as the base."
-        )
+        """Give an adapter AdamW and, where it has one, its frozen copy, and register them."""
+        network, frozen = getattr(self, name), None
+        if reference is not None:
+            frozen = network.clone()
+            frozen.requires_grad_(False)
+            setattr(self, reference, frozen)
+        options = {"weight_decay": weight_decay}
+        setattr(self, optimizer, OptimizerWrapper(optim.AdamW, network, getattr(self, lr), options, lr_name=lr))
+        self.register_network_group(NetworkGroup(network, frozen, policy=policy))
+
+    # --- what it stands on ------------------------------------------------------------------------------------------
+
+    @property
+    def base(self) -> BaseModel:
+        """The frozen model below the adapter."""
+        return self.actor.base
+
+    @property
+    def pad_token_id(self) -> int:
+        """What stands where a text has no token; it may be the end of text."""
+        return int(self.base.tokenizer.pad_token_id)
+
+    def rng(self, number: int) -> np.random.Generator:
+        """The stream of this agent's `number`-th call outside of a training function."""
+        return stream(self.seed, Purpose.EXPLORATION, number, self.index)
+
+    # --- what engines and sources ask -------------------------------------------------------------------------------
+
+    def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
+        """One optimiser step of every member in `engine`."""
+        raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch)")
+
+    def stacking(self) -> tuple[Any, ...]:
+        """What members must have in common to learn in one pass: the form of their batches, and their options."""
+        return (type(self), self.micro_batch_size, self.rollout_backend, *self.update_options())
+
+    def update_options(self) -> tuple[Any, ...]:
+        """Options that `update` branches on."""
+        return ()
+
+    def update_interval(self) -> int:
+        """Of no meaning here: what is written is learned from at once."""
+        return 1
+
+    def max_norm(self, like: Tensor) -> Tensor | None:
+        """The clip of gradients as engines take it."""
+        norm = getattr(self, "max_grad_norm", None)
+        return None if not norm else like.new_tensor([[float(norm)]])
+
+    # --- files and copies -------------------------------------------------------------------------------------------
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the adapter, and the tokenizer, as PEFT and transformers read them."""
+        self.actor.save_pretrained(folder)
+
+    def save_checkpoint(self, path: str | Path) -> None:
+        """Write a folder: the adapter as PEFT reads it, the tokenizer, and everything else of the agent beside them.
+
+        It is there whole or not at all; one that was there is replaced. The base is named by its hash, and not copied.
+        """
+        folder = Path(str(path).removesuffix(".pt"))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            self.save_pretrained(made)
+            save_tree(made / STATE, self.run_state())
+            replace_folder(made, folder)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Read a folder of `save_checkpoint` in place.
+
+        Raises:
+            RunError: another base, or files that are missing or damaged.
+        """
+        self.load_run_state(load_tree(_state_in(path)), str(path))
+
+    @classmethod
+    def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
+        """The agent in a folder of `save_checkpoint`, on the base that it names."""
+        found: Self = copies.load(cls, _state_in(path), device, accelerator)
+        found.load_checkpoint(path)  # with the generators, too
+        return found
+
+    def load_pretrained(self, folder: str | Path) -> None:
+        """Take over the adapter in a folder of PEFT's format."""
+        self.actor.load_pretrained(folder)
+
+    @classmethod
+    def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Self:
+        spec = state["networks"]["actor"]["spec"]
+        actor = AdapterNetwork.from_spec(spec, device=device)
+        return cls(actor_network=actor, device=device, accelerator=accelerator)
+
+    def probe_observations(self, count: int = 256) -> Any:
+        """None: no mutation here changes what a policy writes."""
+        return None
+
+    @classmethod
+    def population(cls, size: int, *, seed: int | None = None, **kwargs: Any) -> list[Self]:
+        """`size` agents on one base, with indices 0 .. size − 1, each with an adapter of its own."""
+        own = seeds(resolve_seed(seed), Purpose.INITIAL_WEIGHTS, size)
+        base = kwargs.get("actor_network")
+        if isinstance(base, nn.Module) and not isinstance(base, AdapterNetwork):
+            kwargs = {**kwargs, "actor_network": BaseModel(base, kwargs.get("tokenizer"))}
+        found = [cls(index=i, seed=int(own[i]), **kwargs) for i in range(size)]
+        return found
+
+
+def _state_in(path: str | Path) -> Path:
+    folder = Path(str(path).removesuffix(".pt"))
+    found = folder / STATE
+    if not found.is_file():
+        raise RunError(f"{folder} holds no agent: {STATE} is missing. fix: a folder that save_checkpoint has written.")
+    return found

@@ -133,6 +133,19 @@ class Mutations:
 
     # -- the population ------------------------------------------------------------------------------------------
 
+    def check_for_language(self) -> None:
+        """MutationError where anything but hyperparameters of language policies would mutate."""
+        asked = {
+            "architecture": self.architecture_mut, "parameters": self.parameters_mut, "activation": self.activation_mut
+        }  # fmt: skip
+        wrong = [name for name, probability in asked.items() if probability > 0]
+        if wrong:
+            raise MutationError(
+                f"the base of language policies is frozen: {' and '.join(wrong)} mutations do not apply, those of "
+                "hyperparameters do. fix: Mutations(no_mutation=0.5, architecture=0, new_layer_prob=0, parameters=0, "
+                "activation=0, rl_hp=0.5)."
+            )
+
     def mutation(self, population: Sequence[Agent], pre_training_mut: bool = False) -> list[Agent]:
         """Mutate each agent by one operator; returns the agents that were given, in order, changed in place.
         `pre_training_mut`: drop "no mutation" from the options."""

@@ -12,6 +12,9 @@ SOURCES = {
     "team_transitions": ("agilerl.sources.teams", "TeamTransitions"),
     "rollouts": ("agilerl.sources.rollouts", "OnPolicySource"),
     "team_rollouts": ("agilerl.sources.team_rollouts", "TeamRolloutSource"),
+    "completions": ("agilerl.sources.language", "LanguageSource"),
+    "preferences": ("agilerl.sources.language", "LanguageSource"),
+    "examples": ("agilerl.sources.language", "LanguageSource"),
 }
 # (`Experience.name`, `options.LoopOptions.opponents`) -> (module, class).
 AGAINST = {("team_rollouts", "self"): ("agilerl.sources.self_play", "SelfPlaySource")}

@@ -78,7 +78,7 @@ def lanes_of(members: Sequence[int], num_envs: int) -> np.ndarray:
 @dataclass
 class Tally:
     """What one member did in one generation; `fault` says why it was quarantined (see `training.quarantine`),
-    `by_agent` gives the rows [M] of a team's finished episodes."""
+    `by_agent` gives the rows [M] of a team's finished episodes, `details` sums of what else a source counts."""
 
     env_steps: int = 0
     updates: int = 0
@@ -86,6 +86,7 @@ class Tally:
     scores: list[float] = field(default_factory=list)
     fault: str | None = None
     by_agent: list[list[float]] = field(default_factory=list)
+    details: dict[str, float] = field(default_factory=dict)
 
     @property
     def loss(self) -> float | None:

@@ -58,6 +58,7 @@ class MemberRecord:
     # Of a team whose returns are not summed, agent -> mean return: of its evaluation, and of `score`.
     agents: Mapping[str, float] = field(default_factory=dict)
     agent_scores: Mapping[str, float] = field(default_factory=dict)
+    details: Mapping[str, float] = field(default_factory=dict)  # sums of what else its source counts
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,28 @@ class TournamentEvolution:
                 part.load_state(state[name])
 
 
+class EveryFew:
+    """Another evolution, after every `every`-th generation alone."""
+
+    def __init__(self, inner: Evolution, every: int) -> None:
+        self.inner, self.every = inner, every
+
+    @property
+    def is_on(self) -> bool:
+        return self.inner.is_on
+
+    def next(
+        self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
+    ) -> tuple[list[Any], Births]:
+        return (list(population), ()) if generation % self.every else self.inner.next(population, records, generation)
+
+    def state(self) -> dict[str, Any]:
+        return self.inner.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.inner.load_state(state)
+
+
 class Family:
     """Where members come from.
 

@@ -178,6 +178,7 @@ def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequen
             hyperparameters=_hyperparameters(agent),
             network=_architecture(agent),
             is_best=slot == leader,
+            details=dict(tally.details),
         )
         for slot, (agent, tally) in enumerate(zip(loop.population, tallies, strict=True))
     )

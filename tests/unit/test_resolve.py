@@ -15,7 +15,7 @@ import pytest
 
 import agilerl
 from agilerl import errors
-from agilerl.algorithms import available, find_algorithm, is_team
+from agilerl.algorithms import LANGUAGE, available, find_algorithm, is_team
 from agilerl.api import build_manifest
 from agilerl.config import apply_overrides, load_manifest, manifest_from, preset_for
 from agilerl.errors import AgileRLError, AlgorithmError, ConfigError, EnvError
@@ -81,7 +81,9 @@ FITTING = {"DQN": ("discrete", "multi-discrete"), "RainbowDQN": ("discrete", "mu
 
 
 @pytest.mark.parametrize("observed", OBSERVATIONS)
-@pytest.mark.parametrize("algo", [name for name in available() if not is_team(name) and not learns_from_data(name)])
+@pytest.mark.parametrize(
+    "algo", [n for n in available() if n not in LANGUAGE and not is_team(n) and not learns_from_data(n)]
+)
 def test_every_algorithm_trains_on_every_kind_of_observation_by_its_defaults(algo: str, observed: str) -> None:
     actions = ACTIONS[FITTING[algo][0] if algo in FITTING else "discrete"]
     run = agilerl.train(lambda: Sampled(OBSERVATIONS[observed], actions), algo, **short(algo))

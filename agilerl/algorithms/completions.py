@@ -1,0 +1,103 @@
+"""What language algorithms learn from: texts with what the rewards say of their tokens, cut into optimiser steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.language.scoring import Texts
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """Texts of one optimiser step; tensors have a leading member axis where members are stacked.
+
+    Attributes:
+        texts: [..., R, P + T].
+        weight: [..., R, T] what the loss of each token counts; sums over it are the loss. Of preferences [..., R].
+        advantage: [..., R, T]. old, reference: [..., R, T] log-probabilities under the policy that wrote, and of the
+            frozen one; None: those of this very step, and none.
+        returns, values: [..., R, T] of a critic, None without one.
+        live: per member whether there is anything to learn; None where all have.
+        number: of the optimiser step in the iteration.
+    """
+
+    texts: Texts
+    weight: Tensor
+    advantage: Tensor | None = None
+    old: Tensor | None = None
+    reference: Tensor | None = None
+    returns: Tensor | None = None
+    values: Tensor | None = None
+    live: tuple[bool, ...] | None = None
+    number: int = 0
+
+    def parts(self, size: int | None) -> Iterator[TextBatch]:
+        """The rows in parts of at most `size`, whose losses add up to that of the whole; None: in one part."""
+        rows = self.texts.tokens.shape[-2]
+        if size is None or size >= rows:
+            yield self if rows == 0 else self.rows(slice(0, rows))
+            return
+        for first in range(0, rows, size):
+            yield self.rows(slice(first, first + size))
+
+    def rows(self, index: Any) -> TextBatch:
+        """Some rows of every member, without columns that are padding in all of them."""
+        texts = self.texts.rows(index)
+        trimmed = texts.trimmed()
+        length = trimmed.said.shape[-1]
+        changed: dict[str, Any] = {}
+        for name in ("weight", "advantage", "old", "reference", "returns", "values"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            per_token = value.dim() == self.texts.said.dim()
+            changed[name] = value[..., index, :length] if per_token else value[..., index]
+        return replace(self, texts=trimmed, **changed)
+
+    def taken(self, index: Tensor) -> TextBatch:
+        """Rows `index` [N, K] of each member, or [K] without a member axis."""
+
+        def pick(x: Tensor) -> Tensor:
+            if index.dim() == 1:
+                return x[index]
+            wide = index.view(*index.shape, *[1] * (x.dim() - 2)).expand(*index.shape, *x.shape[2:])
+            return x.gather(1, wide)
+
+        changed = {
+            name: pick(value)
+            for name in ("weight", "advantage", "old", "reference", "returns", "values")
+            if (value := getattr(self, name)) is not None
+        }
+        texts = Texts(*(pick(x) for x in (self.texts.tokens, self.texts.attention, self.texts.said)))
+        more: dict[str, Any] = {"texts": texts, **changed}
+        return replace(self, **more)
+
+
+def permutations(rngs: Sequence[np.random.Generator], rows: int) -> Tensor:
+    """[N, rows] an order for each member, from its own stream."""
+    return torch.from_numpy(np.stack([rng.permutation(rows) for rng in rngs]))
+
+
+def without_silent_rows(batch: TextBatch, signal: Tensor) -> TextBatch | None:
+    """The batch without rows that no gradient comes from; None where no member has any left.
+
+    Weights were given before, so the loss and its gradient stay what they were. Members keep equally many rows: one
+    with fewer has rows of weight 0 beside its own.
+
+    Args:
+        signal: [N, R] bool.
+    """
+    most = int(signal.sum(1).max())
+    if most == 0:
+        return None
+    live = tuple(signal.any(1).tolist())
+    if most < signal.shape[1]:
+        order = torch.argsort(~signal, dim=1, stable=True)[:, :most].sort(1).values
+        batch = batch.taken(order)
+    return replace(batch, live=None if all(live) else live)

@@ -1,0 +1,162 @@
+"""Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms.completions import TextBatch
+from agilerl.algorithms.declared import PREFERENCES, hp
+from agilerl.algorithms.language import LLMAlgorithm
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.engine.adapters import AdapterEngine, SequentialAdapters
+from agilerl.engine.protocol import UpdateResult
+from agilerl.language.scoring import Texts
+from agilerl.losses import completions as losses
+from agilerl.ranges import Count, Fraction, NonNegative, Positive
+
+
+class DPO(LLMAlgorithm):
+    """Learns which of two completions is preferred, against the policy that training began with.
+
+    Args:
+        batch_size: pairs of an optimiser step. lr: of AdamW. weight_decay: of it.
+        beta: β of the paper: how far preferences move the policy from the reference.
+        nll_alpha: weight of −log π(chosen) per token beside it (Pang et al. 2024, arXiv:2404.19733, equation 1). The
+            published default is 1; 0 is the paper's loss.
+        label_smoothing: share of the preferences that are the wrong way round.
+        max_grad_norm: gradients are clipped to it; 0: never.
+
+    The other arguments are `LLMAlgorithm`'s.
+    """
+
+    experience = PREFERENCES
+    reference: Any
+
+    def __init__(
+        self,
+        actor_network: Any = None,
+        model_name: str | Path | None = None,
+        tokenizer: Any = None,
+        lora_config: Any = None,
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        batch_size: Annotated[Count, hp()] = 16,
+        lr: Annotated[Positive, hp()] = 5e-6,
+        weight_decay: Annotated[NonNegative, hp()] = 0.0,
+        beta: Annotated[Positive, hp()] = 0.1,
+        nll_alpha: Annotated[NonNegative, hp()] = 1.0,
+        label_smoothing: Annotated[Fraction, hp()] = 0.0,
+        max_grad_norm: Annotated[NonNegative, hp()] = 0.1,
+        micro_batch_size: Annotated[Count | None, hp()] = None,
+        pad_token_id: int | None = None,
+        pad_token: str | None = None,
+        mut: str | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            actor_network, model_name, tokenizer, lora_config, index, hp_config, pad_token_id, pad_token,
+            micro_batch_size, "prefix-shared", device, accelerator, seed,
+        )  # fmt: skip
+        self.batch_size, self.lr, self.weight_decay, self.beta = batch_size, lr, weight_decay, beta
+        self.nll_alpha, self.label_smoothing = nll_alpha, label_smoothing
+        self.max_grad_norm, self.mut = max_grad_norm, mut
+        self.register_adapter("actor", "reference", "optimizer", "lr", weight_decay, policy=True)
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        names = ("lr", "beta", "nll_alpha", "label_smoothing")
+        return {name: getattr(self, name) for name in names}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return (self.batch_size, self.max_grad_norm)
+
+    def arrange(
+        self, engine: Any, texts: Texts, rewards: None, rngs: Sequence[np.random.Generator]
+    ) -> Iterator[TextBatch]:
+        """Optimiser steps of `batch_size` pairs, in the order given: texts [N, 2B, ...], chosen and rejected in turn.
+
+        The weight of a pair stands at both of its rows.
+        """
+        rows, size = texts.tokens.shape[1], 2 * self.batch_size
+        for number, first in enumerate(range(0, rows, size)):
+            own = texts.rows(slice(first, first + size))
+            pairs = own.tokens.shape[1] // 2
+            weight = torch.full(own.tokens.shape[:2], 1 / pairs, dtype=engine_dtype(engine), device=own.tokens.device)
+            batch = TextBatch(own, weight)
+            reference = self._in_parts(engine, batch)
+            yield TextBatch(engine.given(own), engine.inner(weight), reference=engine.inner(reference), number=number)
+
+    @property
+    def row_size(self) -> int | None:
+        """Rows of a pass: whole pairs."""
+        return None if self.micro_batch_size is None else 2 * self.micro_batch_size
+
+    def _in_parts(self, engine: Any, batch: TextBatch) -> Tensor:
+        length = batch.texts.said.shape[-1]
+        found = []
+        for part in batch.parts(self.row_size):
+            scores = engine.outer(engine.target("actor")(engine.given(part.texts)))
+            found.append(torch.nn.functional.pad(scores, (0, length - scores.shape[-1])))
+        return torch.cat(found, 1)
+
+    def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
+        """One optimiser step on the mean over pairs of equation 7, and `nll_alpha` times that of −log π(chosen)."""
+        hp, total, margins = engine.hp, torch.zeros(()), torch.zeros(())
+        network = engine.network("actor")
+        for part in batch.parts(self.row_size):
+            said, weight = part.texts.said, part.weight[..., 0::2]
+            assert part.reference is not None
+            log_prob = network(part.texts).masked_fill(~said, 0)
+            margin, chosen = margins_of(log_prob, part.reference.masked_fill(~said, 0))
+            each = losses.preference_loss(margin, hp["beta"], hp["label_smoothing"])
+            tokens = said[..., 0::2, :].sum(-1).clamp_min(1)
+            loss = (weight * (each - hp["nll_alpha"] * chosen / tokens)).sum(-1)
+            engine.accumulate(loss)
+            total, margins = total + loss.detach(), margins + (weight * margin).sum(-1).detach()
+        engine.step("optimizer", self.max_norm(total), batch.live)
+        return UpdateResult(total, total, kl=margins)
+
+    # --- alone, as published ----------------------------------------------------------------------------------------
+
+    def get_action(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("DPO learns from given completions, and writes none. fix: GRPO, or generate().")
+
+    def learn(self, experiences: Any) -> tuple[float, float]:
+        """All optimiser steps on the pairs of `PreferenceGym`; (mean loss, mean margin)."""
+        from agilerl.algorithms.judging import pair_texts
+
+        engine = SequentialAdapters(self)
+        texts = pair_texts([experiences], self.base)
+        results = [self.update(engine, b) for b in self.arrange(engine, texts, None, [])]
+        self.learn_counter += 1
+        return float(np.mean([float(r.loss) for r in results])), float(np.mean([float(r.kl) for r in results]))  # type: ignore[arg-type]  # kl is the margin
+
+    def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
+        """Mean of β · margin over the environment's test split; appended to `fitness`."""
+        from agilerl.algorithms.judging import mean_margin
+
+        value = mean_margin([SequentialAdapters(self)], [self], [env], "test")[0]
+        self.fitness.append(value)
+        return value
+
+
+def margins_of(log_prob: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+    """(margin, log π(chosen)) [..., B] of rows [..., 2B, T], chosen and rejected in turn, 0 where nothing is said."""
+    sums, known = log_prob.sum(-1), reference.sum(-1)
+    chosen, rejected = sums[..., 0::2], sums[..., 1::2]
+    return losses.preference_margin(chosen, rejected, known[..., 0::2], known[..., 1::2]), chosen
+
+
+def engine_dtype(engine: Any) -> torch.dtype:
+    """Of what an engine's updates compute in."""
+    found: torch.dtype = next(iter(engine.hp.values())).dtype
+    return found

@@ -1,0 +1,213 @@
+"""Group relative policy optimisation (Shao et al. 2024, arXiv:2402.03300), and what others have made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms import writing
+from agilerl.algorithms.completions import TextBatch
+from agilerl.algorithms.declared import COMPLETIONS, hp
+from agilerl.algorithms.language import Backend, LLMAlgorithm
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.engine.adapters import AdapterEngine
+from agilerl.engine.protocol import UpdateResult
+from agilerl.errors import AlgorithmError
+from agilerl.language.scoring import Texts
+from agilerl.losses import completions as losses
+from agilerl.ranges import Count, CountOrZero, NonNegative, Positive
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "grpo": {"objective": "clip", "normalisation": "sequence", "adv_norm": "mean_std"},
+    "dr_grpo": {"objective": "clip", "normalisation": "constant", "adv_norm": "mean_only"},
+    "dapo": {"objective": "clip", "normalisation": "token", "adv_norm": "mean_std", "clip_coef_high": 0.28,
+             "beta": 0.0, "dynamic_sampling": 3},
+    "gspo": {"objective": "sequence", "normalisation": "sequence", "adv_norm": "mean_std", "clip_coef": 3e-4,
+             "clip_coef_high": 4e-4, "beta": 0.0},
+    "cispo": {"objective": "cispo", "normalisation": "token", "adv_norm": "mean_std", "clip_coef_high": 5.0,
+              "beta": 0.0},
+}  # fmt: skip
+"""What the papers set, by name; an argument that is given wins."""
+
+
+class GRPO(LLMAlgorithm):
+    """Learns from the rewards of several completions of each prompt, against their mean.
+
+    Args:
+        variant: "grpo"; "dr_grpo" (arXiv:2503.20783); "dapo" (arXiv:2503.14476); "gspo" (arXiv:2507.18071); "cispo"
+            (arXiv:2506.13585): their settings, of which the arguments below that are given change single ones.
+        batch_size: completions of an optimiser step. lr: of AdamW. weight_decay: of it.
+        beta: weight of the divergence from the policy that training began with.
+        clip_coef: ε; a ratio is not moved further than 1 − ε. clip_coef_high: the same above 1; None: ε too.
+        max_grad_norm: gradients are clipped to it; 0: never. update_epochs: passes over what was written.
+        group_size: completions of a prompt. temperature: of writing and of learning alike.
+        max_output_tokens, min_output_tokens: of a completion. top_k, top_p: see `language.generate.Sampling`.
+        objective: "clip", "sequence" (one ratio for a completion) or "cispo".
+        normalisation: "token", "sequence" or "constant", see `losses.completions.completion_weights`.
+        adv_norm: "mean_std", or "mean_only" without the deviation.
+        dynamic_sampling: how often prompts whose completions all have one reward are replaced by others; 0: never.
+        mask_truncated: whether completions that were cut off are not learned from.
+
+    The other arguments are `LLMAlgorithm`'s.
+    """
+
+    experience = COMPLETIONS
+
+    def __init__(
+        self,
+        actor_network: Any = None,
+        model_name: str | Path | None = None,
+        tokenizer: Any = None,
+        lora_config: Any = None,
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        variant: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] = "grpo",
+        batch_size: Annotated[Count, hp()] = 16,
+        lr: Annotated[Positive, hp()] = 5e-5,
+        weight_decay: Annotated[NonNegative, hp()] = 0.0,
+        beta: Annotated[NonNegative | None, hp()] = None,
+        clip_coef: Annotated[Positive | None, hp()] = None,
+        clip_coef_high: Annotated[Positive | None, hp()] = None,
+        max_grad_norm: Annotated[NonNegative, hp()] = 0.1,
+        update_epochs: Annotated[Count, hp()] = 1,
+        group_size: Annotated[Count, hp()] = 8,
+        temperature: Annotated[Positive, hp()] = 1.0,
+        max_output_tokens: Annotated[Count, hp()] = 64,
+        min_output_tokens: Annotated[CountOrZero, hp()] = 0,
+        top_k: Annotated[CountOrZero, hp()] = 0,
+        top_p: Annotated[Positive, hp()] = 1.0,
+        objective: Literal["clip", "sequence", "cispo"] | None = None,
+        normalisation: Literal["token", "sequence", "constant"] | None = None,
+        adv_norm: Literal["mean_std", "mean_only"] | None = None,
+        dynamic_sampling: Annotated[CountOrZero | None, hp()] = None,
+        mask_truncated: bool = False,
+        micro_batch_size: Annotated[Count | None, hp()] = None,
+        rollout_backend: Backend = "prefix-shared",
+        pad_token_id: int | None = None,
+        pad_token: str | None = None,
+        mut: str | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            actor_network, model_name, tokenizer, lora_config, index, hp_config, pad_token_id, pad_token,
+            micro_batch_size, rollout_backend, device, accelerator, seed,
+        )  # fmt: skip
+        if variant not in VARIANTS:
+            raise AlgorithmError(f"{self.algo}: variant must be one of {list(VARIANTS)}; got {variant!r}.")
+        usual = {"beta": 0.001, "clip_coef": 0.2, "clip_coef_high": None, "dynamic_sampling": 0, **VARIANTS[variant]}
+        given = {
+            "beta": beta, "clip_coef": clip_coef, "clip_coef_high": clip_coef_high, "objective": objective,
+            "normalisation": normalisation, "adv_norm": adv_norm, "dynamic_sampling": dynamic_sampling,
+        }  # fmt: skip
+        for name, value in given.items():
+            setattr(self, name, usual.get(name) if value is None else value)
+        self.variant, self.batch_size, self.lr, self.weight_decay = variant, batch_size, lr, weight_decay
+        self.max_grad_norm, self.update_epochs, self.group_size = max_grad_norm, update_epochs, group_size
+        self.temperature, self.max_output_tokens, self.top_k, self.top_p = temperature, max_output_tokens, top_k, top_p
+        self.min_output_tokens, self.mask_truncated, self.mut = min_output_tokens, mask_truncated, mut
+        for name, allowed in (
+            ("objective", ("clip", "sequence", "cispo")), ("normalisation", losses.NORMALISATIONS),
+            ("adv_norm", ("mean_std", "mean_only")),
+        ):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                raise AlgorithmError(f"{self.algo}: {name} must be one of {allowed}; got {getattr(self, name)!r}.")
+        self.sampling()  # raises for lengths that do not go together
+        self.register_adapter("actor", "reference", "optimizer", "lr", weight_decay, policy=True)
+
+    beta: float
+    clip_coef: float
+    clip_coef_high: float | None
+    objective: str
+    normalisation: str
+    adv_norm: str
+    dynamic_sampling: int
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        high = self.clip_coef if self.clip_coef_high is None else self.clip_coef_high
+        rates = {"lr": self.lr, "beta": self.beta, "clip_coef": self.clip_coef, "clip_coef_high": high}
+        return {**rates, "temperature": self.temperature}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return (
+            self.objective, self.normalisation, self.adv_norm, self.batch_size, self.group_size, self.update_epochs,
+            self.max_output_tokens, self.mask_truncated, self.max_grad_norm, self.beta > 0, self.dynamic_sampling,
+        )  # fmt: skip
+
+    # --- what is learned from ---------------------------------------------------------------------------------------
+
+    def advantages(self, rewards: Tensor) -> Tensor:
+        """Of rewards [..., B, G]."""
+        return losses.group_advantages(rewards, self.adv_norm == "mean_std")
+
+    def arrange(
+        self, engine: Any, texts: Texts, rewards: Tensor, rngs: Sequence[np.random.Generator]
+    ) -> Iterator[TextBatch]:
+        """Optimiser steps of `batch_size` completions, in an order of each member's own, `update_epochs` times.
+
+        Completions without an advantage give no gradient: they count in the weights of the others, and are not run.
+        """
+        members, rows = texts.tokens.shape[:2]
+        advantage = self.advantages(rewards).view(members, rows, 1).expand(texts.said.shape)
+        counts = writing.counted(self, texts, self.mask_truncated)
+        old, reference = self.frozen_log_probs(engine, texts, self.update_epochs * rows > self.batch_size)
+        yield from writing.minibatches(
+            self, engine, TextBatch(texts, counts, advantage, old, reference), rngs, self.normalisation, self.beta > 0
+        )
+
+    def frozen_log_probs(self, engine: Any, texts: Texts, is_old: bool) -> tuple[Tensor | None, Tensor | None]:
+        """(log-probabilities under the policy that wrote where `is_old`, those of the reference where β > 0)."""
+        old = writing.scored(self, engine, engine.network("actor"), texts) if is_old else None
+        reference = writing.scored(self, engine, engine.target("actor"), texts) if self.beta > 0 else None
+        return old, reference
+
+    # --- the update -------------------------------------------------------------------------------------------------
+
+    def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
+        """One optimiser step on Σ w (L + β KL): L of `objective`, KL by arXiv:2402.03300, equation 4."""
+        hp, total, divergence = engine.hp, torch.zeros(()), torch.zeros(())
+        network = engine.network("actor")
+        beta, low, high = (_wide(hp[name]) for name in ("beta", "clip_coef", "clip_coef_high"))
+        for part in batch.parts(self.micro_batch_size):
+            log_prob, said = network(part.texts, hp["temperature"]), part.texts.said
+            assert part.advantage is not None
+            old = log_prob.detach() if part.old is None else part.old
+            ratios = losses.log_ratio(log_prob, old, said)
+            loss = (part.weight * self._objective(log_prob, ratios, part.advantage, said, low, high)).sum((-2, -1))
+            if part.reference is not None:
+                kl = (part.weight * losses.kl_estimate(log_prob, part.reference, said)).sum((-2, -1))
+                loss = loss + beta.reshape(kl.shape) * kl
+                divergence = divergence + kl.detach()
+            engine.accumulate(loss)
+            total = total + loss.detach()
+        engine.step("optimizer", self.max_norm(total), batch.live)
+        return UpdateResult(total, total, kl=divergence)
+
+    def _objective(
+        self, log_prob: Tensor, ratios: Tensor, advantage: Tensor, said: Tensor, low: Tensor, high: Tensor
+    ) -> Tensor:
+        if self.objective == "cispo":
+            return losses.clipped_importance(log_prob.masked_fill(~said, 0), ratios, advantage, high)
+        ratio = ratios.exp() if self.objective == "clip" else losses.sequence_ratio(ratios, said)
+        return losses.clipped_surrogate(ratio, advantage, low, high)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    sampling = writing.sampling
+    backend = writing.backend
+    get_action = writing.get_action  # type: ignore[assignment]  # prompts in place of observations
+    learn = writing.learn
+    test = writing.score_test_split
+
+
+def _wide(value: Tensor) -> Tensor:
+    """A hyperparameter [N, 1], or a scalar, against tensors [..., R, T]."""
+    return value.unsqueeze(-1) if value.dim() else value

@@ -1,0 +1,150 @@
+"""How language policies are judged: by greedy completions of a split, or by what they find probable of its texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.language.base import pad_left
+from agilerl.language.scoring import Texts
+
+AT_ONCE = 64
+"""Prompts of one member that are answered, or scored, in one pass."""
+
+
+def own_tokens(prompts: Sequence[Sequence[Any]], base: Any) -> tuple[Tensor, Tensor]:
+    """(tokens, attention) [N·B, P] of the prompts of each member, member after member."""
+    return pad_left([p.tokens for own in prompts for p in own], base.tokenizer.pad_token_id, base.device)
+
+
+def written_texts(texts: Texts, base: Any, members: int, group: int) -> list[list[list[str]]]:
+    """What stands in completions [N·B·G, ...]: by member, by prompt, of each of the group."""
+    ids = texts.tokens[:, texts.prompt :].cpu().numpy()
+    said, end = texts.said.cpu().numpy(), base.tokenizer.eos_token_id
+    rows = [row[mask & (row != end)].tolist() for row, mask in zip(ids, said, strict=True)]
+    words = base.tokenizer.batch_decode(rows, skip_special_tokens=True)
+    per = len(words) // members
+    return [
+        [words[i : i + group] for i in range(m * per, (m + 1) * per, group)]
+        for m in range(members)
+    ]  # fmt: skip
+
+
+def completions_of(engine: Any, agents: Sequence[Any], prompts: Sequence[Sequence[Any]]) -> list[list[str]]:
+    """The most probable completion of every prompt, by member; prompts of each member [N][B], equally many."""
+    lead, base = agents[0], agents[0].base
+    with engine.acting("actor") as forward:
+        how = [agent.sampling(greedy=True) for agent in agents]
+        texts = lead.backend().write(base, forward, own_tokens(prompts, base), 1, how, None, [a.actor for a in agents])
+    return [[one[0] for one in own] for own in written_texts(texts, base, len(agents), 1)]
+
+
+def rewards_of(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[np.ndarray]:
+    """By agent the reward of its most probable completion of every prompt of a split.
+
+    Args:
+        engines: as of `engines_for(agents)`, with the agents of each. envs: of each agent.
+    """
+    found: list[list[float]] = [[] for _ in agents]
+    place = {id(agent): number for number, agent in enumerate(agents)}
+    for engine in engines:
+        rows = [place[id(agent)] for agent in engine.agents]
+        splits = [envs[row].split(split) for row in rows]
+        for first in range(0, len(splits[0]), AT_ONCE):
+            prompts = [own[first : first + AT_ONCE] for own in splits]
+            written = completions_of(engine, engine.agents, prompts)
+            for row, own, texts in zip(rows, prompts, written, strict=True):
+                found[row] += envs[row].score(own, [[text] for text in texts]).rewards[:, 0].tolist()
+    return [np.asarray(own) for own in found]
+
+
+def mean_reward(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+    """As `rewards_of`, the mean of each agent."""
+    return [float(own.mean()) for own in rewards_of(engines, agents, envs, split)]
+
+
+def layed_out(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], base: Any) -> Texts:
+    """Prompts with given completions, which end as they are given: [R, P + T]."""
+    pad = base.tokenizer.pad_token_id
+    tokens, attention = pad_left(prompts, pad, base.device)
+    length = max(len(c) for c in completions)
+    after = torch.full((len(completions), length), pad, dtype=torch.long)
+    said = torch.zeros(after.shape, dtype=torch.bool)
+    for row, own in enumerate(completions):
+        after[row, : len(own)] = torch.tensor(list(own))
+        said[row, : len(own)] = True
+    after, said = after.to(base.device), said.to(base.device)
+    return Texts(torch.cat((tokens, after), -1), torch.cat((attention, said), -1), said)
+
+
+def pair_texts(pairs: Sequence[Sequence[Any]], base: Any) -> Texts:
+    """Pairs of each member [N][B] as texts [N, 2B, ...], chosen and rejected in turn."""
+    prompts = [pair.prompt for own in pairs for pair in own for _ in range(2)]
+    said = [text for own in pairs for pair in own for text in (pair.chosen, pair.rejected)]
+    return by_member(layed_out(prompts, said, base), len(pairs))
+
+
+def example_texts(examples: Sequence[Sequence[Any]], base: Any) -> Texts:
+    """Examples of each member [N][B] as texts [N, B, ...]."""
+    flat = [example for own in examples for example in own]
+    return by_member(layed_out([e.prompt for e in flat], [e.completion for e in flat], base), len(examples))
+
+
+def by_member(texts: Texts, members: int) -> Texts:
+    """Texts [N·R, ...] as [N, R, ...]."""
+    return Texts(*(x.view(members, -1, x.shape[-1]) for x in (texts.tokens, texts.attention, texts.said)))
+
+
+@torch.no_grad()
+def mean_margin(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+    """β · (log-ratio of the chosen − that of the rejected completion), mean over a split's pairs, by agent."""
+    return [float(own.mean()) for own in margins_by_pair(engines, agents, envs, split)]
+
+
+@torch.no_grad()
+def margins_by_pair(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[np.ndarray]:
+    """As `mean_margin`, of every pair; above 0 where the policy has come to prefer what was chosen."""
+
+    def judged(engine: Any, texts: Texts) -> Tensor:
+        given, said = engine.given(texts), engine.given(texts).said
+        own = engine.network("actor")(given).masked_fill(~said, 0).sum(-1)
+        known = engine.target("actor")(given).masked_fill(~said, 0).sum(-1)
+        ratio = own - known
+        found: Tensor = engine.outer(engine.hp["beta"] * (ratio[..., 0::2] - ratio[..., 1::2]))
+        return found
+
+    return _scored(engines, agents, envs, split, pair_texts, judged)
+
+
+@torch.no_grad()
+def mean_likelihood(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+    """Mean log-probability of a token of a split's completions, by agent."""
+
+    def judged(engine: Any, texts: Texts) -> Tensor:
+        given = engine.given(texts)
+        scores = engine.network("actor")(given).masked_fill(~given.said, 0).sum(-1)
+        found: Tensor = engine.outer(torch.stack((scores, given.said.sum(-1).to(scores)), -1))
+        return found
+
+    found = _scored(engines, agents, envs, split, example_texts, judged)
+    return [float(own[:, 0].sum() / own[:, 1].sum()) for own in found]
+
+
+def _scored(
+    engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str, lay_out: Any, judged: Any
+) -> list[np.ndarray]:
+    """What `judged` says of every item of a split, by agent."""
+    found: list[list[np.ndarray]] = [[] for _ in agents]
+    place = {id(agent): number for number, agent in enumerate(agents)}
+    for engine in engines:
+        rows = [place[id(agent)] for agent in engine.agents]
+        splits = [envs[row].split(split) for row in rows]
+        for first in range(0, len(splits[0]), AT_ONCE):
+            texts = lay_out([own[first : first + AT_ONCE] for own in splits], agents[0].base)
+            for row, values in zip(rows, judged(engine, texts).cpu().double().numpy(), strict=True):
+                found[row].append(values)
+    return [np.concatenate(own) for own in found]

@@ -1,0 +1,174 @@
+"""Proximal policy optimisation of language models, with a critic on an adapter of its own (Schulman et al. 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms import writing
+from agilerl.algorithms.completions import TextBatch
+from agilerl.algorithms.declared import COMPLETIONS, hp
+from agilerl.algorithms.language import Backend, LLMAlgorithm
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.engine.adapters import AdapterEngine
+from agilerl.engine.protocol import UpdateResult
+from agilerl.errors import AlgorithmError
+from agilerl.language.scoring import Texts
+from agilerl.losses import completions as losses
+from agilerl.networks.adapters import AdapterNetwork
+from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Positive
+from agilerl.rng import Purpose, seeds
+
+
+class LLMPPO(LLMAlgorithm):
+    """Learns from the rewards of what it writes with a value of every state, token by token or turn by turn.
+
+    The reward of a completion stands at its last token. The divergence from the policy that training began with is
+    taken off token by token: −β (log π − log π_ref).
+
+    Args:
+        granularity: what an action is: a "token", or a "turn", all tokens between two answers of an environment.
+        batch_size: completions of an optimiser step. lr_actor, lr_critic: of AdamW. weight_decay: of it.
+        beta: weight of the divergence. gamma, gae_lambda: of the advantages (arXiv:1506.02438).
+        clip_coef: ε of the ratio. vf_clip: how far a value moves from what it was in one iteration; None: freely.
+        adv_norm: whether advantages are standardised over all tokens that were written.
+        max_grad_norm: gradients are clipped to it; 0: never. update_epochs: passes over what was written.
+        group_size: completions of a prompt. temperature: of writing and of learning alike.
+        max_output_tokens, min_output_tokens: of a completion. top_k, top_p: see `language.generate.Sampling`.
+
+    The other arguments are `LLMAlgorithm`'s.
+    """
+
+    experience = COMPLETIONS
+    critic: AdapterNetwork
+
+    def __init__(
+        self,
+        actor_network: Any = None,
+        model_name: str | Path | None = None,
+        tokenizer: Any = None,
+        lora_config: Any = None,
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        granularity: Literal["token", "turn"] = "token",
+        batch_size: Annotated[Count, hp()] = 64,
+        lr_actor: Annotated[Positive, hp()] = 5e-5,
+        lr_critic: Annotated[Positive, hp()] = 5e-5,
+        weight_decay: Annotated[NonNegative, hp()] = 0.0,
+        beta: Annotated[NonNegative, hp()] = 0.01,
+        gamma: Annotated[Fraction, hp()] = 1.0,
+        gae_lambda: Annotated[Fraction, hp()] = 1.0,
+        clip_coef: Annotated[Positive, hp()] = 0.2,
+        vf_clip: Annotated[Positive | None, hp()] = None,
+        adv_norm: bool = True,
+        max_grad_norm: Annotated[NonNegative, hp()] = 0.1,
+        update_epochs: Annotated[Count, hp()] = 1,
+        group_size: Annotated[Count, hp()] = 1,
+        temperature: Annotated[Positive, hp()] = 1.0,
+        max_output_tokens: Annotated[Count, hp()] = 64,
+        min_output_tokens: Annotated[CountOrZero, hp()] = 0,
+        top_k: Annotated[CountOrZero, hp()] = 0,
+        top_p: Annotated[Positive, hp()] = 1.0,
+        micro_batch_size: Annotated[Count | None, hp()] = None,
+        rollout_backend: Backend = "prefix-shared",
+        pad_token_id: int | None = None,
+        pad_token: str | None = None,
+        mut: str | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            actor_network, model_name, tokenizer, lora_config, index, hp_config, pad_token_id, pad_token,
+            micro_batch_size, rollout_backend, device, accelerator, seed,
+        )  # fmt: skip
+        if granularity not in ("token", "turn"):
+            raise AlgorithmError(f"{self.algo}: granularity must be 'token' or 'turn'; got {granularity!r}.")
+        self.granularity, self.batch_size, self.lr_actor, self.lr_critic = granularity, batch_size, lr_actor, lr_critic
+        self.weight_decay, self.beta, self.gamma, self.gae_lambda = weight_decay, beta, gamma, gae_lambda
+        self.clip_coef, self.vf_clip, self.adv_norm, self.max_grad_norm = clip_coef, vf_clip, adv_norm, max_grad_norm
+        self.update_epochs, self.group_size, self.temperature = update_epochs, group_size, temperature
+        self.max_output_tokens, self.min_output_tokens = max_output_tokens, min_output_tokens
+        self.top_k, self.top_p, self.mut = top_k, top_p, mut
+        self.sampling()  # raises for lengths that do not go together
+        own = int(seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[0])
+        self.critic = AdapterNetwork(self.base, self.actor.config, True, device=self.base.device, random_seed=own)
+        self.register_adapter("actor", "reference", "optimizer", "lr_actor", weight_decay, policy=True)
+        self.register_adapter("critic", None, "optimizer_critic", "lr_critic", weight_decay)
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        names = ("lr_actor", "lr_critic", "beta", "gamma", "gae_lambda", "clip_coef", "temperature")
+        return {name: getattr(self, name) for name in names}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return (
+            self.granularity, self.batch_size, self.group_size, self.update_epochs, self.max_output_tokens,
+            self.max_grad_norm, self.beta > 0, self.vf_clip, self.adv_norm,
+        )  # fmt: skip
+
+    def arrange(
+        self, engine: Any, texts: Texts, rewards: Tensor, rngs: Sequence[np.random.Generator]
+    ) -> Iterator[TextBatch]:
+        """`update_epochs` passes over what was written; rewards [N, B, G] of completions, or [N, R, T] of tokens."""
+        said = texts.said
+        old = writing.scored(self, engine, engine.network("actor"), texts)
+        values = writing.scored(self, engine, engine.network("critic"), texts).masked_fill(~said, 0)
+        each, width = writing.token_rewards(rewards, said).to(values.dtype), (-1, 1)
+        beta, gamma, decay = (engine.outer(engine.hp[name]).view(width) for name in ("beta", "gamma", "gae_lambda"))
+        if self.beta > 0:
+            reference = writing.scored(self, engine, engine.target("actor"), texts)
+            each = each - beta.unsqueeze(-1) * losses.log_ratio(old, reference, said)
+        estimate = losses.token_advantages if self.granularity == "token" else losses.turn_advantages
+        advantage, returns = estimate(each, values, said, gamma, decay)
+        if self.adv_norm:
+            advantage = losses.whitened(advantage, said.to(advantage.dtype))
+        whole = TextBatch(texts, writing.counted(self, texts), advantage, old, None, returns, values)
+        yield from writing.minibatches(self, engine, whole, rngs, "token", True)
+
+    def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
+        """One step of the policy on the clipped surrogate (arXiv:1707.06347, equation 7), one of the critic on
+        ½ (V − return)², by the larger of both values where it is clipped."""
+        hp, total, of_values, divergence = engine.hp, torch.zeros(()), torch.zeros(()), torch.zeros(())
+        policy, critic = engine.network("actor"), engine.network("critic")
+        clip = hp["clip_coef"]
+        clip = clip.unsqueeze(-1) if clip.dim() else clip
+        for part in batch.parts(self.micro_batch_size):
+            said = part.texts.said
+            assert part.advantage is not None
+            assert part.old is not None
+            assert part.returns is not None
+            assert part.values is not None
+            log_prob = policy(part.texts, hp["temperature"])
+            ratios = losses.log_ratio(log_prob, part.old, said)
+            surrogate = losses.clipped_surrogate(ratios.exp(), part.advantage, clip, clip)
+            loss = (part.weight * surrogate).sum((-2, -1))
+            engine.accumulate(loss)
+            value = critic(part.texts)
+            error = (value - part.returns).square()
+            if self.vf_clip is not None:
+                near = part.values + (value - part.values).clamp(-self.vf_clip, self.vf_clip)
+                error = torch.maximum(error, (near - part.returns).square())
+            value_loss = (part.weight * 0.5 * error.masked_fill(~said, 0)).sum((-2, -1))
+            engine.accumulate(value_loss)
+            kl = (part.weight * (ratios.exp() - 1 - ratios)).sum((-2, -1))
+            total, of_values = total + loss.detach(), of_values + value_loss.detach()
+            divergence = divergence + kl.detach()
+        norm = self.max_norm(total)
+        engine.step("optimizer", norm, batch.live)
+        engine.step("optimizer_critic", norm, batch.live)
+        return UpdateResult(of_values, total, kl=divergence)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    sampling = writing.sampling
+    backend = writing.backend
+    get_action = writing.get_action  # type: ignore[assignment]  # prompts in place of observations
+    learn = writing.learn
+    test = writing.score_test_split

@@ -1,0 +1,143 @@
+"""REINFORCE for language models: returns of whole completions against a baseline that needs no critic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms import writing
+from agilerl.algorithms.completions import TextBatch
+from agilerl.algorithms.declared import COMPLETIONS, hp
+from agilerl.algorithms.language import Backend, LLMAlgorithm
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.engine.adapters import AdapterEngine
+from agilerl.engine.protocol import UpdateResult
+from agilerl.errors import AlgorithmError
+from agilerl.language.scoring import Texts
+from agilerl.losses import completions as losses
+from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Positive
+
+
+class LLMREINFORCE(LLMAlgorithm):
+    """Moves every token of a completion by its return, less a baseline (Williams 1992; Ahmadian et al. 2024).
+
+    Args:
+        baseline: "batch": returns are standardised over all tokens that were written; "rloo": of each completion the
+            mean reward of the others of its prompt (arXiv:2402.14740, equation 8).
+        batch_size: completions of an optimiser step. lr: of AdamW. weight_decay: of it.
+        beta: weight of the divergence from the policy that training began with.
+        gamma: discount of a token's reward at the tokens before it, of "batch".
+        max_grad_norm: gradients are clipped to it; 0: never.
+        group_size: completions of a prompt. temperature: of writing and of learning alike.
+        max_output_tokens, min_output_tokens: of a completion. top_k, top_p: see `language.generate.Sampling`.
+
+    The other arguments are `LLMAlgorithm`'s.
+    """
+
+    experience = COMPLETIONS
+    update_epochs = 1  # the gradient is that of the policy that wrote
+
+    def __init__(
+        self,
+        actor_network: Any = None,
+        model_name: str | Path | None = None,
+        tokenizer: Any = None,
+        lora_config: Any = None,
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        baseline: Literal["batch", "rloo"] = "batch",
+        batch_size: Annotated[Count, hp()] = 64,
+        lr: Annotated[Positive, hp()] = 5e-5,
+        weight_decay: Annotated[NonNegative, hp()] = 0.0,
+        beta: Annotated[NonNegative, hp()] = 0.01,
+        gamma: Annotated[Fraction, hp()] = 1.0,
+        max_grad_norm: Annotated[NonNegative, hp()] = 0.1,
+        group_size: Annotated[Count, hp()] = 4,
+        temperature: Annotated[Positive, hp()] = 1.0,
+        max_output_tokens: Annotated[Count, hp()] = 64,
+        min_output_tokens: Annotated[CountOrZero, hp()] = 0,
+        top_k: Annotated[CountOrZero, hp()] = 0,
+        top_p: Annotated[Positive, hp()] = 1.0,
+        micro_batch_size: Annotated[Count | None, hp()] = None,
+        rollout_backend: Backend = "prefix-shared",
+        pad_token_id: int | None = None,
+        pad_token: str | None = None,
+        mut: str | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            actor_network, model_name, tokenizer, lora_config, index, hp_config, pad_token_id, pad_token,
+            micro_batch_size, rollout_backend, device, accelerator, seed,
+        )  # fmt: skip
+        if baseline not in ("batch", "rloo"):
+            raise AlgorithmError(f"{self.algo}: baseline must be 'batch' or 'rloo'; got {baseline!r}.")
+        if baseline == "rloo" and group_size < 2:
+            raise AlgorithmError(f"{self.algo}: baseline='rloo' needs at least two completions; got {group_size}.")
+        self.baseline, self.batch_size, self.lr, self.weight_decay = baseline, batch_size, lr, weight_decay
+        self.beta, self.gamma, self.max_grad_norm, self.group_size = beta, gamma, max_grad_norm, group_size
+        self.temperature, self.max_output_tokens, self.min_output_tokens = (
+            temperature, max_output_tokens, min_output_tokens
+        )  # fmt: skip
+        self.top_k, self.top_p, self.mut = top_k, top_p, mut
+        self.sampling()  # raises for lengths that do not go together
+        self.register_adapter("actor", "reference", "optimizer", "lr", weight_decay, policy=True)
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        names = ("lr", "beta", "gamma", "temperature")
+        return {name: getattr(self, name) for name in names}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return (
+            self.baseline, self.batch_size, self.group_size, self.max_output_tokens, self.max_grad_norm, self.beta > 0
+        )  # fmt: skip
+
+    def arrange(
+        self, engine: Any, texts: Texts, rewards: Tensor, rngs: Sequence[np.random.Generator]
+    ) -> Iterator[TextBatch]:
+        """One pass over what was written; rewards [N, B, G] of completions, or [N, R, T] of their tokens."""
+        said, counts = texts.said, writing.counted(self, texts)
+        if self.baseline == "rloo":
+            if rewards.shape == said.shape:
+                raise AlgorithmError("baseline='rloo' compares completions of one prompt. fix: baseline='batch'.")
+            advantage = losses.leave_one_out(rewards).view(*said.shape[:2], 1).expand(said.shape)
+        else:
+            gamma = engine.outer(engine.hp["gamma"]).view(-1, 1).to(rewards.dtype)
+            returns = losses.discounted_returns(writing.token_rewards(rewards, said), said, gamma)
+            advantage = losses.whitened(returns, said.to(rewards.dtype))
+        reference = writing.scored(self, engine, engine.target("actor"), texts) if self.beta > 0 else None
+        whole = TextBatch(texts, counts, advantage, None, reference)
+        yield from writing.minibatches(self, engine, whole, rngs, "token", self.beta > 0)
+
+    def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
+        """One optimiser step on Σ w (−A log π + β KL)."""
+        hp, total, divergence = engine.hp, torch.zeros(()), torch.zeros(())
+        network = engine.network("actor")
+        for part in batch.parts(self.micro_batch_size):
+            log_prob, said = network(part.texts, hp["temperature"]), part.texts.said
+            assert part.advantage is not None
+            loss = -(part.weight * part.advantage * log_prob.masked_fill(~said, 0)).sum((-2, -1))
+            if part.reference is not None:
+                kl = (part.weight * losses.kl_estimate(log_prob, part.reference, said)).sum((-2, -1))
+                loss = loss + hp["beta"].reshape(kl.shape) * kl
+                divergence = divergence + kl.detach()
+            engine.accumulate(loss)
+            total = total + loss.detach()
+        engine.step("optimizer", self.max_norm(total), batch.live)
+        return UpdateResult(total, total, kl=divergence)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    sampling = writing.sampling
+    backend = writing.backend
+    get_action = writing.get_action  # type: ignore[assignment]  # prompts in place of observations
+    learn = writing.learn
+    test = writing.score_test_split

@@ -1,0 +1,107 @@
+"""Supervised fine-tuning: maximum likelihood of given completions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+
+from agilerl.algorithms.completions import TextBatch
+from agilerl.algorithms.declared import EXAMPLES, hp
+from agilerl.algorithms.language import LLMAlgorithm
+from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.engine.adapters import AdapterEngine, SequentialAdapters
+from agilerl.engine.protocol import UpdateResult
+from agilerl.language.scoring import Texts
+from agilerl.losses.completions import completion_weights
+from agilerl.ranges import Count, NonNegative, Positive
+
+
+class SFT(LLMAlgorithm):
+    """Learns to write what examples have written; prompts are read, and not learned.
+
+    Args:
+        batch_size: examples of an optimiser step. lr: of AdamW. weight_decay: of it.
+        max_grad_norm: gradients are clipped to it; 0: never.
+
+    The other arguments are `LLMAlgorithm`'s.
+    """
+
+    experience = EXAMPLES
+
+    def __init__(
+        self,
+        actor_network: Any = None,
+        model_name: str | Path | None = None,
+        tokenizer: Any = None,
+        lora_config: Any = None,
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        batch_size: Annotated[Count, hp()] = 16,
+        lr: Annotated[Positive, hp()] = 5e-5,
+        weight_decay: Annotated[NonNegative, hp()] = 0.0,
+        max_grad_norm: Annotated[NonNegative, hp()] = 1.0,
+        micro_batch_size: Annotated[Count | None, hp()] = None,
+        pad_token_id: int | None = None,
+        pad_token: str | None = None,
+        mut: str | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            actor_network, model_name, tokenizer, lora_config, index, hp_config, pad_token_id, pad_token,
+            micro_batch_size, "prefix-shared", device, accelerator, seed,
+        )  # fmt: skip
+        self.batch_size, self.lr, self.weight_decay = batch_size, lr, weight_decay
+        self.max_grad_norm, self.mut = max_grad_norm, mut
+        self.register_adapter("actor", None, "optimizer", "lr", weight_decay, policy=True)
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        return {"lr": self.lr}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return (self.batch_size, self.max_grad_norm)
+
+    def arrange(
+        self, engine: Any, texts: Texts, rewards: None, rngs: Sequence[np.random.Generator]
+    ) -> Iterator[TextBatch]:
+        """Optimiser steps of `batch_size` examples, in the order given; every token counts alike."""
+        for number, first in enumerate(range(0, texts.tokens.shape[1], self.batch_size)):
+            own = texts.rows(slice(first, first + self.batch_size))
+            like = next(iter(engine.hp.values()))
+            weight = completion_weights(own.said, like.new_ones(own.tokens.shape[:2]), "token", 1)
+            yield TextBatch(engine.given(own), engine.inner(weight), number=number)
+
+    def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
+        """One optimiser step on −Σ w log π(token)."""
+        total, network = torch.zeros(()), engine.network("actor")
+        for part in batch.parts(self.micro_batch_size):
+            loss = -(part.weight * network(part.texts)).sum((-2, -1))
+            engine.accumulate(loss)
+            total = total + loss.detach()
+        engine.step("optimizer", self.max_norm(total), batch.live)
+        return UpdateResult(total, total)
+
+    def learn(self, experiences: Any) -> float:
+        """All optimiser steps on the examples of `SFTGym`; the mean loss."""
+        from agilerl.algorithms.judging import example_texts
+
+        engine = SequentialAdapters(self)
+        texts = example_texts([experiences], self.base)
+        found = [float(self.update(engine, b).loss) for b in self.arrange(engine, texts, None, [])]
+        self.learn_counter += 1
+        return float(np.mean(found))
+
+    def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
+        """Mean log-probability of a token of the test split's completions; appended to `fitness`."""
+        from agilerl.algorithms.judging import mean_likelihood
+
+        value = mean_likelihood([SequentialAdapters(self)], [self], [env], "test")[0]
+        self.fitness.append(value)
+        return value

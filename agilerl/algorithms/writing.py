@@ -1,0 +1,193 @@
+"""What algorithms share that learn from rewards of what they write: writing, optimiser steps, published methods.
+
+Each has batch_size, update_epochs, group_size, temperature, max_output_tokens, min_output_tokens, top_k, top_p, and an
+`arrange(engine, texts, rewards, rngs)` that yields the optimiser steps of one iteration: of texts [N, B·G, ...] and
+their rewards [N, B, G], in an order drawn from one generator for each member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms.completions import TextBatch, permutations, without_silent_rows
+from agilerl.algorithms.judging import mean_reward
+from agilerl.engine.adapters import SequentialAdapters
+from agilerl.errors import ShapeError
+from agilerl.language.generate import BACKENDS, RolloutBackend, Sampling, uniform_numbers
+from agilerl.language.scoring import Texts
+from agilerl.losses.completions import completion_weights, rewards_by_token
+
+
+def sampling(agent: Any, greedy: bool = False) -> Sampling:
+    """How it writes: while training by drawing, in evaluations the most probable tokens."""
+    length = (agent.max_output_tokens, agent.min_output_tokens)
+    return Sampling(*length, 0.0) if greedy else Sampling(*length, agent.temperature, agent.top_k, agent.top_p)
+
+
+def backend(agent: Any) -> RolloutBackend:
+    """What writes its completions."""
+    if agent.rollout_backend == "vllm":
+        from agilerl.language.vllm import VLLM  # an optional package
+
+        return VLLM(agent.base)
+    made: RolloutBackend = BACKENDS[agent.rollout_backend]()
+    return made
+
+
+def counted(agent: Any, texts: Texts, mask_truncated: bool = False) -> Tensor:
+    """[N, R] 1 for completions that are learned from, 0 for those that were cut off where they are not."""
+    if not mask_truncated:
+        return torch.ones(texts.tokens.shape[:2], device=texts.tokens.device)
+    end = (texts.tokens[..., texts.prompt :] == agent.base.tokenizer.eos_token_id) & texts.said
+    found: Tensor = end.any(-1).float()
+    return found
+
+
+def token_rewards(rewards: Tensor, said: Tensor) -> Tensor:
+    """[N, R, T] of rewards [N, B, G], each at the last token of its completion; rewards by token as they are."""
+    return rewards if rewards.shape == said.shape else rewards_by_token(rewards.flatten(1), said)
+
+
+def minibatches(
+    agent: Any, engine: Any, whole: TextBatch, rngs: Sequence[np.random.Generator], normalisation: str, always: bool
+) -> Iterator[TextBatch]:
+    """Optimiser steps of `batch_size` completions, in an order of each member's own, `update_epochs` times.
+
+    Args:
+        whole: everything that was written, [N, R, ...], with a weight [N, R] for each completion.
+        always: whether completions without an advantage give a gradient too (by a divergence, or a critic's loss).
+            Otherwise they count in the weights of the others, and are not run.
+    """
+    rows = whole.texts.tokens.shape[1]
+    size, number = min(agent.batch_size, rows), 0
+    for _ in range(agent.update_epochs):
+        order = permutations(rngs, rows).to(whole.texts.tokens.device)
+        for first in range(0, rows, size):
+            batch = whole.taken(order[:, first : first + size])
+            each = batch.weight / batch.weight.sum(1, keepdim=True).clamp_min(1)
+            weight = completion_weights(batch.texts.said, each, normalisation, agent.max_output_tokens)
+            assert batch.advantage is not None
+            weight = weight.to(batch.advantage.dtype)
+            signal = weight.sum(-1) > 0
+            if not always:
+                signal &= (batch.advantage * weight).abs().sum(-1) > 0
+            kept = without_silent_rows(replace(batch, weight=weight, number=number), signal)
+            number += 1
+            if kept is not None:
+                yield given(engine, kept)
+
+
+@torch.no_grad()
+def scored(agent: Any, engine: Any, network: Any, texts: Texts) -> Tensor:
+    """What a network says of every completion token [N, R, T], in parts of `micro_batch_size`."""
+    rows, size = texts.tokens.shape[1], agent.micro_batch_size or texts.tokens.shape[1]
+    parts = []
+    for first in range(0, rows, size):
+        part = engine.given(texts.rows(slice(first, first + size)))
+        parts.append(engine.outer(network(part, engine.hp["temperature"])))
+    return torch.cat(parts, 1)
+
+
+def given(engine: Any, batch: TextBatch) -> TextBatch:
+    """A batch [N, ...] as `update` takes it from this engine."""
+    fields = {
+        name: engine.inner(value)
+        for name in ("weight", "advantage", "old", "reference", "returns", "values")
+        if (value := getattr(batch, name)) is not None
+    }
+    return TextBatch(engine.given(batch.texts), **fields, live=batch.live, number=batch.number)
+
+
+# --- alone, as published --------------------------------------------------------------------------------------------
+
+
+def get_action(agent: Any, prompts: Sequence[Mapping[str, Any]], training: bool = True) -> tuple[list[Any], list[Any]]:
+    """Completions of prompts: G of each while training, else one, the most probable.
+
+    Args:
+        prompts: each with `input_ids` [1, P] and `attention_mask` [1, P], as `ReasoningGym.reset` gives them.
+
+    Returns:
+        (token numbers [G, P + T] of each prompt, masks [G, P + T − 1]: which token that follows is its own).
+    """
+    engine, group = SequentialAdapters(agent), agent.group_size if training else 1
+    tokens, attention = _stacked_prompts(prompts, agent.pad_token_id)
+    how = agent.sampling(greedy=not training)
+    numbers = uniform_numbers([agent.rng(agent.learn_counter)], len(tokens) * group, how.max_tokens)
+    with engine.acting("actor") as forward:
+        texts = agent.backend().write(
+            agent.base, forward, (tokens.to(agent.base.device), attention.to(agent.base.device)), group, [how],
+            numbers.to(agent.base.device) if training else None, [agent.actor],
+        )  # fmt: skip
+    masks = torch.zeros(texts.tokens.shape[0], texts.tokens.shape[1] - 1, dtype=torch.bool)
+    masks[:, texts.prompt - 1 :] = texts.said.cpu()
+    return list(torch.split(texts.tokens, group)), list(torch.split(masks, group))
+
+
+def learn(agent: Any, experiences: Any) -> tuple[float, float]:
+    """All optimiser steps on (token numbers, masks, rewards [B, G]) of `get_action` and an environment's `step`.
+
+    Returns:
+        (mean loss, mean divergence from the reference policy).
+    """
+    texts, rewards = _experience(agent, experiences)
+    engine = SequentialAdapters(agent)
+    results = []
+    for batch in agent.arrange(engine, texts, rewards, [agent.rng(agent.learn_counter)]):
+        results.append(agent.update(engine, batch))
+    agent.learn_counter += 1
+    if not results:
+        return 0.0, 0.0
+    each = [(float(r.loss), 0.0 if r.kl is None else float(r.kl)) for r in results]
+    return float(np.mean([x for x, _ in each])), float(np.mean([x for _, x in each]))
+
+
+def _experience(agent: Any, experiences: Any) -> tuple[Texts, Tensor]:
+    ids, masks, rewards = experiences
+    rewards = torch.as_tensor(np.asarray(rewards), dtype=torch.float32, device=agent.base.device)
+    width = max(x.shape[-1] for x in ids)
+    rows, said = [], []
+    for own, mask in zip(ids, masks, strict=True):
+        rows.append(torch.nn.functional.pad(own, (0, width - own.shape[-1]), value=agent.pad_token_id))
+        said.append(torch.nn.functional.pad(mask, (0, width - own.shape[-1])))
+    tokens, marks = torch.cat(rows), torch.cat(said).bool().to(rows[0].device)
+    if rewards.numel() != len(tokens):
+        raise ShapeError(
+            f"{agent.algo}.learn got {rewards.numel()} rewards for {len(tokens)} completions. fix: rewards [B, G]."
+        )
+    prompt = int(marks.any(0).nonzero()[0]) + 1 if bool(marks.any()) else width - 1
+    last = marks.long().cumsum(-1).argmax(-1) + 1
+    place = torch.arange(width, device=tokens.device)
+    start = (tokens != agent.pad_token_id).long().argmax(-1)
+    attention = (place >= start.unsqueeze(-1)) & (place <= last.unsqueeze(-1))
+    texts = Texts(tokens, attention, marks[:, prompt - 1 :])
+    one = Texts(*(x.unsqueeze(0) for x in (texts.tokens, texts.attention, texts.said)))
+    return one, rewards.view(1, -1, rewards.shape[-1])
+
+
+def score_test_split(
+    agent: Any, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1
+) -> float:
+    """Mean reward of the most probable completion of every prompt of the environment's test split.
+
+    The other arguments have no meaning to greedy completions of a whole split. The result is appended to `fitness`.
+    """
+    value = mean_reward([SequentialAdapters(agent)], [agent], [env], "test")[0]
+    agent.fitness.append(value)
+    return value
+
+
+def _stacked_prompts(prompts: Sequence[Mapping[str, Any]], pad: int) -> tuple[Tensor, Tensor]:
+    """Published prompts as (tokens, attention) [B, P], padded on the left."""
+    tokens = [torch.as_tensor(p["input_ids"]).reshape(1, -1) for p in prompts]
+    masks = [torch.as_tensor(p["attention_mask"]).reshape(1, -1).bool() for p in prompts]
+    width = max(t.shape[-1] for t in tokens)
+    wide = [torch.nn.functional.pad(t, (width - t.shape[-1], 0), value=pad) for t in tokens]
+    marks = [torch.nn.functional.pad(m, (width - m.shape[-1], 0)) for m in masks]
+    return torch.cat(wide), torch.cat(marks)

@@ -1,0 +1,294 @@
+"""One frozen language model in memory, however many adapters stand on it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from agilerl.errors import ConfigError, RunError
+from agilerl.language import needs
+from agilerl.language.tokenizer import fingerprint, load_tokenizer
+
+SCALED_OUTPUT = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+"""Settings of models whose logits are more than a product of the last hidden state."""
+
+
+class Forward(Protocol):
+    """What runs the decoder: tokens [R, L] to last hidden states [R, L, H].
+
+    `attention` [R, S] bool covers what the cache holds too, `positions` [R, L] int64 those of the tokens.
+    """
+
+    def __call__(self, tokens: Tensor, attention: Tensor, positions: Tensor, cache: Any = None) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where adapters of one configuration run in a base.
+
+    Attributes:
+        name: of the PEFT adapter that is there. config: of PEFT, as data.
+        live: name in a saved adapter -> name of the parameter in the base, in order.
+        shapes: name in a saved adapter -> shape.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    live: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def is_plain_lora(self) -> bool:
+        """Whether each target's output is that of the base plus scale · B A x, and nothing else."""
+        extras = ("use_dora", "lora_dropout", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern",
+                  "trainable_token_indices", "layer_replication", "target_parameters")  # fmt: skip
+        parts = all(name.endswith((".lora_A.weight", ".lora_B.weight")) for name in self.live)
+        plain_bias = self.config.get("bias", "none") == "none"
+        return parts and plain_bias and not any(self.config.get(name) for name in extras)
+
+    @property
+    def scale(self) -> float:
+        """Of plain LoRA: α/r, or α/√r of rsLoRA (Hu et al. 2021, arXiv:2106.09685, section 4.1; arXiv:2312.03732)."""
+        rank = self.config["r"]
+        return float(self.config["lora_alpha"] / (rank**0.5 if self.config.get("use_rslora") else rank))
+
+
+class BaseModel:
+    """A causal language model whose weights never change, and its tokenizer.
+
+    Args:
+        model: a Hugging Face causal language model; it is frozen, and put into evaluation mode.
+        tokenizer: its tokenizer.
+        source: the folder or hub id that it came from; empty for one that was made in this process.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, source: str = "") -> None:
+        self.model: Any = model.requires_grad_(False).eval()
+        self.tokenizer, self.source = tokenizer, source
+        self.inner: Any = self.model.base_model  # the decoder below the output layer
+        config: Any = self.model.config
+        scaled = [name for name in SCALED_OUTPUT if getattr(config, name, None) not in (None, 1, 1.0)]
+        if scaled or self.model.get_output_embeddings() is None:
+            raise ConfigError(
+                f"{source or type(model).__name__} scales its logits ({', '.join(scaled) or 'no output layer'}), which "
+                "this version does not compute. fix: a model of the Llama, Qwen, Mistral or GPT-2 families."
+            )
+        self.width = int(config.hidden_size)
+        self.context = int(getattr(config, "max_position_embeddings", 0)) or None
+        self._peft: Any = None
+        self._slots: dict[str, Slot] = {}
+        self._sha: str | None = None
+
+    # -- identity ----------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        found: torch.device = self.head.device
+        return found
+
+    @property
+    def head(self) -> Tensor:
+        """The output layer's weight [V, H]."""
+        weight: Tensor = self.model.get_output_embeddings().weight
+        return weight
+
+    @property
+    def sha256(self) -> str:
+        """Of all weights and the architecture; adapters are no part of it."""
+        if self._sha is None:
+            self._sha = _hash_of(self.model)
+        return self._sha
+
+    def identity(self) -> dict[str, str]:
+        """What a checkpoint says of the base: where it came from, and what must be the same."""
+        return {"source": self.source, "sha256": self.sha256, "tokenizer": fingerprint(self.tokenizer)}
+
+    def check_identity(self, known: Mapping[str, str], where: str) -> None:
+        """RunError where an adapter was trained on other weights or with another tokenizer."""
+        own = self.identity()
+        for key, what in (("sha256", "base model's weights"), ("tokenizer", "tokenizer")):
+            if known[key] != own[key]:
+                raise RunError(
+                    f"{where}: the {what} are not those that the adapter was trained with: {known[key][:12]} then "
+                    f"({known['source'] or 'made in memory'}), {own[key][:12]} now ({own['source'] or 'in memory'}). "
+                    "fix: the same base model and tokenizer, unchanged."
+                )
+
+    def __reduce__(self) -> Any:
+        if not self.source:
+            raise TypeError("a base model that was made in memory cannot be pickled. fix: save_pretrained, load_base.")
+        return load_base, (self.source, self.model.dtype, str(self.device))
+
+    # -- adapters ----------------------------------------------------------------------------------------------------
+
+    def slot(self, config: Mapping[str, Any]) -> Slot:
+        """Where adapters of this PEFT configuration run; made where it is not there yet.
+
+        Raises:
+            ConfigError: a configuration that PEFT does not take, or whose adapters are not parts of layers.
+        """
+        peft = needs("peft")
+        key = json.dumps(config, sort_keys=True, default=sorted)
+        if key in self._slots:
+            return self._slots[key]
+        name = f"slot{len(self._slots)}"
+        try:
+            given = peft.get_peft_config({"task_type": "CAUSAL_LM", **config})
+            if given.is_prompt_learning:
+                raise ConfigError(f"{given.peft_type.value} is no part of layers. fix: LoRA, DoRA, IA3, LoHa or LoKr.")
+            with torch.random.fork_rng(devices=[]):  # PEFT draws what every adapter here draws anew
+                if self._peft is None:
+                    self._peft = peft.get_peft_model(self.model, given, adapter_name=name)
+                else:
+                    self._peft.add_adapter(name, given)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise ConfigError(f"PEFT does not take the adapter configuration {dict(config)}: {error}") from error
+        saved = peft.get_peft_model_state_dict(self._peft, adapter_name=name)
+        live = _live_names(self._peft, name, saved)
+        shapes = {short: tuple(tensor.shape) for short, tensor in saved.items()}
+        for full in live.values():
+            self._peft.get_parameter(full).requires_grad_(False)
+        self._peft.base_model.disable_adapter_layers()
+        self._slots[key] = made = Slot(name, dict(config), live, shapes)
+        return made
+
+    def layer(self, slot: Slot, saved: str) -> nn.Module:
+        """The layer of the base that a saved parameter (`....lora_A.weight`) adapts."""
+        path = slot.live[saved].partition(".lora_")[0]
+        found: nn.Module = self._peft.get_submodule(path)
+        return found
+
+    def fresh(self, slot: Slot) -> dict[str, Tensor]:
+        """What PEFT made in the slot, copies by saved name."""
+        return {short: self._peft.get_parameter(full).detach().clone() for short, full in slot.live.items()}
+
+    @contextlib.contextmanager
+    def adapted(self, slot: Slot, values: Mapping[str, Tensor]) -> Iterator[Forward]:
+        """The decoder with one adapter, run by PEFT itself; differentiable in `values` where gradients are on.
+
+        Args:
+            values: by saved name.
+        """
+        self._peft.set_adapter(slot.name)
+        self._peft.base_model.enable_adapter_layers()
+        prefix = "base_model.model."
+        own = {slot.live[short].removeprefix(prefix): value for short, value in values.items()}
+        if torch.is_grad_enabled():
+            named = {self._inside(full): value for full, value in own.items()}
+
+            def run(tokens: Tensor, attention: Tensor, positions: Tensor, cache: Any = None) -> Tensor:
+                arguments = _arguments(tokens, attention, positions, cache)
+                out = torch.func.functional_call(self.inner, named, (), arguments)
+                hidden: Tensor = out.last_hidden_state
+                return hidden
+        else:
+            for full, value in own.items():
+                self.model.get_parameter(full).copy_(value)
+            run = self.plain
+        try:
+            yield run
+        finally:
+            self._peft.base_model.disable_adapter_layers()
+
+    def plain(self, tokens: Tensor, attention: Tensor, positions: Tensor, cache: Any = None) -> Tensor:
+        """The decoder as the base is now, as of `Forward`."""
+        hidden: Tensor = self.inner(**_arguments(tokens, attention, positions, cache)).last_hidden_state
+        return hidden
+
+    def _inside(self, full: str) -> str:
+        """The name in the decoder of a parameter of the whole model."""
+        return full.removeprefix(f"{self.model.base_model_prefix}.")
+
+    def describe(self) -> str:
+        """One line: family, size, where it came from."""
+        size = sum(p.numel() for name, p in self.model.named_parameters() if ".slot" not in name)
+        return f"{self.model.config.model_type} of {size:,} parameters ({self.source or 'made in memory'})"
+
+
+def _arguments(tokens: Tensor, attention: Tensor, positions: Tensor, cache: Any) -> dict[str, Any]:
+    given = {"input_ids": tokens, "attention_mask": attention.long(), "position_ids": positions}
+    return {**given, "past_key_values": cache, "use_cache": cache is not None}
+
+
+def _live_names(peft_model: nn.Module, slot: str, saved: Mapping[str, Tensor]) -> dict[str, str]:
+    """Saved name -> name of the live parameter, in whose path the slot's name stands somewhere."""
+    found = {}
+    for full, _ in peft_model.named_parameters():
+        parts = full.split(".")
+        if slot in parts:
+            parts.remove(slot)
+            short = ".".join(parts)
+            found[short if short in saved else short.removesuffix(".weight")] = full
+    missing = [short for short in saved if short not in found]
+    if missing:
+        raise ConfigError(
+            f"the adapter has parts that are no parameters of layers: {missing[0]} first. fix: plain LoRA."
+        )
+    return {short: found[short] for short in saved}
+
+
+def _hash_of(model: nn.Module) -> str:
+    digest = hashlib.sha256(type(model).__name__.encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        if ".slot" not in name:
+            plain = name.replace(".base_layer.", ".")
+            digest.update(f"{plain} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+_LOADED: weakref.WeakValueDictionary[tuple[str, ...], BaseModel] = weakref.WeakValueDictionary()
+
+
+def load_base(source: str | Path, dtype: torch.dtype | None = None, device: str | torch.device = "cpu") -> BaseModel:
+    """The base model in a folder, or of a hub id; the one that is in memory already, as long as somebody holds it.
+
+    Args:
+        dtype: of the weights; None: float32 on a CPU, bfloat16 elsewhere. Log-probabilities are float32 always.
+
+    Raises:
+        ConfigError: nothing that can be loaded is there.
+    """
+    transformers = needs("transformers")
+    kind = dtype or (torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
+    folder = Path(source).expanduser()
+    where = str(folder.resolve()) if folder.exists() else str(source)
+    key = where, str(kind), str(torch.device(device))
+    found = _LOADED.get(key)
+    if found is None:
+        try:
+            model = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=kind, trust_remote_code=False)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"no causal language model could be loaded from {str(source)!r}: {str(error).splitlines()[0]} "
+                "fix: a folder with config.json and model.safetensors, or a hub id."
+            ) from error
+        _LOADED[key] = found = BaseModel(model.to(device), load_tokenizer(where), where)
+    return found
+
+
+def positions_of(attention: Tensor) -> Tensor:
+    """Positions [R, L] int64 of tokens whose padding on the left is no part of the text."""
+    return (attention.long().cumsum(-1) - 1).clamp_min(0)
+
+
+def pad_left(rows: Sequence[Sequence[int]], pad: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Token rows of unequal length as (tokens, attention) [R, P], padded on the left."""
+    width = max(len(row) for row in rows)
+    tokens = torch.full((len(rows), width), pad, dtype=torch.long)
+    attention = torch.zeros((len(rows), width), dtype=torch.bool)
+    for number, row in enumerate(rows):
+        if len(row):
+            tokens[number, width - len(row) :] = torch.tensor(list(row))
+            attention[number, width - len(row) :] = True
+    return tokens.to(device), attention.to(device)

@@ -1,0 +1,201 @@
+"""How policies write: prompts are read once, and their completions go on from the same keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.errors import ConfigError
+from agilerl.language import needs
+from agilerl.language.base import BaseModel, Forward, positions_of
+from agilerl.language.scoring import Texts, first_end
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen.
+
+    Attributes:
+        max_tokens: of a completion. min_tokens: no end of text before so many.
+        temperature: 0 takes the most probable token.
+        top_k, top_p: the most probable tokens alone that are chosen from; 0 and 1: all of them, as the probabilities
+            that a policy learns with are of all of them.
+    """
+
+    max_tokens: int = 64
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1 or not 0 <= self.min_tokens <= self.max_tokens:
+            raise ConfigError(
+                f"completions have 0 ≤ min_tokens ≤ max_tokens, and at least one token; got {self.min_tokens} and "
+                f"{self.max_tokens}. fix: max_output_tokens=64."
+            )
+        if self.temperature < 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
+            raise ConfigError(
+                f"sampling needs temperature ≥ 0, top_k ≥ 0 and 0 < top_p ≤ 1; got {self.temperature}, {self.top_k} "
+                f"and {self.top_p}. fix: temperature=1.0, top_k=0, top_p=1.0."
+            )
+
+
+class RolloutBackend(Protocol):
+    """What writes completions."""
+
+    name: str
+
+    def write(
+        self, base: BaseModel, forward: Forward, prompts: tuple[Tensor, Tensor], group: int, how: Sequence[Sampling],
+        numbers: Tensor | None, adapters: Sequence[Any] = (),
+    ) -> Texts:  # fmt: skip
+        """G completions of every prompt.
+
+        Args:
+            forward: what runs the decoder, of all members.
+            prompts: (tokens, attention) [N·B, P], padded on the left, the rows of member after member.
+            how: of each of the N members; they write together, so all have one `max_tokens`.
+            numbers: [N·B·G, T] uniform in [0, 1), what tokens are drawn with; None takes the most probable ones.
+            adapters: the members' networks, for what writes in a process of its own.
+
+        Returns:
+            Texts [N·B·G, P + T]; the completions of a prompt stand one after another.
+        """
+
+
+class PrefixShared:
+    """Reads each prompt once and repeats its keys and values for its G completions; rows that have ended drop out."""
+
+    name = "prefix-shared"
+
+    @torch.no_grad()
+    def write(
+        self, base: BaseModel, forward: Forward, prompts: tuple[Tensor, Tensor], group: int, how: Sequence[Sampling],
+        numbers: Tensor | None, adapters: Sequence[Any] = (),
+    ) -> Texts:  # fmt: skip
+        tokens, attention = prompts
+        end, pad = base.tokenizer.eos_token_id, base.tokenizer.pad_token_id
+        cache = needs("transformers").DynamicCache()
+        hidden = forward(tokens, attention, positions_of(attention), cache)[:, -1]
+        if group > 1:
+            cache.batch_repeat_interleave(group)
+            hidden, tokens, attention = (x.repeat_interleave(group, 0) for x in (hidden, tokens, attention))
+        rows, length = tokens.shape[0], how[0].max_tokens
+        written = torch.full((rows, length), pad, dtype=torch.long, device=tokens.device)
+        going = torch.ones(rows, dtype=torch.bool, device=tokens.device)
+        at = torch.arange(rows, device=tokens.device)  # which row each of those in the cache is
+        position = attention.long().sum(-1, keepdim=True)
+        for step in range(length):
+            drawn = None if numbers is None else numbers[at, step]
+            chosen = choose(hidden @ base.head.T, how, drawn, step, end, len(how))
+            chosen = torch.where(going[at], chosen, torch.full_like(chosen, pad))
+            written[at, step] = chosen
+            going[at] &= chosen != end
+            if step == length - 1 or not bool(going.any()):
+                break
+            kept = _still(going[at], len(how))
+            if kept is not None:
+                cache.batch_select_indices(kept)
+                at, chosen, attention, position = at[kept], chosen[kept], attention[kept], position[kept]
+            attention = torch.cat((attention, torch.ones_like(attention[:, :1])), -1)
+            hidden = forward(chosen.unsqueeze(-1), attention, position, cache)[:, -1]
+            position = position + 1
+        said = first_end(written, end)
+        whole = prompts[1].repeat_interleave(group, 0)
+        return Texts(torch.cat((tokens, written), -1), torch.cat((whole, said), -1), said)
+
+
+def _still(going: Tensor, members: int) -> Tensor | None:
+    """Rows to go on with, as many of every member; None where dropping the others saves less than a quarter."""
+    by_member = going.view(members, -1)
+    most = int(by_member.sum(1).max())
+    if most > 0.75 * by_member.shape[1]:
+        return None
+    order = torch.argsort(~by_member, dim=1, stable=True)[:, :most].sort(1).values
+    first = torch.arange(members, device=going.device).unsqueeze(1) * by_member.shape[1]
+    return (order + first).flatten()
+
+
+def choose(
+    logits: Tensor, how: Sequence[Sampling], numbers: Tensor | None, step: int, end: int, members: int
+) -> Tensor:
+    """The next token [R] of every row, from logits [R, V]; rows of member after member.
+
+    A token is the first whose cumulative probability exceeds the row's uniform number, so what is drawn depends on
+    nothing but the member's own numbers and logits.
+    """
+    scores = logits.double() if numbers is not None else logits.clone()
+    rows = scores.view(members, -1, scores.shape[-1])  # a view: what follows writes into `scores`
+    for member, own in enumerate(how):
+        if step < own.min_tokens:
+            rows[member, :, end] = -torch.inf
+        if numbers is not None and own.temperature > 0:
+            rows[member] /= own.temperature
+            _keep_top(rows[member], own)
+    if numbers is None:
+        return scores.argmax(-1)
+    shares = scores.softmax(-1).cumsum(-1)
+    drawn = (shares <= numbers.unsqueeze(-1).to(shares) * shares[:, -1:]).sum(-1).clamp_max(scores.shape[-1] - 1)
+    greedy = torch.tensor([own.temperature == 0 for own in how], device=logits.device)
+    if bool(greedy.any()):
+        return torch.where(greedy.repeat_interleave(rows.shape[1]), scores.argmax(-1), drawn)
+    return drawn
+
+
+def _keep_top(scores: Tensor, how: Sampling) -> None:
+    """Set what is not among the most probable tokens to −inf, in place."""
+    if 0 < how.top_k < scores.shape[-1]:
+        least = scores.topk(how.top_k, -1).values[..., -1:]
+        scores.masked_fill_(scores < least, -torch.inf)
+    if how.top_p < 1:
+        ordered, index = scores.sort(-1, descending=True)
+        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+        out = torch.zeros_like(before, dtype=torch.bool).scatter_(-1, index, before >= how.top_p)
+        scores.masked_fill_(out, -torch.inf)
+
+
+class HuggingFace:
+    """`generate` of transformers itself, prompt by prompt repeated: the reference. It draws from torch's generator."""
+
+    name = "hf"
+
+    @torch.no_grad()
+    def write(
+        self, base: BaseModel, forward: Forward, prompts: tuple[Tensor, Tensor], group: int, how: Sequence[Sampling],
+        numbers: Tensor | None, adapters: Sequence[Any] = (),
+    ) -> Texts:  # fmt: skip
+        if len(how) != 1:
+            raise ConfigError("the back end 'hf' writes for one member at a time. fix: learner='sequential'.")
+        own, (tokens, attention) = how[0], prompts
+        is_drawn = numbers is not None and own.temperature > 0
+        drawing = {"temperature": own.temperature, "top_k": own.top_k, "top_p": own.top_p} if is_drawn else {}
+        end, pad = base.tokenizer.eos_token_id, base.tokenizer.pad_token_id
+        seed = 0 if numbers is None else int(numbers[0, 0].item() * 2**31)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            out = base.model.generate(
+                input_ids=tokens, attention_mask=attention.long(), do_sample=is_drawn, num_return_sequences=group,
+                max_new_tokens=own.max_tokens, min_new_tokens=own.min_tokens or None, eos_token_id=end,
+                pad_token_id=pad, **drawing,
+            )  # fmt: skip
+        written = torch.full((len(out), own.max_tokens), pad, dtype=torch.long, device=out.device)
+        made = out[:, tokens.shape[1] :]
+        written[:, : made.shape[1]] = made
+        said = first_end(written, end)
+        attention = attention.repeat_interleave(group, 0)
+        tokens = tokens.repeat_interleave(group, 0)
+        return Texts(torch.cat((tokens, written), -1), torch.cat((attention, said), -1), said)
+
+
+BACKENDS: dict[str, Any] = {"prefix-shared": PrefixShared, "hf": HuggingFace}
+
+
+def uniform_numbers(rngs: Sequence[np.random.Generator], rows: int, length: int) -> Tensor:
+    """[N·rows, T] uniform in [0, 1), each member's from its own stream."""
+    return torch.from_numpy(np.concatenate([rng.random((rows, length)) for rng in rngs]))

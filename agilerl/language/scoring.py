@@ -1,0 +1,139 @@
+"""How probable a policy finds the tokens of a text, and what its values of them are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from agilerl.language import needs
+from agilerl.language.base import Forward, positions_of
+
+CHUNK = 1 << 22
+"""Logits (rows times vocabulary) that are there at once, in float32: 16 MB, and as much again for their gradient."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Prompts, padded on the left to P tokens, with what follows on them, padded on the right to T.
+
+    Attributes:
+        tokens: [..., R, P + T] int64. attention: [..., R, P + T] bool, false at padding.
+        said: [..., R, T] bool: the tokens that the policy chose: up to and with the first end of text, and none that an
+            environment has answered.
+    """
+
+    tokens: Tensor
+    attention: Tensor
+    said: Tensor
+
+    @property
+    def prompt(self) -> int:
+        """P, tokens of a prompt with its padding."""
+        return self.tokens.shape[-1] - self.said.shape[-1]
+
+    def rows(self, index: Any) -> Texts:
+        """Some of the rows, of every member."""
+        return Texts(*(part[..., index, :] for part in (self.tokens, self.attention, self.said)))
+
+    def flat(self) -> Texts:
+        """Members one after another: [N·R, ...]."""
+        return Texts(*(part.flatten(0, -2) for part in (self.tokens, self.attention, self.said)))
+
+    def trimmed(self) -> Texts:
+        """Without columns that are padding in every row."""
+        used = self.attention.flatten(0, -2).any(0)
+        first = int(used.nonzero()[0])
+        last = max(int(used.nonzero()[-1]) + 1, self.prompt + 1)
+        said = self.said[..., : last - self.prompt]
+        return Texts(self.tokens[..., first:last], self.attention[..., first:last], said)
+
+    def to(self, device: torch.device | str) -> Texts:
+        """On a device."""
+        return replace(self, **{name: part.to(device) for name, part in vars(self).items()})
+
+
+def first_end(tokens: Tensor, end: int) -> Tensor:
+    """[..., T] bool: completion tokens up to and with the first end of text.
+
+    The end counts, also where padding has the same number: what comes after it does not.
+    """
+    over = (tokens == end).long().cumsum(-1)
+    return (over - (tokens == end).long()) == 0
+
+
+def hidden_states(forward: Forward, texts: Texts, members: int = 1) -> Tensor:
+    """[N·R, T, H] what the decoder knew before each completion token.
+
+    Prompts that several rows have in common are read once: their keys and values, gradients included, serve all of
+    them. That changes nothing but rounding, and saves most of the work where prompts are long beside completions.
+
+    Args:
+        texts: [N·R, P + T], the rows of member after member. members: N.
+    """
+    shared = shared_prompts(texts, members)
+    tokens, attention, positions = texts.tokens[:, :-1], texts.attention[:, :-1], positions_of(texts.attention)[:, :-1]
+    if shared is None:
+        return forward(tokens, attention, positions)[:, texts.prompt - 1 :]
+    rows, place = shared
+    cache, prompt = needs("transformers").DynamicCache(), texts.prompt
+    last = forward(tokens[rows, :prompt], attention[rows, :prompt], positions[rows, :prompt], cache)[:, -1:][place]
+    if tokens.shape[1] == prompt:
+        return last
+    cache.batch_select_indices(place)
+    return torch.cat((last, forward(tokens[:, prompt:], attention, positions[:, prompt:], cache)), 1)
+
+
+SHARED = 0.75
+"""Prompts are read apart where they are at most this share of the rows."""
+
+
+def shared_prompts(texts: Texts, members: int) -> tuple[Tensor, Tensor] | None:
+    """(rows [N·U] that have every prompt of each member once, place [N·R] of each row's prompt among them).
+
+    None where too few prompts occur more than once. Members have equally many prompts; one with fewer has its first one
+    again.
+    """
+    key = (texts.tokens[:, : texts.prompt] * 2 + texts.attention[:, : texts.prompt]).view(members, -1, texts.prompt)
+    each = [torch.unique(own, dim=0, return_inverse=True)[1] for own in key]
+    most = max(int(own.max()) + 1 for own in each)
+    count = key.shape[1]
+    if most > SHARED * count:
+        return None
+    rows = torch.zeros(members, most, dtype=torch.long, device=key.device)
+    for member, own in enumerate(each):
+        rows[member, own] = torch.arange(count, device=key.device)  # any row that has the prompt
+    first = torch.arange(members, device=key.device).unsqueeze(1)
+    place = torch.stack(each) + first * most
+    return (rows + first * count).flatten(), place.flatten()
+
+
+def log_probs(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
+    """log softmax(W h / τ)[token] [R, T] in float32 (float64 where the weights are), of tokens [R, T].
+
+    In chunks: logits of a chunk are made again for its gradient, so that R·T·V numbers are never there at once.
+
+    Args:
+        temperature: a scalar, or one [R] for each row.
+    """
+    kind = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    flat, chosen = hidden.reshape(-1, hidden.shape[-1]), tokens.reshape(-1)
+    rates = torch.as_tensor(temperature, dtype=kind, device=hidden.device)
+    each = rates.reshape(-1, 1).expand(tokens.shape[0], tokens.shape[1]).reshape(-1)
+    size = max(1, CHUNK // head.shape[0])
+    if len(flat) <= size:
+        return _log_prob(flat, head, chosen, each).view_as(tokens)
+    parts = []
+    for k in range(0, len(flat), size):
+        part = (flat[k : k + size], head, chosen[k : k + size], each[k : k + size])
+        again = torch.is_grad_enabled() and flat.requires_grad
+        parts.append(checkpoint(_log_prob, *part, use_reentrant=False) if again else _log_prob(*part))
+    return torch.cat(parts).view_as(tokens)
+
+
+def _log_prob(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor) -> Tensor:
+    logits = (hidden @ head.T).to(temperature.dtype) / temperature.unsqueeze(-1)
+    return logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)

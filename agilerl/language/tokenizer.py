@@ -1,0 +1,198 @@
+"""Tokenizers: loading one as it was saved, and telling two apart.
+
+`AutoTokenizer` chooses a class by the `model_type` of config.json, and some classes build their own rules of splitting
+and joining instead of reading those of tokenizer.json: a folder whose config says qwen2 can lose its spaces without an
+error and with the same number of tokens. So tokenizer.json is read for what it is, and what was loaded is compared with
+the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from agilerl.errors import ConfigError, RunError, warn_once
+from agilerl.language import needs
+
+PROBES = (
+    "What is 12 + 7? Answer: 19.",
+    "  two  spaces,\n\na tab\tand a line\r\n",
+    "if (x[0] != 1) { return -3.14e-10; } // don't",
+    "naïve café, Ångström, 東京, 🙂",
+    "<think>\nso 007 * 8 = 056\n</think><answer>56</answer>",
+)
+"""Texts over which tokenizers are compared: digits, white space, code, letters beyond ASCII, tags."""
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+
+
+def load_tokenizer(path: str | os.PathLike[str]) -> Any:
+    """A tokenizer from a local folder, or by the id of a hub.
+
+    tokenizer.json is preferred, and is not handed to a class that replaces its rules; only where there is none, the
+    class is chosen as `transformers.AutoTokenizer` does. A tokenizer without a token for padding pads with its end of
+    sequence. No code of the folder is run.
+
+    Args:
+        path: a folder, or "name" or "owner/name" where there is no such folder: only then may the network be touched.
+
+    Raises:
+        RunError: there is no such folder, it holds no tokenizer, or what was loaded does not do what its file says.
+        ConfigError: the tokenizer has neither padding nor end of sequence; transformers is not installed.
+    """
+    transformers = needs("transformers", "load_tokenizer")
+    text = os.fspath(path)
+    local = Path(text).is_dir()
+    if not local and (isinstance(path, os.PathLike) or text.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(text)):
+        raise RunError(
+            f"{text} is no folder, and no id of a hub either. "
+            "fix: name a folder with tokenizer.json, or a hub's id such as 'owner/name'."
+        )
+    source = os.path.abspath(text) if local else text
+    tokenizer: Any = None
+    problem = ""
+    if not local or Path(source, "tokenizer.json").is_file():
+        tokenizer, problem = _loaded(transformers.PreTrainedTokenizerFast, source, local)
+    if tokenizer is None and not (local and problem):
+        tokenizer, problem = _loaded(transformers.AutoTokenizer, source, local)
+    if tokenizer is None:
+        raise RunError(
+            f"{text} holds no tokenizer that can be read ({problem}). "
+            "fix: save one there with tokenizer.save_pretrained(folder)."
+        )
+    fault = difference_to_file(tokenizer)
+    if fault:
+        raise RunError(f"{text}: the tokenizer that was loaded is not the one of its tokenizer.json: {fault}.")
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise ConfigError(
+                f"{text}: the tokenizer has no end of sequence, so nothing says where a completion ends. "
+                "fix: set tokenizer.eos_token to a token that it has, and save it again."
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _loaded(cls: Any, source: str, local: bool) -> tuple[Any, str]:
+    """(tokenizer, "") or (None, why not)."""
+    try:
+        return cls.from_pretrained(source, local_files_only=local, trust_remote_code=False), ""
+    except (
+        Exception
+    ) as error:  # the library raises plain Exception for a damaged file, OSError for one that is not there
+        return None, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def difference_to_file(tokenizer: Any) -> str:
+    """How a tokenizer splits or joins `PROBES` unlike the tokenizer.json of the folder that it came from; "" if alike.
+
+    "" also where it came from no folder with such a file, which leaves nothing to compare with.
+    """
+    file = Path(str(getattr(tokenizer, "name_or_path", "") or "."), "tokenizer.json")
+    if not getattr(tokenizer, "name_or_path", "") or not file.is_file():
+        return ""
+    try:
+        stored = needs("tokenizers").Tokenizer.from_file(str(file))
+    except Exception as error:  # tokenizers raises plain Exception for everything
+        return f"{file} cannot be read ({' '.join(str(error).split())[:200]})"
+    stored.no_truncation()
+    stored.no_padding()
+    for probe in PROBES:
+        ids, expected = _encode(tokenizer, probe), list(stored.encode(probe, add_special_tokens=False).ids)
+        if ids != expected:
+            return f"it splits {probe!r} into {len(ids)} tokens {ids[:8]}, the file into {len(expected)} {expected[:8]}"
+        text, meant = _decode(tokenizer, ids), stored.decode(ids, skip_special_tokens=False)
+        if text != meant:
+            return f"it joins the tokens of {probe!r} to {text!r}, the file to {meant!r}"
+    return ""
+
+
+def warn_if_replaced(tokenizer: Any) -> None:
+    """Warn, once for each folder, of a tokenizer that does not do what the file that it came from says."""
+    if difference := difference_to_file(tokenizer):
+        warn_once(
+            f"tokenizer {tokenizer.name_or_path}",
+            f"the tokenizer does not do what the tokenizer.json that it came from says: {difference}. "
+            "fix: load it with agilerl.language.load_tokenizer; AutoTokenizer may replace its rules.",
+            stacklevel=5,
+        )
+
+
+def pad_id(tokenizer: Any) -> int:
+    """The token that pads: the tokenizer's own, else its end of sequence.
+
+    Raises:
+        ConfigError: it has neither.
+    """
+    found = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    if found is None:
+        raise ConfigError(
+            "the tokenizer has neither a token for padding nor an end of sequence. "
+            "fix: set tokenizer.eos_token to a token that it has."
+        )
+    return int(found)
+
+
+def eos_id(tokenizer: Any) -> int:
+    """The token that ends a completion.
+
+    Raises:
+        ConfigError: the tokenizer has none.
+    """
+    if tokenizer.eos_token_id is None:
+        raise ConfigError(
+            "the tokenizer has no end of sequence, so nothing says where a completion ends. "
+            "fix: set tokenizer.eos_token to a token that it has."
+        )
+    return int(tokenizer.eos_token_id)
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """What a tokenizer does, as 64 hexadecimal digits: equal for two that split, join and frame texts alike.
+
+    SHA-256 over tokens and texts of `PROBES`, the number of tokens, the special tokens (padding as `pad_id` says, so
+    that one which pads with its end of sequence for want of another stays itself), and the chat template.
+    """
+    said = [_encode(tokenizer, probe) for probe in PROBES]
+    facts = {
+        "tokens": said,
+        "framed": [list(map(int, tokenizer.encode(probe))) for probe in PROBES],
+        "texts": [_decode(tokenizer, ids) for ids in said],
+        "size": len(tokenizer),
+        "special": [tokenizer.bos_token_id, tokenizer.eos_token_id, pad_id(tokenizer), tokenizer.unk_token_id],
+        "chat_template": tokenizer.chat_template,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def check_fingerprint(tokenizer: Any, known: str, where: str) -> None:
+    """Refuse a tokenizer that is not the one of before.
+
+    Args:
+        tokenizer: the one that is to be used.
+        known: `fingerprint` of the one before.
+        where: what holds `known`, for the message: a checkpoint's path.
+
+    Raises:
+        RunError: they differ.
+    """
+    found = fingerprint(tokenizer)
+    if found != known:
+        raise RunError(
+            f"{where}: the tokenizer is not the one that was trained with: expected fingerprint {known[:12]}, "
+            f"got {found[:12]} ({type(tokenizer).__name__}, {len(tokenizer)} tokens). "
+            "fix: load it with agilerl.language.load_tokenizer from the folder of that time; "
+            "transformers.AutoTokenizer may replace a tokenizer's rules by those of the model's family."
+        )
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    return [int(token) for token in tokenizer.encode(text, add_special_tokens=False)]
+
+
+def _decode(tokenizer: Any, ids: list[int]) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))

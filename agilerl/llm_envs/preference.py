@@ -1,0 +1,128 @@
+"""Pairs of completions of which one is preferred to the other."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from agilerl.errors import AgileRLWarning, EnvError
+from agilerl.llm_envs.data import DataGym
+from agilerl.llm_envs.prompts import Pair
+from agilerl.llm_envs.templates import check_template, completed, completion_text, encoded, prompt_text
+from agilerl.llm_envs.tokens import padded
+
+
+class PreferenceGym(DataGym[Pair]):
+    """Prompts with a chosen and a rejected completion.
+
+    `split` and `batch` are functions of their arguments, which a source of training batches uses; `reset` and `step`
+    hand out one batch after another, for loops of one's own.
+
+    Args:
+        train_dataset, test_dataset: rows as a list of mappings, a `datasets.Dataset`, or what has a length and rows by
+            number.
+        tokenizer: of transformers.
+        data_batch_size_per_gpu: pairs of a batch, for each process.
+        accelerator: of accelerate; each process gets its own share of every batch.
+        max_context_length: tokens of prompt and longer completion; longer pairs are left out, with a warning.
+        seed: of the order of the training batches.
+        report_dataset: a third split, for what is reported.
+        conversation_template: messages with {question} where the prompt goes; None: the prompt itself.
+        prompt_column, chosen_column, rejected_column: of the rows; text, or messages of a conversation, of which the
+            last one is the completion.
+
+    Raises:
+        ConfigError: a data set without rows, columns that are not there, numbers out of range.
+    """
+
+    def __init__(
+        self,
+        train_dataset: Any,
+        test_dataset: Any,
+        tokenizer: Any,
+        data_batch_size_per_gpu: int = 8,
+        accelerator: Any = None,
+        max_context_length: int | None = None,
+        seed: int = 42,
+        *,
+        report_dataset: Any = None,
+        conversation_template: Any = None,
+        prompt_column: str = "prompt",
+        chosen_column: str = "chosen",
+        rejected_column: str = "rejected",
+    ) -> None:
+        self.conversation_template = check_template(conversation_template)
+        self.prompt_column, self.chosen_column, self.rejected_column = prompt_column, chosen_column, rejected_column
+        super().__init__(
+            {"train": train_dataset, "test": test_dataset, "report": report_dataset},
+            tokenizer,
+            {
+                "prompt_column": prompt_column,
+                "chosen_column": chosen_column,
+                "rejected_column": rejected_column,
+            },
+            data_batch_size_per_gpu,
+            accelerator,
+            max_context_length,
+            seed,
+        )
+
+    def reset(self, reset_dataloaders: bool = False) -> dict[str, Any]:
+        """The next batch of pairs.
+
+        Args:
+            reset_dataloaders: begin the sequence of batches anew; inside of `eval_mode` that of the test split alone.
+
+        Returns:
+            prompt_lengths [B]; chosen_input_ids and chosen_attention_mask [B, C], prompt and completion, padded on the
+            right; rejected_input_ids and rejected_attention_mask [B, R] likewise; prompt, chosen, rejected: B texts.
+        """
+        return self._published(self._next(reset_dataloaders))
+
+    def step(self, completions: Any = None) -> dict[str, Any]:
+        """The next batch of pairs; nothing is scored here, so completions must be None."""
+        if completions is not None:
+            raise EnvError("pairs are learned from as they are: step takes no completions. fix: step().")
+        self._current()
+        return self._published(self._next(False))
+
+    def _published(self, pairs: Sequence[Pair]) -> dict[str, Any]:
+        decode = self.tokenizer.decode
+        found: dict[str, Any] = {
+            "prompt_lengths": torch.tensor([len(pair.prompt) for pair in pairs]),
+            "prompt": [decode(pair.prompt) for pair in pairs],
+        }
+        for name in ("chosen", "rejected"):
+            said = [getattr(pair, name) for pair in pairs]
+            rows = [(*pair.prompt, *tokens) for pair, tokens in zip(pairs, said, strict=True)]
+            found[f"{name}_input_ids"], found[f"{name}_attention_mask"] = padded(rows, self.pad_token_id)
+            found[name] = [decode(tokens[:-1]) for tokens in said]
+        return found
+
+    def _key(self, row: Mapping[str, Any]) -> Hashable:
+        return str(row[self.prompt_column])
+
+    def _tokenised(self, rows: Sequence[Mapping[str, Any]], split: str) -> Iterator[tuple[Pair, int]]:
+        texts = (prompt_text(self.tokenizer, self.conversation_template, row[self.prompt_column]) for row in rows)
+        prompts = encoded(self.tokenizer, texts)
+        chosen, rejected = (
+            completed(self.tokenizer, [completion_text(row[column]) for row in rows], self.eos_token_id)
+            for column in (self.chosen_column, self.rejected_column)
+        )
+        same = 0
+        for index, pair in enumerate(zip(prompts, chosen, rejected, strict=True)):
+            prompt, better, worse = pair
+            if not prompt:
+                raise EnvError(f"row {index} of the split {split!r} has a prompt without tokens. fix: leave it out.")
+            same += better == worse
+            yield Pair(index, prompt, better, worse), len(prompt) + max(len(better), len(worse))
+        if same:
+            warnings.warn(
+                f"{same} of {len(rows)} pairs of the split {split!r} have the same completion twice, "
+                "and teach nothing. fix: leave them out.",
+                AgileRLWarning,
+                stacklevel=4,
+            )

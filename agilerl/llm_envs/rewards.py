@@ -1,0 +1,284 @@
+"""Calling somebody else's reward function: what it does wrong costs one sample, not the run."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import queue
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from agilerl.errors import EnvError
+
+MOST_FAULTS = 4
+"""Faults that are described, of one batch."""
+
+MOST_HANGS = 3
+"""Calls of one batch that may take too long; the rest of the batch is then not called any more."""
+
+MOST_ABANDONED = 8
+"""Threads that hang and cannot be ended before there is an error: each of them takes time from the run."""
+
+WINDOW = 256
+"""Samples over which the share of failed ones is looked at."""
+
+
+class RewardError(EnvError):
+    """The reward function fails for most of what it is asked."""
+
+
+class TookTooLongError(BaseException):
+    """Raised inside a call that is over its deadline; no Exception, so that it is not caught by mistake."""
+
+
+class Deadline:
+    """Makes calls that take a limited time each.
+
+    In the main thread a call runs where it is, and a timer of the system (`SIGALRM`) interrupts it at its deadline.
+    Where that timer is in use by somebody else, in other threads, and on systems without it, a daemon thread calls; at
+    the deadline it is told to end, abandoned and replaced.
+
+    Limits: what holds the interpreter's lock inside one C call (a power of huge integers, some regular expressions in
+    other libraries) is not cut off until it returns. A function that uses `SIGALRM` itself works in the main thread and
+    then has only its own deadline. An abandoned thread ends at its next Python instruction; one that waits in C goes on
+    waiting, and with more than `MOST_ABANDONED` of those there is an error. What a function changed before it was cut
+    off stays changed.
+
+    Args:
+        seconds: of a call; None: it takes as long as it takes.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+        self._worker: _Worker | None = None
+        self._abandoned: list[threading.Thread] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"seconds": self.seconds, "_worker": None, "_abandoned": []}  # threads stay in their process
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the function returns or raises; `TookTooLongError` at the deadline."""
+        if self.seconds is None:
+            return function(*arguments)
+        if _alarm_is_free():
+            return _with_alarm(function, arguments, self.seconds)
+        if self._worker is None or not self._worker.thread.is_alive():
+            self._worker = _Worker()
+            weakref.finalize(self, self._worker.jobs.put, None)
+        try:
+            return self._worker.call(function, arguments, self.seconds)
+        except TookTooLongError:
+            self._abandoned = [*(thread for thread in self._abandoned if thread.is_alive()), self._worker.thread]
+            self._worker = None
+            raise
+
+    def check(self) -> None:
+        """RewardError if more threads hang than a run can bear."""
+        hanging = sum(thread.is_alive() for thread in self._abandoned)
+        if hanging > MOST_ABANDONED:
+            raise RewardError(
+                f"{hanging} calls of a reward function or a game hang and cannot be ended. "
+                "fix: give what it waits for a time limit of its own."
+            )
+
+
+class RewardCaller:
+    """Calls a reward function sample by sample, each within its deadline (`Deadline`).
+
+    Attributes:
+        samples, failures: completions that were scored so far, and those of them that failed.
+    """
+
+    def __init__(self, function: Callable[..., Any], seconds: float, *, batched: bool) -> None:
+        self.function = function
+        self.seconds = seconds
+        self.batched = batched
+        self.samples = 0
+        self.failures = 0
+        self._window = [0, 0]
+        self._first_fault = ""
+        self._deadline = Deadline(seconds)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "samples": self.samples,
+            "failures": self.failures,
+            "window": list(self._window),
+            "first_fault": self._first_fault,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.samples, self.failures = int(state["samples"]), int(state["failures"])
+        self._window = [int(count) for count in state["window"]]
+        self._first_fault = str(state["first_fault"])
+
+    def score(
+        self, samples: Sequence[tuple[Any, ...]], names: Sequence[str]
+    ) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Rewards [S] float64 and whether each failed [S] bool, with the first faults in words.
+
+        Args:
+            samples: S tuples of arguments: completion, answer, question, and what else the function takes.
+            names: of each sample, for the faults.
+
+        Raises:
+            RewardError: more than half of at least `WINDOW` samples failed, or too many calls hang for good.
+        """
+        values, words = self._called(samples)
+        self._deadline.check()
+        failed = np.array([value is None for value in values], dtype=bool)
+        rewards = np.array([0.0 if value is None else value for value in values], dtype=np.float64)
+        faults = [f"{names[i]}: {words[i]}" for i, fails in enumerate(failed) if fails]
+        self._count(len(samples), faults)
+        return rewards, failed, faults[:MOST_FAULTS]
+
+    def _called(self, samples: Sequence[tuple[Any, ...]]) -> tuple[list[float | None], list[str]]:
+        if self.batched and samples:
+            try:
+                answers = self._list(
+                    self._call(tuple(list(column) for column in zip(*samples, strict=True))), len(samples)
+                )
+            except (Exception, TookTooLongError):
+                answers = None  # the samples one by one show whose fault it is
+            if answers is not None:
+                found = [number_of(answer) for answer in answers]
+                return [value for value, _ in found], [fault for _, fault in found]
+        values: list[float | None] = []
+        words = []
+        hangs = 0
+        for sample in samples:
+            value, fault = None, f"not called: {MOST_HANGS} others of its batch took longer than {self.seconds:g} s"
+            if hangs < MOST_HANGS:
+                try:
+                    value, fault = self._one(sample)
+                except TookTooLongError:
+                    hangs += 1
+                    fault = f"took longer than {self.seconds:g} s"
+                except (Exception, SystemExit) as error:
+                    fault = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            values.append(value)
+            words.append(fault)
+        return values, words
+
+    def _one(self, sample: tuple[Any, ...]) -> tuple[float | None, str]:
+        if not self.batched:
+            return number_of(self._call(sample))
+        return number_of(self._list(self._call(tuple([argument] for argument in sample)), 1)[0])
+
+    @staticmethod
+    def _list(answer: Any, length: int) -> list[Any]:
+        found = answer.tolist() if hasattr(answer, "tolist") else answer
+        if not isinstance(found, list | tuple) or len(found) != length:
+            got = f"{len(found)} values" if isinstance(found, list | tuple) else type(found).__name__
+            raise ValueError(f"expected a list of {length} rewards, got {got}")
+        return list(found)
+
+    def _call(self, arguments: tuple[Any, ...]) -> Any:
+        return self._deadline.call(self.function, *arguments)
+
+    def _count(self, samples: int, faults: list[str]) -> None:
+        self.samples += samples
+        self.failures += len(faults)
+        if faults and not self._first_fault:
+            self._first_fault = faults[0]
+        self._window = [self._window[0] + samples, self._window[1] + len(faults)]
+        seen, failed = self._window
+        if seen >= WINDOW:
+            self._window = [0, 0]
+            if 2 * failed > seen:
+                raise RewardError(
+                    f"the reward function failed for {failed} of the last {seen} completions; the first fault: "
+                    f"{self._first_fault}. fix: reward_fn(completion, answer, question) must return one finite number."
+                )
+
+
+def number_of(value: Any) -> tuple[float | None, str]:
+    """(a finite float, "") or (None, what is wrong with it)."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()  # of numpy, of torch
+    if not isinstance(value, Real):  # bool is one, text is none
+        return None, f"gave {type(value).__name__} {value!r:.60} instead of a number"
+    try:
+        number = float(value)
+    except OverflowError:
+        return None, "gave a number that is too large"
+    return (number, "") if math.isfinite(number) else (None, f"gave {number}, which is not finite")
+
+
+def _alarm_is_free() -> bool:
+    """Whether this is the main thread, with a timer that nobody else has set."""
+    return (
+        hasattr(signal, "setitimer")
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, signal.SIG_IGN)
+        and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    )
+
+
+def _with_alarm(function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Any:
+    armed = True
+
+    def over(number: int, frame: Any) -> None:
+        if armed:
+            raise TookTooLongError
+
+    before = signal.signal(signal.SIGALRM, over)
+    # Twice `finally`: the alarm may strike between the function's return and the first of them. It strikes again each
+    # second, because a bare `except:` or a destructor may have swallowed it.
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+            return function(*arguments)
+        finally:
+            armed = False
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class _Worker:
+    """A daemon thread that makes one call after another."""
+
+    def __init__(self) -> None:
+        self.jobs: queue.SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        self.wanted = threading.Event()
+        self.wanted.set()
+        self.thread = threading.Thread(
+            target=_work, args=(self.jobs, self.answers, self.wanted), name="agilerl-reward", daemon=True
+        )
+        self.thread.start()
+
+    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Any:
+        self.jobs.put((function, arguments))
+        try:
+            fine, answer = self.answers.get(timeout=seconds)
+        except queue.Empty:
+            self.wanted.clear()
+            identity = ctypes.c_ulong(self.thread.ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(TookTooLongError))
+            raise TookTooLongError from None
+        if fine:
+            return answer
+        raise answer
+
+
+def _work(jobs: Any, answers: Any, wanted: threading.Event) -> None:
+    try:
+        while wanted.is_set() and (job := jobs.get()) is not None:
+            function, arguments = job
+            try:
+                answers.put((True, function(*arguments)))
+            except Exception as error:
+                answers.put((False, error))
+            except SystemExit as error:
+                answers.put((False, error))
+    except TookTooLongError:
+        return  # nobody waits for it any more

@@ -1,0 +1,113 @@
+"""Completions that are to be learned as they are (supervised fine-tuning)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from agilerl.errors import EnvError
+from agilerl.llm_envs.data import DataGym
+from agilerl.llm_envs.prompts import Example
+from agilerl.llm_envs.templates import check_template, completed, completion_text, encoded, prompt_text
+from agilerl.llm_envs.tokens import padded
+
+
+class SFTGym(DataGym[Example]):
+    """Prompts with the completions to be learned.
+
+    `split` and `batch` are functions of their arguments, which a source of training batches uses; `reset` and `step`
+    hand out one batch after another, for loops of one's own.
+
+    Args:
+        train_dataset, test_dataset: rows as a list of mappings, a `datasets.Dataset`, or what has a length and rows by
+            number.
+        tokenizer: of transformers.
+        data_batch_size_per_gpu: examples of a batch, for each process.
+        accelerator: of accelerate; each process gets its own share of every batch.
+        max_context_length: tokens of prompt and completion; longer examples are left out, with a warning.
+        seed: of the order of the training batches.
+        report_dataset: a third split, for what is reported.
+        conversation_template: messages with {question} where the prompt goes; None: the prompt itself.
+        prompt_column, completion_column: of the rows; text, or messages of a conversation, of which the last one is the
+            completion. None: "prompt" and "completion", or "question" and "answer" where the rows have those.
+
+    Raises:
+        ConfigError: a data set without rows, columns that are not there, numbers out of range.
+    """
+
+    def __init__(
+        self,
+        train_dataset: Any,
+        test_dataset: Any,
+        tokenizer: Any,
+        data_batch_size_per_gpu: int = 8,
+        accelerator: Any = None,
+        max_context_length: int | None = None,
+        seed: int = 42,
+        *,
+        report_dataset: Any = None,
+        conversation_template: Any = None,
+        prompt_column: str | None = None,
+        completion_column: str | None = None,
+    ) -> None:
+        self.conversation_template = check_template(conversation_template)
+        first = train_dataset[0] if isinstance(train_dataset, Sequence) and train_dataset else None
+        if first is None and hasattr(train_dataset, "column_names"):  # datasets.Dataset
+            first = dict.fromkeys(train_dataset.column_names)
+        named = isinstance(first, Mapping) and {"question", "answer"} <= set(first) and "prompt" not in first
+        self.prompt_column = prompt_column or ("question" if named else "prompt")
+        self.completion_column = completion_column or ("answer" if named else "completion")
+        super().__init__(
+            {"train": train_dataset, "test": test_dataset, "report": report_dataset},
+            tokenizer,
+            {"prompt_column": self.prompt_column, "completion_column": self.completion_column},
+            data_batch_size_per_gpu,
+            accelerator,
+            max_context_length,
+            seed,
+        )
+
+    def reset(self, reset_dataloaders: bool = False) -> dict[str, Any]:
+        """The next batch of examples.
+
+        Args:
+            reset_dataloaders: begin the sequence of batches anew; inside of `eval_mode` that of the test split alone.
+
+        Returns:
+            prompt_lengths [B]; input_ids and attention_mask [B, L], prompt and completion, padded on the right; prompt
+            and completion: B texts.
+        """
+        return self._published(self._next(reset_dataloaders))
+
+    def step(self, completions: Any = None) -> dict[str, Any]:
+        """The next batch of examples; nothing is scored here, so completions must be None."""
+        if completions is not None:
+            raise EnvError("examples are learned from as they are: step takes no completions. fix: step().")
+        self._current()
+        return self._published(self._next(False))
+
+    def _published(self, examples: Sequence[Example]) -> dict[str, Any]:
+        ids, mask = padded([(*each.prompt, *each.completion) for each in examples], self.pad_token_id)
+        return {
+            "prompt_lengths": torch.tensor([len(each.prompt) for each in examples]),
+            "input_ids": ids,
+            "attention_mask": mask,
+            "prompt": [self.tokenizer.decode(each.prompt) for each in examples],
+            "completion": [self.tokenizer.decode(each.completion[:-1]) for each in examples],
+        }
+
+    def _key(self, row: Mapping[str, Any]) -> Hashable:
+        return str(row[self.prompt_column])
+
+    def _tokenised(self, rows: Sequence[Mapping[str, Any]], split: str) -> Iterator[tuple[Example, int]]:
+        texts = (prompt_text(self.tokenizer, self.conversation_template, row[self.prompt_column]) for row in rows)
+        prompts = encoded(self.tokenizer, texts)
+        said = (completion_text(row[self.completion_column]) for row in rows)
+        for index, (prompt, completion) in enumerate(
+            zip(prompts, completed(self.tokenizer, said, self.eos_token_id), strict=True)
+        ):
+            if not prompt:
+                raise EnvError(f"row {index} of the split {split!r} has a prompt without tokens. fix: leave it out.")
+            yield Example(index, prompt, completion), len(prompt) + len(completion)

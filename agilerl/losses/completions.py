@@ -1,0 +1,204 @@
+"""Losses of language models that learn from rewards of whole completions, or from preferences between two.
+
+Shapes: R completions of T tokens, any leading member axes. `said` marks the policy's own tokens. Everything that is not
+said is filled before it is exponentiated, so that padding can neither overflow nor leak a gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# -- advantages --------------------------------------------------------------------------------------------------------
+
+
+def group_advantages(rewards: Tensor, normalise: bool = True, eps: float = 1e-8) -> Tensor:
+    """(r − mean) / (std + ε) within each group [..., B, G]; without `normalise` the difference alone.
+
+    Shao et al. 2024, arXiv:2402.03300, section 4.1.2; without the deviation Liu et al. 2025, arXiv:2503.20783,
+    equation 3. The deviation is that of the group itself (divided by G − 1); a group of one, and a group of equal
+    rewards, have none, and advantages of 0.
+    """
+    centred = rewards - rewards.mean(-1, keepdim=True)
+    equal = (rewards == rewards[..., :1]).all(-1, keepdim=True)  # rounding of the mean is no signal
+    centred = centred.masked_fill(equal, 0)
+    if not normalise or rewards.shape[-1] == 1:
+        return centred
+    return centred / (rewards.std(-1, keepdim=True) + eps)
+
+
+def leave_one_out(rewards: Tensor) -> Tensor:
+    """r_i − mean of the other rewards of the group [..., B, G] (RLOO; Ahmadian et al. 2024, arXiv:2402.14740, eq. 8).
+
+    Equal to G / (G − 1) · (r_i − mean). A group of one has no others: its advantage is its reward.
+    """
+    size = rewards.shape[-1]
+    if size == 1:
+        return rewards
+    equal = (rewards == rewards[..., :1]).all(-1, keepdim=True)
+    return (size / (size - 1) * (rewards - rewards.mean(-1, keepdim=True))).masked_fill(equal, 0)
+
+
+def whitened(values: Tensor, weight: Tensor, eps: float = 1e-8) -> Tensor:
+    """(x − mean) / (std + ε) over entries [..., R, T] of weight above 0; 0 elsewhere, and where all are equal."""
+    there = weight > 0
+    count = there.sum((-2, -1), keepdim=True).clamp_min(1)
+    filled = values.masked_fill(~there, 0)
+    mean = filled.sum((-2, -1), keepdim=True) / count
+    centred = (values - mean).masked_fill(~there, 0)
+    variance = centred.square().sum((-2, -1), keepdim=True) / count
+    return centred / (variance.sqrt() + eps)
+
+
+def discounted_returns(rewards: Tensor, said: Tensor, gamma: Tensor | float = 1.0) -> Tensor:
+    """[..., T] Σ_k γ^k r over the policy's own tokens from each of them on; tokens that are not said pass it on.
+
+    A reward stands at one token, the last of what it is for: with γ = 1 every token of a completion has its reward,
+    however long the completion is.
+    """
+    found, running = [], torch.zeros_like(rewards[..., 0])
+    for t in reversed(range(rewards.shape[-1])):
+        own = said[..., t]
+        running = torch.where(own, rewards[..., t] + gamma * running, running)
+        found.append(running)
+    return torch.stack(found[::-1], -1) * said
+
+
+def token_advantages(
+    rewards: Tensor, values: Tensor, said: Tensor, gamma: Tensor | float, gae_lambda: Tensor | float
+) -> tuple[Tensor, Tensor]:
+    """(advantages, returns) [..., T] by generalised advantage estimation over the policy's own tokens.
+
+    δ_t = r_t + γ V_t' − V_t, A_t = δ_t + γ λ A_t' with t' the next own token, and 0 behind the last one: completions
+    end (Schulman et al. 2016, arXiv:1506.02438, equations 11 and 16). Values are those before each token.
+    """
+    found, later, ahead = [], torch.zeros_like(rewards[..., 0]), torch.zeros_like(rewards[..., 0])
+    for t in reversed(range(rewards.shape[-1])):
+        own = said[..., t]
+        delta = rewards[..., t] + gamma * ahead - values[..., t]
+        later = torch.where(own, delta + gamma * gae_lambda * later, later)
+        ahead = torch.where(own, values[..., t], ahead)
+        found.append(later)
+    advantage = torch.stack(found[::-1], -1) * said
+    return advantage, (advantage + values) * said
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+NORMALISATIONS = ("token", "sequence", "constant")
+
+
+def completion_weights(said: Tensor, weight: Tensor, normalisation: str, most: int) -> Tensor:
+    """[..., R, T] what the loss of each token counts, over everything that one optimiser step learns from.
+
+    "token": 1 / Σ of all own tokens (Yu et al. 2025, DAPO, arXiv:2503.14476, equation 12). "sequence": each completion
+    alike, 1 / (R |o_i|) (arXiv:2402.03300, equation 3). "constant": 1 / (R · `most`), which favours no length
+    (arXiv:2503.20783, section 3.2).
+
+    Args:
+        said: [..., R, T] bool. weight: [..., R], 1/R, 0 for rows that are padding. most: the longest completion.
+    """
+    own = said.to(weight.dtype)
+    if normalisation == "constant":
+        return own * weight.unsqueeze(-1) / most
+    if normalisation == "sequence":
+        return own * weight.unsqueeze(-1) / own.sum(-1, keepdim=True).clamp_min(1)
+    each = own * (weight > 0).unsqueeze(-1)
+    return each / each.sum((-2, -1), keepdim=True).clamp_min(1)
+
+
+# -- policies ----------------------------------------------------------------------------------------------------------
+
+
+def log_ratio(log_prob: Tensor, old: Tensor, said: Tensor) -> Tensor:
+    """log π(a) − log π_old(a) at the policy's own tokens, 0 elsewhere."""
+    return (log_prob - old).masked_fill(~said, 0)
+
+
+def clipped_surrogate(ratio: Tensor, advantage: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """−min(r A, clip(r, 1 − ε_low, 1 + ε_high) A), elementwise (Schulman et al. 2017, arXiv:1707.06347, equation 7).
+
+    With ε_high above ε_low it is that of DAPO (arXiv:2503.14476, equation 10).
+    """
+    bounded = torch.minimum(torch.maximum(ratio, 1 - low), 1 + high)
+    return -torch.minimum(ratio * advantage, bounded * advantage)
+
+
+def sequence_ratio(log_ratios: Tensor, said: Tensor) -> Tensor:
+    """s [..., R, 1]: exp of the mean log ratio over a completion's tokens (GSPO; Zheng et al. 2025, arXiv:2507.18071,
+    equation 7)."""
+    count = said.sum(-1, keepdim=True).clamp_min(1)
+    return ((log_ratios * said).sum(-1, keepdim=True) / count).exp()
+
+
+def clipped_importance(log_prob: Tensor, log_ratios: Tensor, advantage: Tensor, high: Tensor) -> Tensor:
+    """−sg(min(r, 1 + ε_high)) A log π, elementwise (CISPO; MiniMax 2025, arXiv:2506.13585, equation 4).
+
+    The weight is bounded from above alone and is a constant: every token keeps a gradient, also where it is clipped.
+    """
+    weight = torch.minimum(log_ratios.exp(), 1 + high).detach()
+    return -weight * advantage * log_prob
+
+
+def kl_estimate(log_prob: Tensor, reference: Tensor, said: Tensor) -> Tensor:
+    """exp(d) − d − 1 with d = log π_ref − log π at own tokens, 0 elsewhere: never negative, unbiased for KL(π ‖ π_ref)
+    under samples of π (Schulman 2020, "k3"; arXiv:2402.03300, equation 4)."""
+    difference = (reference - log_prob).masked_fill(~said, 0)
+    return difference.exp() - difference - 1
+
+
+# -- preferences -------------------------------------------------------------------------------------------------------
+
+
+def preference_margin(chosen: Tensor, rejected: Tensor, chosen_ref: Tensor, rejected_ref: Tensor) -> Tensor:
+    """(log π(y_w) − log π_ref(y_w)) − (log π(y_l) − log π_ref(y_l)) [..., R], of sums over the tokens.
+
+    Rafailov et al. 2023, arXiv:2305.18290, equation 7, without its β."""
+    return (chosen - chosen_ref) - (rejected - rejected_ref)
+
+
+def preference_loss(margin: Tensor, beta: Tensor, smoothing: Tensor | float = 0.0) -> Tensor:
+    """−(1 − ε) log σ(β m) − ε log σ(−β m) [..., R] (arXiv:2305.18290, equation 7; with ε Mitchell 2023, "cDPO").
+
+    ln 2 at the first step, where the policy is the reference."""
+    scaled = beta * margin
+    log_sigmoid = torch.nn.functional.logsigmoid
+    return -(1 - smoothing) * log_sigmoid(scaled) - smoothing * log_sigmoid(-scaled)
+
+
+# -- turns -------------------------------------------------------------------------------------------------------------
+
+
+def last_said(said: Tensor) -> Tensor:
+    """[..., T] bool: the last of the policy's own tokens of each row."""
+    later = said.flip(-1).long().cumsum(-1).flip(-1)
+    return said & (later == 1)
+
+
+def rewards_by_token(rewards: Tensor, said: Tensor) -> Tensor:
+    """[..., R, T] with the reward [..., R] of a completion at the last of its tokens, and at no other."""
+    return rewards.unsqueeze(-1) * last_said(said)
+
+
+def turn_advantages(
+    rewards: Tensor, values: Tensor, said: Tensor, gamma: Tensor | float, gae_lambda: Tensor | float
+) -> tuple[Tensor, Tensor]:
+    """As `token_advantages` with a turn, an unbroken run of own tokens, as one action.
+
+    A turn's value is that before its first token, its reward the sum over its tokens; all of its tokens have its
+    advantage, and its first one the return that the critic learns (the others' are their own values: no error).
+    """
+    before = torch.cat((torch.zeros_like(said[..., :1]), said[..., :-1]), -1)
+    starts = said & ~before
+    total, found = torch.zeros_like(rewards[..., 0]), []
+    for t in reversed(range(rewards.shape[-1])):  # the sum of a turn's rewards, at its first token
+        total = torch.where(said[..., t], total + rewards[..., t], torch.zeros_like(total))
+        found.append(total)
+        total = torch.where(starts[..., t], torch.zeros_like(total), total)
+    of_turn = torch.stack(found[::-1], -1) * starts
+    advantage, returns = token_advantages(of_turn, values, starts, gamma, gae_lambda)
+    spread, current = [], torch.zeros_like(rewards[..., 0])
+    for t in range(rewards.shape[-1]):
+        current = torch.where(starts[..., t], advantage[..., t], current)
+        spread.append(current)
+    return torch.stack(spread, -1) * said, torch.where(starts, returns, values) * said

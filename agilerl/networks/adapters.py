@@ -1,0 +1,185 @@
+"""An adapter of a frozen language model, as a network that a population clones, saves and selects."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from agilerl.errors import ConfigError, RunError
+from agilerl.language import needs
+from agilerl.language.base import BaseModel, Forward, load_base
+from agilerl.language.lora import A_OF, B_OF
+from agilerl.language.scoring import Texts, hidden_states, log_probs
+from agilerl.modules.base import EvolvableModule
+from agilerl.rng import Purpose, stream
+
+USUAL: dict[str, Any] = {"peft_type": "LORA", "r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
+"""The adapter where nothing else is said: LoRA on every linear layer."""
+HEAD = "value_head"
+
+
+def adapter_config(given: Any = None) -> dict[str, Any]:
+    """A PEFT configuration (an object, a mapping or None) as data, with `USUAL` for what it does not say."""
+    if given is None:
+        return dict(USUAL)
+    if not isinstance(given, Mapping):
+        made = given.to_dict() if callable(getattr(given, "to_dict", None)) else None
+        if made is None:
+            raise ConfigError(f"lora_config must be a PEFT configuration or a mapping; got {type(given).__name__}.")
+        usual = type(given)().to_dict()
+        given = {k: v for k, v in made.items() if v != usual.get(k) or k in ("peft_type", "r", "lora_alpha")}
+    plain = {k: sorted(v) if isinstance(v, set | frozenset) else v for k, v in given.items()}
+    plain = {k: str(getattr(v, "value", v)) if k in ("peft_type", "task_type") else v for k, v in plain.items()}
+    usual_of_lora = USUAL if plain.get("peft_type", "LORA") == "LORA" else {}
+    return {k: v for k, v in {**usual_of_lora, **plain}.items() if k not in ("task_type", "base_model_name_or_path")}
+
+
+class AdapterNetwork(EvolvableModule):
+    """The trainable parameters of one adapter, by their saved names; the base is shared, and no part of it.
+
+    Args:
+        base: the frozen model. config: of PEFT, see `adapter_config`.
+        with_value: a linear layer on the last hidden state, which gives the value of each state; it starts at 0.
+    """
+
+    def __init__(
+        self, base: BaseModel, config: Mapping[str, Any] | None = None, with_value: bool = False,
+        device: str | torch.device | None = None, random_seed: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(base.device if device is None else device, random_seed)
+        self.base, self.config, self.with_value = base, adapter_config(config), bool(with_value)
+        self.slot = base.slot(self.config)
+        rng = torch.Generator().manual_seed(int(stream(self.random_seed, Purpose.INITIAL_WEIGHTS).integers(2**62)))
+        for name, value in base.fresh(self.slot).items():
+            if name.endswith(A_OF):  # as PEFT draws them, from a stream of its own: members differ
+                nn.init.kaiming_uniform_(value, a=math.sqrt(5), generator=rng if not value.is_cuda else None)
+            self.register_parameter(_flat(name), nn.Parameter(value.float()))
+        if self.with_value:
+            self.register_parameter(HEAD, nn.Parameter(torch.zeros(1, base.width, device=base.device)))
+
+    # -- running it --------------------------------------------------------------------------------------------------
+
+    def adapter(self) -> dict[str, Tensor]:
+        """Saved name -> parameter."""
+        return {name: self._parameters[_flat(name)] for name in self.slot.live}  # type: ignore[misc]
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Forward]:
+        """The decoder with this adapter, run by PEFT: the reference."""
+        with self.base.adapted(self.slot, self.adapter()) as forward:
+            yield forward
+
+    def forward(self, texts: Texts, temperature: Any = 1.0) -> Tensor:
+        """Log-probabilities [R, T] of completion tokens; of a network with a value the values before them."""
+        with self.running() as forward:
+            hidden = hidden_states(forward, texts)
+            if self.with_value:
+                return values_of(hidden, cast(Tensor, self._parameters[HEAD]))
+            return log_probs(hidden, self.base.head, texts.tokens[..., texts.prompt :], temperature)
+
+    output = forward
+
+    def tensors(self) -> dict[str, nn.Parameter]:
+        """Name -> parameter, all of them."""
+        return {name: p for name, p in self._parameters.items() if p is not None}
+
+    @property
+    def stacks(self) -> bool:
+        """Whether several of these run in one pass, see `language.lora`."""
+        return self.slot.is_plain_lora
+
+    # -- as a part of evolution --------------------------------------------------------------------------------------
+
+    def not_owned(self) -> Sequence[Any]:
+        return (self.base, self.slot)
+
+    def spec(self) -> dict[str, Any]:
+        config = json.loads(json.dumps(self.config))
+        return {
+            "class": type(self).__name__, "base": self.base.identity(), "config": config, "with_value": self.with_value
+        }  # fmt: skip
+
+    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
+        """An adapter of the same base as this one; RunError where the specification is of another base."""
+        self.base.check_identity(spec["base"], "the saved adapter")
+        return type(self)(self.base, spec["config"], spec["with_value"], device)
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
+        known = spec["base"]
+        if not known["source"]:
+            raise RunError("the adapter's base was made in memory, and is not there. fix: an agent made with it.")
+        base = load_base(known["source"], device=arguments.get("device", "cpu"))
+        base.check_identity(known, "the saved adapter")
+        return cls(base, spec["config"], spec["with_value"], **arguments)
+
+    def describe(self) -> str:
+        """Kind and rank of the adapter, and its base."""
+        kind = self.config.get("peft_type", "LORA")
+        rank = f" of rank {self.config['r']}" if "r" in self.config else ""
+        return f"{kind}{rank} on {self.base.describe()}"
+
+    # -- files of PEFT -----------------------------------------------------------------------------------------------
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write adapter_model.safetensors and adapter_config.json as PEFT reads them, and the tokenizer beside them."""
+        peft, save_file = needs("peft"), needs("safetensors.torch").save_file
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: value.detach().cpu().contiguous().clone() for name, value in self.adapter().items()}
+        save_file(tensors, str(folder / "adapter_model.safetensors"), metadata={"format": "pt"})
+        config = peft.get_peft_config({**self.config, "task_type": "CAUSAL_LM", "inference_mode": True})
+        config.base_model_name_or_path = self.base.source or None
+        config.save_pretrained(str(folder))
+        self.base.tokenizer.save_pretrained(str(folder))
+
+    def load_pretrained(self, folder: str | Path) -> None:
+        """Take over the weights of an adapter in PEFT's format.
+
+        Raises:
+            RunError: no such files, other names or shapes, or numbers that are not finite. No pickle is read.
+        """
+        path = Path(folder) / "adapter_model.safetensors"
+        if not path.is_file():
+            raise RunError(f"{folder} has no adapter_model.safetensors (pickles are not read). fix: a folder of PEFT.")
+        try:
+            found = needs("safetensors.torch").load_file(str(path))
+        except Exception as error:
+            raise RunError(f"{path} is not a safetensors file: {error}") from error
+        own = self.adapter()
+        wrong = sorted(set(own) ^ set(found)) or [k for k in own if own[k].shape != found[k].shape]
+        if wrong:
+            raise RunError(
+                f"{path} is the adapter of another configuration or base: {len(wrong)} parameters differ, "
+                f"{wrong[0]} first. fix: lora_config as in its adapter_config.json."
+            )
+        bad = [name for name, value in found.items() if not value.isfinite().all()]
+        if bad:
+            raise RunError(f"{path}: {bad[0]} has numbers that are not finite. fix: an earlier checkpoint.")
+        with torch.no_grad():
+            for name, value in found.items():
+                own[name].copy_(value)
+
+
+def values_of(hidden: Tensor, head: Tensor) -> Tensor:
+    """[R, T] values of hidden states [R, T, H], in float32 at least; `head` [1, H], or [N, 1, H] of rows in members."""
+    kind = torch.promote_types(hidden.dtype, torch.float32)
+    if head.dim() == 2:
+        return (hidden.to(kind) @ head.to(kind).T).squeeze(-1)
+    flat = hidden.to(kind).reshape(head.shape[0], -1, hidden.shape[-1])
+    return torch.bmm(flat, head.to(kind).transpose(1, 2)).view(hidden.shape[:-1])
+
+
+def _flat(name: str) -> str:
+    """A saved name as torch takes names of parameters: without points."""
+    return name.replace(".", "/")
+
+
+__all__ = ["A_OF", "B_OF", "AdapterNetwork", "adapter_config", "values_of"]

@@ -1,0 +1,387 @@
+"""Where language policies learn from: prompts that they answer and are rewarded for, pairs, or examples.
+
+One step is one prompt (pair, example) of one member. Which ones a member sees in an iteration is a function of the run
+alone: environments hand out batches by their number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms.completions import TextBatch
+from agilerl.algorithms.judging import (
+    by_member,
+    example_texts,
+    margins_by_pair,
+    mean_likelihood,
+    own_tokens,
+    pair_texts,
+    rewards_of,
+    written_texts,
+)
+from agilerl.engine.adapters import SequentialAdapters, StackedAdapters, engines_for
+from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
+from agilerl.language.generate import uniform_numbers
+from agilerl.language.scoring import Texts
+from agilerl.language.tokenizer import fingerprint
+from agilerl.options import LanguageOptions
+from agilerl.ranks import ONE, Ranks
+from agilerl.rng import Purpose, stream
+from agilerl.sources.determinism import Probe
+from agilerl.sources.source import Tally
+
+Engine = SequentialAdapters | StackedAdapters
+FURTHER = 1 << 32
+"""How far on in the endless sequence of batches dynamic sampling takes prompts in place of silent ones."""
+
+
+class Feed(Protocol):
+    """What the members of one engine learn from in one iteration, and how they are judged."""
+
+    def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
+        """The optimiser steps of one iteration; what happened goes into the rows' tallies."""
+
+    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+        """The fitness of each agent on a split."""
+
+
+@dataclass
+class Row:
+    """One member in one iteration.
+
+    Attributes:
+        env: its environment. number: of its batch. rng: its stream. tally: of its generation.
+    """
+
+    env: Any
+    number: int
+    rng: np.random.Generator
+    tally: Tally
+    items: list[Any] = field(default_factory=list)
+
+    def add(self, **numbers: float) -> None:
+        """Add to the sums of the tally's details."""
+        for name, value in numbers.items():
+            self.tally.details[name] = self.tally.details.get(name, 0.0) + float(value)
+
+
+class Writing:
+    """Completions of prompts, with what an environment gives for them."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
+        lead: Any = engine.agents[0]
+        for row in rows:
+            row.items = row.env.batch(row.number)
+        texts, rewards = self._written(engine, rows)
+        for extra in range(lead.dynamic_sampling if hasattr(lead, "dynamic_sampling") else 0):
+            silent = (rewards == rewards[..., :1]).all(-1)
+            if not bool(silent.any()):
+                break
+            further = [Row(row.env, row.number + FURTHER * (extra + 1), row.rng, row.tally) for row in rows]
+            for row in further:
+                row.items = row.env.batch(row.number)
+            texts, rewards = _filled((texts, rewards), self._written(engine, further), engine.agents[0].pad_token_id)
+        for row, own in zip(rows, rewards, strict=True):
+            row.tally.scores.append(float(own.mean()))
+            row.add(groups=len(own), silent_groups=int((own == own[:, :1]).all(1).sum()))
+        yield from lead.arrange(engine, texts, rewards, [row.rng for row in rows])
+
+    def _written(self, engine: Engine, rows: Sequence[Row]) -> tuple[Texts, Tensor]:
+        """(texts [N, B·G, ...], rewards [N, B, G])."""
+        agents, lead = engine.agents, engine.agents[0]
+        group, base = lead.group_size, lead.base
+        prompts = [row.items for row in rows]
+        how = [agent.sampling() for agent in agents]
+        numbers = uniform_numbers([row.rng for row in rows], len(prompts[0]) * group, how[0].max_tokens)
+        with engine.acting("actor") as forward:
+            flat = lead.backend().write(
+                base, forward, own_tokens(prompts, base), group, how, numbers.to(base.device), [a.actor for a in agents]
+            )
+        found = []
+        words = written_texts(flat, base, len(agents), group)
+        for row, own, answers in zip(rows, prompts, words, strict=True):
+            scores = row.env.score(own, answers)
+            found.append(scores.rewards)
+            row.add(failed_rewards=int(scores.failed.sum()), completions=scores.rewards.size)
+            for line in scores.faults:
+                self._say(line)
+        texts = by_member(flat, len(agents))
+        ended = (texts.tokens[..., texts.prompt :] == base.tokenizer.eos_token_id) & texts.said
+        for row, said, end in zip(rows, texts.said, ended.any(-1), strict=True):
+            row.add(completion_tokens=int(said.sum()), truncated=int((~end).sum()))
+        return texts, torch.from_numpy(np.stack(found)).float().to(base.device)
+
+    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+        return [float(own.mean()) for own in rewards_of(engines, agents, envs, split)]
+
+
+def _filled(known: tuple[Texts, Tensor], more: tuple[Texts, Tensor], pad: int) -> tuple[Texts, Tensor]:
+    """`known` with the groups of each member that say nothing replaced by those of `more` that do, in order."""
+    (texts, rewards), (others, theirs) = known, more
+    group = rewards.shape[-1]
+    width = max(texts.prompt, others.prompt)
+    texts, others = _widened(texts, width, pad), _widened(others, width, pad)
+    parts = [x.clone() for x in (texts.tokens, texts.attention, texts.said)]
+    rewards = rewards.clone()
+    for member in range(len(rewards)):
+        empty = (rewards[member] == rewards[member, :, :1]).all(-1).nonzero().flatten().tolist()
+        full = (theirs[member] != theirs[member, :, :1]).any(-1).nonzero().flatten().tolist()
+        for to, since in zip(empty, full, strict=False):
+            rewards[member, to] = theirs[member, since]
+            for part, other in zip(parts, (others.tokens, others.attention, others.said), strict=True):
+                part[member, to * group : (to + 1) * group] = other[member, since * group : (since + 1) * group]
+    return Texts(*parts), rewards
+
+
+def _widened(texts: Texts, prompt: int, pad: int) -> Texts:
+    """With prompts of `prompt` tokens."""
+    more = prompt - texts.prompt
+    if not more:
+        return texts
+    wide = torch.nn.functional.pad
+    return Texts(wide(texts.tokens, (more, 0), value=pad), wide(texts.attention, (more, 0)), texts.said)
+
+
+class Preferring:
+    """Pairs of completions, one of which is preferred."""
+
+    def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
+        lead: Any = engine.agents[0]
+        texts = pair_texts([row.env.batch(row.number) for row in rows], lead.base)
+        yield from lead.arrange(engine, texts, None, [row.rng for row in rows])
+
+    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+        return [float(own.mean()) for own in margins_by_pair(engines, agents, envs, split)]
+
+
+class Imitating:
+    """Prompts with the completions that are to be learned."""
+
+    def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
+        lead: Any = engine.agents[0]
+        texts = example_texts([row.env.batch(row.number) for row in rows], lead.base)
+        yield from lead.arrange(engine, texts, None, [row.rng for row in rows])
+
+    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+        return mean_likelihood(engines, agents, envs, split)
+
+
+class LanguageSource:
+    """A `Source` of prompts, pairs or examples.
+
+    Args:
+        envs: one environment, which members share: each sees batches of its own; or one for each slot.
+        options: of the run; a step is a prompt.
+    """
+
+    ranks: Ranks = ONE
+
+    def __init__(self, envs: Any, options: LanguageOptions) -> None:
+        self.is_shared = not isinstance(envs, list | tuple)
+        self.envs = [envs] if self.is_shared else list(envs)
+        self.options = options
+        self.notes: list[str] = []
+        self.evaluation_env_steps = 0
+        self.batch_size = len(self.envs[0].batch(0))
+        self.num_envs = self.batch_size  # what a step of the whole is a multiple of
+        self._faults: list[str] = []
+
+    # -- fitted to a population --------------------------------------------------------------------------------------
+
+    @property
+    def epsilon(self) -> float | None:
+        return None
+
+    def open(
+        self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
+    ) -> None:
+        if not self.is_shared and len(self.envs) != len(population):
+            raise ConfigError(f"{len(self.envs)} environments for {len(population)} members. fix: one each, or env=.")
+        self.run_seed, self._check = run_seed, check
+        self._check_fit(population)
+        _engines, self.learner, why = engines_for(population, self.options.learner)
+        self.notes.append(f"learner: {self.learner} ({why})")
+        if self.is_shared and len(population) > 1:
+            self.notes.append("members share one environment: each learns from batches of its own")
+        self.feed = self._feed(population[0])
+
+    def _feed(self, lead: Any) -> Feed:
+        kinds: dict[str, Callable[[], Feed]] = {
+            "completions": lambda: Writing(self._faults.append), "preferences": Preferring, "examples": Imitating
+        }  # fmt: skip
+        return kinds[lead.experience.name]()
+
+    def _check_fit(self, population: Sequence[Any]) -> None:
+        for agent in population:
+            if not getattr(agent, "learns_language", False):
+                raise AlgorithmError(
+                    f"{type(agent).__name__} is no language algorithm. fix: create_population('GRPO')."
+                )
+            for env in self.envs:
+                if fingerprint(env.tokenizer) != fingerprint(agent.base.tokenizer):
+                    raise ConfigError(
+                        f"agent {agent.index}'s base and the environment have different tokenizers. "
+                        "fix: the environment with agent.base.tokenizer."
+                    )
+            self._check_context(agent)
+
+    def _check_context(self, agent: Any) -> None:
+        most = agent.base.context
+        if most is None or not hasattr(agent, "max_output_tokens"):
+            return
+        for env in self.envs:
+            longest = max(len(p.tokens) for name in env.splits for p in env.split(name))
+            if longest + agent.max_output_tokens > most:
+                raise ConfigError(
+                    f"a prompt of {longest} tokens and a completion of {agent.max_output_tokens} do not fit into the "
+                    f"base's context of {most}. fix: max_context_length={most - agent.max_output_tokens} of the "
+                    "environment, or a smaller max_output_tokens."
+                )
+
+    def fit(self, population: Sequence[Any]) -> str | None:
+        _, name, why = engines_for(population, self.options.learner)
+        changed = f"learner: {name} ({why})" if name != self.learner else None
+        self.learner = name
+        return changed
+
+    def env_of(self, slot: int) -> Any:
+        """The environment of a slot."""
+        return self.envs[0 if self.is_shared else slot]
+
+    # -- a generation ------------------------------------------------------------------------------------------------
+
+    def steps_of_generation(self, evo_steps: int) -> int:
+        return -(-evo_steps // self.batch_size) * self.batch_size
+
+    def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
+        members = len(population)
+        left = -(-(self.options.max_steps - begun) // self.batch_size)
+        iterations = max(1, min(self.steps_of_generation(self.options.evo_steps) // self.batch_size, left))
+        tallies = [Tally() for _ in population]
+        rngs = [stream(self.run_seed, Purpose.WRITING, number, slot) for slot in range(members)]
+        slot_of = {id(agent): slot for slot, agent in enumerate(population)}
+        for agent in population:
+            agent.set_training_mode(True)
+        engines, _, _ = engines_for(population, self.options.learner)
+        try:
+            for index in range(iterations):
+                iteration = begun // self.batch_size + index
+                for engine in engines:
+                    slots = [slot_of[id(agent)] for agent in engine.agents]
+                    rows = [
+                        Row(
+                            self.env_of(s),
+                            iteration * members + s if self.is_shared else iteration,
+                            rngs[s],
+                            tallies[s],
+                        )
+                        for s in slots
+                    ]
+                    self._iterate(engine, rows)
+                for tally in tallies:
+                    tally.env_steps += self.batch_size
+                yield self.batch_size * members
+                if all(tally.fault for tally in tallies):
+                    break
+        finally:
+            for engine in engines:
+                engine.release()
+        return tallies
+
+    def _iterate(self, engine: Engine, rows: Sequence[Row]) -> None:
+        lead: Any = engine.agents[0]
+        steps = 0
+        for batch in self.feed.batches(engine, rows):
+            result = lead.update(engine, batch)
+            steps += 1
+            live = batch.live or (True,) * len(rows)
+            losses, kls = (_each(x, len(rows)) for x in (result.loss, result.kl))
+            for row, agent, goes, loss, kl in zip(rows, engine.agents, live, losses, kls, strict=True):
+                if not goes:
+                    continue
+                row.tally.updates, row.tally.loss_sum = row.tally.updates + 1, row.tally.loss_sum + loss
+                row.add(kl=kl)
+                agent.learn_counter += 1
+                if not np.isfinite(loss):
+                    row.tally.fault = row.tally.fault or "its loss is not finite"
+        for row, is_sound in zip(rows, engine.sound(), strict=True):
+            row.add(iterations=1, silent_iterations=int(steps == 0))
+            if not is_sound:
+                row.tally.fault = row.tally.fault or "its weights are not finite"
+
+    # -- evaluation --------------------------------------------------------------------------------------------------
+
+    def evaluate(self, agents: Sequence[Any], number: int) -> list[float]:
+        return self._judged(agents, "test")
+
+    def report(self, agent: Any) -> float | None:
+        """The fitness of one agent on the third split, which chose nothing; None where there is none."""
+        return self._judged([agent], "report")[0] if "report" in self.envs[0].splits else None
+
+    def _judged(self, agents: Sequence[Any], split: str) -> list[float]:
+        if self._check is not None:
+            self._check()
+        engines, _, _ = engines_for(agents, self.options.learner)
+        envs = [self.envs[0]] * len(agents)  # the same questions for all
+        self.evaluation_env_steps += len(envs[0].split(split)) * len(agents)
+        return self.feed.judge(engines, agents, envs, split)
+
+    def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
+        return None
+
+    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> float | None:
+        return None
+
+    # -- for the records ---------------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        base = {"learner": self.learner, "env_backend": "prompts", "num_envs": self.num_envs}
+        return {**base, "lockstep": self.learner == "fused", "data": self._digest()}
+
+    def faults(self) -> list[str]:
+        for line in self._faults:
+            warn_once(f"reward:{line}", f"a reward was left out: {line}")
+        self._faults.clear()
+        return []
+
+    def probe(self, agent: Any, budget: int, check: Callable[[], None] | None = None) -> Probe:
+        return Probe(None)
+
+    def memories(self) -> Mapping[str, Any]:
+        return {}
+
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        for env in self.envs:
+            for name in env.splits:
+                for item in env.split(name):
+                    digest.update(repr((name, *[v for k, v in vars(item).items() if k != "entry"])).encode())
+        return digest.hexdigest()
+
+    def state(self) -> dict[str, Any]:
+        return {"data": self._digest(), "envs": [env.state() for env in self.envs]}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """RunError where these are not the prompts that the run began with."""
+        if state["data"] != self._digest():
+            raise RunError("the run learned from other prompts than these. fix: the same data sets and templates.")
+        for env, own in zip(self.envs, state["envs"], strict=True):
+            env.load_state(own)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _each(value: Tensor | None, members: int) -> list[float]:
+    """A tensor [N] or a scalar as one number a member."""
+    return [0.0] * members if value is None else value.detach().reshape(-1).expand(members).tolist()

@@ -1,0 +1,212 @@
+"""The published training functions of language models: their signatures, and the source that they hand to the loop."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, warn_once
+from agilerl.options import LanguageOptions
+from agilerl.rng import resolve_seed
+from agilerl.runs.store import store_in
+from agilerl.sources.language import LanguageSource
+from agilerl.telemetry.console import TqdmSink
+from agilerl.telemetry.files import CsvSink
+from agilerl.telemetry.record import Sink
+from agilerl.telemetry.trackers import WandbSink
+from agilerl.training.evolution import EveryFew, TournamentEvolution
+from agilerl.training.loop import TrainingLoop
+from agilerl.training.result import EvolveResult
+
+
+def finetune_llm_reasoning(
+    pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
+    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
+    checkpoint_steps: int | None = None, tournament: Any = None, mutation: Any = None,
+    wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
+    wandb_run_name: str | None = None, evaluation_interval: int = 10, max_reward: int | None = None,
+    verbose: bool = True, accelerator: Any = None, max_steps: int | None = None, num_epochs: int | None = None,
+    log_csv: bool = False, *, seed: int | None = None, learner: str = "auto", threads: int = 1,
+    sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
+) -> list[Any]:  # fmt: skip
+    """Train a population of GRPO, LLMPPO or LLMREINFORCE agents on questions with verifiable rewards.
+
+    A step is a prompt; an iteration gives every member one batch of the environment, `data_batch_size_per_gpu` prompts.
+    With `env` members take batches in turn, with `env_fn` each has an environment of its own.
+
+    Args:
+        pop: agents on one base. env, env_fn: exactly one of both, a `ReasoningGym` or what makes one.
+        init_hp: stored with the records.
+        save_elite, elite_path: save the best agent at the end, a folder of PEFT's format with everything else of it.
+        wb, wandb_*: Weights & Biases; without the package or the network it warns once and trains on.
+        evo_steps: iterations between two evolutions; None: at every evaluation.
+        checkpoint_steps: iterations between two times that all agents are saved.
+        tournament, mutation: objects with `select` and `mutation`; without either, the population is not evolved.
+            Hyperparameters alone mutate.
+        evaluation_interval: iterations between two evaluations, on all prompts of the test split, greedily.
+        max_reward: stop when the best agent's mean reward there reaches it.
+        verbose: progress bar and a line per generation.
+        accelerator: one process only, yet.
+        max_steps: prompts of the whole population; None: one epoch of the training split.
+        num_epochs: passes over the training split; it takes the place of `max_steps`.
+        log_csv: write metrics.csv, beside the elite where `elite_path` says where.
+        seed: run seed; None follows `torch.initial_seed()`.
+        learner: "auto", "fused" (one pass of the base for all members) or "sequential".
+        threads: of torch on a CPU. sinks, callbacks: of your own.
+        resume: a folder that makes the run resumable: saved after every generation; a second call with the same
+            arguments goes on from there, bit for bit.
+
+    Returns:
+        The population.
+
+    Raises:
+        ConfigError, AlgorithmError: what is given does not go together. MutationError: mutations of architectures.
+    """
+    return _finetune("finetune_llm_reasoning", "completions", dict(locals())).population
+
+
+def finetune_llm_preference(
+    pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
+    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
+    checkpoint_steps: int | None = None, tournament: Any = None, mutation: Any = None,
+    wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
+    wandb_run_name: str | None = None, evaluation_interval: int = 10, verbose: bool = True, accelerator: Any = None,
+    max_steps: int | None = None, num_epochs: int | None = None, log_csv: bool = False, *, seed: int | None = None,
+    learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
+    resume: str | os.PathLike[str] | None = None,
+) -> list[Any]:  # fmt: skip
+    """Train a population of DPO agents on pairs of completions, one of which is preferred.
+
+    `env` is a `PreferenceGym`; a step is a pair; fitness is the mean of β times the margin over the test split. The
+    other arguments are those of `finetune_llm_reasoning`.
+    """
+    return _finetune("finetune_llm_preference", "preferences", dict(locals())).population
+
+
+def finetune_llm_sft(
+    pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
+    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
+    checkpoint_steps: int | None = None, tournament: Any = None, mutation: Any = None,
+    wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
+    wandb_run_name: str | None = None, evaluation_interval: int = 10, verbose: bool = True, accelerator: Any = None,
+    max_steps: int | None = None, num_epochs: int | None = None, log_csv: bool = False, *, seed: int | None = None,
+    learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
+    resume: str | os.PathLike[str] | None = None,
+) -> list[Any]:  # fmt: skip
+    """Train a population of SFT agents on examples.
+
+    `env` is an `SFTGym`; a step is an example; fitness is the mean log-probability of a token of the test split's
+    completions. The other arguments are those of `finetune_llm_reasoning`.
+    """
+    return _finetune("finetune_llm_sft", "examples", dict(locals())).population
+
+
+def _finetune(function: str, kind: str, asked: dict[str, Any]) -> EvolveResult:
+    population, env, env_fn = list(asked["pop"] or []), asked["env"], asked["env_fn"]
+    _check(function, kind, population, asked)
+    envs = env if env_fn is None else [env_fn() for _ in population]
+    source = LanguageSource(envs, LanguageOptions())
+    source.options = options = _options(source, population, asked)
+    evolution = EveryFew(TournamentEvolution(asked["tournament"], asked["mutation"]), options.evolve_every)
+    lead, run_seed = population[0], resolve_seed(asked["seed"])
+    with store_in(asked["resume"], algo=str(lead.algo)) as store:
+        loop = TrainingLoop(
+            population,
+            source,
+            options,
+            seed=run_seed if store is None or asked["seed"] is not None else store.seed(run_seed),
+            evolution=evolution,
+            sinks=_sinks(asked),
+            env_id=str(getattr(source.envs[0], "name", "") or function.rpartition("_")[2]),
+            store=store,
+            callbacks=asked["callbacks"],
+        )
+        result = loop.run()
+    if asked["save_elite"]:
+        result.best.save_checkpoint(asked["elite_path"] or f"{lead.algo}-elite")
+    return result
+
+
+def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any]) -> None:
+    if (asked["env"] is None) == (asked["env_fn"] is None):
+        given = "neither" if asked["env"] is None else "both"
+        raise ConfigError(f"{function} takes exactly one of env= and env_fn=; got {given}. fix: env=ReasoningGym(...).")
+    if not population:
+        raise AlgorithmError(f"{function}: the population is empty. fix: GRPO.population(4, model_name=...).")
+    for agent in population:
+        experience = getattr(getattr(agent, "experience", None), "name", None)
+        if experience != kind:
+            says = getattr(getattr(agent, "experience", None), "says", "is no language algorithm")
+            raise AlgorithmError(f"{function}: {type(agent).__name__} {says}. fix: {_FITTING[kind]}.")
+        agent.check_registry()
+    processes = int(getattr(asked["accelerator"], "num_processes", 1))
+    if processes > 1:
+        raise NotAvailableYetError(
+            f"{function} runs in one process; the accelerator has {processes}. fix: start one process."
+        )
+    if asked["mutation"] is not None:
+        asked["mutation"].check_for_language()
+    if not asked["save_elite"] and asked["elite_path"] is not None and not asked["log_csv"]:
+        warn_once(
+            f"{function}-elite", "elite_path is given and save_elite is not: nothing is saved. fix: save_elite=True."
+        )
+
+
+_FITTING = {
+    "completions": "GRPO, LLMPPO or LLMREINFORCE; or the function for what it learns from",
+    "preferences": "DPO; or the function for what it learns from",
+    "examples": "SFT; or the function for what it learns from",
+}
+
+
+def _options(source: LanguageSource, population: list[Any], asked: dict[str, Any]) -> LanguageOptions:
+    """Counts of iterations as counts of prompts of one member."""
+    batch, sharing = source.batch_size, len(population) if source.is_shared else 1
+    interval, evo = int(asked["evaluation_interval"]), asked["evo_steps"]
+    if interval < 1 or (evo is not None and evo < 1):
+        raise ConfigError(f"evaluation_interval and evo_steps are at least 1; got {interval} and {evo}.")
+    if evo is not None and evo < interval:
+        interval = int(evo)  # what is selected has just been evaluated
+    every = 1 if evo is None else max(1, round(evo / interval))
+    if evo is not None and evo % interval:
+        warn_once(
+            "evo_steps of language",
+            f"evo_steps={evo} is no multiple of evaluation_interval={interval}: selection follows an evaluation, so it "
+            f"comes every {every * interval} iterations. fix: a multiple.",
+        )
+    if asked["num_epochs"] is not None:
+        iterations = math.ceil(asked["num_epochs"] * source.envs[0].num_batches / sharing)
+    else:
+        prompts = asked["max_steps"] if asked["max_steps"] is not None else len(source.envs[0].split("train"))
+        iterations = math.ceil(prompts / (batch * len(population)))
+    steps = asked["checkpoint_steps"]
+    return replace(
+        LanguageOptions(),
+        max_steps=max(1, iterations) * batch,
+        evo_steps=min(interval, max(1, iterations)) * batch,
+        evolve_every=every,
+        evolve_last=True,
+        target=None if asked.get("max_reward") is None else float(asked["max_reward"]),
+        learner=asked["learner"],
+        threads=asked["threads"],
+        checkpoint=None if steps is None else int(steps) * batch,
+        checkpoint_path=str(Path(asked["elite_path"] or ".") / "checkpoint") if steps is not None else None,
+    )
+
+
+def _sinks(asked: dict[str, Any]) -> list[Sink]:
+    chosen: list[Sink] = list(asked["sinks"])
+    if asked["verbose"]:
+        chosen.append(TqdmSink())
+    if asked["log_csv"]:
+        chosen.append(CsvSink(Path(asked["elite_path"] or ".") / "metrics.csv"))
+    if asked["wb"]:
+        named = {"entity": asked["wandb_entity"], "name": asked["wandb_run_name"]}
+        more = {key: value for key, value in named.items() if value is not None}
+        config = dict(asked["init_hp"] or {})
+        chosen.append(WandbSink(asked["wandb_project"], config, asked["wandb_api_key"], **more))
+    return chosen

@@ -1,0 +1,88 @@
+"""Tiny language models, populations on them, and experience, for the tests of language algorithms."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from agilerl.algorithms import find_algorithm
+from agilerl.algorithms.judging import by_member
+from agilerl.language.base import BaseModel, load_base, pad_left
+from agilerl.language.generate import PrefixShared, uniform_numbers
+from agilerl.language.scoring import Texts
+from agilerl.language.tiny import tiny_base, tiny_tokenizer
+
+LORA = {"r": 4, "lora_alpha": 8}
+WRITERS = {
+    "GRPO": {"group_size": 4, "batch_size": 8, "max_output_tokens": 6, "update_epochs": 2, "beta": 0.1},
+    "LLMREINFORCE": {"group_size": 4, "batch_size": 8, "max_output_tokens": 6, "beta": 0.1, "gamma": 0.9},
+    "LLMPPO": {"group_size": 4, "batch_size": 8, "max_output_tokens": 6, "update_epochs": 2, "gae_lambda": 0.9},
+}
+
+
+@lru_cache(maxsize=1)
+def folder() -> Path:
+    """A folder with a model of two layers of 64 units and a tokenizer of 13 characters."""
+    made = Path(tempfile.mkdtemp(prefix="tiny-base-"))
+    tiny_base(made, tiny_tokenizer("0123456789+= "))
+    return made
+
+
+@lru_cache(maxsize=4)
+def base(dtype: torch.dtype = torch.float32) -> BaseModel:
+    """The model of `folder`, one a dtype; in float64 its norms are, too: transformers computes them in float32."""
+    found = load_base(folder(), dtype=dtype)
+    for module in found.model.modules():
+        if dtype == torch.float64 and type(module).__name__.endswith("RMSNorm"):
+            module.forward = partial(_exact_norm, module)
+    return found
+
+
+def _exact_norm(module: Any, x: torch.Tensor) -> torch.Tensor:
+    scaled: torch.Tensor = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + module.variance_epsilon)
+    return module.weight * scaled
+
+
+def make(algo: str, index: int, dtype: torch.dtype = torch.float64, **arguments: Any) -> Any:
+    """An agent whose adapters, the frozen ones too, say something: B is not 0."""
+    agent: Any = find_algorithm(algo)(
+        actor_network=base(dtype), index=index, seed=index, lora_config=LORA,
+        **{**WRITERS.get(algo, {}), **arguments},
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(index)
+    for name in agent.registry.all_registered():
+        for key, parameter in getattr(agent, name).tensors().items():
+            parameter.data = parameter.data.to(dtype)
+            if "lora_B" in key or key == "value_head":
+                parameter.data.normal_(std=0.2, generator=generator)
+    agent.follow_optimizers()
+    return agent
+
+
+def prompts() -> list[list[int]]:
+    """Six prompts of unequal length."""
+    tokenizer = base().tokenizer
+    return [
+        tokenizer.encode(text, add_special_tokens=False) for text in ("1+2=", "3+4=", "5+6=", "12+34=", "9=", "7+7+7=")
+    ]
+
+
+def written(engine: Any, agents: list[Any], seed: int = 0) -> Texts:
+    """Completions [N, 6·G, ...] that the members draw."""
+    lead, rows = agents[0], prompts()
+    rngs = [np.random.default_rng((seed, agent.index)) for agent in agents]
+    numbers = uniform_numbers(rngs, len(rows) * lead.group_size, lead.max_output_tokens)
+    given = pad_left(rows * len(agents), lead.pad_token_id, "cpu")
+    with engine.acting("actor") as forward:
+        how = [agent.sampling() for agent in agents]
+        return by_member(PrefixShared().write(lead.base, forward, given, lead.group_size, how, numbers), len(agents))
+
+
+def member(texts: Texts, number: int) -> Texts:
+    """The texts [1, R, ...] of one member."""
+    return Texts(*(x[number : number + 1] for x in (texts.tokens, texts.attention, texts.said)))
