@@ -32,6 +32,7 @@ from agilerl.language.generate import uniform_numbers
 from agilerl.language.scoring import Texts
 from agilerl.language.tokenizer import fingerprint
 from agilerl.options import LanguageOptions
+from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, stream
 from agilerl.sources.determinism import Probe
 from agilerl.sources.source import Tally
@@ -182,6 +183,8 @@ class LanguageSource:
         envs: one environment, which members share: each sees batches of its own; or one for each slot.
         options: of the run; a step is a prompt.
     """
+
+    ranks: Ranks = ONE
 
     def __init__(self, envs: Any, options: LanguageOptions) -> None:
         self.is_shared = not isinstance(envs, list | tuple)
