@@ -101,6 +101,14 @@ def test_where_all_members_of_one_rank_have_diverged_both_ranks_end_by_name(foun
     assert [own["decisions"]["all actions"]["kind"] for own in found] == ["DivergedError"] * 2
 
 
+def test_members_learn_once_the_memory_of_every_rank_holds_their_share_of_a_batch(found: Found) -> None:
+    first, second = (own["decisions"] for own in found)
+    # Each of 8 vector steps brings 6 rows to a rank's memory, from 2 lanes of 3 members, and an update of shares of 4
+    # rows. Where rank 1 has 6 rows fewer, nobody learns in the first one.
+    assert first["as many rows"] == second["as many rows"] == 8
+    assert first["fewer rows"] == second["fewer rows"] == 7
+
+
 def test_a_target_is_reached_by_the_mean_of_all_ranks(found: Found) -> None:
     for own in found:
         assert len(own["decisions"]["target of one rank"]) == 2  # 7: rank 1 alone has it

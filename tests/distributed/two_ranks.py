@@ -291,6 +291,10 @@ def decisions(run: Run) -> dict[str, Any]:
     lost = lambda *args: np.full((3, 2, 2), np.nan, np.float32)  # noqa: E731
     with replaced(Learner, "explore", lost, rank == 1):
         found["all actions"] = error_of(lambda: run("TD3"))
+    fewer = lambda memory: max(0, memory._size - 6)  # noqa: E731  # as where environments were replaced
+    with replaced(ReplayBuffer, "__len__", fewer, rank == 1):
+        found["fewer rows"] = run("DQN", max_steps=32)["minibatches"]
+    found["as many rows"] = run("DQN", max_steps=32)["minibatches"]
     # An episode of rank 0 returns 0, one of rank 1 returns 8: their mean is 4.
     found["target of one rank"] = run("DQN", target=7.0, max_steps=64)["history"]
     found["target of both"] = run("DQN", target=4.0)["history"]
