@@ -10,8 +10,8 @@ first answers 30 % of the test questions (every tenth update is tested): the sta
 * grpo: rewards for right answers alone, one run with hand-tuned settings (tuned on seed 1000);
 * sft: further supervised training on the same questions for as many CPU seconds as grpo took, settings tuned likewise;
 * population: four members with learning rates spread evenly in their logarithm over two decades, evolved and halved:
-  after the first generation the better two go on, after the third the best one, with what mutation has made of their
-  learning rates; for at most 1.5 times the CPU seconds of grpo. Its answer is the fittest member at the end.
+  after the first generation two go on, the best one and a copy of the winner of a tournament whose learning rate has
+  mutated, with half the prompts of grpo each; for at most 1.5 times its CPU seconds. The answer is the fittest at the end.
 
 Training, test and report questions are disjoint; a sum and the same sum with its terms exchanged count as two. Scores
 are greedy accuracies on the 512 report questions, which choose nothing. CPU seconds are those of the process, with all
@@ -52,9 +52,9 @@ LEVEL, BELOW, TEST, REPORT = 0.30, 100, 256, 512
 LORA = {"r": 16, "lora_alpha": 32}
 WRITING = {"variant": "dapo", "group_size": 8, "temperature": 0.5, "max_output_tokens": 4, "max_grad_norm": 1.0,
            "dynamic_sampling": 0}  # fmt: skip
-GRPO_SETTINGS = {"lr": 5e-4, "prompts": 64, "iterations": 500}
+GRPO_SETTINGS = {"lr": 5e-4, "prompts": 64, "iterations": 800}
 SFT_SETTINGS = {"lr": 1e-3, "examples": 128}
-POPULATION = {"lr": (1e-4, 1e-2), "prompts": 64, "interval": 25, "share": 1.5, "members": {0: 4, 1: 2, 3: 1}}
+POPULATION = {"lr": (1e-4, 1e-2), "prompts": 32, "interval": 25, "share": 1.5, "members": {0: 4, 1: 2}}
 
 
 def questions(seed: int) -> dict[str, list[dict[str, str]]]:

@@ -112,7 +112,7 @@ class LLMREINFORCE(LLMAlgorithm):
         else:
             gamma = engine.outer(engine.hp["gamma"]).view(-1, 1).to(rewards.dtype)
             returns = losses.discounted_returns(writing.token_rewards(rewards, said), said, gamma)
-            advantage = losses.whitened(returns, said.to(rewards.dtype))
+            advantage = losses.whitened(returns, said.to(rewards.dtype), mean_of=engine.ranks.mean)
         reference = writing.scored(self, engine, engine.target("actor"), texts) if self.beta > 0 else None
         whole = TextBatch(texts, counts, advantage, None, reference)
         yield from writing.minibatches(self, engine, whole, rngs, "token", self.beta > 0)

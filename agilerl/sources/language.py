@@ -35,7 +35,7 @@ from agilerl.options import LanguageOptions
 from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, stream
 from agilerl.sources.determinism import Probe
-from agilerl.sources.source import Tally
+from agilerl.sources.source import Tally, agreed
 
 Engine = SequentialAdapters | StackedAdapters
 FURTHER = 1 << 32
@@ -66,6 +66,11 @@ class Row:
     tally: Tally
     items: list[Any] = field(default_factory=list)
 
+    def batch(self, ranks: Ranks) -> list[Any]:
+        """What this rank is given of the batch."""
+        found: list[Any] = self.env.batch(self.number, ranks.rank, ranks.size)
+        return found
+
     def add(self, **numbers: float) -> None:
         """Add to the sums of the tally's details."""
         for name, value in numbers.items():
@@ -81,15 +86,15 @@ class Writing:
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]
         for row in rows:
-            row.items = row.env.batch(row.number)
+            row.items = row.batch(engine.ranks)
         texts, rewards = self._written(engine, rows)
         for extra in range(lead.dynamic_sampling if hasattr(lead, "dynamic_sampling") else 0):
             silent = (rewards == rewards[..., :1]).all(-1)
-            if not bool(silent.any()):
+            if not engine.ranks.any(bool(silent.any())):
                 break
             further = [Row(row.env, row.number + FURTHER * (extra + 1), row.rng, row.tally) for row in rows]
             for row in further:
-                row.items = row.env.batch(row.number)
+                row.items = row.batch(engine.ranks)
             texts, rewards = _filled((texts, rewards), self._written(engine, further), engine.agents[0].pad_token_id)
         for row, own in zip(rows, rewards, strict=True):
             row.tally.scores.append(float(own.mean()))
@@ -157,7 +162,7 @@ class Preferring:
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]
-        texts = pair_texts([row.env.batch(row.number) for row in rows], lead.base)
+        texts = pair_texts([row.batch(engine.ranks) for row in rows], lead.base)
         yield from lead.arrange(engine, texts, None, [row.rng for row in rows])
 
     def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
@@ -169,7 +174,7 @@ class Imitating:
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]
-        texts = example_texts([row.env.batch(row.number) for row in rows], lead.base)
+        texts = example_texts([row.batch(engine.ranks) for row in rows], lead.base)
         yield from lead.arrange(engine, texts, None, [row.rng for row in rows])
 
     def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
@@ -184,17 +189,21 @@ class LanguageSource:
         options: of the run; a step is a prompt.
     """
 
-    ranks: Ranks = ONE
-
     def __init__(self, envs: Any, options: LanguageOptions) -> None:
         self.is_shared = not isinstance(envs, list | tuple)
         self.envs = [envs] if self.is_shared else list(envs)
         self.options = options
         self.notes: list[str] = []
         self.evaluation_env_steps = 0
-        self.batch_size = len(self.envs[0].batch(0))
-        self.num_envs = self.batch_size  # what a step of the whole is a multiple of
+        self.num_envs = len(self.envs[0].batch(0))
         self._faults: list[str] = []
+
+    ranks = ONE
+
+    @property
+    def batch_size(self) -> int:
+        """Prompts of one member in an iteration, on all ranks together."""
+        return self.num_envs * self.ranks.size
 
     # -- fitted to a population --------------------------------------------------------------------------------------
 
@@ -268,11 +277,11 @@ class LanguageSource:
         left = -(-(self.options.max_steps - begun) // self.batch_size)
         iterations = max(1, min(self.steps_of_generation(self.options.evo_steps) // self.batch_size, left))
         tallies = [Tally() for _ in population]
-        rngs = [stream(self.run_seed, Purpose.WRITING, number, slot) for slot in range(members)]
+        rngs = [stream(self.ranks.seed(self.run_seed), Purpose.WRITING, number, slot) for slot in range(members)]
         slot_of = {id(agent): slot for slot, agent in enumerate(population)}
         for agent in population:
             agent.set_training_mode(True)
-        engines, _, _ = engines_for(population, self.options.learner)
+        engines, _, _ = engines_for(population, self.options.learner, self.ranks)
         try:
             for index in range(iterations):
                 iteration = begun // self.batch_size + index
@@ -289,14 +298,14 @@ class LanguageSource:
                     ]
                     self._iterate(engine, rows)
                 for tally in tallies:
-                    tally.env_steps += self.batch_size
+                    tally.env_steps += self.num_envs
                 yield self.batch_size * members
-                if all(tally.fault for tally in tallies):
+                if self.ranks.all(all(tally.fault for tally in tallies)):
                     break
         finally:
             for engine in engines:
                 engine.release()
-        return tallies
+        return agreed(tallies, self.ranks, True)
 
     def _iterate(self, engine: Engine, rows: Sequence[Row]) -> None:
         lead: Any = engine.agents[0]
@@ -334,7 +343,8 @@ class LanguageSource:
         engines, _, _ = engines_for(agents, self.options.learner)
         envs = [self.envs[0]] * len(agents)  # the same questions for all
         self.evaluation_env_steps += len(envs[0].split(split)) * len(agents)
-        return self.feed.judge(engines, agents, envs, split)
+        found = self.feed.judge(engines, agents, envs, split)
+        return found if self.ranks.size == 1 else [float(x) for x in self.ranks.average(found)]
 
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
         return None

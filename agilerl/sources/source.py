@@ -113,6 +113,7 @@ def agreed(tallies: Sequence[Tally], ranks: Ranks, adds_up: bool) -> list[Tally]
                 scores=[score for one in each for score in one["scores"]],
                 fault=fault,
                 by_agent=[row for one in each for row in one["by_agent"]],
+                details={name: sum(one["details"][name] for one in each) for name in each[0]["details"]},
             )
         )
     return found

@@ -35,10 +35,15 @@ def folder() -> Path:
 
 @lru_cache(maxsize=4)
 def base(dtype: torch.dtype = torch.float32) -> BaseModel:
-    """The model of `folder`, one a dtype; in float64 its norms are, too: transformers computes them in float32."""
+    """The model of `folder`, one a dtype."""
     found = load_base(folder(), dtype=dtype)
+    return with_exact_norms(found) if dtype == torch.float64 else found
+
+
+def with_exact_norms(found: BaseModel) -> BaseModel:
+    """A base whose norms are computed in its own dtype: transformers computes them in float32."""
     for module in found.model.modules():
-        if dtype == torch.float64 and type(module).__name__.endswith("RMSNorm"):
+        if type(module).__name__.endswith("RMSNorm"):
             module.forward = partial(_exact_norm, module)
     return found
 
