@@ -11,7 +11,8 @@ first answers 30 % of the test questions (every tenth update is tested): the sta
 * sft: further supervised training on the same questions for as many CPU seconds as grpo took, settings tuned likewise;
 * population: four members with learning rates spread evenly in their logarithm over two decades, evolved and halved:
   after the first generation two go on, the best one and a copy of the winner of a tournament whose learning rate has
-  mutated, with half the prompts of grpo each; for at most 1.5 times its CPU seconds. The answer is the fittest at the end.
+  mutated, with half the prompts of grpo each; for at most 1.5 times its CPU seconds. The answer is the fittest one at
+  the end.
 
 Training, test and report questions are disjoint; a sum and the same sum with its terms exchanged count as two. Scores
 are greedy accuracies on the 512 report questions, which choose nothing. CPU seconds are those of the process, with all

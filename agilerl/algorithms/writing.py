@@ -71,10 +71,11 @@ def minibatches(
         order = permutations(rngs, rows).to(whole.texts.tokens.device)
         for first in range(0, rows, size):
             batch = whole.taken(order[:, first : first + size])
-            each = batch.weight / batch.weight.sum(1, keepdim=True).clamp_min(1)
-            weight = completion_weights(batch.texts.said, each, normalisation, agent.max_output_tokens)
             assert batch.advantage is not None
-            weight = of_all_ranks(weight.to(batch.advantage.dtype), batch.texts.said, ranks, normalisation)
+            counts = batch.weight.to(batch.advantage.dtype)
+            each = counts / counts.sum(1, keepdim=True).clamp_min(1)
+            weight = completion_weights(batch.texts.said, each, normalisation, agent.max_output_tokens)
+            weight = of_all_ranks(weight, batch.texts.said, ranks, normalisation)
             signal = weight.sum(-1) > 0
             if not always:
                 signal &= (batch.advantage * weight).abs().sum(-1) > 0

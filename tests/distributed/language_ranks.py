@@ -75,17 +75,15 @@ def gradients(ranks: Ranks, folder: Path) -> dict[str, float]:
             train(whole, texts, rewards, "fused", ONE)
             own = rewards.view(2, ranks.size, -1, 4)[:, ranks.rank]
             train(parts, half(texts, ranks.rank, ranks.size), own, learner, ranks)
-            pairs = [
-                zip(a.actor.parameters(), b.actor.parameters(), strict=True) for a, b in zip(whole, parts, strict=True)
-            ]
-            found[f"{name} {learner}"] = max(float((p - q).detach().abs().max()) for pair in pairs for p, q in pair)
-            moved = [
-                zip(a.actor.parameters(), b.actor.parameters(), strict=True) for a, b in zip(whole, made(), strict=True)
-            ]
-            found[f"{name} {learner} moved"] = min(
-                max(float((p - q).detach().abs().max()) for p, q in x) for x in moved
-            )
+            found[f"{name} {learner}"] = max(differences(whole, parts))
+            found[f"{name} {learner} moved"] = min(differences(whole, made()))
     return found
+
+
+def differences(agents: list[Any], others: list[Any]) -> list[float]:
+    """The largest difference of any weight of each member."""
+    pairs = [zip(a.actor.parameters(), b.actor.parameters(), strict=True) for a, b in zip(agents, others, strict=True)]
+    return [max(float((p - q).detach().abs().max()) for p, q in pair) for pair in pairs]
 
 
 def train(agents: list[Any], texts: Texts, rewards: torch.Tensor, learner: str, ranks: Ranks) -> None:

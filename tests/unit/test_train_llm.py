@@ -106,10 +106,10 @@ def test_examples_are_learned_end_to_end() -> None:
     env = SFTGym(SUMS[:40], SUMS[40:], base().tokenizer, prompt_column="question", completion_column="answer",
                  data_batch_size_per_gpu=8)  # fmt: skip
     found = finetune_llm_sft(
-        population("SFT", lr=1e-2, batch_size=8), env, num_epochs=4, evaluation_interval=5, verbose=False, seed=1
+        population("SFT", lr=5e-3, batch_size=8), env, num_epochs=16, evaluation_interval=5, verbose=False, seed=1
     )
-    assert found[0].steps[-1] == 80, "four epochs of five batches, shared by two"
-    assert found[0].fitness[-1] > found[0].fitness[0]
+    assert found[0].steps[-1] == 320, "sixteen epochs of five batches of eight, shared by two"
+    assert found[0].fitness[-1] > found[0].fitness[0] + 0.1
 
 
 def test_members_see_batches_of_their_own_or_have_environments_of_their_own() -> None:
