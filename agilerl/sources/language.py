@@ -27,7 +27,7 @@ from agilerl.algorithms.judging import (
     written_texts,
 )
 from agilerl.engine.adapters import SequentialAdapters, StackedAdapters, engines_for
-from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError, warn_once
 from agilerl.language.generate import uniform_numbers
 from agilerl.language.scoring import Texts
 from agilerl.language.tokenizer import fingerprint
@@ -192,6 +192,8 @@ class LanguageSource:
     def __init__(self, envs: Any, options: LanguageOptions) -> None:
         self.is_shared = not isinstance(envs, list | tuple)
         self.envs = [envs] if self.is_shared else list(envs)
+        for env in self.envs:
+            _check_gym(env)
         self.options = options
         self.notes: list[str] = []
         self.evaluation_env_steps = 0
@@ -390,6 +392,20 @@ class LanguageSource:
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+def _check_gym(env: Any) -> None:
+    """Named errors for what hands out no batches by number."""
+    if hasattr(env, "group_size") and callable(getattr(env, "reset", None)) and not hasattr(env, "split"):
+        raise NotAvailableYetError(
+            f"{type(env).__name__} is played turn by turn, which no training function does yet. fix: your own loop: "
+            "agent.get_action, env.step, and arrange and update of LLMPPO or LLMREINFORCE on its episodes."
+        )
+    if not all(callable(getattr(env, name, None)) for name in ("batch", "split")):
+        raise ConfigError(
+            f"env must be a ReasoningGym, PreferenceGym or SFTGym; got {type(env).__name__}. "
+            "fix: ReasoningGym(train_dataset, test_dataset, tokenizer, reward_fn)."
+        )
 
 
 def _each(value: Tensor | None, members: int) -> list[float]:
