@@ -45,6 +45,7 @@ class LLMPPO(LLMAlgorithm):
     """
 
     experience = COMPLETIONS
+    compares_groups = False
     critic: AdapterNetwork
 
     def __init__(

@@ -91,6 +91,11 @@ class LLMREINFORCE(LLMAlgorithm):
         self.sampling()  # raises for lengths that do not go together
         self.register_adapter("actor", "reference", "optimizer", "lr", weight_decay, policy=True)
 
+    @property
+    def compares_groups(self) -> bool:
+        """Whether the rewards of whole completions are compared, and not those of their tokens."""
+        return self.baseline == "rloo"
+
     def update_hyperparameters(self) -> dict[str, float]:
         names = ("lr", "beta", "gamma", "temperature")
         return {name: getattr(self, name) for name in names}

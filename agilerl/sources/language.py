@@ -27,7 +27,7 @@ from agilerl.algorithms.judging import (
     written_texts,
 )
 from agilerl.engine.adapters import SequentialAdapters, StackedAdapters, engines_for
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError, warn_once
+from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
 from agilerl.language.generate import uniform_numbers
 from agilerl.language.scoring import Texts
 from agilerl.language.tokenizer import fingerprint
@@ -35,6 +35,7 @@ from agilerl.options import LanguageOptions
 from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, stream
 from agilerl.sources.determinism import Probe
+from agilerl.sources.games import Games, Playing
 from agilerl.sources.source import Tally, agreed
 
 Engine = SequentialAdapters | StackedAdapters
@@ -227,6 +228,8 @@ class LanguageSource:
         self.feed = self._feed(population[0])
 
     def _feed(self, lead: Any) -> Feed:
+        if isinstance(self.envs[0], Games):
+            return Playing()
         kinds: dict[str, Callable[[], Feed]] = {
             "completions": lambda: Writing(self._faults.append), "preferences": Preferring, "examples": Imitating
         }  # fmt: skip
@@ -248,8 +251,8 @@ class LanguageSource:
 
     def _check_context(self, agent: Any) -> None:
         most = agent.base.context
-        if most is None or not hasattr(agent, "max_output_tokens"):
-            return
+        if most is None or not hasattr(agent, "max_output_tokens") or isinstance(self.envs[0], Games):
+            return  # games end where the next turn has no room: `max_model_len`
         for env in self.envs:
             longest = max(len(p.tokens) for name in env.splits for p in env.split(name))
             if longest + agent.max_output_tokens > most:
@@ -377,7 +380,8 @@ class LanguageSource:
         for env in self.envs:
             for name in env.splits:
                 for item in env.split(name):
-                    digest.update(repr((name, *[v for k, v in vars(item).items() if k != "entry"])).encode())
+                    parts = [v for k, v in vars(item).items() if k != "entry"] if hasattr(item, "__dict__") else [item]
+                    digest.update(repr((name, *parts)).encode())
         return digest.hexdigest()
 
     def state(self) -> dict[str, Any]:
@@ -397,10 +401,7 @@ class LanguageSource:
 def _check_gym(env: Any) -> None:
     """Named errors for what hands out no batches by number."""
     if hasattr(env, "group_size") and callable(getattr(env, "reset", None)) and not hasattr(env, "split"):
-        raise NotAvailableYetError(
-            f"{type(env).__name__} is played turn by turn, which no training function does yet. fix: your own loop: "
-            "agent.get_action, env.step, and arrange and update of LLMPPO or LLMREINFORCE on its episodes."
-        )
+        raise ConfigError(f"{type(env).__name__} is played turn by turn. fix: finetune_llm_multiturn(pop, env).")
     if not all(callable(getattr(env, name, None)) for name in ("batch", "split")):
         raise ConfigError(
             f"env must be a ReasoningGym, PreferenceGym or SFTGym; got {type(env).__name__}. "

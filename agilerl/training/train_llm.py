@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
+from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
 from agilerl.options import LanguageOptions
 from agilerl.ranks import check_launch, joined
 from agilerl.rng import resolve_seed
 from agilerl.runs.store import store_in
+from agilerl.sources.games import Games
 from agilerl.sources.language import LanguageSource
 from agilerl.telemetry.console import TqdmSink
 from agilerl.telemetry.files import CsvSink
@@ -106,6 +108,48 @@ def finetune_llm_sft(
     completions. The other arguments are those of `finetune_llm_reasoning`.
     """
     return _finetune("finetune_llm_sft", "examples", dict(locals())).population
+
+
+def finetune_llm_multiturn(
+    pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
+    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
+    checkpoint_steps: int | None = None, tournament: Any = None, mutation: Any = None,
+    wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
+    wandb_run_name: str | None = None, evaluation_interval: int = 10, max_reward: float | None = None,
+    verbose: bool = True, accelerator: Any = None, max_steps: int | None = None, log_csv: bool = False, *,
+    test_games: int = 64, report_games: int = 0, seed: int | None = None, learner: str = "auto", threads: int = 1,
+    sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
+) -> list[Any]:  # fmt: skip
+    """Train a population of LLMPPO, LLMREINFORCE or GRPO agents on games of several turns.
+
+    A step is a beginning of a game, which is played `group_size` times by its member. LLMPPO (`granularity="turn"` or
+    "token") and LLMREINFORCE learn from the rewards of single turns, GRPO from the returns of games that began alike.
+
+    Args:
+        env, env_fn: exactly one of both, a `SyncMultiTurnVecEnv` or what makes one: with env_fn one for each member.
+        max_steps: beginnings of the whole population; None: 1,000.
+        test_games: beginnings that fitness, the mean greedy return, is measured on; none of them is trained on.
+        report_games: as many others for what is reported.
+
+    The other arguments are those of `finetune_llm_reasoning`.
+    """
+    asked = dict(locals())
+    asked["num_epochs"], asked["max_steps"] = None, 1_000 if max_steps is None else max_steps
+    own = resolve_seed(seed)
+
+    def games(given: Any) -> Games:
+        if not isinstance(given, SyncMultiTurnVecEnv):
+            raise ConfigError(
+                f"finetune_llm_multiturn plays a SyncMultiTurnVecEnv; got {type(given).__name__}. "
+                "fix: SyncMultiTurnVecEnv(lambda: TokenObservationWrapper(game, tokenizer, max_turns), batch_size=8)."
+            )
+        return Games(given, own, test_games, report_games)
+
+    if env is not None:
+        asked["env"] = games(env)
+    if env_fn is not None:
+        asked["env_fn"] = lambda: games(env_fn())
+    return _finetune("finetune_llm_multiturn", "completions", asked).population
 
 
 def _finetune(function: str, kind: str, asked: dict[str, Any]) -> EvolveResult:
