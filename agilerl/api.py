@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from agilerl.algorithms import USUAL_FOR_BOX, USUAL_FOR_TEAMS, name_of
+from agilerl.algorithms import USUAL_BY_GYM, USUAL_FOR_BOX, USUAL_FOR_TEAMS, find_algorithm, name_of
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.load import leaf_paths, resolve_key
 from agilerl.env_ids import has_several_agents, takes_box_actions
@@ -221,9 +221,16 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
         RunError: no run there, no policy in it, or a damaged file.
     """
     directory = RunDirectory.open(path)
-    spec, state = directory.load_best()
     manifest, facts = directory.manifest(), directory.facts()
-    best = import_module("agilerl.utils.utils").agent_from_policy(spec, state, resolve_device(device))
+    cls = find_algorithm(manifest.algorithm.name)
+    if getattr(cls, "learns_language", False):
+        best = directory.load_language_policy(cls, resolve_device(device))
+        known = {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
+        best.environment = None if facts.get("env_given") else known
+        best.set_training_mode(False)
+    else:
+        spec, state = directory.load_best()
+        best = import_module("agilerl.utils.utils").agent_from_policy(spec, state, resolve_device(device))
     best.evaluated_in = import_module("agilerl.algorithms.playing").EvaluatedIn.of(manifest)
     with malformed(directory.path):
         return Run(
@@ -268,6 +275,11 @@ def build_manifest(
     return apply_overrides(manifest, {k: v for k, v in named.items() if v is not None}, "train()")
 
 
+def usual_for_gym(env: Any) -> str | None:
+    """What learns from the prompts, pairs or examples of a gym; None of any other environment."""
+    return next((USUAL_BY_GYM[base.__name__] for base in type(env).__mro__ if base.__name__ in USUAL_BY_GYM), None)
+
+
 def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = None) -> Manifest:
     """The configuration before any override, from a preset, a mapping, a file or a manifest."""
     if isinstance(config, Manifest):
@@ -279,6 +291,8 @@ def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = 
         return load_manifest(config, env_id, algo)
     if env_id is None:
         raise ConfigError("no environment is named. fix: agilerl train ENV_ID, or --config FILE that names one.")
+    if algo is None and env is not None:
+        algo = usual_for_gym(env)
     if algo is None and not has_preset(env_id) and has_several_agents(env_id if env is None else env):
         algo = USUAL_FOR_TEAMS
     elif algo is None and not has_preset(env_id) and takes_box_actions(env_id if env is None else env):

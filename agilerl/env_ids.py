@@ -32,11 +32,21 @@ def is_team_id(env_id: str) -> bool:
     return env_id.partition(".")[0] in TEAM_PACKAGES and "." in env_id
 
 
+LANGUAGE_FAMILIES = ("reasoning", "arithmetic")  # before the slash of an id
+
+
+def is_language_id(env_id: str) -> bool:
+    """Whether an id names questions for language models: "reasoning/chain_sum", "arithmetic/addition-2"."""
+    family, slash, _ = env_id.partition("/")
+    return bool(slash) and family in LANGUAGE_FAMILIES
+
+
 def resolve_env_id(env_id: str) -> str:
     """As `registered_id`; EnvError also where a package that it needs is missing. Gymnasium's own words are kept.
 
-    An id of several agents is looked for where environments of its kind are made (`envs.team_vector`)."""
-    if is_team_id(env_id):
+    Ids of several agents and of language models are looked for where environments of their kinds are made
+    (`envs.team_vector`, `llm_envs.by_id`)."""
+    if is_team_id(env_id) or is_language_id(env_id):
         return env_id
     import gymnasium  # kept out of imports that must stay fast
 
@@ -130,7 +140,7 @@ def takes_box_actions(env: Any) -> bool:
     """Whether an environment, given as an object, a function or an id, takes Box actions; False where it is unknown."""
     import gymnasium
 
-    if isinstance(env, str) and is_team_id(env):
+    if isinstance(env, str) and (is_team_id(env) or is_language_id(env)):
         return False
     made = None
     if isinstance(env, str):

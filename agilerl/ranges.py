@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -39,6 +40,26 @@ Positive = Annotated[float, _NUMBER, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, _NUMBER, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, _NUMBER, Field(ge=0, le=1)]
 PositiveFraction = Annotated[float, _NUMBER, Field(gt=0, le=1)]
+
+
+def _text(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _settings(value: Any) -> Any:
+    """A configuration of PEFT as what differs from its defaults; a mapping as it is."""
+    if not callable(getattr(value, "to_dict", None)):
+        return value
+    usual, kept = type(value)().to_dict(), ("peft_type", "r", "lora_alpha")
+    found = {k: v for k, v in value.to_dict().items() if v != usual.get(k) or k in kept}
+    plain = {k: sorted(v) if isinstance(v, set | frozenset) else getattr(v, "value", v) for k, v in found.items()}
+    return {k: v for k, v in plain.items() if v is not None}
+
+
+ModelName = Annotated[str | None, BeforeValidator(_text)]
+"""The folder or hub id of a language model."""
+AdapterSettings = Annotated[dict[str, Any] | None, BeforeValidator(_settings)]
+"""Fields of a configuration of PEFT."""
 
 _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", dict: "a mapping"}
 

@@ -110,8 +110,10 @@ NOT_YET = (
 )  # fmt: skip
 """Published names that this version does not train yet."""
 
-USUAL, USUAL_FOR_BOX, USUAL_FOR_TEAMS = "DQN", "SAC", "MADDPG"
-"""Where nothing names an algorithm: for choices among actions, for Box actions, for several agents."""
+USUAL, USUAL_FOR_BOX, USUAL_FOR_TEAMS, USUAL_FOR_LANGUAGE = "DQN", "SAC", "MADDPG", "GRPO"
+"""Where nothing names an algorithm: for choices among actions, for Box actions, for several agents, for questions."""
+USUAL_BY_GYM = {"ReasoningGym": USUAL_FOR_LANGUAGE, "PreferenceGym": "DPO", "SFTGym": "SFT"}
+"""The same by the class of a gym of `agilerl.llm_envs`."""
 
 Algorithm = TypeVar("Algorithm", bound=type)
 

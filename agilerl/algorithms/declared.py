@@ -104,9 +104,41 @@ TEAM_ROLLOUTS = Experience(
 )
 
 
-COMPLETIONS = Experience("completions", "learns from rewards of what it writes", steps="prompts")
-PREFERENCES = Experience("preferences", "learns from pairs of completions", steps="pairs")
-EXAMPLES = Experience("examples", "learns from given completions", steps="examples")
+OF_ENVIRONMENTS = (
+    "network",
+    "replay_buffer",
+    "environment.num_envs",
+    "environment.healing",
+    "environment.num_workers",
+    "environment.deadline_s",
+    "environment.max_restarts",
+    "environment.with_state",
+    "training.eval_steps",
+    "training.eval_episodes",
+    "training.learning_delay",
+    "training.random_steps",
+    "training.eps_start",
+    "training.eps_end",
+    "training.eps_decay",
+    "training.explore_hold",
+    "training.explore_least",
+    "training.train_max_episode_steps",
+    "training.confirm_episodes",
+    "training.stop_margin",
+    "training.reward_floor",
+    "training.reward_scale",
+    "training.clip_rewards",
+    "training.normalize_rewards",
+    "training.lockstep",
+    "training.carry_envs",
+    "training.opponents",
+    "training.elite_rescore_episodes",
+    *OF_DATA,
+)
+"""What manifests say of networks, of episodes and of their steps: nothing to a language policy."""
+COMPLETIONS = Experience("completions", "learns from rewards of what it writes", OF_ENVIRONMENTS, steps="prompts")
+PREFERENCES = Experience("preferences", "learns from pairs of completions", OF_ENVIRONMENTS, steps="pairs")
+EXAMPLES = Experience("examples", "learns from given completions", OF_ENVIRONMENTS, steps="examples")
 
 
 @dataclass(frozen=True)
@@ -144,6 +176,12 @@ class Hyperparameter:
     published: Any
     manifest: Any
     because: str
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a whole or a real number, which evolution can change."""
+        kind = _plain(self.values)[0]
+        return (get_args(kind)[0] if get_origin(kind) is Annotated else kind) in (int, float)
 
 
 @lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ from agilerl.engine.adapters import AdapterEngine, SequentialAdapters
 from agilerl.engine.protocol import UpdateResult
 from agilerl.language.scoring import Texts
 from agilerl.losses import completions as losses
-from agilerl.ranges import Count, Fraction, NonNegative, Positive
+from agilerl.ranges import AdapterSettings, Count, Fraction, ModelName, NonNegative, Positive
 
 
 class DPO(LLMAlgorithm):
@@ -41,9 +41,9 @@ class DPO(LLMAlgorithm):
     def __init__(
         self,
         actor_network: Any = None,
-        model_name: str | Path | None = None,
+        model_name: Annotated[str | Path | None, hp(values=ModelName)] = None,
         tokenizer: Any = None,
-        lora_config: Any = None,
+        lora_config: Annotated[Any, hp(values=AdapterSettings)] = None,
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
         batch_size: Annotated[Count, hp()] = 16,

@@ -20,7 +20,7 @@ from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.language.scoring import Texts
 from agilerl.losses import completions as losses
-from agilerl.ranges import Count, CountOrZero, NonNegative, Positive
+from agilerl.ranges import AdapterSettings, Count, CountOrZero, ModelName, NonNegative, Positive
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "grpo": {"objective": "clip", "normalisation": "sequence", "adv_norm": "mean_std"},
@@ -62,12 +62,12 @@ class GRPO(LLMAlgorithm):
     def __init__(
         self,
         actor_network: Any = None,
-        model_name: str | Path | None = None,
+        model_name: Annotated[str | Path | None, hp(values=ModelName)] = None,
         tokenizer: Any = None,
-        lora_config: Any = None,
+        lora_config: Annotated[Any, hp(values=AdapterSettings)] = None,
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
-        variant: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] = "grpo",
+        variant: Annotated[Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"], hp()] = "grpo",
         batch_size: Annotated[Count, hp()] = 16,
         lr: Annotated[Positive, hp()] = 5e-5,
         weight_decay: Annotated[NonNegative, hp()] = 0.0,
@@ -82,13 +82,13 @@ class GRPO(LLMAlgorithm):
         min_output_tokens: Annotated[CountOrZero, hp()] = 0,
         top_k: Annotated[CountOrZero, hp()] = 0,
         top_p: Annotated[Positive, hp()] = 1.0,
-        objective: Literal["clip", "sequence", "cispo"] | None = None,
-        normalisation: Literal["token", "sequence", "constant"] | None = None,
-        adv_norm: Literal["mean_std", "mean_only"] | None = None,
+        objective: Annotated[Literal["clip", "sequence", "cispo"] | None, hp()] = None,
+        normalisation: Annotated[Literal["token", "sequence", "constant"] | None, hp()] = None,
+        adv_norm: Annotated[Literal["mean_std", "mean_only"] | None, hp()] = None,
         dynamic_sampling: Annotated[CountOrZero | None, hp()] = None,
-        mask_truncated: bool = False,
+        mask_truncated: Annotated[bool, hp()] = False,
         micro_batch_size: Annotated[Count | None, hp()] = None,
-        rollout_backend: Backend = "prefix-shared",
+        rollout_backend: Annotated[Backend, hp()] = "prefix-shared",
         pad_token_id: int | None = None,
         pad_token: str | None = None,
         mut: str | None = None,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.engine.adapters import SequentialAdapters
 from agilerl.language.base import pad_left
 from agilerl.language.scoring import Texts
 
@@ -120,9 +121,15 @@ def margins_by_pair(engines: Sequence[Any], agents: Sequence[Any], envs: Sequenc
     return _scored(engines, agents, envs, split, pair_texts, judged)
 
 
-@torch.no_grad()
 def mean_likelihood(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
     """Mean log-probability of a token of a split's completions, by agent."""
+    found = likelihoods(engines, agents, envs, split)
+    return [float(own[:, 0].sum() / own[:, 1].sum()) for own in found]
+
+
+@torch.no_grad()
+def likelihoods(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[np.ndarray]:
+    """[items, 2] by agent: the log-probability of each completion of a split, and its number of tokens."""
 
     def judged(engine: Any, texts: Texts) -> Tensor:
         given = engine.given(texts)
@@ -130,8 +137,21 @@ def mean_likelihood(engines: Sequence[Any], agents: Sequence[Any], envs: Sequenc
         found: Tensor = engine.outer(torch.stack((scores, given.said.sum(-1).to(scores)), -1))
         return found
 
-    found = _scored(engines, agents, envs, split, example_texts, judged)
-    return [float(own[:, 0].sum() / own[:, 1].sum()) for own in found]
+    return _scored(engines, agents, envs, split, example_texts, judged)
+
+
+def scores_by_item(agent: Any, env: Any, split: str) -> np.ndarray:
+    """What one agent is judged by, of every item of a split; the mean is its fitness there.
+
+    Of examples the log-probability of each completion over the mean number of tokens of all of them.
+    """
+    engines, kind = [SequentialAdapters(agent)], agent.experience.name
+    if kind == "examples":
+        (found,) = likelihoods(engines, [agent], [env], split)
+        shares: np.ndarray = found[:, 0] / found[:, 1].mean()
+        return shares
+    judge = rewards_of if kind == "completions" else margins_by_pair
+    return judge(engines, [agent], [env], split)[0]
 
 
 def _scored(

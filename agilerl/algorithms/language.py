@@ -20,16 +20,19 @@ from agilerl.algorithms import copies
 from agilerl.algorithms.agent import EvolvableAlgorithm
 from agilerl.algorithms.completions import TextBatch
 from agilerl.algorithms.declared import Experience
+from agilerl.algorithms.judging import scores_by_item
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
 from agilerl.checkpoint import load_tree, put_files, save_tree
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
-from agilerl.errors import AlgorithmError, ConfigError, RunError
+from agilerl.errors import AlgorithmError, ConfigError, EnvError, RunError
 from agilerl.language.base import BaseModel, load_base
 from agilerl.language.generate import BACKENDS
+from agilerl.llm_envs.by_id import make_language_env
 from agilerl.networks.adapters import AdapterNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
+from agilerl.telemetry.evaluation import Evaluation
 
 STATE = "agent.safetensors"
 """In a checkpoint's folder what PEFT does not know of: moments, hyperparameters, generators."""
@@ -83,7 +86,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         if pad_token is not None:
             self.base.tokenizer.pad_token = pad_token
         self.learn_counter = 0
-        self.environment = None
+        self.environment: dict[str, Any] | None = None
 
     def _policy(self, given: Any, name: Any, tokenizer: Any, config: Any) -> AdapterNetwork:
         if (given is None) == (name is None):
@@ -140,6 +143,36 @@ class LLMAlgorithm(EvolvableAlgorithm):
     def rng(self, number: int) -> np.random.Generator:
         """The stream of this agent's `number`-th call outside of a training function."""
         return stream(self.seed, Purpose.EXPLORATION, number, self.index)
+
+    # --- evaluation -------------------------------------------------------------------------------------------------
+
+    def evaluate(self, split: str | None = None, env: Any = None) -> Evaluation:
+        """Score every item of a split: the reward of the most probable completion, the margin of a pair, or the
+        log-probability of an example's tokens; neither `fitness` nor training is touched.
+
+        Args:
+            split: "report", "test" or "train"; None: the report where there is one, which chose nothing, else the test.
+            env: a gym; None makes the environment of the run that the agent was trained in.
+
+        Raises:
+            EnvError: no environment is given and none is known. ConfigError: no such split.
+        """
+        env = self._asked() if env is None else env
+        split = split or ("report" if "report" in env.splits else "test")
+        values = scores_by_item(self, env, split)
+        return Evaluation.from_returns(values.tolist(), f"{self.experience.steps} of the {split} split")
+
+    def _asked(self) -> Any:
+        place = getattr(self, "evaluated_in", None)
+        if place is not None and place.env is not None:
+            return place()
+        known = self.environment or {}
+        if not known.get("id"):
+            raise EnvError(
+                f"{self.algo}.evaluate() does not know an environment: it was trained in one that was handed over, "
+                "which no file holds, or in none. fix: agent.evaluate(env=gym)."
+            )
+        return make_language_env(known["id"], self.base.tokenizer, self.experience.name, **dict(known["kwargs"] or {}))
 
     # --- what engines and sources ask -------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from agilerl.errors import AlgorithmError
 from agilerl.language.scoring import Texts
 from agilerl.losses import completions as losses
 from agilerl.networks.adapters import AdapterNetwork
-from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Positive
+from agilerl.ranges import AdapterSettings, Count, CountOrZero, Fraction, ModelName, NonNegative, Positive
 from agilerl.rng import Purpose, seeds
 
 
@@ -51,12 +51,12 @@ class LLMPPO(LLMAlgorithm):
     def __init__(
         self,
         actor_network: Any = None,
-        model_name: str | Path | None = None,
+        model_name: Annotated[str | Path | None, hp(values=ModelName)] = None,
         tokenizer: Any = None,
-        lora_config: Any = None,
+        lora_config: Annotated[Any, hp(values=AdapterSettings)] = None,
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
-        granularity: Literal["token", "turn"] = "token",
+        granularity: Annotated[Literal["token", "turn"], hp()] = "token",
         batch_size: Annotated[Count, hp()] = 64,
         lr_actor: Annotated[Positive, hp()] = 5e-5,
         lr_critic: Annotated[Positive, hp()] = 5e-5,
@@ -66,7 +66,7 @@ class LLMPPO(LLMAlgorithm):
         gae_lambda: Annotated[Fraction, hp()] = 1.0,
         clip_coef: Annotated[Positive, hp()] = 0.2,
         vf_clip: Annotated[Positive | None, hp()] = None,
-        adv_norm: bool = True,
+        adv_norm: Annotated[bool, hp()] = True,
         max_grad_norm: Annotated[NonNegative, hp()] = 0.1,
         update_epochs: Annotated[Count, hp()] = 1,
         group_size: Annotated[Count, hp()] = 1,
@@ -76,7 +76,7 @@ class LLMPPO(LLMAlgorithm):
         top_k: Annotated[CountOrZero, hp()] = 0,
         top_p: Annotated[Positive, hp()] = 1.0,
         micro_batch_size: Annotated[Count | None, hp()] = None,
-        rollout_backend: Backend = "prefix-shared",
+        rollout_backend: Annotated[Backend, hp()] = "prefix-shared",
         pad_token_id: int | None = None,
         pad_token: str | None = None,
         mut: str | None = None,

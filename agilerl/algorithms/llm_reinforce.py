@@ -20,7 +20,7 @@ from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.language.scoring import Texts
 from agilerl.losses import completions as losses
-from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Positive
+from agilerl.ranges import AdapterSettings, Count, CountOrZero, Fraction, ModelName, NonNegative, Positive
 
 
 class LLMREINFORCE(LLMAlgorithm):
@@ -45,12 +45,12 @@ class LLMREINFORCE(LLMAlgorithm):
     def __init__(
         self,
         actor_network: Any = None,
-        model_name: str | Path | None = None,
+        model_name: Annotated[str | Path | None, hp(values=ModelName)] = None,
         tokenizer: Any = None,
-        lora_config: Any = None,
+        lora_config: Annotated[Any, hp(values=AdapterSettings)] = None,
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
-        baseline: Literal["batch", "rloo"] = "batch",
+        baseline: Annotated[Literal["batch", "rloo"], hp()] = "batch",
         batch_size: Annotated[Count, hp()] = 64,
         lr: Annotated[Positive, hp()] = 5e-5,
         weight_decay: Annotated[NonNegative, hp()] = 0.0,
@@ -64,7 +64,7 @@ class LLMREINFORCE(LLMAlgorithm):
         top_k: Annotated[CountOrZero, hp()] = 0,
         top_p: Annotated[Positive, hp()] = 1.0,
         micro_batch_size: Annotated[Count | None, hp()] = None,
-        rollout_backend: Backend = "prefix-shared",
+        rollout_backend: Annotated[Backend, hp()] = "prefix-shared",
         pad_token_id: int | None = None,
         pad_token: str | None = None,
         mut: str | None = None,

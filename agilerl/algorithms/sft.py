@@ -18,7 +18,7 @@ from agilerl.engine.adapters import AdapterEngine, SequentialAdapters
 from agilerl.engine.protocol import UpdateResult
 from agilerl.language.scoring import Texts
 from agilerl.losses.completions import completion_weights
-from agilerl.ranges import Count, NonNegative, Positive
+from agilerl.ranges import AdapterSettings, Count, ModelName, NonNegative, Positive
 
 
 class SFT(LLMAlgorithm):
@@ -36,9 +36,9 @@ class SFT(LLMAlgorithm):
     def __init__(
         self,
         actor_network: Any = None,
-        model_name: str | Path | None = None,
+        model_name: Annotated[str | Path | None, hp(values=ModelName)] = None,
         tokenizer: Any = None,
-        lora_config: Any = None,
+        lora_config: Annotated[Any, hp(values=AdapterSettings)] = None,
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
         batch_size: Annotated[Count, hp()] = 16,

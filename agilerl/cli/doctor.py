@@ -25,6 +25,7 @@ EXTRAS = {
     "tensorboard": ("tensorboard", "--tensorboard"),
     "wandb": ("wandb", "--track"),
     "onnx": ("onnx", "agilerl export --onnx"),
+    "llm": ("peft", "language models: GRPO, DPO, SFT"),
 }
 LEAST_DISK, LITTLE_DISK = 50e6, 1e9  # bytes: a run of a small network takes some MB, a replay of images hundreds
 OK, NOTE, BROKEN = "ok", "note", "broken"

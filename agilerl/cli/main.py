@@ -140,7 +140,8 @@ def train(
         str | None,
         typer.Argument(
             metavar="ENV_ID",
-            help="A Gymnasium id: LunarLander-v3. Of several agents: mpe2.simple_spread_v3.",
+            help="A Gymnasium id: LunarLander-v3. Of several agents: mpe2.simple_spread_v3. Of language models: "
+            "reasoning/chain_sum, arithmetic/addition-2.",
         ),
     ] = None,
     algo: Annotated[str | None, typer.Option(help="Algorithm; default: the preset's.")] = None,
@@ -165,6 +166,9 @@ def train(
         str | None,
         typer.Option(help="What CQN, IQL, ... learn from: .h5, .hdf5, .npz, or a run that keeps its replay."),
     ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The language model that GRPO, DPO, SFT, ... adapt: a folder or a hub id.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings; run nothing.")] = False,
     test_episodes: TestEpisodes = 100,
     tensorboard: TensorBoard = False,
@@ -187,6 +191,7 @@ def train(
         if allow_code and ":" in manifest.environment.name:  # from --config or --set
             manifest = apply_sets(manifest, [f"environment.name={import_environment(manifest.environment.name)}"])
         asked = {"--population": population, "--seed": seed, "--opponents": opponents, "--dataset": dataset}
+        asked |= {"--model": model}
         manifest = _with_options(manifest, {"--steps": _one_budget(steps, total_timesteps), **asked})
         if dry_run:
             _print_plan(manifest, device, evolution=not no_evolution)
@@ -218,6 +223,7 @@ OPTION_KEYS = {
     "--seed": "training.seed",
     "--opponents": "training.opponents",
     "--dataset": "training.dataset",
+    "--model": "algorithm.model_name",
 }
 
 
@@ -225,6 +231,11 @@ def _with_options(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
     from agilerl.config import apply_overrides
 
     for option, value in asked.items():
+        if option == "--model" and value is not None and "model_name" not in manifest.algorithm.hyperparameters:
+            raise ConfigError(
+                f"--model names what language algorithms adapt; {manifest.algorithm.name} builds its own networks. "
+                "fix: --algo GRPO with an id such as reasoning/chain_sum, or leave --model out."
+            )
         if value is not None:
             manifest = apply_overrides(manifest, {OPTION_KEYS[option]: value}, option)
     return manifest
@@ -299,12 +310,16 @@ def resume(
 
 @app.command()
 def evaluate(
+    context: typer.Context,
     run: RunPath,
     episodes: Annotated[int, typer.Option(min=1, help="Full episodes, greedy.")] = 100,
     seed: Annotated[int | None, typer.Option(help="Of the episodes.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     max_steps: Annotated[
         int | None, typer.Option("--max-steps", min=1, help="Cut episodes there; default: as in training.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Of a language policy: report (default), test or train; every prompt, greedy.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every return.")] = False,
     imports: Imports = None,
@@ -323,7 +338,15 @@ def evaluate(
                 f'fix: agilerl.load("{run}").best.evaluate(env=...) in Python, with that environment.'
             )
         limited = {} if max_steps is None else {"max_steps": max_steps}
-        evaluation = loaded.best.evaluate(episodes=episodes, **seeded, **limited)
+        if getattr(loaded.best, "learns_language", False):
+            _no_episodes(context)
+            evaluation = loaded.best.evaluate(split)
+        elif split is not None:
+            raise ConfigError(
+                f"--split is of language policies; {loaded.manifest.algorithm.name} plays episodes. fix: --episodes."
+            )
+        else:
+            evaluation = loaded.best.evaluate(episodes=episodes, **seeded, **limited)
         if as_json:
             facts = {"run": str(run), "env_id": loaded.manifest.environment.name, **seeded}
             typer.echo(json.dumps({**facts, **evaluation.as_dict()}))
@@ -332,16 +355,40 @@ def evaluate(
             typer.echo(line)
 
 
+def _no_episodes(context: typer.Context) -> None:
+    """ConfigError where what is of episodes was asked of a language policy."""
+    for name in ("episodes", "seed", "max_steps"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(
+                f"{option} is of episodes; a language policy answers every prompt of a split, greedily. "
+                "fix: --split report."
+            )
+
+
 @app.command()
 def export(
     run: RunPath,
     onnx: Annotated[bool, typer.Option("--onnx", help="Write ONNX and compare it with the agent.")] = False,
-    out: Annotated[Path | None, typer.Option(help="The file; default: RUN/best/policy.onnx.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file; default: RUN/best/policy.onnx. Of a language policy a folder: RUN/adapter."),
+    ] = None,
     imports: Imports = None,
     debug: Debug = False,
 ) -> None:
-    """Export the best policy of a run. RUN/best/policy.py loads it in plain PyTorch without an export."""
+    """Export the best policy of a run: ONNX, or of a language policy an adapter as PEFT reads it.
+
+    RUN/best/policy.py loads a policy in plain PyTorch without an export.
+    """
     with user_errors(debug, imports):
+        from agilerl.cli.output import exported_adapter
+
+        if (lines := exported_adapter(run, out, onnx)) is not None:
+            for line in lines:
+                typer.echo(line)
+            return
         if not onnx:
             raise ConfigError(f"agilerl export needs a format. fix: --onnx, or use {run}/best/policy.py as it is.")
         from agilerl.api import load

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from agilerl.api import Run
-from agilerl.errors import warn_once
+from pathlib import Path
+
+from agilerl.algorithms import find_algorithm
+from agilerl.api import Run, load
+from agilerl.errors import NotAvailableYetError, warn_once
 from agilerl.report.page import REPORT
 from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry import Evaluation
@@ -15,6 +18,9 @@ def score_best(run: Run, episodes: int) -> Evaluation | None:
     """Score the best agent on fresh episodes and note the result in run.json."""
     if run.best is None or episodes < 1:
         return None
+    if getattr(run.best, "learns_language", False):  # the run has scored it, on prompts that chose nothing
+        known = run.result.get("test")
+        return None if known is None else Evaluation.from_returns(known["returns"], known["of"])
     evaluation: Evaluation = run.best.evaluate(episodes=episodes)
     if run.path is not None:
         try:
@@ -23,6 +29,30 @@ def score_best(run: Run, episodes: int) -> Evaluation | None:
             warn_once("score", f"the score could not be written to {run.path} ({error.strerror}).")
         report_on(run.path)
     return evaluation
+
+
+def exported_adapter(run: Path, out: Path | None, onnx: bool) -> list[str] | None:
+    """Write the adapter of a language policy as PEFT reads it; None of any other run.
+
+    Raises:
+        NotAvailableYetError: ONNX of a language policy.
+    """
+    if not onnx and not (run / "run.json").is_file():
+        return None  # the command says what it needs
+    manifest = RunDirectory.open(run).manifest()
+    cls = find_algorithm(manifest.algorithm.name)
+    if not getattr(cls, "learns_language", False):
+        return None
+    if onnx:
+        raise NotAvailableYetError(
+            f"{manifest.algorithm.name}: ONNX of language policies is not written. fix: agilerl export {run}, a folder "
+            "that PEFT and vLLM read."
+        )
+    target = run / "adapter" if out is None else out
+    agent = load(run, "cpu").best
+    agent.save_pretrained(target)
+    base = agent.base.source or "a base that was made in memory"
+    return [f"peft  {target}", f"base  {base}", f'load  PeftModel.from_pretrained(base_model, "{target}")']
 
 
 def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
@@ -48,7 +78,7 @@ def evaluation_lines(run: Run, evaluation: Evaluation) -> list[str]:
     low, high = evaluation.ci95
     target = run.manifest.training.target_score
     rows = [
-        f"{run.manifest.algorithm.name} on {run.manifest.environment.name}   {len(evaluation.returns)} episodes",
+        f"{run.manifest.algorithm.name} on {run.manifest.environment.name}   {len(evaluation.returns)} {evaluation.of}",
         f"mean    {evaluation.mean:10.2f}   95% CI {low:.2f}..{high:.2f}",
         f"iqm     {evaluation.iqm:10.2f}",
         f"std     {evaluation.std:10.2f}   min {min(evaluation.returns):.2f}   max {max(evaluation.returns):.2f}",

@@ -15,9 +15,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from agilerl.algorithms import USUAL, canonical_name
+from agilerl.algorithms import USUAL, USUAL_FOR_LANGUAGE, canonical_name, find_algorithm
 from agilerl.config.convert import convert, is_published
 from agilerl.config.schema import Algorithm, HyperparameterRange, Manifest, algorithm_model
+from agilerl.env_ids import is_language_id
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, nearest
 from agilerl.hostile import read_text
 from agilerl.ranges import describe
@@ -25,6 +26,7 @@ from agilerl.ranges import describe
 SECTION_ALIASES = {"selection_strategy": "tournament_selection"}
 KEY_ALIASES = {
     ("algorithm", "learning_rate"): "lr",
+    ("algorithm", "model"): "model_name",
     ("environment", "env_id"): "name",
     ("training", "total_timesteps"): "max_steps",
     ("training", "population_size"): "pop_size",
@@ -69,6 +71,7 @@ _FREE = (
     "mutation.rl_hp_selection.",
     "environment.kwargs.",
     "network.encoder.",
+    "algorithm.lora_config.",
 )  # what stands below these is the user's own
 
 
@@ -343,8 +346,8 @@ def _from_published(data: Mapping[str, Any], source: str, env_id: str | None, al
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` wins, section by section; a list of mutable hyperparameters and keyword arguments replace whole."""
-    whole = ("rl_hp_selection", "kwargs")
+    """`over` wins, section by section; mutable hyperparameters, keyword arguments and adapters replace whole."""
+    whole = ("rl_hp_selection", "kwargs", "lora_config")
     both = {k for k, v in over.items() if isinstance(v, Mapping) and isinstance(base.get(k), dict) and k not in whole}
     return {**base, **{k: _merge(base[k], v) if k in both else v for k, v in over.items()}}
 
@@ -378,7 +381,11 @@ def preset_for(env_id: str, algo: str | None = None) -> Manifest:
             with the budget and the target of the environment.
     """
     name, files = _preset_name(env_id), _preset_files()
+    if algo is None and name == "default" and is_language_id(env_id):
+        algo = USUAL_FOR_LANGUAGE
     wanted = None if algo is None else canonical_name(str(algo))
+    if name != "default" and wanted is not None and not is_language_id(env_id):
+        check_kind(wanted, env_id)
     label = f"{name}.{wanted}" if (name, wanted) in files and wanted is not None else name
 
     def content(key: tuple[str, str | None]) -> dict[str, Any]:
@@ -392,6 +399,25 @@ def preset_for(env_id: str, algo: str | None = None) -> Manifest:
         data["training"] = training
     data["environment"] = {**data.get("environment", {}), "name": env_id}
     return manifest_from(data, f"preset {label}")
+
+
+def check_kind(algo: str, env_id: str, is_of_language: bool = False) -> None:
+    """ConfigError where a language algorithm is to learn from steps, or another one from questions.
+
+    is_of_language: whether the environment is one, where its name does not say it.
+    """
+    learns_language = bool(getattr(find_algorithm(algo), "learns_language", False))
+    asks = is_of_language or is_language_id(env_id)
+    if learns_language and not asks:
+        raise ConfigError(
+            f"{algo} trains language models, and {env_id} has observations and actions. fix: an id such as "
+            "reasoning/chain_sum or arithmetic/addition-2, or another algorithm."
+        )
+    if asks and not learns_language:
+        raise ConfigError(
+            f"{env_id} asks questions of language models; {algo} has spaces of observations and actions. "
+            "fix: algo='GRPO' with model='path/to/model'."
+        )
 
 
 def has_preset(env_id: str) -> bool:
@@ -525,4 +551,6 @@ def _unique_leaf(leaf: str, paths: list[str], source: str) -> str:
 
 
 def _hint(name: str, known: list[str]) -> str:
+    if name.rpartition(".")[2] in ("model_name", "lora_config"):
+        return "fix: it is of language algorithms, such as algo='GRPO'."
     return hint_for(name, known) or "fix: `agilerl train ENV_ID --dry-run` prints every key."

@@ -230,7 +230,10 @@ class Manifest(Section):
 
     @model_validator(mode="after")
     def _check_mutable_names(self) -> Manifest:
-        known = [k for k, v in self.algorithm.hyperparameters.items() if not isinstance(v, (bool, str))]
+        declared = hyperparameters(find_algorithm(self.algorithm.name))
+        empty = {name for name, each in declared.items() if not each.is_number}  # null, and no number where it is set
+        values = self.algorithm.hyperparameters.items()
+        known = [k for k, v in values if not isinstance(v, bool | str | dict) and not (v is None and k in empty)]
         for name in self.mutation.rl_hp_selection:
             if name not in known:
                 close = nearest(name, known, limit=1)

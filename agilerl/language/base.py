@@ -86,6 +86,7 @@ class BaseModel:
         self.context = int(getattr(config, "max_position_embeddings", 0)) or None
         self._peft: Any = None
         self._slots: dict[str, Slot] = {}
+        self._first: dict[str, dict[str, Tensor]] = {}
         self._sha: str | None = None
 
     # -- identity ----------------------------------------------------------------------------------------------------
@@ -158,6 +159,7 @@ class BaseModel:
         shapes = {short: tuple(tensor.shape) for short, tensor in saved.items()}
         for full in live.values():
             self._peft.get_parameter(full).requires_grad_(False)
+        self._first[name] = {short: self._peft.get_parameter(full).detach().clone() for short, full in live.items()}
         self._peft.base_model.disable_adapter_layers()
         self._slots[key] = made = Slot(name, dict(config), live, shapes)
         return made
@@ -169,8 +171,8 @@ class BaseModel:
         return found
 
     def fresh(self, slot: Slot) -> dict[str, Tensor]:
-        """What PEFT made in the slot, copies by saved name."""
-        return {short: self._peft.get_parameter(full).detach().clone() for short, full in slot.live.items()}
+        """What PEFT made in the slot, copies by saved name; what has run there since is no part of it."""
+        return {short: value.clone() for short, value in self._first[slot.name].items()}
 
     @contextlib.contextmanager
     def adapted(self, slot: Slot, values: Mapping[str, Tensor]) -> Iterator[Forward]:

@@ -191,7 +191,7 @@ def _score_tile(run: RunRecords) -> Tile:
     test, best = run.test, None if run.winner is None else run.winner.fitness
     if test is not None:
         low, high = test["ci95"]
-        many = f"95 % interval {tidy(low)} to {tidy(high)}, {len(test['returns'])} fresh episodes"
+        many = f"95 % interval {tidy(low)} to {tidy(high)}, {len(test['returns'])} {test.get('of', 'fresh episodes')}"
         return Tile("score of the best agent", tidy(test["mean"]), many, "lead")
     return Tile("best fitness", tidy(best), "in the run itself: no closing test yet", "lead")
 

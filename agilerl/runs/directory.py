@@ -22,7 +22,7 @@ from typing import Any
 
 from agilerl.checkpoint import load_tree, save_tree, write_atomic
 from agilerl.config import Manifest, dump_yaml, load_manifest
-from agilerl.env_ids import TEAM_PACKAGES, is_team_id
+from agilerl.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
 from agilerl.errors import RunError
 from agilerl.hostile import MIB, malformed, read_json, read_text
 from agilerl.redaction import without_secrets
@@ -33,6 +33,7 @@ from agilerl.telemetry.record import BaseSink, Birth
 LINEAGE, METRICS = "evolution.jsonl", "metrics.csv"
 LINEAGE_LIMIT = 1024 * MIB
 PACKAGES = ("agilerl", "torch", "numpy", "gymnasium", "tensordict", "safetensors", "pydantic")
+LANGUAGE_PACKAGES = ("transformers", "tokenizers", "peft", "reasoning-gym")
 
 
 class RunDirectory:
@@ -153,6 +154,23 @@ class RunDirectory:
         loader = resources.files("agilerl") / "standalone" / "policy.py"
         write_atomic(self.path / "best" / "policy.py", loader.read_text(encoding="utf-8"))
 
+    def keep_best(self, agent: Any) -> None:
+        """Write the best agent: as `save_best` does, of a language policy a folder that PEFT reads, with the agent."""
+        if not getattr(agent, "learns_language", False):
+            self.save_best(agent.policy_spec(), agent.policy_state())
+            return
+        for left in self.path.glob(".best-*"):  # by a process that was killed while it wrote
+            shutil.rmtree(left, ignore_errors=True)
+        agent.save_checkpoint(self.path / "best")
+
+    def load_language_policy(self, cls: Any, device: str) -> Any:
+        """The agent of a class in best/, on the base that it names."""
+        folder = self.path / "best"
+        if not folder.is_dir():
+            status = self.facts().get("status", "unknown")
+            raise RunError(f"{self.path} holds no policy (status: {status}). fix: train again, or name another run.")
+        return cls.load(folder, device)
+
     def load_best(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """(spec, state) as they were saved."""
         path = self.path / "best" / "policy.safetensors"
@@ -196,9 +214,10 @@ def _number(name: str, algo: str) -> int:
 
 
 def versions(env_id: str = "") -> dict[str, str]:
-    """Python and the packages that decide a result; of an environment of several agents also those that it is of."""
+    """Python and the packages that decide a result, also those of several agents or of language models."""
     found = {"python": sys.version.split()[0]}
-    for name in (*PACKAGES, *(TEAM_PACKAGES if is_team_id(env_id) else ())):
+    of_kind = TEAM_PACKAGES if is_team_id(env_id) else LANGUAGE_PACKAGES if is_language_id(env_id) else ()
+    for name in (*PACKAGES, *of_kind):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

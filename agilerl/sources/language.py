@@ -31,7 +31,8 @@ from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
 from agilerl.language.generate import uniform_numbers
 from agilerl.language.scoring import Texts
 from agilerl.language.tokenizer import fingerprint
-from agilerl.options import LanguageOptions
+from agilerl.llm_envs.by_id import make_language_env
+from agilerl.options import LanguageOptions, LoopOptions
 from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, stream
 from agilerl.sources.determinism import Probe
@@ -207,6 +208,23 @@ class LanguageSource:
     def batch_size(self) -> int:
         """Prompts of one member in an iteration, on all ranks together."""
         return self.num_envs * self.ranks.size
+
+    @classmethod
+    def make(
+        cls, env: Any, options: LoopOptions, replay: Callable[[], Any] | None = None, eval_env: Any = None
+    ) -> LanguageSource:
+        """With what of a manifest's options is of language policies."""
+        return cls(env, LanguageOptions.of(vars(options)))
+
+    @classmethod
+    def make_envs(cls, name: str, tokenizer: Any, learns: str = "completions", **kwargs: Any) -> Any:
+        """The environment of an id, as `llm_envs.by_id.make_language_env`."""
+        return make_language_env(name, tokenizer, learns, **kwargs)
+
+    @classmethod
+    def spaces(cls, env: Any) -> tuple[None, None]:
+        """None: prompts and completions are texts."""
+        return None, None
 
     # -- fitted to a population --------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ class Evaluation:
         iqm: mean of the middle half (25 % cut at each end).
         ci95: 95 % bootstrap interval of the mean.
         returns: one per episode.
+        of: what they are of, in a text: episodes, or prompts of a split.
     """
 
     mean: float
@@ -28,9 +29,10 @@ class Evaluation:
     iqm: float
     ci95: tuple[float, float]
     returns: tuple[float, ...]
+    of: str = "episodes"
 
     @classmethod
-    def from_returns(cls, returns: Sequence[float]) -> Evaluation:
+    def from_returns(cls, returns: Sequence[float], of: str = "episodes") -> Evaluation:
         """Summarise returns; equal returns give an equal interval (the resampling has a seed of its own)."""
         values = np.asarray(returns, dtype=np.float64)
         if values.ndim != 1 or not len(values):
@@ -40,18 +42,20 @@ class Evaluation:
         draws = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
         low, high = np.quantile(values[draws].mean(axis=1), [0.025, 0.975])
         std = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-        return cls(float(values.mean()), std, float(middle.mean()), (float(low), float(high)), tuple(values.tolist()))
+        ci95, returns = (float(low), float(high)), tuple(values.tolist())
+        return cls(float(values.mean()), std, float(middle.mean()), ci95, returns, of)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; std is null for a single episode."""
         std = None if math.isnan(self.std) else self.std
         lists = {"ci95": list(self.ci95), "returns": list(self.returns)}
-        return {"episodes": len(self.returns), "mean": self.mean, "std": std, "iqm": self.iqm, **lists}
+        of = {} if self.of == "episodes" else {"of": self.of}
+        return {"episodes": len(self.returns), **of, "mean": self.mean, "std": std, "iqm": self.iqm, **lists}
 
     def __str__(self) -> str:
         """`100 episodes: mean 224.1, 95% CI 214.0..233.0`."""
         mean, low, high = interval(self.mean, *self.ci95)
-        return f"{len(self.returns)} episodes: mean {mean}, 95% CI {low}..{high}"
+        return f"{len(self.returns)} {self.of}: mean {mean}, 95% CI {low}..{high}"
 
 
 def interval(mean: float, low: float, high: float) -> tuple[str, str, str]:

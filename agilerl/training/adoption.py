@@ -159,7 +159,7 @@ def _check_fit(agent: Any, founder: Any) -> None:
         raise AlgorithmError(
             f"the agents are {mine}, the new run trains {theirs}. fix: algo={mine!r}, or leave it out."
         )
-    for name in ("observation_space", "action_space"):
+    for name in () if getattr(founder, "learns_language", False) else ("observation_space", "action_space"):
         has, needs = getattr(agent, name), getattr(founder, name)
         if differ(has, needs):
             raise AlgorithmError(

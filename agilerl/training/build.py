@@ -32,6 +32,7 @@ from agilerl.training.adoption import Ancestors
 from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.population import set_lanes
+from agilerl.training.questions import base_of, closing_score, learns_language, questions
 from agilerl.training.resolve import hyperparameter_config, make_population, net_config
 from agilerl.training.result import EvolveResult
 
@@ -69,7 +70,11 @@ def run_manifest(
         The result; `stopped` is "interrupted" after Ctrl-C.
     """
     kind = source_for(find_algorithm(manifest.algorithm.name).experience, manifest.training.opponents)
-    train_env, eval_env = make_environments(manifest, env, kind.make_envs)
+    base = base_of(manifest, device) if learns_language(manifest) else None  # held: members share it
+    if base is None:
+        train_env, eval_env = make_environments(manifest, env, kind.make_envs)
+    else:
+        train_env = eval_env = questions(manifest, env, base.tokenizer)
     population = make_population(manifest, train_env, seed, device)
     if ancestors is not None:
         population = ancestors.adopt(population)
@@ -98,19 +103,22 @@ def run_manifest(
         callbacks=callbacks,
     )
     try:
-        return loop.run()
+        result = loop.run()
+        if base is not None and result.best is not None:
+            result.test = closing_score(result.best, train_env)
+        return result
     except KeyboardInterrupt:
         if loop.result.best is None:
             raise
         return loop.result
     finally:
         for made in {id(e): e for e in (train_env, eval_env) if e is not env}.values():
-            made.close()
+            getattr(made, "close", lambda: None)()
 
 
 def _save_best(run_directory: RunDirectory, agent: Any) -> None:
     try:
-        run_directory.save_best(agent.policy_spec(), agent.policy_state())
+        run_directory.keep_best(agent)
     except OSError as error:  # a full disk must not end the training: the best agent is in the checkpoints too
         warn_once("save-best", f"the best policy could not be written to {run_directory.path} ({error}).")
 

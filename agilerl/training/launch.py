@@ -176,6 +176,8 @@ def _finish(
     facts["best_fitness"] = max(finite, default=None)
     if manifest.training.target_score is None and result.confirmed is not None:
         facts["best_fitness"] = result.confirmed  # what the best agent is worth; the other is a maximum of noise
+    if result.test is not None:
+        facts["test"] = result.test.as_dict()
     interrupted = result.stopped == "interrupted"
     if result.best is not None:
         result.best.set_training_mode(False)  # as `agilerl.load` gives it back: it acts, greedily
@@ -184,7 +186,7 @@ def _finish(
         path = directory.path
         try:
             if result.best is not None:
-                directory.save_best(result.best.policy_spec(), result.best.policy_state())
+                directory.keep_best(result.best)
             if not interrupted and not lineage_is(path / LINEAGE, births):  # its sink was dropped
                 write_atomic(path / LINEAGE, "".join(map(birth_line, births)))
             directory.finish("interrupted" if interrupted else "done", result=facts, **lost)

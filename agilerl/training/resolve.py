@@ -15,6 +15,7 @@ import gymnasium as gym
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
 from agilerl.config import Manifest, preset_for
+from agilerl.config.load import check_kind
 from agilerl.config.schema import Encoder, Network
 from agilerl.envs.lanes import name_of
 from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError
@@ -25,6 +26,7 @@ from agilerl.networks.encoders import LSTM_DEFAULTS
 from agilerl.networks.language import SMALL
 from agilerl.sources import source_for
 from agilerl.spaces import channels_first, is_image
+from agilerl.training.questions import adapters_on_base, is_gym, learns_language, resolve_questions
 from agilerl.training.sizes import check_sizes
 
 UNNAMED = "lambda"  # what a function without a name of its own is called
@@ -59,6 +61,9 @@ def resolve(manifest: Manifest, env: Any = None) -> Manifest:
         EnvError: the environment cannot be made. ConfigError, AlgorithmError: the algorithm, the networks or the
             sizes do not fit it, or this machine.
     """
+    if learns_language(manifest):
+        return resolve_questions(manifest, env)
+    check_kind(manifest.algorithm.name, manifest.environment.name, is_gym(env))
     spaces = spaces_of(manifest, env)
     resolved = with_encoder(manifest, spaces.observation_space)
     with contextlib.suppress(NotAvailableYetError):  # observations that no encoder reads: the agent names them below
@@ -192,6 +197,8 @@ def _check_replay(manifest: Manifest) -> None:
 def make_population(manifest: Manifest, env: Any, seed: int, device: str) -> list[Any]:
     """The founders: equal hyperparameters, weights of their own."""
     cls = find_algorithm(manifest.algorithm.name)
+    if learns_language(manifest):
+        return adapters_on_base(manifest, seed, device, hyperparameter_config(manifest))
     if isinstance(env, Spaces):
         space, actions = env.observation_space, env.action_space
     else:

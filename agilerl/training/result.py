@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agilerl.sources.source import Tally
+from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
 from agilerl.training.evolution import Births
 
@@ -36,6 +37,7 @@ class EvolveResult:
         by_agent: `by_agent[generation][member]` returns of a team's agents, where they are not summed; NaN of a member
             that was not evaluated.
         quarantined: members that had diverged at the end of a generation and were kept out of selection.
+        test: of a language policy, the best agent's score on the report split, which chose nothing.
     """
 
     population: list[Any]
@@ -55,6 +57,7 @@ class EvolveResult:
     quarantined: int = 0
     action_masks: bool = False
     by_agent: list[list[list[float]]] = field(default_factory=list)
+    test: Evaluation | None = None
 
     def counters(self) -> dict[str, Any]:
         """All plain numbers and words, from `generations` on."""
@@ -64,6 +67,7 @@ class EvolveResult:
             "history",
             "births",
             "by_agent",
+            "test",
             *(() if self.action_masks else ("action_masks",)),
         )
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}

@@ -66,7 +66,8 @@ class Run:
         if test is None:
             return f"{best}   (no closing test; run.best.evaluate() makes one)"
         mean, low, high = interval(test["mean"], *test["ci95"])
-        return f"mean {mean}, 95% CI {low}..{high} over {len(test['returns'])} fresh episodes   ({best} in the run)"
+        many = f"{len(test['returns'])} {test.get('of', 'fresh episodes')}"
+        return f"mean {mean}, 95% CI {low}..{high} over {many}   ({best} in the run)"
 
     def _facts(self) -> dict[str, Any]:
         """The result, as run.json has it: a closing test that was made after the run stands there alone."""
@@ -158,6 +159,8 @@ class Run:
 
         if self.best is None:
             raise RunError("the run has no best agent to film. fix: train on.")
+        if getattr(self.best, "learns_language", False):
+            raise RunError("a language policy writes texts, of which there is no film. fix: run.best.evaluate().")
         environment = self.manifest.environment
         if env is None and getattr(self.best, "environment", None) is None:
             raise RunError(

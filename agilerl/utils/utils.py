@@ -23,6 +23,7 @@ from agilerl.rng import resolve_seed
 from agilerl.rollouts.off_policy import calculate_vectorized_scores
 from agilerl.spaces import observation_space_channels_to_first
 from agilerl.training.population import save_population
+from agilerl.utils.language_population import language_population
 from agilerl.utils.legacy import constructor_arguments, network_arguments, spaces_from_dimensions
 
 __all__ = [
@@ -78,6 +79,9 @@ def create_population(
         num_envs: environments of the vector the agents will act in.
         device: where networks live.
         algo_kwargs: further constructor arguments.
+        model_name: of language algorithms, the folder or hub id of the base; in its place `actor_network`, a causal
+            language model, with `tokenizer`. All members stand on that one base. lora_config: of PEFT.
+        vllm_config: published; see `algo_kwargs={"rollout_backend": "vllm"}`.
         agent_ids: names of the agents, where their spaces are lists.
         state_dim, action_dim, one_hot: the old way to give the spaces.
         seed: of weights and exploration; None follows `torch.initial_seed()`.
@@ -86,15 +90,27 @@ def create_population(
         AlgorithmError, ConfigError: an unknown algorithm, or values that do not fit.
         NotAvailableYetError: an argument of an algorithm that this version does not have.
     """
-    later = {"tokenizer": tokenizer, "model_name": model_name}
-    later |= {"lora_config": lora_config, "vllm_config": vllm_config, "torch_compiler": torch_compiler}
-    for name, value in later.items():
-        if value is not None:
-            raise NotAvailableYetError(f"create_population({name}=) is not known to this version yet. fix: omit it.")
+    if torch_compiler is not None:
+        raise NotAvailableYetError("create_population(torch_compiler=) is not known to this version yet. fix: omit it.")
     cls = find_algorithm(algo)
     if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 1:
         raise ConfigError(f"population_size must be an integer of at least 1; got {population_size!r}.")
     check_device(device)
+    base = {"tokenizer": tokenizer, "model_name": model_name, "lora_config": lora_config, "vllm_config": vllm_config}
+    if getattr(cls, "learns_language", False):
+        spaces = {"observation_space": observation_space, "action_space": action_space, "net_config": net_config}
+        old = {"state_dim": state_dim, "action_dim": action_dim, "one_hot": one_hot, "agent_ids": agent_ids}
+        wrapped = {"agent_wrapper": agent_wrapper, "wrapper_kwargs": wrapper_kwargs, "critic_network": critic_network}
+        return language_population(
+            cls, population_size, INIT_HP, algo_kwargs, {**base, "actor_network": actor_network},
+            {**spaces, **old, **wrapped}, seed, hp_config=hp_config, device=device, accelerator=accelerator,
+        )  # fmt: skip
+    for name, value in base.items():
+        if value is not None:
+            raise ConfigError(
+                f"create_population({name}=) is of language algorithms; {cls.__name__} builds its own networks. "
+                "fix: leave it out, or algo='GRPO'."
+            )
     is_for_teams = is_team(cls.__name__) if cls.__name__ in available() else False
     _check_kind(cls.__name__, is_for_teams, observation_space, action_space, agent_ids)
     if is_for_teams and (observation_space is None or action_space is None):

@@ -99,9 +99,9 @@ def test_an_unknown_algorithm_names_the_nearest_and_a_later_one_says_so() -> Non
         preset_for("CartPole-v1", "PPOO")
     with pytest.raises(
         NotAvailableYetError,
-        match=r"GRPO is not available in this version\. fix: use one of: BC, BC_LM, CQL, CQN, DDPG",
+        match=r"GSPO is not available in this version\. fix: use one of: BC, BC_LM, CQL, CQN, DDPG",
     ):
-        manifest_from({"algorithm": "grpo"})
+        manifest_from({"algorithm": "gspo"})
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:

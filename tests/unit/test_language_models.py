@@ -104,6 +104,14 @@ def test_the_base_is_what_it_was_beside_any_number_of_adapters(configs: list[dic
     assert own.sha256 == before
 
 
+def test_a_new_adapter_begins_at_zero_whatever_has_run_on_the_base_before() -> None:
+    make("GRPO", 0, torch.float32).actor(texts_of([[*p, 5, 6, 7] for p in prompts()]))
+    with torch.no_grad():
+        make("GRPO", 1, torch.float32).actor(texts_of([[*p, 5, 6, 7] for p in prompts()]))
+    fresh = AdapterNetwork(base(), LORA, random_seed=3)
+    assert not any(value.any() for name, value in fresh.adapter().items() if "lora_B" in name)
+
+
 def test_adapters_of_two_kinds_on_one_base_are_a_named_error(tmp_path: Path) -> None:
     tiny_base(tmp_path, base().tokenizer, seed=5)
     own = load_base(tmp_path)

@@ -1,0 +1,56 @@
+"""`create_population` of language algorithms: no spaces, one base below all members."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
+from agilerl.rng import resolve_seed
+from agilerl.utils.legacy import constructor_arguments
+
+OF_THE_CALL = ("self", "index", "hp_config", "device", "accelerator", "wrap", "mut", "seed")
+"""Arguments of constructors that `create_population` has itself."""
+
+
+def language_population(
+    cls: Any,
+    size: int,
+    init_hp: Mapping[str, Any] | None,
+    algo_kwargs: Mapping[str, Any] | None,
+    base: Mapping[str, Any],
+    meaningless: Mapping[str, Any],
+    seed: int | None,
+    **shared: Any,
+) -> list[Any]:
+    """As `create_population`.
+
+    Args:
+        base: actor_network, tokenizer, model_name, lora_config and vllm_config, as they were given.
+        meaningless: what is of networks and spaces, as it was given. shared: hp_config, device, accelerator.
+
+    Raises:
+        ConfigError: an argument that says nothing about a language model. AlgorithmError: no base, or two.
+    """
+    for name, value in meaningless.items():
+        if value is not None:
+            raise ConfigError(
+                f"create_population({name}=) describes networks or spaces, and {cls.__name__} adapts a language model. "
+                "fix: leave it out; model_name= or actor_network= with tokenizer= names the model."
+            )
+    if base["vllm_config"] is not None:
+        raise NotAvailableYetError(
+            "create_population(vllm_config=) is not known to this version. "
+            "fix: algo_kwargs={'rollout_backend': 'vllm'} lets vLLM write, with its own settings."
+        )
+    accepted = set(inspect.signature(cls.__init__).parameters).difference(OF_THE_CALL)
+    given = {name: value for name, value in base.items() if value is not None}
+    arguments = {**constructor_arguments(init_hp, accepted), **given, **dict(algo_kwargs or {})}
+    unknown = sorted(set(arguments) - accepted)
+    if unknown:
+        raise AlgorithmError(f"{cls.__name__} has no argument {unknown[0]!r}. fix: leave it out of algo_kwargs.")
+    population: list[Any] = cls.population(size, seed=resolve_seed(seed), **shared, **arguments)
+    for agent in population:
+        agent.check_registry()
+    return population
