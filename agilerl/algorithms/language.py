@@ -81,10 +81,10 @@ class LLMAlgorithm(EvolvableAlgorithm):
             raise ConfigError(f"rollout_backend must be one of {[*BACKENDS, 'vllm']}; got {rollout_backend!r}.")
         self.micro_batch_size, self.rollout_backend = micro_batch_size, rollout_backend
         self.actor = self._policy(actor_network, model_name, tokenizer, lora_config)
-        if pad_token_id is not None:
-            self.base.tokenizer.pad_token_id = int(pad_token_id)
         if pad_token is not None:
-            self.base.tokenizer.pad_token = pad_token
+            pad_token_id = self.base.tokenizer.convert_tokens_to_ids(pad_token)
+        if pad_token_id is not None:
+            self.base.pad_id = int(pad_token_id)
         self.learn_counter = 0
         self.environment: dict[str, Any] | None = None
 
@@ -138,7 +138,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
     @property
     def pad_token_id(self) -> int:
         """What stands where a text has no token; it may be the end of text."""
-        return int(self.base.tokenizer.pad_token_id)
+        return self.base.pad_id
 
     def rng(self, number: int) -> np.random.Generator:
         """The stream of this agent's `number`-th call outside of a training function."""

@@ -45,7 +45,7 @@ def counted(agent: Any, texts: Texts, mask_truncated: bool = False) -> Tensor:
     """[N, R] 1 for completions that are learned from, 0 for those that were cut off where they are not."""
     if not mask_truncated:
         return torch.ones(texts.tokens.shape[:2], device=texts.tokens.device)
-    end = (texts.tokens[..., texts.prompt :] == agent.base.tokenizer.eos_token_id) & texts.said
+    end = (texts.tokens[..., texts.prompt :] == agent.base.end_id) & texts.said
     found: Tensor = end.any(-1).float()
     return found
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from agilerl.errors import ConfigError, RunError
 from agilerl.language import needs
-from agilerl.language.tokenizer import fingerprint, load_tokenizer
+from agilerl.language.tokenizer import eos_id, fingerprint, load_tokenizer, pad_id
 
 SCALED_OUTPUT = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 """Settings of models whose logits are more than a product of the last hidden state."""
@@ -69,11 +69,15 @@ class BaseModel:
         model: a Hugging Face causal language model; it is frozen, and put into evaluation mode.
         tokenizer: its tokenizer.
         source: the folder or hub id that it came from; empty for one that was made in this process.
+
+    Attributes:
+        pad_id, end_id: the tokens that pad, and that end a text; they may be one.
     """
 
     def __init__(self, model: Any, tokenizer: Any, source: str = "") -> None:
         self.model: Any = model.requires_grad_(False).eval()
         self.tokenizer, self.source = tokenizer, source
+        self.pad_id, self.end_id = pad_id(tokenizer), eos_id(tokenizer)
         self.inner: Any = self.model.base_model  # the decoder below the output layer
         config: Any = self.model.config
         scaled = [name for name in SCALED_OUTPUT if getattr(config, name, None) not in (None, 1, 1.0)]

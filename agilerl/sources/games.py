@@ -130,7 +130,7 @@ def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.rando
             for member, (rng, own) in enumerate(zip(rngs, going, strict=True)):
                 drawn[member, : len(own)] = rng.random((len(own), length))
             numbers = torch.from_numpy(drawn.reshape(-1, length)).to(base.device)
-        given = pad_left(prompts, base.tokenizer.pad_token_id, base.device)
+        given = pad_left(prompts, base.pad_id, base.device)
         with engine.acting("actor") as forward:
             texts = backend.write(base, forward, given, 1, how, numbers, [agent.actor for agent in engine.agents])
         said, written = texts.said.cpu(), texts.tokens[:, texts.prompt :].cpu()
@@ -138,8 +138,8 @@ def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.rando
             for number, game in enumerate(own):
                 row = member * most + number
                 turn = written[row][said[row]].tolist()
-                spoken = any(token != base.tokenizer.pad_token_id for token in turn)
-                game.say(turn if spoken else [base.tokenizer.eos_token_id])  # padding alone says nothing
+                spoken = any(token != base.pad_id for token in turn)
+                game.say(turn if spoken else [base.end_id])  # padding alone says nothing
 
 
 def laid_out(episodes: Sequence[Sequence[Any]], base: Any) -> tuple[Texts, Tensor]:
@@ -151,7 +151,7 @@ def laid_out(episodes: Sequence[Sequence[Any]], base: Any) -> tuple[Texts, Tenso
     starts = [int(episode.said.argmax()) for episode in flat]
     prompt = max(starts)
     after = max(len(episode.tokens) - start for episode, start in zip(flat, starts, strict=True))
-    tokens = torch.full((len(flat), prompt + after), int(base.tokenizer.pad_token_id), dtype=torch.long)
+    tokens = torch.full((len(flat), prompt + after), base.pad_id, dtype=torch.long)
     attention, said = torch.zeros(tokens.shape, dtype=torch.bool), torch.zeros(len(flat), after, dtype=torch.bool)
     rewards = torch.zeros(len(flat), after)
     for row, (episode, start) in enumerate(zip(flat, starts, strict=True)):

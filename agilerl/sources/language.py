@@ -123,7 +123,7 @@ class Writing:
             for line in scores.faults:
                 self._say(line)
         texts = by_member(flat, len(agents))
-        ended = (texts.tokens[..., texts.prompt :] == base.tokenizer.eos_token_id) & texts.said
+        ended = (texts.tokens[..., texts.prompt :] == base.end_id) & texts.said
         for row, said, end in zip(rows, texts.said, ended.any(-1), strict=True):
             row.add(completion_tokens=int(said.sum()), truncated=int((~end).sum()))
         return texts, torch.from_numpy(np.stack(found)).float().to(base.device)

@@ -335,3 +335,22 @@ def test_prompts_that_rows_share_are_read_once_and_change_nothing(members: int) 
     for one, other in zip(found[0][1], found[1][1], strict=True):
         torch.testing.assert_close(one, other, atol=1e-11, rtol=0)
     assert scoring.shared_prompts(texts_of([[*p, 5, 6, 7] for p in prompts()]), 1) is None
+
+
+def test_a_tokenizer_without_padding_pads_with_its_end_and_stays_as_it_is(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder())
+    tokenizer.pad_token = None
+    agent = type(make("GRPO", 0))(
+        actor_network=AutoModelForCausalLM.from_pretrained(folder()), tokenizer=tokenizer, lora_config=LORA,
+        group_size=4, batch_size=8, max_output_tokens=6, lr=1e-2,
+    )  # fmt: skip
+    assert agent.pad_token_id == tokenizer.eos_token_id
+    texts = written(SequentialAdapters(agent), [agent])
+    ends = (texts.tokens[..., texts.prompt :] == tokenizer.eos_token_id) & texts.said
+    assert ends.sum(-1).max() == 1, "the first end counts, what pads behind it does not"
+    rewards = torch.rand(1, 6, 4, generator=torch.Generator().manual_seed(0))
+    for batch in agent.arrange(SequentialAdapters(agent), texts, rewards, [np.random.default_rng(0)]):
+        assert np.isfinite(float(agent.update(SequentialAdapters(agent), batch).loss))
+    assert tokenizer.pad_token is None
