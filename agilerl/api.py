@@ -224,7 +224,8 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     manifest, facts = directory.manifest(), directory.facts()
     cls = find_algorithm(manifest.algorithm.name)
     if getattr(cls, "learns_language", False):
-        best = directory.load_language_policy(cls, resolve_device(device))
+        with import_module("agilerl.training.questions").quietly_loading():
+            best = directory.load_language_policy(cls, resolve_device(device))
         known = {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
         best.environment = None if facts.get("env_given") else known
         best.set_training_mode(False)

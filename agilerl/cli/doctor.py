@@ -147,12 +147,15 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
     import gymnasium
 
     from agilerl.algorithms import available, find_algorithm, is_team
-    from agilerl.env_ids import is_team_id, resolve_env_id
+    from agilerl.env_ids import is_language_id, is_team_id, resolve_env_id
     from agilerl.errors import AgileRLError
     from agilerl.spaces import check_supported, short_form
 
     if is_team_id(env_id):
         yield from team_environment(env_id, steps)
+        return
+    if is_language_id(env_id):
+        yield from questions(env_id)
         return
     try:
         name = resolve_env_id(env_id)
@@ -208,6 +211,26 @@ def _stepped(env: Any, steps: int) -> Finding:
     except Exception as error:  # whatever an environment of somebody's own raises
         return Finding("steps", BROKEN, f"it fails: {type(error).__name__}: {' '.join(str(error).split())}")
     return Finding("steps", OK, f"{steps} random ones, {rate:.0f} a second, {episodes} episodes ended")
+
+
+def questions(env_id: str) -> Iterator[Finding]:
+    """Make an environment of language models; what it asks, which algorithms learn from it."""
+    import string
+
+    from agilerl.algorithms import LANGUAGE
+    from agilerl.errors import AgileRLError
+    from agilerl.language import tiny_tokenizer
+    from agilerl.llm_envs.by_id import make_language_env
+
+    try:
+        gym = make_language_env(env_id, tiny_tokenizer(string.printable), train_size=4, test_size=2, report_size=2)
+    except AgileRLError as error:
+        message, _, fix = " ".join(str(error).removeprefix(f"{env_id}: ").split()).partition("fix: ")
+        yield Finding(env_id, BROKEN, message.strip(), fix)
+        return
+    asked = gym.split("test")[0].question
+    yield Finding(env_id, OK, f"asks {asked if len(asked) < 60 else asked[:57] + '...'!r}")
+    yield Finding("algorithms", OK, f"{', '.join(LANGUAGE)}, with --model PATH")
 
 
 def team_environment(env_id: str, steps: int = 500) -> Iterator[Finding]:

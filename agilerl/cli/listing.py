@@ -98,6 +98,14 @@ def environments() -> Iterator[str]:
             words += _obstacles(entry, version < newest[base])
         yield f"{name:<34}{'   '.join(words)}".rstrip()
     yield from team_environments(shipped)
+    yield from questions()
+
+
+def questions() -> Iterator[str]:
+    """Ids of language models: forms, as there are more than a list would show."""
+    needed = [] if importlib.util.find_spec("peft") else ['needs: pip install "agilerl[llm]"']
+    for name in ("arithmetic/addition-<digits>", "reasoning/<task of reasoning-gym>"):
+        yield f"{name:<34} {'   '.join(['language models', *needed])}"
 
 
 def team_environments(shipped: Collection[str] = ()) -> Iterator[str]:

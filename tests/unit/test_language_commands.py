@@ -130,6 +130,12 @@ def test_doctor_and_the_list_of_algorithms_know_language_models(cli: Invoke) -> 
     assert "lora_config" in row
     assert "variant" in row
     assert "language models" in cli("doctor").stdout
+    assert "arithmetic/addition-<digits>" in cli("list", "envs").stdout
+    asked = cli("doctor", "--env", "arithmetic/addition-1").stdout
+    assert "=" in asked
+    assert "with --model PATH" in asked
+    unknown = cli("doctor", "--env", "reasoning/chain_sun")
+    assert "Did you mean 'chain_sum'?" in unknown.stdout
 
 
 # --- one call ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import nn, optim
 from agilerl.algorithms.core import EvolvableAlgorithm, LLMAlgorithm, NetworkGroup
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
 from agilerl.algorithms.registry import resolve
-from agilerl.errors import NotAvailableYetError
+from agilerl.errors import AlgorithmError
 from agilerl.modules.mlp import EvolvableMLP
 
 
@@ -70,6 +70,6 @@ def test_a_learning_rate_still_reaches_its_optimiser() -> None:
     assert pair.optimizer.lr == 0.5
 
 
-def test_the_base_that_is_still_to_come_says_what_comes() -> None:
-    with pytest.raises(NotAvailableYetError, match=r"language model.*GRPO"):
+def test_the_base_of_language_algorithms_says_what_it_stands_on() -> None:
+    with pytest.raises(AlgorithmError, match=r"stands on one base model.*got neither\. fix: model_name="):
         LLMAlgorithm()
