@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -72,23 +71,22 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def replace_folder(made: Path, folder: Path) -> None:
-    """Put a whole folder where another one may be: its files reach the disk first, then it is renamed.
+def put_files(made: Path, folder: Path, last: str) -> None:
+    """Move the files of `made`, which is beside it, into `folder`: whatever else is there stays.
 
-    A crash leaves the old folder, the new one, or, between the two renames, the old one beside it as `<name>.old`.
+    Each is there whole or not at all, and `last` comes after all others. Where there was no such folder, it appears
+    with all of them.
     """
-    for path in made.rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-    sync_folder(made)
-    old = folder.with_name(f"{folder.name}.old")
-    if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
-    made.rename(folder)
+    for path in made.iterdir():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    if not folder.exists():
+        made.rename(folder)
+    else:
+        for path in sorted(made.iterdir(), key=lambda path: path.name == last):
+            path.replace(folder / path.name)
+        sync_folder(folder)
     sync_folder(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def save_tree(path: str | os.PathLike[str], tree: Mapping[str, Any]) -> None:

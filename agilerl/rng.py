@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     OPPONENTS = 11
     FITTED_EVALUATION = 12
     WRITING = 13
+    RANK = 14
 
 
 def stream(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.Generator:

@@ -9,8 +9,10 @@ first answers 30 % of the test questions (every tenth update is tested): the sta
 
 * grpo: rewards for right answers alone, one run with hand-tuned settings (tuned on seed 1000);
 * sft: further supervised training on the same questions for as many CPU seconds as grpo took, settings tuned likewise;
-* population: four members with learning rates spread evenly in their logarithm over two decades, evolved, for at most
-  1.5 times the CPU seconds of grpo; its answer is the member that is fittest on the test questions at the end.
+* population: four members with learning rates spread evenly in their logarithm over two decades, evolved and halved:
+  after the first generation two go on, the best one and a copy of the winner of a tournament whose learning rate has
+  mutated, with half the prompts of grpo each; for at most 1.5 times its CPU seconds. The answer is the fittest one at
+  the end.
 
 Training, test and report questions are disjoint; a sum and the same sum with its terms exchanged count as two. Scores
 are greedy accuracies on the 512 report questions, which choose nothing. CPU seconds are those of the process, with all
@@ -51,9 +53,9 @@ LEVEL, BELOW, TEST, REPORT = 0.30, 100, 256, 512
 LORA = {"r": 16, "lora_alpha": 32}
 WRITING = {"variant": "dapo", "group_size": 8, "temperature": 0.5, "max_output_tokens": 4, "max_grad_norm": 1.0,
            "dynamic_sampling": 0}  # fmt: skip
-GRPO_SETTINGS = {"lr": 5e-4, "prompts": 64, "iterations": 500}
+GRPO_SETTINGS = {"lr": 5e-4, "prompts": 64, "iterations": 800}
 SFT_SETTINGS = {"lr": 1e-3, "examples": 128}
-POPULATION = {"lr": (1e-4, 1e-2), "prompts": 16, "members": 4, "interval": 20, "share": 1.5}
+POPULATION = {"lr": (1e-4, 1e-2), "prompts": 32, "interval": 25, "share": 1.5, "members": {0: 4, 1: 2}}
 
 
 def questions(seed: int) -> dict[str, list[dict[str, str]]]:
@@ -182,9 +184,15 @@ def run_sft(base: BaseModel, seed: int, budget: float | None) -> tuple[Any, Cloc
 
 def run_population(base: BaseModel, seed: int, budget: float | None) -> tuple[Any, Clock, ReasoningGym]:
     own = POPULATION
-    members, prompts, (low, high) = int(own["members"]), int(own["prompts"]), own["lr"]  # type: ignore[misc]
+    sizes: dict[int, int] = own["members"]  # type: ignore[assignment]
+    members, prompts, (low, high) = sizes[0], int(own["prompts"]), own["lr"]  # type: ignore[call-overload, misc]
     assert budget is not None
-    env, clock = gym(base, seed, prompts), Clock(own["share"] * budget * 0.98)  # type: ignore[operator]  # a generation is 2 % of it
+    env, clock = gym(base, seed, prompts), Clock(own["share"] * budget * 0.97)  # type: ignore[operator]  # a generation is 3 % of it
+    tournament = TournamentSelection(2, True, sizes[1], seed=seed)
+
+    def halve(record: Any) -> None:
+        tournament.population_size = sizes.get(record.generation + 2, tournament.population_size)
+
     limits = HyperparameterConfig(lr=RLParameter(min=low, max=high, shrink_factor=0.6, grow_factor=1.6))
     agents = GRPO.population(
         members, seed=seed, actor_network=base, lora_config=LORA, batch_size=8 * prompts, hp_config=limits, **WRITING
@@ -193,8 +201,8 @@ def run_population(base: BaseModel, seed: int, budget: float | None) -> tuple[An
         agent.lr = float(lr)
     found = finetune_llm_reasoning(
         agents, env, max_steps=10**7, evaluation_interval=int(own["interval"]), verbose=False, seed=seed,  # type: ignore[call-overload]
-        callbacks=[clock], tournament=TournamentSelection(2, True, members, seed=seed),
-        mutation=Mutations(0.5, 0, 0, 0, 0, 0.5, rand_seed=seed),
+        callbacks=[clock, halve], tournament=tournament,
+        mutation=Mutations(0.0, 0, 0, 0, 0, 1.0, mutate_elite=False, rand_seed=seed),
     )  # fmt: skip
     return max(found, key=lambda agent: agent.fitness[-1]), clock, env
 

@@ -19,7 +19,8 @@ PACKAGE = Path(__file__).parents[1] / "agilerl"
 
 # What decides how a run trains; the command line, the records and the facade do not.
 TRAINS = ("algorithms", "components", "config", "engine", "envs", "hpo", "language", "llm_envs", "losses", "modules",
-          "networks", "presets", "ranges.py", "rng.py", "rollouts", "sources", "spaces.py", "training", "tree.py")  # fmt: skip
+          "networks", "presets", "ranges.py", "rng.py", "rollouts", "sources", "spaces.py", "training",
+          "tree.py")  # fmt: skip
 
 
 def package_commit() -> str:

@@ -54,7 +54,7 @@ class EvolvableAlgorithm:
         index: unique id within the population.
         hp_config: mutable hyperparameters; the agent keeps its own copy. Each name must be a numeric attribute.
         device: where networks and batches live.
-        accelerator: one process works; `NotAvailableYetError` otherwise, at training.
+        accelerator: kept; what several processes do is decided by the `accelerator` of the training functions.
         torch_compiler: kept as an attribute; compilation is not used.
         name: algorithm name, the class name by default.
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from agilerl.language.scoring import Texts
+from agilerl.ranks import ONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ def permutations(rngs: Sequence[np.random.Generator], rows: int) -> Tensor:
     return torch.from_numpy(np.stack([rng.permutation(rows) for rng in rngs]))
 
 
-def without_silent_rows(batch: TextBatch, signal: Tensor) -> TextBatch | None:
-    """The batch without rows that no gradient comes from; None where no member has any left.
+def without_silent_rows(batch: TextBatch, signal: Tensor, ranks: Ranks = ONE) -> TextBatch | None:
+    """The batch without rows that no gradient comes from; None where no member has any left, on no rank.
 
     Weights were given before, so the loss and its gradient stay what they were. Members keep equally many rows: one
     with fewer has rows of weight 0 beside its own.
@@ -93,10 +94,12 @@ def without_silent_rows(batch: TextBatch, signal: Tensor) -> TextBatch | None:
     Args:
         signal: [N, R] bool.
     """
-    most = int(signal.sum(1).max())
-    if most == 0:
+    most, live = int(signal.sum(1).max()), tuple(signal.any(1).tolist())
+    if ranks.size > 1:  # a member moves on all ranks or on none
+        live = tuple(bool(x) for x in ranks.sum(np.array(live, float)) > 0)
+        most = max(most, 1)  # a row without a signal stands for a rank that has none
+    if not any(live):
         return None
-    live = tuple(signal.any(1).tolist())
     if most < signal.shape[1]:
         order = torch.argsort(~signal, dim=1, stable=True)[:, :most].sort(1).values
         batch = batch.taken(order)

@@ -86,7 +86,7 @@ class DPO(LLMAlgorithm):
 
         The weight of a pair stands at both of its rows.
         """
-        rows, size = texts.tokens.shape[1], 2 * self.batch_size
+        rows, size = texts.tokens.shape[1], 2 * -(-self.batch_size // engine.ranks.size)
         for number, first in enumerate(range(0, rows, size)):
             own = texts.rows(slice(first, first + size))
             pairs = own.tokens.shape[1] // 2

@@ -47,7 +47,7 @@ class DQN(RLAlgorithm):
         normalize_images: divide images with values from 0 to 255 by 255.
         actor_network: a Q-network to use instead of building one.
         device: where networks and batches live.
-        accelerator: one process only.
+        accelerator: kept, see `EvolvableAlgorithm`.
         cudagraphs, wrap: accepted for compatibility; neither changes anything in one process.
         seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
     """

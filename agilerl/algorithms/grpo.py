@@ -57,6 +57,7 @@ class GRPO(LLMAlgorithm):
     """
 
     experience = COMPLETIONS
+    compares_groups = True  # of a game the whole return counts, against those that began alike
 
     def __init__(
         self,

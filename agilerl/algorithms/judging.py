@@ -19,13 +19,13 @@ AT_ONCE = 64
 
 def own_tokens(prompts: Sequence[Sequence[Any]], base: Any) -> tuple[Tensor, Tensor]:
     """(tokens, attention) [N·B, P] of the prompts of each member, member after member."""
-    return pad_left([p.tokens for own in prompts for p in own], base.tokenizer.pad_token_id, base.device)
+    return pad_left([p.tokens for own in prompts for p in own], base.pad_id, base.device)
 
 
 def written_texts(texts: Texts, base: Any, members: int, group: int) -> list[list[list[str]]]:
     """What stands in completions [N·B·G, ...]: by member, by prompt, of each of the group."""
     ids = texts.tokens[:, texts.prompt :].cpu().numpy()
-    said, end = texts.said.cpu().numpy(), base.tokenizer.eos_token_id
+    said, end = texts.said.cpu().numpy(), base.end_id
     rows = [row[mask & (row != end)].tolist() for row, mask in zip(ids, said, strict=True)]
     words = base.tokenizer.batch_decode(rows, skip_special_tokens=True)
     per = len(words) // members
@@ -70,7 +70,7 @@ def mean_reward(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[An
 
 def layed_out(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], base: Any) -> Texts:
     """Prompts with given completions, which end as they are given: [R, P + T]."""
-    pad = base.tokenizer.pad_token_id
+    pad = base.pad_id
     tokens, attention = pad_left(prompts, pad, base.device)
     length = max(len(c) for c in completions)
     after = torch.full((len(completions), length), pad, dtype=torch.long)

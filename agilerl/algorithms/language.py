@@ -23,7 +23,7 @@ from agilerl.algorithms.declared import Experience
 from agilerl.algorithms.judging import scores_by_item
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
-from agilerl.checkpoint import load_tree, replace_folder, save_tree
+from agilerl.checkpoint import load_tree, put_files, save_tree
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError, ConfigError, EnvError, RunError
@@ -81,10 +81,10 @@ class LLMAlgorithm(EvolvableAlgorithm):
             raise ConfigError(f"rollout_backend must be one of {[*BACKENDS, 'vllm']}; got {rollout_backend!r}.")
         self.micro_batch_size, self.rollout_backend = micro_batch_size, rollout_backend
         self.actor = self._policy(actor_network, model_name, tokenizer, lora_config)
-        if pad_token_id is not None:
-            self.base.tokenizer.pad_token_id = int(pad_token_id)
         if pad_token is not None:
-            self.base.tokenizer.pad_token = pad_token
+            pad_token_id = self.base.tokenizer.convert_tokens_to_ids(pad_token)
+        if pad_token_id is not None:
+            self.base.pad_id = int(pad_token_id)
         self.learn_counter = 0
         self.environment: dict[str, Any] | None = None
 
@@ -138,7 +138,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
     @property
     def pad_token_id(self) -> int:
         """What stands where a text has no token; it may be the end of text."""
-        return int(self.base.tokenizer.pad_token_id)
+        return self.base.pad_id
 
     def rng(self, number: int) -> np.random.Generator:
         """The stream of this agent's `number`-th call outside of a training function."""
@@ -206,7 +206,8 @@ class LLMAlgorithm(EvolvableAlgorithm):
     def save_checkpoint(self, path: str | Path) -> None:
         """Write a folder: the adapter as PEFT reads it, the tokenizer, and everything else of the agent beside them.
 
-        It is there whole or not at all; one that was there is replaced. The base is named by its hash, and not copied.
+        Each file is there whole or not at all, and what else is in the folder stays. The base is named by its hash, and
+        not copied.
         """
         folder = Path(str(path).removesuffix(".pt"))
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -214,7 +215,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         try:
             self.save_pretrained(made)
             save_tree(made / STATE, self.run_state())
-            replace_folder(made, folder)
+            put_files(made, folder, STATE)
         finally:
             shutil.rmtree(made, ignore_errors=True)
 

@@ -45,6 +45,7 @@ class LLMPPO(LLMAlgorithm):
     """
 
     experience = COMPLETIONS
+    compares_groups = False
     critic: AdapterNetwork
 
     def __init__(
@@ -128,7 +129,7 @@ class LLMPPO(LLMAlgorithm):
         estimate = losses.token_advantages if self.granularity == "token" else losses.turn_advantages
         advantage, returns = estimate(each, values, said, gamma, decay)
         if self.adv_norm:
-            advantage = losses.whitened(advantage, said.to(advantage.dtype))
+            advantage = losses.whitened(advantage, said.to(advantage.dtype), mean_of=engine.ranks.mean)
         whole = TextBatch(texts, writing.counted(self, texts), advantage, old, None, returns, values)
         yield from writing.minibatches(self, engine, whole, rngs, "token", True)
 

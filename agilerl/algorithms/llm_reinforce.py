@@ -91,6 +91,11 @@ class LLMREINFORCE(LLMAlgorithm):
         self.sampling()  # raises for lengths that do not go together
         self.register_adapter("actor", "reference", "optimizer", "lr", weight_decay, policy=True)
 
+    @property
+    def compares_groups(self) -> bool:
+        """Whether the rewards of whole completions are compared, and not those of their tokens."""
+        return self.baseline == "rloo"
+
     def update_hyperparameters(self) -> dict[str, float]:
         names = ("lr", "beta", "gamma", "temperature")
         return {name: getattr(self, name) for name in names}
@@ -112,7 +117,7 @@ class LLMREINFORCE(LLMAlgorithm):
         else:
             gamma = engine.outer(engine.hp["gamma"]).view(-1, 1).to(rewards.dtype)
             returns = losses.discounted_returns(writing.token_rewards(rewards, said), said, gamma)
-            advantage = losses.whitened(returns, said.to(rewards.dtype))
+            advantage = losses.whitened(returns, said.to(rewards.dtype), mean_of=engine.ranks.mean)
         reference = writing.scored(self, engine, engine.target("actor"), texts) if self.beta > 0 else None
         whole = TextBatch(texts, counts, advantage, None, reference)
         yield from writing.minibatches(self, engine, whole, rngs, "token", self.beta > 0)

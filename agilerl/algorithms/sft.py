@@ -13,6 +13,7 @@ from agilerl.algorithms.completions import TextBatch
 from agilerl.algorithms.declared import EXAMPLES, hp
 from agilerl.algorithms.language import LLMAlgorithm
 from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.writing import of_all_ranks
 from agilerl.engine.adapters import AdapterEngine, SequentialAdapters
 from agilerl.engine.protocol import UpdateResult
 from agilerl.language.scoring import Texts
@@ -72,10 +73,12 @@ class SFT(LLMAlgorithm):
         self, engine: Any, texts: Texts, rewards: None, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
         """Optimiser steps of `batch_size` examples, in the order given; every token counts alike."""
-        for number, first in enumerate(range(0, texts.tokens.shape[1], self.batch_size)):
-            own = texts.rows(slice(first, first + self.batch_size))
+        size = -(-self.batch_size // engine.ranks.size)
+        for number, first in enumerate(range(0, texts.tokens.shape[1], size)):
+            own = texts.rows(slice(first, first + size))
             like = next(iter(engine.hp.values()))
             weight = completion_weights(own.said, like.new_ones(own.tokens.shape[:2]), "token", 1)
+            weight = of_all_ranks(weight, own.said, engine.ranks, "token")
             yield TextBatch(engine.given(own), engine.inner(weight), number=number)
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:

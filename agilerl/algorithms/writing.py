@@ -22,6 +22,7 @@ from agilerl.errors import ShapeError
 from agilerl.language.generate import BACKENDS, RolloutBackend, Sampling, uniform_numbers
 from agilerl.language.scoring import Texts
 from agilerl.losses.completions import completion_weights, rewards_by_token
+from agilerl.ranks import Ranks
 
 
 def sampling(agent: Any, greedy: bool = False) -> Sampling:
@@ -44,7 +45,7 @@ def counted(agent: Any, texts: Texts, mask_truncated: bool = False) -> Tensor:
     """[N, R] 1 for completions that are learned from, 0 for those that were cut off where they are not."""
     if not mask_truncated:
         return torch.ones(texts.tokens.shape[:2], device=texts.tokens.device)
-    end = (texts.tokens[..., texts.prompt :] == agent.base.tokenizer.eos_token_id) & texts.said
+    end = (texts.tokens[..., texts.prompt :] == agent.base.end_id) & texts.said
     found: Tensor = end.any(-1).float()
     return found
 
@@ -64,23 +65,36 @@ def minibatches(
         always: whether completions without an advantage give a gradient too (by a divergence, or a critic's loss).
             Otherwise they count in the weights of the others, and are not run.
     """
-    rows = whole.texts.tokens.shape[1]
-    size, number = min(agent.batch_size, rows), 0
+    rows, ranks = whole.texts.tokens.shape[1], engine.ranks
+    size, number = min(-(-agent.batch_size // ranks.size), rows), 0  # of all ranks together `batch_size`
     for _ in range(agent.update_epochs):
         order = permutations(rngs, rows).to(whole.texts.tokens.device)
         for first in range(0, rows, size):
             batch = whole.taken(order[:, first : first + size])
-            each = batch.weight / batch.weight.sum(1, keepdim=True).clamp_min(1)
-            weight = completion_weights(batch.texts.said, each, normalisation, agent.max_output_tokens)
             assert batch.advantage is not None
-            weight = weight.to(batch.advantage.dtype)
+            counts = batch.weight.to(batch.advantage.dtype)
+            each = counts / counts.sum(1, keepdim=True).clamp_min(1)
+            weight = completion_weights(batch.texts.said, each, normalisation, agent.max_output_tokens)
+            weight = of_all_ranks(weight, batch.texts.said, ranks, normalisation)
             signal = weight.sum(-1) > 0
             if not always:
                 signal &= (batch.advantage * weight).abs().sum(-1) > 0
-            kept = without_silent_rows(replace(batch, weight=weight, number=number), signal)
+            kept = without_silent_rows(replace(batch, weight=weight, number=number), signal, ranks)
             number += 1
             if kept is not None:
                 yield given(engine, kept)
+
+
+def of_all_ranks(weight: Tensor, said: Tensor, ranks: Ranks, normalisation: str) -> Tensor:
+    """Weights [N, R, T] whose losses' mean over ranks is the loss of what all ranks have written together.
+
+    Ranks have equally many completions, not tokens: where tokens count alike, a rank with more of them counts for more.
+    """
+    if ranks.size == 1 or normalisation != "token":
+        return weight
+    own = (said & (weight > 0)).sum((-2, -1)).double()
+    share = own / ranks.mean(own).clamp_min(1e-12)
+    return weight * share.to(weight).view(-1, 1, 1)
 
 
 @torch.no_grad()

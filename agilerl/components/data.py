@@ -131,7 +131,15 @@ class MultiAgentTransition(Transition):
 
 
 class ReplayDataset(IterableDataset[Any]):
-    """An endless iterable of batches, for `DataLoader(dataset, batch_size=None, collate_fn=lambda batch: batch)`."""
+    """An endless iterable of batches, for `DataLoader(dataset, batch_size=None, collate_fn=lambda batch: batch)`.
+
+    Every process draws from its own buffer. A loader that `accelerate` has prepared does not: by default it reads the
+    data set of rank 0 alone and gives each process a part of that. `components.sampler.Sampler` goes past it, and
+    `Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))` prepares loaders without it.
+
+    Args:
+        buffer: a replay buffer. batch_size: rows of a batch; settable, from the next batch on.
+    """
 
     def __init__(self, buffer: Any, batch_size: int = 256) -> None:
         if batch_size <= 0:
@@ -140,9 +148,13 @@ class ReplayDataset(IterableDataset[Any]):
             warn_once("replay_dataset:buffer", f"buffer should be a replay buffer with sample(); got {type(buffer)}.")
         self.buffer, self.batch_size = buffer, batch_size
 
+    def draw(self, *args: Any, **kwargs: Any) -> Any:
+        """One batch of `batch_size` rows; further arguments are those of the buffer's `sample`."""
+        return self.buffer.sample(self.batch_size, *args, **kwargs)
+
     def __iter__(self) -> Iterator[Any]:
         while True:
-            yield self.buffer.sample(self.batch_size)
+            yield self.draw()
 
 
 def _tensors(data: Any) -> Tree:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.ranks import Ranks
+
 
 class RunningMeanStd:
     """Mean and variance of everything seen, updated batch by batch.
@@ -25,14 +27,30 @@ class RunningMeanStd:
     def update(self, values: np.ndarray) -> None:
         """Take in [B, *shape]."""
         values = np.asarray(values, dtype=np.float64)
-        rows = len(values)
-        if rows == 0:
-            return
-        if self.mean.shape != values.shape[1:] and not self.count:
-            self.mean, self.var = np.zeros(values.shape[1:]), np.ones(values.shape[1:])
-        delta, total = values.mean(axis=0) - self.mean, self.count + rows
-        squares = self.var * self.count + values.var(axis=0) * rows + delta**2 * self.count * rows / total
+        if len(values):
+            self.merge(values.mean(axis=0), values.var(axis=0), len(values))
+
+    def merge(self, mean: np.ndarray, var: np.ndarray, rows: int) -> None:
+        """Take in `rows` rows with this mean and variance [*shape]."""
+        if self.mean.shape != np.shape(mean) and not self.count:
+            self.mean, self.var = np.zeros(np.shape(mean)), np.ones(np.shape(mean))
+        delta, total = mean - self.mean, self.count + rows
+        squares = self.var * self.count + var * rows + delta**2 * self.count * rows / total
         self.mean, self.var, self.count = self.mean + delta * rows / total, squares / total, total
+
+    def update_over(self, ranks: Ranks, values: np.ndarray, shape: tuple[int, ...] = ()) -> None:
+        """As `update`, of the values [B, *shape] of all ranks, rank by rank; any of them may have none."""
+        if ranks.size == 1:
+            self.update(values)
+            return
+        values = np.asarray(values, dtype=np.float64).reshape(-1, *shape)
+        own = np.zeros((3, *shape))
+        if len(values):
+            own[0], own[1], own[2] = values.mean(axis=0), values.var(axis=0), len(values)
+        for mean, var, rows in ranks.gather_rows(own):
+            count = int(rows.flat[0]) if rows.size else 0
+            if count:
+                self.merge(mean, var, count)
 
     def normalise(self, values: Any) -> np.ndarray:
         """(x − mean) / sqrt(var + epsilon), float32; the argument is left as it is."""

@@ -23,9 +23,7 @@ from agilerl.language.base import BaseModel, Forward
 from agilerl.language.lora import stacked
 from agilerl.language.scoring import Texts, hidden_states, log_probs
 from agilerl.networks.adapters import HEAD, AdapterNetwork, values_of
-
-Reduce = Callable[[Tensor], None]
-"""In place, the mean of gradients over processes."""
+from agilerl.ranks import ONE, Ranks
 
 
 class AdapterEngine(Protocol):
@@ -33,7 +31,10 @@ class AdapterEngine(Protocol):
 
     Attributes:
         hp: name -> [N, 1] tensor, or a scalar.
+        ranks: processes that train the same members; the gradients of a step are the mean of theirs.
     """
+
+    ranks: Ranks
 
     @property
     def hp(self) -> Mapping[str, Tensor]: ...
@@ -54,8 +55,8 @@ class AdapterEngine(Protocol):
 class SequentialAdapters:
     """An `AdapterEngine` over one agent's own networks and torch optimisers; PEFT runs the adapter."""
 
-    def __init__(self, agent: Any, reduce: Reduce | None = None) -> None:
-        self.members, self.agents, self._reduce = 1, [agent], reduce
+    def __init__(self, agent: Any, ranks: Ranks = ONE) -> None:
+        self.members, self.agents, self.ranks = 1, [agent], ranks
         self._engine = ModuleEngine(agent)
         self._agent = agent
 
@@ -81,8 +82,11 @@ class SequentialAdapters:
 
     def step(self, optimizer: str, max_norm: Tensor | None = None, live: Sequence[bool] | None = None) -> None:
         wrapper = getattr(self._agent, optimizer)
-        if self._reduce is not None:
-            _reduce_each(self._reduce, [p for module in wrapper.networks for p in module.parameters()])
+        if self.ranks.size > 1:
+            parameters = [p for module in wrapper.networks for p in module.parameters()]
+            for p in parameters:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            self.ranks.mean_([p.grad for p in parameters if p.grad is not None])
         self._engine._move(optimizer, max_norm)
         wrapper.zero_grad()
 
@@ -111,20 +115,6 @@ class SequentialAdapters:
 
     def release(self) -> None:
         """Nothing to give back."""
-
-
-def _reduce_each(reduce: Reduce, parameters: Sequence[Tensor]) -> None:
-    """One collective for the gradients of several parameters."""
-    for p in parameters:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-    flat = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
-    reduce(flat)
-    first = 0
-    for p in parameters:
-        assert p.grad is not None
-        p.grad.copy_(flat[first : first + p.numel()].view_as(p))
-        first += p.numel()
 
 
 @dataclass
@@ -183,8 +173,8 @@ class _Rows:
 class StackedAdapters:
     """An `AdapterEngine` over N members with plain LoRA adapters of one configuration on one base."""
 
-    def __init__(self, agents: Sequence[Any], reduce: Reduce | None = None) -> None:
-        self.agents, self.members, self._reduce = list(agents), len(agents), reduce
+    def __init__(self, agents: Sequence[Any], ranks: Ranks = ONE) -> None:
+        self.agents, self.members, self.ranks = list(agents), len(agents), ranks
         lead = self.agents[0]
         groups = lead.registry.groups
         names = [str(g.eval_network) for g in groups]
@@ -243,7 +233,7 @@ class StackedAdapters:
             if rates.dim():  # [N, 1]
                 rates = rates.expand(shape[0], shape[1]).reshape(-1)
             with stacked(self._base, slot, rows.adapter()) as forward:
-                hidden = hidden_states(forward, flat)
+                hidden = hidden_states(forward, flat, shape[0])
             if HEAD in rows.leaves:
                 return values_of(hidden, rows.leaves[HEAD]).view(shape)
             found = log_probs(hidden, self._base.head, flat.tokens[..., flat.prompt :], rates)
@@ -257,8 +247,8 @@ class StackedAdapters:
     def step(self, optimizer: str, max_norm: Tensor | None = None, live: Sequence[bool] | None = None) -> None:
         name, rule, columns = self._optimizers[optimizer]
         self._rows[name].gather_gradients()
-        if self._reduce is not None:
-            self._reduce(columns.grad)
+        if self.ranks.size > 1:
+            self.ranks.mean_([columns.grad])
         if max_norm is not None:
             clip_rows(columns.grad, max_norm.expand(self.members, 1))
         with torch.no_grad():
@@ -332,7 +322,7 @@ def _key(agent: Any) -> tuple[Any, ...]:
 
 
 def engines_for(
-    agents: Sequence[Any], wanted: str = "auto", reduce: Reduce | None = None
+    agents: Sequence[Any], wanted: str = "auto", ranks: Ranks = ONE
 ) -> tuple[list[SequentialAdapters | StackedAdapters], str, str]:
     """(engines, name, reason): "fused", one for all members whose adapters and batches have one form, else one each.
 
@@ -345,8 +335,8 @@ def engines_for(
     if wanted == "fused" and why is not None:
         raise ConfigError(f"learner='fused' is not possible: {why}. fix: learner='auto'")
     if wanted == "sequential" or why is not None:
-        return [SequentialAdapters(agent, reduce) for agent in agents], "sequential", why or "asked for"
+        return [SequentialAdapters(agent, ranks) for agent in agents], "sequential", why or "asked for"
     alike: dict[Any, list[Any]] = {}
     for agent in agents:
         alike.setdefault(_key(agent), []).append(agent)
-    return [StackedAdapters(own, reduce) for own in alike.values()], "fused", "every adapter is plain LoRA on one base"
+    return [StackedAdapters(own, ranks) for own in alike.values()], "fused", "every adapter is plain LoRA on one base"

@@ -20,6 +20,7 @@ from agilerl.engine.rows.kernels import RULES, TORCH, Kernels, rule_of
 from agilerl.engine.rows.rows_engine import RowsEngine
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.layers import set_noise
+from agilerl.ranks import ONE, Ranks
 from agilerl.tree import leaves, map_leaves
 
 
@@ -87,11 +88,16 @@ class RowsGroup(Group):
     engine: RowsEngine
 
     def __init__(
-        self, members: list[int], agents: list[Trainable], bindings: list[MemberBinding], kernels: Kernels
+        self,
+        members: list[int],
+        agents: list[Trainable],
+        bindings: list[MemberBinding],
+        kernels: Kernels,
+        ranks: Ranks = ONE,
     ) -> None:
         super().__init__(members, agents, agents[0].row_input)
         rates = {o.name: o.lr for o in self.lead.registry.optimizers}
-        self.engine = RowsEngine(bindings, rates, self.lead.evaluation_networks(), kernels)
+        self.engine = RowsEngine(bindings, rates, self.lead.evaluation_networks(), kernels, ranks)
         self._hyperparameters: list[dict[str, float]] = []
         self.refresh()
         self._policy = str(self.lead.registry.policy())
@@ -130,9 +136,10 @@ class RowsGroup(Group):
 class ModuleGroup(Group):
     """One member by itself, with its own modules, which preprocess observations, and its torch optimisers."""
 
-    def __init__(self, member: int, agent: Trainable) -> None:
+    def __init__(self, member: int, agent: Trainable, ranks: Ranks = ONE) -> None:
         super().__init__([member], [agent], lambda obs: obs)
         self._engine: ModuleEngine | None = None
+        self._ranks = ranks
 
     @property
     def engine(self) -> ModuleEngine:  # type: ignore[override]
@@ -141,7 +148,7 @@ class ModuleGroup(Group):
         Made when it is first asked for: an agent with a learn() of its own need not have what it asks for.
         """
         if self._engine is None:
-            self._engine = ModuleEngine(self.lead)
+            self._engine = ModuleEngine(self.lead, self._ranks)
         else:
             self._engine.refresh()
         return self._engine
@@ -228,6 +235,7 @@ class Learner:
     Args:
         agents: the members. choice: made for these agents as they are now; by default that of `choose`.
         kernels: what runs and moves rows.
+        ranks: over whom what members learn is averaged; all of them hold the same members.
 
     Attributes:
         name: of the choice. groups: see `Group`.
@@ -236,15 +244,21 @@ class Learner:
         ValueError: the choice is of other agents, or of these before their optimisers were made anew.
     """
 
-    def __init__(self, agents: Sequence[Trainable], choice: Choice | None = None, kernels: Kernels = TORCH) -> None:
-        self.agents, self.kernels = list(agents), kernels
+    def __init__(
+        self,
+        agents: Sequence[Trainable],
+        choice: Choice | None = None,
+        kernels: Kernels = TORCH,
+        ranks: Ranks = ONE,
+    ) -> None:
+        self.agents, self.kernels, self.ranks = list(agents), kernels, ranks
         choice = choose(self.agents) if choice is None else choice
         self.name: str = choice.name
         self.groups: list[Group]
         if choice.name == "fused":
             self.groups = self._in_rows(choice.bindings)
         else:
-            self.groups = [ModuleGroup(position, agent) for position, agent in enumerate(self.agents)]
+            self.groups = [ModuleGroup(position, agent, ranks) for position, agent in enumerate(self.agents)]
         self._hidden = HiddenStates(self)
 
     def _in_rows(self, bindings: Sequence[MemberBinding]) -> list[Group]:
@@ -258,7 +272,9 @@ class Learner:
             options = (reading, names, agent.update_interval(), *agent.update_options())
             by_key.setdefault((type(agent), binding.signature(), options), []).append(position)
         each = [[alike[i] for i in own] for alike in by_key.values() for own in by_size([bindings[i] for i in alike])]
-        return [RowsGroup(m, [self.agents[i] for i in m], [bindings[i] for i in m], self.kernels) for m in each]
+        return [
+            RowsGroup(m, [self.agents[i] for i in m], [bindings[i] for i in m], self.kernels, self.ranks) for m in each
+        ]
 
     # --- learning ---------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from agilerl.engine.protocol import Network, Trainable
 from agilerl.modules.layers import set_noise
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.ranks import ONE, Ranks
 from agilerl.tree import map_leaves
 
 
@@ -22,8 +23,8 @@ class ModuleEngine:
 
     hp: Mapping[str, Tensor]
 
-    def __init__(self, agent: Trainable) -> None:
-        self._agent = agent
+    def __init__(self, agent: Trainable, ranks: Ranks = ONE) -> None:
+        self._agent, self.ranks = agent, ranks
         self._like: tuple[torch.dtype, torch.device] | None = None
         self._rates: dict[str, float] = {}
         self._features: dict[tuple[int, int], tuple[Any, Tensor]] = {}
@@ -119,11 +120,12 @@ class ModuleEngine:
         max_norm: Tensor | None = None,
         live: Sequence[bool] | None = None,
     ) -> None:
-        if live is not None and not live[0]:
+        is_live = live is None or bool(live[0])
+        if not is_live and self.ranks.size == 1:
             return
         getattr(self._agent, optimizer).zero_grad()
         torch.autograd.backward(list(outputs), list(grads))
-        self._move(optimizer, max_norm)
+        self._move(optimizer, max_norm, is_live)
 
     def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:
         names = (optimizer,) if isinstance(optimizer, str) else optimizer
@@ -133,10 +135,14 @@ class ModuleEngine:
         for name in names:
             self._move(name, max_norm)
 
-    def _move(self, optimizer: str, max_norm: Tensor | None) -> None:
+    def _move(self, optimizer: str, max_norm: Tensor | None, is_live: bool = True) -> None:
         wrapper: Any = getattr(self._agent, optimizer)
         if self._lenders & set(wrapper.network_names or ()):
             self._features.clear()
+        if self.ranks.size > 1:
+            parameters = [p for group in wrapper.optimizer.param_groups for p in group["params"]]
+            if not average_gradients(self.ranks, parameters, is_live):
+                return
         if max_norm is not None:
             for module in wrapper.networks:
                 torch.nn.utils.clip_grad_norm_(module.parameters(), float(max_norm))
@@ -160,6 +166,21 @@ class ModuleEngine:
         set_noise(self._module(name), values)
         if target_values is not None:
             set_noise(self._module(self._targets[name]), target_values)
+
+
+def average_gradients(ranks: Ranks, parameters: Sequence[nn.Parameter], is_live: bool = True) -> bool:
+    """The gradients become, in place, their means over all ranks, in one collective; one that is missing counts as 0.
+
+    Where it is missing it stays so: whether a parameter is part of a loss does not depend on the rank.
+
+    Returns:
+        Whether it `is_live` on any rank.
+    """
+    with torch.no_grad():
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flag = torch.full((1,), float(is_live), dtype=grads[0].dtype, device=grads[0].device)
+        ranks.mean_([*grads, flag])
+    return bool(flag > 0)
 
 
 def raw_output(module: nn.Module) -> Network:

@@ -17,6 +17,7 @@ from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.losses.returns import following_values, gae, standardised
+from agilerl.ranks import ONE, Ranks
 from agilerl.tree import map_leaves, stack, take
 
 KINDS = ("chunked", "maximum", "fifty_percent_overlap")
@@ -30,22 +31,39 @@ class EpochPlan:
         rows: [K, N, B] int64, numbers of samples within each member's rollout (0 where weight is 0).
         weight: [K, N, B] float64: 1/B_k in the rows of minibatch k, 0 beyond.
         live: [K, N] bool: whether a member has a k-th minibatch.
+        share: [K, N]: how many of a minibatch's samples this one of several ranks has, over the mean of all of them;
+            None of one process. The mean over ranks of means by rank, each times its share, is the mean of all samples.
     """
 
     rows: np.ndarray
     weight: np.ndarray
     live: np.ndarray
+    share: np.ndarray | None = None
+
+    def shared(self, k: int, weight: Tensor) -> Tensor:
+        """The weights [N, B] of minibatch k, which sum to 1 on this rank, such that the mean over ranks is that of all
+        samples; as they are in one process."""
+        return weight if self.share is None else weight * torch.from_numpy(self.share[k, :, None]).to(weight)
 
 
 def plan_epoch(
-    rngs: Sequence[np.random.Generator], samples: Sequence[np.ndarray], sizes: Sequence[int], active: Sequence[bool]
+    rngs: Sequence[np.random.Generator],
+    samples: Sequence[np.ndarray],
+    sizes: Sequence[int],
+    active: Sequence[bool],
+    counted: np.ndarray | None = None,
+    rank: int = 0,
 ) -> EpochPlan:
     """Every sample of every active member once, in random order and in minibatches of the member's own size.
 
     Args:
         rngs: one per member; an inactive member draws nothing.
         samples: per member the numbers of the samples that count. sizes: B_i.
+        counted: [W, N] where W ranks share the minibatches: how many samples of each member each rank has. rank: which
+            of them this one is.
     """
+    if counted is not None:
+        return _shared_epoch(rngs, samples, sizes, active, counted, rank)
     counts = [-(-len(own) // size) if go else 0 for own, size, go in zip(samples, sizes, active, strict=True)]
     widest = max((min(len(own), size) for own, size in zip(samples, sizes, strict=True)), default=0)
     shape = (max(counts, default=0), len(sizes), widest)
@@ -63,6 +81,48 @@ def plan_epoch(
         weight[count - 1, member, :size] = np.where(np.arange(size) < rest, 1 / rest, 0.0)
     live = np.arange(shape[0])[:, None] < np.asarray(counts)
     return EpochPlan(rows, weight, live)
+
+
+def _shared_epoch(
+    rngs: Sequence[np.random.Generator],
+    samples: Sequence[np.ndarray],
+    sizes: Sequence[int],
+    active: Sequence[bool],
+    counted: np.ndarray,
+    rank: int,
+) -> EpochPlan:
+    """As `plan_epoch`, on one of W ranks: B_i is what all ranks together have in a minibatch.
+
+    There are as many minibatches as one process with all samples had, the same number on every rank. Weights are such
+    that the mean over ranks weighs all samples of a minibatch alike: W over their number.
+    """
+    totals, ranks = counted.sum(0), len(counted)
+    counts = [-(-int(n) // size) if go else 0 for n, size, go in zip(totals, sizes, active, strict=True)]
+    parts = [dealt(counted[:, member], count) for member, count in enumerate(counts)]  # [W, K_i] each
+    widest = max([1, *(int(own[rank].max(initial=0)) for own in parts)])
+    shape = (max(counts, default=0), len(sizes), widest)
+    rows, weight, share = np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape[:2])
+    for member, (rng, own, part) in enumerate(zip(rngs, samples, parts, strict=True)):
+        if not counts[member]:
+            continue
+        order, ends = rng.permutation(own), np.cumsum(part[rank])
+        for k, (end, here, together) in enumerate(zip(ends, part[rank], part.sum(0), strict=True)):
+            rows[k, member, :here] = order[end - here : end]
+            weight[k, member, :here] = ranks / together
+            share[k, member] = here * ranks / together
+    return EpochPlan(rows, weight, np.arange(shape[0])[:, None] < np.asarray(counts), share)
+
+
+def dealt(counted: np.ndarray, count: int) -> np.ndarray:
+    """How many samples of W ranks, which have `counted` [W], go into each of `count` minibatches: [W, count].
+
+    On every rank, and over all ranks together, the numbers differ by at most one.
+    """
+    even, rest = np.divmod(counted.astype(np.int64), max(1, count))
+    first = np.cumsum(rest) - rest  # who has more than others begins where the rank before has ended
+    turn = (np.arange(count) - first[:, None]) % max(1, count)
+    found: np.ndarray = even[:, None] + (turn < rest[:, None])
+    return found
 
 
 @dataclass(frozen=True)
@@ -130,13 +190,14 @@ class SequenceRollout(Rollout):
         lane, start, length = (chosen[..., k, None] for k in range(3))
         length = np.where(plan.weight[..., None] > 0, length, 0)
         for k in range(count):
-            most = int(length[k].max())
+            most = max(1, int(length[k].max()))  # a rank may have no sequence of a minibatch
             offset = np.arange(most)
             step = start[k] + np.minimum(offset, np.maximum(length[k] - 1, 0))
             rows = step * self.lanes + lane[k] + self.size * np.arange(members)[:, None, None]  # [N, S, L]
             real = offset < length[k]
             weight = real / np.maximum(real.sum((1, 2), keepdims=True), 1)
             batch = self._batch(rows, weight.reshape(members, -1), noise)
+            batch = batch if plan.share is None else replace(batch, weight=plan.shared(k, batch.weight))
             yield batch if plan.live[k].all() else replace(batch, live=tuple(plan.live[k].tolist()))
 
     def _batch(self, rows: np.ndarray, weight: np.ndarray, noise: Tensor | None) -> RolloutBatch:
@@ -195,9 +256,8 @@ def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: R
     discount = gamma * (~terminated).to(like.device, like.dtype)
     advantage = gae(reward, discount, value, after, cut, lam)
     returns = advantage + value
-    weight = valid.flatten(1).to(like.device, like.dtype)
-    weight = weight / weight.sum(1, keepdim=True)
-    scaled = standardised(advantage.flatten(1), weight)
+    counts = valid.flatten(1).to(like.device, like.dtype)
+    scaled = standardised_over(learner.ranks, advantage.flatten(1), counts)
     columns = (log_prob.flatten(1), value.flatten(1), scaled, returns.flatten(1))
     legal = merged(buffer.stored("legal")) if "legal" in buffer.fields else None
     packed, action = torch.stack(columns, -1), merged(buffer.stored("action"))
@@ -211,6 +271,17 @@ def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: R
     samples = [np.arange(len(own)) for own in sequences]
     width = buffer.num_envs // count
     return SequenceRollout(obs, action, packed, legal, samples, sequences, width, hidden)
+
+
+def standardised_over(ranks: Ranks, values: Tensor, counts: Tensor) -> Tensor:
+    """As `standardised` over the entries [N, B] of all ranks together, of which `counts` (0 or 1) says what counts."""
+    if ranks.size > 1:
+        both = ranks.gather_rows(torch.stack((values, counts)).double().cpu().numpy())  # [W, 2, N, B]
+        all_values, all_counts = (torch.from_numpy(x).permute(1, 0, 2).flatten(1) for x in both.swapaxes(0, 1))
+        own = values.shape[1]
+        scaled = standardised_over(ONE, all_values, all_counts)
+        return scaled[:, ranks.rank * own : (ranks.rank + 1) * own].to(values)
+    return standardised(values, counts / counts.sum(1, keepdim=True).clamp(min=1))
 
 
 def _bootstrap(learner: Learner, group: int, count: int, buffer: RolloutStore, value: Tensor) -> Tensor:
@@ -359,19 +430,24 @@ def learn_rollout(
             epoch over so many rows needs of random numbers, [rows, A]; None for nothing.
     """
     reports = [LearnReport() for _ in members]
-    active = [True] * len(members)
+    active, ranks = [True] * len(members), learner.ranks
     sizes = [int(m.batch_size) for m in members]
+    counted = None  # of all ranks: minibatches are what they have together
+    if ranks.size > 1:
+        counted = ranks.gather_rows(np.array([len(own) for own in rollout.samples])).astype(np.int64)
     losses: list[Tensor] = []
     for epoch in range(max(int(m.update_epochs) for m in members)):
         active = [go and epoch < int(m.update_epochs) for go, m in zip(active, members, strict=True)]
         if not any(active):
             break
-        plan = plan_epoch(rngs, rollout.samples, sizes, active)
+        plan = plan_epoch(rngs, rollout.samples, sizes, active, counted, ranks.rank)
         batches = rollout.batches(plan, _entropy_noise(members, rollout, rngs, active))
         results = [learner.learn(group, batch) for batch in batches]
         losses += [result.loss for result in results]
         divergence: Any = sum(result.kl for result in results if result.kl is not None)
         watched = isinstance(divergence, Tensor) and any(m.target_kl is not None for m in members)
+        if watched:
+            divergence = ranks.mean(divergence)  # so that all ranks stop after the same epoch
         counts, found = plan.live.sum(0), divergence.tolist() if watched else [0.0] * len(members)
         for i, (report, member) in enumerate(zip(reports, members, strict=True)):
             if not active[i]:

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.learner import Learner
-from agilerl.engine.rollouts import Rollout, by_member, outcomes, sequences_of
+from agilerl.engine.rollouts import Rollout, by_member, outcomes, sequences_of, standardised_over
 from agilerl.engine.team_sequences import TeamSequenceRollout, pieces_of
-from agilerl.losses.returns import gae_of_agents, standardised
+from agilerl.losses.returns import gae_of_agents
+from agilerl.ranks import Ranks
 from agilerl.tree import map_leaves
 
 
@@ -62,11 +63,11 @@ def make_team_rollout(
     advantage, counts = _advantages(members, buffer, value, last, final)
     advantage, counts = (x.view(raw.shape).flatten(1, 2) for x in (advantage, counts))  # [N, T·E, M]
     returns = advantage + value.flatten(1, 2)
-    for member, own, seen in zip(members, returns, counts, strict=True):
-        member.see_returns(own.double().cpu().numpy(), seen.cpu().numpy())
+    for member, own, seen in zip(members, *_everywhere(learner.ranks, returns, counts), strict=True):
+        member.see_returns(own, seen)
     mean, deviation = _scales(members, like)
     goal = (returns - mean.unsqueeze(1)) / deviation.unsqueeze(1)
-    scaled = _standardised(members[0].groups_of_agents, advantage, counts)
+    scaled = _standardised(learner.ranks, members[0].groups_of_agents, advantage, counts)
     log_prob = _by_lane(buffer, "log_prob", count, like).to(like.dtype).view(raw.shape)
     packed = torch.stack((log_prob.flatten(1, 2), raw.flatten(1, 2), scaled, goal), -1)
     packed = packed.masked_fill(~counts.unsqueeze(-1), 0)  # whatever stands there, it is finite
@@ -125,14 +126,22 @@ def _advantages(
     )
 
 
-def _standardised(groups: Sequence[Sequence[int]], advantage: Tensor, counts: Tensor) -> Tensor:
+def _everywhere(ranks: Ranks, returns: Tensor, counts: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Returns and which of them count [N, R, M], of all ranks one after another."""
+    own = returns.double().cpu().numpy(), counts.cpu().numpy()
+    if ranks.size == 1:
+        return own
+    found = np.concatenate(list(ranks.gather_rows(np.stack(own))), axis=2)
+    return found[0], found[1] > 0
+
+
+def _standardised(ranks: Ranks, groups: Sequence[Sequence[int]], advantage: Tensor, counts: Tensor) -> Tensor:
     """Advantages [N, R, M] standardised over all agents of a group, those that count."""
     scaled = torch.zeros_like(advantage)
     for own in groups:
         chosen = list(own)
-        weight = counts[..., chosen].to(advantage.dtype).flatten(1)
-        weight = weight / weight.sum(1, keepdim=True).clamp(min=1)
-        parts = standardised(advantage[..., chosen].flatten(1), weight)
+        counted = counts[..., chosen].to(advantage.dtype).flatten(1)
+        parts = standardised_over(ranks, advantage[..., chosen].flatten(1), counted)
         scaled[..., chosen] = parts.view(*advantage.shape[:2], len(chosen))
     return scaled
 

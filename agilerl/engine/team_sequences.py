@@ -117,6 +117,8 @@ class TeamSequenceRollout(Rollout):
         for k, live in enumerate(plan.live):
             chosen = [own[weight > 0] for own, weight in zip(plan.rows[k], plan.weight[k], strict=True)]
             batches = {group: _gathered(rows[group], own, chosen) for group, own in self.pieces.items()}
+            if plan.share is not None:
+                batches = {group: replace(own, weight=plan.shared(k, own.weight)) for group, own in batches.items()}
             yield TeamSequences(batches, None if live.all() else tuple(live.tolist()))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from agilerl.errors import ConfigError, RunError
 from agilerl.language import needs
-from agilerl.language.tokenizer import fingerprint, load_tokenizer
+from agilerl.language.tokenizer import eos_id, fingerprint, load_tokenizer, pad_id
 
 SCALED_OUTPUT = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 """Settings of models whose logits are more than a product of the last hidden state."""
@@ -69,11 +69,15 @@ class BaseModel:
         model: a Hugging Face causal language model; it is frozen, and put into evaluation mode.
         tokenizer: its tokenizer.
         source: the folder or hub id that it came from; empty for one that was made in this process.
+
+    Attributes:
+        pad_id, end_id: the tokens that pad, and that end a text; they may be one.
     """
 
     def __init__(self, model: Any, tokenizer: Any, source: str = "") -> None:
         self.model: Any = model.requires_grad_(False).eval()
         self.tokenizer, self.source = tokenizer, source
+        self.pad_id, self.end_id = pad_id(tokenizer), eos_id(tokenizer)
         self.inner: Any = self.model.base_model  # the decoder below the output layer
         config: Any = self.model.config
         scaled = [name for name in SCALED_OUTPUT if getattr(config, name, None) not in (None, 1, 1.0)]
@@ -86,6 +90,7 @@ class BaseModel:
         self.context = int(getattr(config, "max_position_embeddings", 0)) or None
         self._peft: Any = None
         self._slots: dict[str, Slot] = {}
+        self._first: dict[str, dict[str, Tensor]] = {}
         self._sha: str | None = None
 
     # -- identity ----------------------------------------------------------------------------------------------------
@@ -158,6 +163,7 @@ class BaseModel:
         shapes = {short: tuple(tensor.shape) for short, tensor in saved.items()}
         for full in live.values():
             self._peft.get_parameter(full).requires_grad_(False)
+        self._first[name] = {short: self._peft.get_parameter(full).detach().clone() for short, full in live.items()}
         self._peft.base_model.disable_adapter_layers()
         self._slots[key] = made = Slot(name, dict(config), live, shapes)
         return made
@@ -169,8 +175,8 @@ class BaseModel:
         return found
 
     def fresh(self, slot: Slot) -> dict[str, Tensor]:
-        """What PEFT made in the slot, copies by saved name."""
-        return {short: self._peft.get_parameter(full).detach().clone() for short, full in slot.live.items()}
+        """What PEFT made in the slot, copies by saved name; what has run there since is no part of it."""
+        return {short: value.clone() for short, value in self._first[slot.name].items()}
 
     @contextlib.contextmanager
     def adapted(self, slot: Slot, values: Mapping[str, Tensor]) -> Iterator[Forward]:

@@ -80,7 +80,7 @@ class PrefixShared:
         numbers: Tensor | None, adapters: Sequence[Any] = (),
     ) -> Texts:  # fmt: skip
         tokens, attention = prompts
-        end, pad = base.tokenizer.eos_token_id, base.tokenizer.pad_token_id
+        end, pad = base.end_id, base.pad_id
         cache = needs("transformers").DynamicCache()
         hidden = forward(tokens, attention, positions_of(attention), cache)[:, -1]
         if group > 1:
@@ -175,7 +175,7 @@ class HuggingFace:
         own, (tokens, attention) = how[0], prompts
         is_drawn = numbers is not None and own.temperature > 0
         drawing = {"temperature": own.temperature, "top_k": own.top_k, "top_p": own.top_p} if is_drawn else {}
-        end, pad = base.tokenizer.eos_token_id, base.tokenizer.pad_token_id
+        end, pad = base.end_id, base.pad_id
         seed = 0 if numbers is None else int(numbers[0, 0].item() * 2**31)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

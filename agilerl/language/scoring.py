@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from agilerl.language import needs
 from agilerl.language.base import Forward, positions_of
 
 CHUNK = 1 << 22
@@ -64,10 +65,50 @@ def first_end(tokens: Tensor, end: int) -> Tensor:
     return (over - (tokens == end).long()) == 0
 
 
-def hidden_states(forward: Forward, texts: Texts) -> Tensor:
-    """[R, T, H] what the decoder knew before each completion token."""
-    hidden = forward(texts.tokens[..., :-1], texts.attention[..., :-1], positions_of(texts.attention)[..., :-1])
-    return hidden[..., texts.prompt - 1 :, :]
+def hidden_states(forward: Forward, texts: Texts, members: int = 1) -> Tensor:
+    """[N·R, T, H] what the decoder knew before each completion token.
+
+    Prompts that several rows have in common are read once: their keys and values, gradients included, serve all of
+    them. That changes nothing but rounding, and saves most of the work where prompts are long beside completions.
+
+    Args:
+        texts: [N·R, P + T], the rows of member after member. members: N.
+    """
+    shared = shared_prompts(texts, members)
+    tokens, attention, positions = texts.tokens[:, :-1], texts.attention[:, :-1], positions_of(texts.attention)[:, :-1]
+    if shared is None:
+        return forward(tokens, attention, positions)[:, texts.prompt - 1 :]
+    rows, place = shared
+    cache, prompt = needs("transformers").DynamicCache(), texts.prompt
+    last = forward(tokens[rows, :prompt], attention[rows, :prompt], positions[rows, :prompt], cache)[:, -1:][place]
+    if tokens.shape[1] == prompt:
+        return last
+    cache.batch_select_indices(place)
+    return torch.cat((last, forward(tokens[:, prompt:], attention, positions[:, prompt:], cache)), 1)
+
+
+SHARED = 0.75
+"""Prompts are read apart where they are at most this share of the rows."""
+
+
+def shared_prompts(texts: Texts, members: int) -> tuple[Tensor, Tensor] | None:
+    """(rows [N·U] that have every prompt of each member once, place [N·R] of each row's prompt among them).
+
+    None where too few prompts occur more than once. Members have equally many prompts; one with fewer has its first one
+    again.
+    """
+    key = (texts.tokens[:, : texts.prompt] * 2 + texts.attention[:, : texts.prompt]).view(members, -1, texts.prompt)
+    each = [torch.unique(own, dim=0, return_inverse=True)[1] for own in key]
+    most = max(int(own.max()) + 1 for own in each)
+    count = key.shape[1]
+    if most > SHARED * count:
+        return None
+    rows = torch.zeros(members, most, dtype=torch.long, device=key.device)
+    for member, own in enumerate(each):
+        rows[member, own] = torch.arange(count, device=key.device)  # any row that has the prompt
+    first = torch.arange(members, device=key.device).unsqueeze(1)
+    place = torch.stack(each) + first * most
+    return (rows + first * count).flatten(), place.flatten()
 
 
 def log_probs(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor | float = 1.0) -> Tensor:

@@ -50,7 +50,7 @@ class VLLM:
         for member, own in enumerate(how):
             mine = rows[member * per : (member + 1) * per]
             made += self._of_member(mine, group, own, numbers, adapters[member] if adapters else None)
-        length, end, pad = how[0].max_tokens, base.tokenizer.eos_token_id, base.tokenizer.pad_token_id
+        length, end, pad = how[0].max_tokens, base.end_id, base.pad_id
         written = torch.full((len(made), length), pad, dtype=torch.long)
         for number, completion in enumerate(made):
             written[number, : len(completion)] = torch.tensor(list(completion[:length]))

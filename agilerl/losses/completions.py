@@ -6,6 +6,8 @@ said is filled before it is exponentiated, so that padding can neither overflow 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -39,14 +41,19 @@ def leave_one_out(rewards: Tensor) -> Tensor:
     return (size / (size - 1) * (rewards - rewards.mean(-1, keepdim=True))).masked_fill(equal, 0)
 
 
-def whitened(values: Tensor, weight: Tensor, eps: float = 1e-8) -> Tensor:
-    """(x − mean) / (std + ε) over entries [..., R, T] of weight above 0; 0 elsewhere, and where all are equal."""
+def whitened(
+    values: Tensor, weight: Tensor, eps: float = 1e-8, mean_of: Callable[[Tensor], Tensor] = lambda x: x
+) -> Tensor:
+    """(x − mean) / (std + ε) over entries [..., R, T] of weight above 0; 0 elsewhere, and where all are equal.
+
+    mean_of: the mean over processes, where entries of several of them are standardised together.
+    """
     there = weight > 0
-    count = there.sum((-2, -1), keepdim=True).clamp_min(1)
+    count = mean_of(there.sum((-2, -1), keepdim=True).to(values.dtype)).clamp_min(torch.finfo(values.dtype).tiny)
     filled = values.masked_fill(~there, 0)
-    mean = filled.sum((-2, -1), keepdim=True) / count
+    mean = mean_of(filled.sum((-2, -1), keepdim=True)) / count
     centred = (values - mean).masked_fill(~there, 0)
-    variance = centred.square().sum((-2, -1), keepdim=True) / count
+    variance = mean_of(centred.square().sum((-2, -1), keepdim=True)) / count
     return centred / (variance.sqrt() + eps)
 
 

@@ -12,7 +12,15 @@ from typing import Any, Protocol
 from agilerl.checkpoint import decode_tree, encode_tree
 from agilerl.errors import AgileRLWarning, RunError
 from agilerl.hostile import malformed
-from agilerl.runs.checkpoints import Saved, newest_checkpoint, prune, set_aside, whole_manifests, write_checkpoint
+from agilerl.runs.checkpoints import (
+    Saved,
+    generations,
+    newest_checkpoint,
+    prune,
+    set_aside,
+    whole_manifests,
+    write_checkpoint,
+)
 from agilerl.runs.directory import RunFiles, versions
 from agilerl.runs.lock import RunLock
 from agilerl.runs.replay_log import Chunk, ReplayLog, rebuild_memories
@@ -130,6 +138,23 @@ class RunStore:
         for path in sorted(self._root.glob("bad-gen-*")):  # of the run before: not of the one that begins now
             os.rename(path, path.with_name(f"lost-{path.name}"))
         return notes
+
+    def return_to(self, number: int) -> None:
+        """Go on from the state after `number` generations; later ones, which other ranks have not saved, are set aside.
+
+        Raises:
+            RunError: there is no such checkpoint that is whole.
+        """
+        for path in generations(self._root):
+            if int(path.name.removeprefix("gen-")) > number:
+                self.notes.append(f"{path.name} is of this rank alone and was renamed {set_aside(path).name}.")
+        self.saved, found = newest_checkpoint(self._root)
+        self.notes += found
+        if self.saved is None or self.saved.number != number:
+            raise RunError(
+                f"{self.folder} has no whole state after generation {number}, which another rank goes on from. "
+                "fix: another folder."
+            )
 
     def seed(self, otherwise: int) -> int:
         """The run's seed, `otherwise` for a new run."""

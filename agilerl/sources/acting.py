@@ -48,7 +48,7 @@ class Acting:
         self.options, self.watch, self.tallies, self.rewards = options, watch, watch.tallies, rewards
         assert shard.shared.epsilon is not None
         self.epsilon = shard.shared.epsilon
-        self.num_envs = watch.num_envs
+        self.num_envs, self.ranks = watch.num_envs, shard.ranks
         self.mask_width = mask_width(lanes.single_action_space)
         self._rngs = shard.streams(Purpose.EXPLORATION)
         self._running = Running.begin(shard, lanes)
@@ -79,7 +79,7 @@ class Acting:
         rows = obs.reshape(*shape, *obs.shape[1:]) if isinstance(obs, np.ndarray) else trees.reshape(obs, *shape)
         mask = action_mask(info, self.lanes.num_lanes, self.mask_width) if info else None
         legal = None if mask is None else mask.reshape(*shape, -1)
-        if self.replay.memory.counter < self.options.random_steps:
+        if self.replay.memory.counter * self.ranks.size < self.options.random_steps:
             action = self._random(legal)
         else:
             draws = tuple(part[index - self._begin] for part in self._draws)

@@ -23,12 +23,13 @@ from agilerl.envs.step import Lanes, StepBatch, VectorLanes, as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
+from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, seeds
 from agilerl.rollouts.evaluate import EvaluationResult, evaluate
 from agilerl.sources.determinism import Probe, probe_determinism
 from agilerl.sources.own_learn import OwnLearn, brings_own_learn
 from agilerl.sources.rewards import refuse_scaling
-from agilerl.sources.source import CARRIED_NOTE, Shard, Shared, Steps, Tally
+from agilerl.sources.source import CARRIED_NOTE, Shard, Shared, Steps, Tally, agreed
 
 # Blocks of `Purpose.EVALUATION` seeds within one generation, so that no two uses share an episode.
 _FITNESS, _RESCORE = 0, 1
@@ -80,6 +81,7 @@ class Evaluator:
         env: what `make_vect_envs` built is replicated; any other environment evaluates one member at a time.
         check: called between vector steps; what it raises ends the evaluation there.
         sum_scores: of teams; False takes the mean over agents in place of the sum.
+        ranks: each plays its share of the episodes, from seeds of its own; fitness is the mean over all of them.
 
     Attributes:
         env_steps: environment steps of all evaluations so far.
@@ -96,8 +98,10 @@ class Evaluator:
         check: Callable[[], None] | None = None,
         *,
         sum_scores: bool = True,
+        ranks: Ranks = ONE,
     ) -> None:
-        self.env, self.options, self.seed, self.check = env, options, seed, check
+        self.env, self.options, self.seed, self.check = env, options, ranks.seed(seed), check
+        self.ranks = ranks
         self.sum_scores = sum_scores
         self.by_agent: dict[int, list[float]] = {}
         self.env_steps = 0
@@ -134,11 +138,14 @@ class Evaluator:
             lanes = CheckedLanes(lanes, self.check)
         found = self._play(learner, lanes, episode_seeds)
         self.limit.say(found.lengths, found.cut)
-        self.env_steps += int(found.env_steps)
-        if not self.sum_scores:
-            rows = self._rows(found).tolist()
-            self.by_agent |= {agent.index: row for agent, row in zip(learner.agents, rows, strict=True)}
-        return self._fitness(found)
+        fitness, rows = self._fitness(found), None if self.sum_scores else self._rows(found)
+        if self.ranks.size > 1:  # each has played as many episodes
+            fitness = self.ranks.average(fitness).tolist()
+            rows = None if rows is None else self.ranks.average(rows)
+        self.env_steps += int(self.ranks.sum(found.env_steps)) if self.ranks.size > 1 else int(found.env_steps)
+        if rows is not None:
+            self.by_agent |= {agent.index: row for agent, row in zip(learner.agents, rows.tolist(), strict=True)}
+        return fitness
 
     def _play(self, learner: Learner, lanes: Lanes, episode_seeds: np.ndarray) -> EvaluationResult:
         """One episode a seed with every member."""
@@ -156,16 +163,20 @@ class Evaluator:
 
     def population(self, learner: Learner, generation: int) -> list[float]:
         """Mean return of every member over this generation's episodes; the same seeds for all."""
-        count, self.by_agent = self.options.eval_episodes, {}
+        count, self.by_agent = self._share(self.options.eval_episodes), {}
         return self._run(learner, seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
 
     def rescore(self, learner: Learner, generation: int, count: int) -> list[float]:
         """Mean return over `count` further episodes of this generation."""
-        return self._run(learner, seeds(self.seed, Purpose.EVALUATION, count, generation, _RESCORE))
+        return self._run(learner, seeds(self.seed, Purpose.EVALUATION, self._share(count), generation, _RESCORE))
 
     def confirm(self, learner: Learner, generation: int, count: int) -> float:
         """Mean return of one member over `count` fresh episodes that chose nothing."""
-        return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, count, generation))[0]
+        return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, self._share(count), generation))[0]
+
+    def _share(self, count: int) -> int:
+        """How many of `count` episodes each rank plays: as many on every rank, so that their mean is that of all."""
+        return -(-count // self.ranks.size)
 
     def one(self, agent: Any) -> float:
         """An agent with a `test` of its own; it appends to its own fitness. `check` is called before it only."""
@@ -207,9 +218,13 @@ class LaneSource(Generic[Options]):
         learner: "fused", "sequential", or "agents" where agents bring their own `learn`.
         notes: the choices with their reasons.
         kernels: what runs and moves members that share rows.
+        ranks: processes that train the same members; set before `open`.
+        steps_add_up: whether every rank makes environment steps of its own.
     """
 
     kernels = TORCH
+    ranks = ONE
+    steps_add_up = True
     alone = ""  # why members train one after another and by themselves; empty where they need not
 
     def __init__(self, env: Any, options: Options, shared: Shared, eval_env: Any = None) -> None:
@@ -263,6 +278,8 @@ class LaneSource(Generic[Options]):
             raise NotAvailableYetError(f"a generation runs in one shard yet; got shards={shards}. fix: shards=1.")
         self.run_seed = run_seed
         self._choice = self._choose(population)
+        if self.ranks.size > 1:
+            self._check_ranks()
         self.notes.append(f"learner: {self.learner} ({self._choice.reason})")
         self.lockstep = self._choose_lockstep()
         self.lanes = self._make_lanes(len(population))
@@ -273,7 +290,21 @@ class LaneSource(Generic[Options]):
 
     def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> Judge:
         """What judges members."""
-        return Evaluator(self.eval_env, self.options, self.run_seed, check)
+        return Evaluator(self.eval_env, self.options, self.run_seed, check, ranks=self.ranks)
+
+    def _check_ranks(self) -> None:
+        """NotAvailableYetError where nothing averages what members learn."""
+        if self.learner == OwnLearn.name:
+            raise NotAvailableYetError(
+                f"{self.ranks.size} processes train together where the engines run the updates, and here "
+                f"{self._choice.reason}, so that its gradients would never meet. fix: override update(engine, batch) "
+                "in place of learn(), leave collect_rollouts_fn out, or start one process."
+            )
+
+    @property
+    def env_steps_at_once(self) -> int:
+        """Environment steps of one member in a vector step, on all ranks together."""
+        return self.num_envs * (self.ranks.size if self.steps_add_up else 1)
 
     def _choose(self, population: Sequence[Any]) -> Choice:
         if self.alone:
@@ -334,7 +365,9 @@ class LaneSource(Generic[Options]):
     def _adopted(self, agents: Sequence[Any]) -> Iterator[Any]:
         """A learner that holds the agents' tensors in rows until the block ends, also by an error."""
         own = self.learner == OwnLearn.name
-        learner: Any = OwnLearn(agents) if own else Learner(agents, choose(agents, self.learner), self.kernels)
+        learner: Any = (
+            OwnLearn(agents) if own else Learner(agents, choose(agents, self.learner), self.kernels, self.ranks)
+        )
         try:
             yield learner
         finally:
@@ -348,20 +381,22 @@ class LaneSource(Generic[Options]):
 
     def steps_of_generation(self, evo_steps: int) -> int:
         """As many whole vector steps as fit, but at least one, in environment steps of one member."""
-        return max(1, evo_steps // self.num_envs) * self.num_envs
+        return max(1, evo_steps // self.env_steps_at_once) * self.env_steps_at_once
 
     def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
         """All shards: one of all members in lockstep, else one a member, each of which begins with the same epsilon."""
         slots = list(range(len(population)))
         tallies: dict[int, Tally] = {}
         made = min(int(agent.steps[-1]) for agent in population)  # by the member that needs most
-        left = -(-(self.options.max_steps - made) // self.num_envs)  # vector steps: the last generation is shorter
-        first, vector_steps = self.shared, self.steps_of_generation(self.options.evo_steps) // self.num_envs
+        at_once = self.env_steps_at_once
+        left = -(-(self.options.max_steps - made) // at_once)  # vector steps: the last generation is shorter
+        first, vector_steps = self.shared, self.steps_of_generation(self.options.evo_steps) // at_once
+        seed = self.ranks.seed(self.run_seed)
         vector_steps = max(1, min(vector_steps, left))
         for group in [slots] if self.lockstep else [[slot] for slot in slots]:
             agents = [population[slot] for slot in group]
             shared = replace(self.shared, epsilon=first.epsilon, statistics=self.statistics(agents))
-            shard = Shard(agents, group, self.run_seed, number, begun, vector_steps, shared)
+            shard = Shard(agents, group, seed, number, begun, vector_steps, shared, self.ranks)
             with self._adopted(agents) as learner:
                 if learner.name == OwnLearn.name:
                     if self.shared.rewards is not None:
@@ -370,7 +405,7 @@ class LaneSource(Generic[Options]):
                 else:
                     result = yield from self.run(shard, self.lanes, learner)
             self.shared, tallies = result.shared, {**tallies, **result.tallies}
-        return [tallies[slot] for slot in slots]
+        return agreed([tallies[slot] for slot in slots], self.ranks, self.steps_add_up)
 
     def statistics(self, agents: Sequence[Any]) -> Mapping[str, Any] | None:
         """Running statistics of observations that a shard of these members begins with; None where none are kept."""

@@ -33,9 +33,11 @@ from agilerl.language.scoring import Texts
 from agilerl.language.tokenizer import fingerprint
 from agilerl.llm_envs.by_id import make_language_env
 from agilerl.options import LanguageOptions, LoopOptions
+from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, stream
 from agilerl.sources.determinism import Probe
-from agilerl.sources.source import Tally
+from agilerl.sources.games import Games, Playing
+from agilerl.sources.source import Tally, agreed
 
 Engine = SequentialAdapters | StackedAdapters
 FURTHER = 1 << 32
@@ -66,6 +68,11 @@ class Row:
     tally: Tally
     items: list[Any] = field(default_factory=list)
 
+    def batch(self, ranks: Ranks) -> list[Any]:
+        """What this rank is given of the batch."""
+        found: list[Any] = self.env.batch(self.number, ranks.rank, ranks.size)
+        return found
+
     def add(self, **numbers: float) -> None:
         """Add to the sums of the tally's details."""
         for name, value in numbers.items():
@@ -81,15 +88,15 @@ class Writing:
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]
         for row in rows:
-            row.items = row.env.batch(row.number)
+            row.items = row.batch(engine.ranks)
         texts, rewards = self._written(engine, rows)
         for extra in range(lead.dynamic_sampling if hasattr(lead, "dynamic_sampling") else 0):
             silent = (rewards == rewards[..., :1]).all(-1)
-            if not bool(silent.any()):
+            if not engine.ranks.any(bool(silent.any())):
                 break
             further = [Row(row.env, row.number + FURTHER * (extra + 1), row.rng, row.tally) for row in rows]
             for row in further:
-                row.items = row.env.batch(row.number)
+                row.items = row.batch(engine.ranks)
             texts, rewards = _filled((texts, rewards), self._written(engine, further), engine.agents[0].pad_token_id)
         for row, own in zip(rows, rewards, strict=True):
             row.tally.scores.append(float(own.mean()))
@@ -116,7 +123,7 @@ class Writing:
             for line in scores.faults:
                 self._say(line)
         texts = by_member(flat, len(agents))
-        ended = (texts.tokens[..., texts.prompt :] == base.tokenizer.eos_token_id) & texts.said
+        ended = (texts.tokens[..., texts.prompt :] == base.end_id) & texts.said
         for row, said, end in zip(rows, texts.said, ended.any(-1), strict=True):
             row.add(completion_tokens=int(said.sum()), truncated=int((~end).sum()))
         return texts, torch.from_numpy(np.stack(found)).float().to(base.device)
@@ -157,7 +164,7 @@ class Preferring:
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]
-        texts = pair_texts([row.env.batch(row.number) for row in rows], lead.base)
+        texts = pair_texts([row.batch(engine.ranks) for row in rows], lead.base)
         yield from lead.arrange(engine, texts, None, [row.rng for row in rows])
 
     def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
@@ -169,7 +176,7 @@ class Imitating:
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]
-        texts = example_texts([row.env.batch(row.number) for row in rows], lead.base)
+        texts = example_texts([row.batch(engine.ranks) for row in rows], lead.base)
         yield from lead.arrange(engine, texts, None, [row.rng for row in rows])
 
     def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
@@ -187,12 +194,20 @@ class LanguageSource:
     def __init__(self, envs: Any, options: LanguageOptions) -> None:
         self.is_shared = not isinstance(envs, list | tuple)
         self.envs = [envs] if self.is_shared else list(envs)
+        for env in self.envs:
+            _check_gym(env)
         self.options = options
         self.notes: list[str] = []
         self.evaluation_env_steps = 0
-        self.batch_size = len(self.envs[0].batch(0))
-        self.num_envs = self.batch_size  # what a step of the whole is a multiple of
+        self.num_envs = len(self.envs[0].batch(0))
         self._faults: list[str] = []
+
+    ranks = ONE
+
+    @property
+    def batch_size(self) -> int:
+        """Prompts of one member in an iteration, on all ranks together."""
+        return self.num_envs * self.ranks.size
 
     @classmethod
     def make(
@@ -231,6 +246,8 @@ class LanguageSource:
         self.feed = self._feed(population[0])
 
     def _feed(self, lead: Any) -> Feed:
+        if isinstance(self.envs[0], Games):
+            return Playing()
         kinds: dict[str, Callable[[], Feed]] = {
             "completions": lambda: Writing(self._faults.append), "preferences": Preferring, "examples": Imitating
         }  # fmt: skip
@@ -252,8 +269,8 @@ class LanguageSource:
 
     def _check_context(self, agent: Any) -> None:
         most = agent.base.context
-        if most is None or not hasattr(agent, "max_output_tokens"):
-            return
+        if most is None or not hasattr(agent, "max_output_tokens") or isinstance(self.envs[0], Games):
+            return  # games end where the next turn has no room: `max_model_len`
         for env in self.envs:
             longest = max(len(p.tokens) for name in env.splits for p in env.split(name))
             if longest + agent.max_output_tokens > most:
@@ -283,11 +300,11 @@ class LanguageSource:
         left = -(-(self.options.max_steps - begun) // self.batch_size)
         iterations = max(1, min(self.steps_of_generation(self.options.evo_steps) // self.batch_size, left))
         tallies = [Tally() for _ in population]
-        rngs = [stream(self.run_seed, Purpose.WRITING, number, slot) for slot in range(members)]
+        rngs = [stream(self.ranks.seed(self.run_seed), Purpose.WRITING, number, slot) for slot in range(members)]
         slot_of = {id(agent): slot for slot, agent in enumerate(population)}
         for agent in population:
             agent.set_training_mode(True)
-        engines, _, _ = engines_for(population, self.options.learner)
+        engines, _, _ = engines_for(population, self.options.learner, self.ranks)
         try:
             for index in range(iterations):
                 iteration = begun // self.batch_size + index
@@ -304,14 +321,14 @@ class LanguageSource:
                     ]
                     self._iterate(engine, rows)
                 for tally in tallies:
-                    tally.env_steps += self.batch_size
+                    tally.env_steps += self.num_envs
                 yield self.batch_size * members
-                if all(tally.fault for tally in tallies):
+                if self.ranks.all(all(tally.fault for tally in tallies)):
                     break
         finally:
             for engine in engines:
                 engine.release()
-        return tallies
+        return agreed(tallies, self.ranks, True)
 
     def _iterate(self, engine: Engine, rows: Sequence[Row]) -> None:
         lead: Any = engine.agents[0]
@@ -349,7 +366,8 @@ class LanguageSource:
         engines, _, _ = engines_for(agents, self.options.learner)
         envs = [self.envs[0]] * len(agents)  # the same questions for all
         self.evaluation_env_steps += len(envs[0].split(split)) * len(agents)
-        return self.feed.judge(engines, agents, envs, split)
+        found = self.feed.judge(engines, agents, envs, split)
+        return found if self.ranks.size == 1 else [float(x) for x in self.ranks.average(found)]
 
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
         return None
@@ -380,7 +398,8 @@ class LanguageSource:
         for env in self.envs:
             for name in env.splits:
                 for item in env.split(name):
-                    digest.update(repr((name, *[v for k, v in vars(item).items() if k != "entry"])).encode())
+                    parts = [v for k, v in vars(item).items() if k != "entry"] if hasattr(item, "__dict__") else [item]
+                    digest.update(repr((name, *parts)).encode())
         return digest.hexdigest()
 
     def state(self) -> dict[str, Any]:
@@ -395,6 +414,17 @@ class LanguageSource:
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+def _check_gym(env: Any) -> None:
+    """Named errors for what hands out no batches by number."""
+    if hasattr(env, "group_size") and callable(getattr(env, "reset", None)) and not hasattr(env, "split"):
+        raise ConfigError(f"{type(env).__name__} is played turn by turn. fix: finetune_llm_multiturn(pop, env).")
+    if not all(callable(getattr(env, name, None)) for name in ("batch", "split")):
+        raise ConfigError(
+            f"env must be a ReasoningGym, PreferenceGym or SFTGym; got {type(env).__name__}. "
+            "fix: ReasoningGym(train_dataset, test_dataset, tokenizer, reward_fn)."
+        )
 
 
 def _each(value: Tensor | None, members: int) -> list[float]:

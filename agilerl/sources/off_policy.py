@@ -48,14 +48,14 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         for agent in shard.agents:
             agent.set_training_mode(True)
         watch = Watch(learner, [Tally() for _ in shard.agents], num_envs)
-        rewards = RewardScale.of(shard.shared.rewards, shard.agents, num_envs)
+        rewards = RewardScale.of(shard.shared.rewards, shard.agents, num_envs, shard.ranks)
         acting = Acting(shard, lanes, replay, self.options, watch, rewards)
         has_masks = mask_width(lanes.single_action_space) > 0
         updates = Updates(shard, replay, self.options, watch, rewards, has_masks)
         for index in range(shard.vector_steps):
             if acting.step():
                 updates.learn(index)
-                yield lanes.num_lanes
+                yield lanes.num_lanes * shard.ranks.size
         running = acting.end()
         updates.end()
         scale = None if rewards is None else rewards.state()

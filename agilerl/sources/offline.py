@@ -41,6 +41,8 @@ class OfflineSource(LaneSource[OfflineOptions]):
         dataset: of `read_dataset`; None: the memory holds the data already.
     """
 
+    steps_add_up = False  # an update is one update, however many ranks share its rows
+
     def __init__(
         self, env: Any, memory: Any, options: OfflineOptions, dataset: Dataset | None = None, eval_env: Any = None
     ) -> None:
@@ -128,7 +130,9 @@ class OfflineSource(LaneSource[OfflineOptions]):
             agent.set_training_mode(True)
         together = max(k for k in range(1, MOST_AT_ONCE + 1) if shard.vector_steps % k == 0)
         watch = Watch(learner, [Tally() for _ in shard.agents], 1)
-        updates = Updates(shard, SharedReplay(self.memory), self.options, watch, None, has_masks=False)
+        updates = Updates(
+            shard, SharedReplay(self.memory), self.options, watch, None, has_masks=False, env_steps_at_once=1
+        )
         for plan in updates.plans:
             plan.schedule = Schedule(1, together)
         for index in range(shard.vector_steps // together):

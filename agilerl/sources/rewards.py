@@ -10,6 +10,7 @@ import numpy as np
 from agilerl.components.running import RunningMeanStd
 from agilerl.envs.step import StepBatch
 from agilerl.errors import ConfigError
+from agilerl.ranks import ONE, Ranks
 
 
 class RewardScale:
@@ -29,14 +30,18 @@ class RewardScale:
     def __init__(self) -> None:
         self.statistics = RunningMeanStd(epsilon=1e-8)
         self._discount = self._sums = np.zeros(0)
+        self._ranks = ONE
 
     @classmethod
-    def of(cls, state: Mapping[str, Any] | None, agents: Sequence[Any], num_envs: int) -> RewardScale | None:
+    def of(
+        cls, state: Mapping[str, Any] | None, agents: Sequence[Any], num_envs: int, ranks: Ranks = ONE
+    ) -> RewardScale | None:
         """The scale that a generation of these members begins with, as a copy; None where there is none."""
         if state is None:
             return None
         scale = cls()
         scale.statistics.load_state({**state, "epsilon": scale.statistics.epsilon})
+        scale._ranks = ranks
         scale.begin(agents, num_envs)
         return scale
 
@@ -56,7 +61,7 @@ class RewardScale:
             discount = discount[:, None]
         here = batch.mask if reward.ndim == 1 else batch.mask[:, None]
         self._sums = np.where(here, discount * self._sums + reward, self._sums)
-        self.statistics.update(self._sums[counts])
+        self.statistics.update_over(self._ranks, self._sums[counts])
         self._sums[ended] = 0.0
 
     @property

@@ -63,11 +63,13 @@ class OnPolicySource(LaneSource[LoopOptions]):
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
+        for agent in population if self.ranks.size > 1 else ():
+            agent.num_envs = self.env_steps_at_once  # of all ranks: what a rollout's length is reckoned by
         super().open(population, run_seed, check, shards)
         interval = getattr(population[0], "update_interval", None)
         if self.learner == OwnLearn.name or not callable(interval):
             return
-        rollout = int(interval()) * self.num_envs
+        rollout = int(interval()) * self.env_steps_at_once
         ends = -(-self.options.max_steps // rollout) * rollout
         if ends != self.options.max_steps:
             self.notes.append(
@@ -132,11 +134,11 @@ class OnPolicyGeneration:
         self.agents, self.num_envs = shard.agents, lanes.num_lanes // len(shard.agents)
         for agent in self.agents:
             agent.set_training_mode(True)
-            agent.num_envs = self.num_envs
+            agent.num_envs = self.num_envs * shard.ranks.size  # so that a rollout is `learn_step` steps of all ranks
             agent.progress = min(1.0, shard.begun / options.max_steps)
         learner.refresh()
         self.tallies = [Tally() for _ in self.agents]
-        self.rewards = RewardScale.of(shard.shared.rewards, self.agents, self.num_envs)
+        self.rewards = RewardScale.of(shard.shared.rewards, self.agents, self.num_envs, shard.ranks)
         self.watch = Watch(learner, self.tallies, self.num_envs)
         self.watch.weights()
         self._explore, self._minibatches = shard.streams(Purpose.EXPLORATION), shard.streams(Purpose.REPLAY)
@@ -177,7 +179,7 @@ class OnPolicyGeneration:
                 for group in due:
                     group.buffer.reset()
                 self._acting = [group for group in acting if self._index < group.vector_steps]
-            yield sum(len(group.members) for group in acting) * self.num_envs
+            yield sum(len(group.members) for group in acting) * self.num_envs * self.shard.ranks.size
         if self._statistics is not None:
             for agent in self.agents:
                 agent.take_statistics(self._statistics)
@@ -337,7 +339,11 @@ class OnPolicyGeneration:
                 stored = group.buffer.stored("obs")  # [T, L, ...]
                 own = stored if sound.all() else trees.take(stored, (slice(None), np.repeat(sound, self.num_envs)))
                 seen.append(group.lead.encoder_inputs(own))
-        if seen:
+        if self.shard.ranks.size > 1:  # also where this rank has nothing to add
+            like = due[0].lead.encoder_inputs(due[0].buffer.stored("obs"))
+            rows = np.concatenate(seen) if seen else like[:0]
+            self._statistics.update_over(self.shard.ranks, rows, like.shape[1:])
+        elif seen:
             self._statistics.update(np.concatenate(seen))
         for group in due:
             for agent in group.agents:

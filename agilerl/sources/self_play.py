@@ -314,6 +314,8 @@ class SelfPlaySource(TeamRolloutSource):
     ) -> None:
         for team in population:
             check_team(team)
+        if self.ranks.size > 1:
+            raise NotAvailableYetError("opponents='self' trains in one process. fix: opponents=None, or one process.")
         super().open(population, run_seed, check, shards)
         self._like = population[0]
         self.evaluator: AgainstOpponents = AgainstOpponents(

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from agilerl.envs.step import Lanes
+from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, seeds, stream
 from agilerl.rollouts.off_policy import EpisodeTracker, Finished
 from agilerl.sources.determinism import Probe
@@ -93,6 +94,31 @@ class Tally:
         return self.loss_sum / self.updates if self.updates else None
 
 
+def agreed(tallies: Sequence[Tally], ranks: Ranks, adds_up: bool) -> list[Tally]:
+    """What members did on all ranks together: a fault of one rank is everybody's, losses are means.
+
+    Args:
+        adds_up: whether each rank made environment steps of its own, or all of them the same ones.
+    """
+    if ranks.size == 1:
+        return list(tallies)
+    found = []
+    for each in zip(*ranks.gather_plain([vars(tally) for tally in tallies]), strict=True):
+        fault = next((one["fault"] for one in each if one["fault"] is not None), None)
+        found.append(
+            Tally(
+                env_steps=sum(one["env_steps"] for one in each) if adds_up else each[0]["env_steps"],
+                updates=each[0]["updates"],
+                loss_sum=sum(one["loss_sum"] for one in each) / ranks.size,
+                scores=[score for one in each for score in one["scores"]],
+                fault=fault,
+                by_agent=[row for one in each for row in one["by_agent"]],
+                details={name: sum(one["details"][name] for one in each) for name in each[0]["details"]},
+            )
+        )
+    return found
+
+
 def keep_finished(tallies: Sequence[Tally], finished: Finished, num_envs: int) -> None:
     """Note the returns of episodes that have ended, with the members in whose lanes they ran (E lanes each)."""
     for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
@@ -131,6 +157,8 @@ class Shard:
         begun: environment steps of one member before this generation.
         vector_steps: how many to make.
         shared: what they have in common.
+        ranks: processes that run this generation of the same members beside each other, each with lanes of its own;
+            `run_seed` is this rank's own.
     """
 
     agents: list[Any]
@@ -140,6 +168,7 @@ class Shard:
     begun: int
     vector_steps: int
     shared: Shared
+    ranks: Ranks = ONE
 
     def streams(self, purpose: Purpose) -> list[np.random.Generator]:
         """One generator for each member."""
@@ -174,9 +203,11 @@ class Source(Protocol):
 
     Attributes:
         notes: what was chosen, with reasons. evaluation_env_steps: environment steps of all evaluations so far.
+        ranks: processes that train the same members; set before `open`. What is returned is of all of them together.
     """
 
     notes: list[str]
+    ranks: Ranks
     evaluation_env_steps: int
 
     @property

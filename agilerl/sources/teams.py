@@ -43,7 +43,9 @@ class OfTeams(LaneSource[Any]):
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
         super().open(population, run_seed, check, shards)
-        self.evaluator = Evaluator(self.eval_env, self.options, run_seed, check, sum_scores=self.sum_scores)
+        self.evaluator = Evaluator(
+            self.eval_env, self.options, run_seed, check, sum_scores=self.sum_scores, ranks=self.ranks
+        )
         for agent in population:
             self._check(agent)
 

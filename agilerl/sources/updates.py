@@ -42,7 +42,9 @@ class Plan:
 
     Attributes:
         number: of the group in the learner. members: positions in the shard. lead: stands for all of them.
-        schedule: theirs. sizes: their batch sizes; `largest` of them. like: a parameter, for device and dtype.
+        schedule: theirs. sizes: their batch sizes, of which each rank has its share. needed: the largest share of any
+            rank; `largest` of them. divisors: batch sizes over the number of ranks. like: a parameter, for device and
+            dtype.
         gammas: [N_g] discounts per step, None for an algorithm without one. gamma: the same as [N_g, 1].
         betas: [N_g] exponents of importance weights to begin with.
         learns_from_both: from each row as a one-step and as an n-step transition, together.
@@ -51,12 +53,15 @@ class Plan:
     """
 
     def __init__(self, number: int, learner: Learner, replay: SharedReplay, num_envs: int) -> None:
+        ranks = learner.ranks
         self.number, self.members = number, list(learner.groups[number].members)
         agents: list[Any] = [learner.agents[i] for i in self.members]
         self.agents, self.lead = agents, agents[0]
         (self.schedule,) = {Schedule.of(int(agent.learn_step), num_envs) for agent in agents}
-        self.sizes = [int(agent.batch_size) for agent in agents]
-        self.largest = max(self.sizes)
+        shares = [ranks.shares(int(agent.batch_size)) for agent in agents]
+        self.sizes, self.needed = [own[ranks.rank] for own in shares], [max(own) for own in shares]
+        self.divisors = [sum(own) / ranks.size for own in shares]
+        self.largest = max(self.needed)
         self.like = next(iter(self.lead.policy_module().parameters()))
         gammas = [agent.update_hyperparameters().get("gamma") for agent in agents]
         self.gammas = None if None in gammas else gammas
@@ -79,8 +84,9 @@ class Updates:
     Args:
         shard: the members and their streams.
         watch: over exactly these members, which its learner holds; its `num_envs` environment steps of one member count
-            as one of its vector steps.
+            as one of its vector steps, on each rank.
         rewards: with what stored rewards are multiplied; None leaves them.
+        env_steps_at_once: of a vector step on all ranks together, by default those of every rank.
     """
 
     def __init__(
@@ -91,21 +97,24 @@ class Updates:
         watch: Watch,
         rewards: RewardScale | None,
         has_masks: bool,
+        env_steps_at_once: int | None = None,
     ) -> None:
         self.agents, self.learner, self.replay, self.options = shard.agents, watch.learner, replay, options
         self.watch, self.tallies, self.rewards = watch, watch.tallies, rewards
         self.has_masks, self._begun, self._rngs = has_masks, shard.begun, shard.streams(Purpose.REPLAY)
-        self.plans = [Plan(i, watch.learner, replay, watch.num_envs) for i in range(len(watch.learner.groups))]
+        self.ranks = shard.ranks
+        self.at_once = watch.num_envs * self.ranks.size if env_steps_at_once is None else env_steps_at_once
+        self.plans = [Plan(i, watch.learner, replay, self.at_once) for i in range(len(watch.learner.groups))]
+        self._is_filled = False
         self._updates = [0] * len(self.agents)
         self._last: dict[int, tuple[Any, int, int, int]] = {}  # by member, of its last update: see `end`
 
     def learn(self, index: int) -> None:
         """What is due after vector step `index` of the generation."""
-        memory = self.replay.memory
-        if memory.counter <= self.options.learning_delay:
+        counter, stored = self._held()
+        if counter <= self.options.learning_delay:
             return
         errors: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        stored = len(memory)
         for plan in self.plans:
             if index % plan.schedule.interval:
                 continue
@@ -117,6 +126,19 @@ class Updates:
                 self.watch.losses(plan.members, plan.loss)
         if errors:
             self._reprioritise(errors)
+
+    def _held(self) -> tuple[int, int]:
+        """(transitions added so far, rows to sample from), as every rank counts them: whether a member learns is
+        decided by the rank that holds fewest, until no rank holds too few for anything."""
+        memory = self.replay.memory
+        counter, stored = memory.counter, len(memory)
+        if self.ranks.size == 1:
+            return counter, stored
+        if not self._is_filled:
+            counter, stored = self.ranks.least([counter, stored]).astype(int).tolist()
+            most = max(plan.largest for plan in self.plans)
+            self._is_filled = stored >= most and counter * self.ranks.size > self.options.learning_delay
+        return counter * self.ranks.size, stored
 
     def end(self) -> None:
         """The generation is over: losses into the tallies, and what was seen last for mutations to look at."""
@@ -133,10 +155,10 @@ class Updates:
         A member waits until the memory holds its own batch, not for the members beside it. Where some have begun
         before others their updates have other numbers, which what an algorithm does may depend on: they learn apart.
         """
-        pairs = list(zip(plan.members, plan.sizes, strict=True))
-        done = {self._updates[member] for member, size in pairs if stored >= size}
+        each = list(zip(plan.members, plan.sizes, plan.needed, strict=True))
+        done = {self._updates[member] for member, _, needed in each if stored >= needed}
         return [
-            [size if stored >= size and self._updates[member] == count else 0 for member, size in pairs]
+            [size if stored >= needed and self._updates[member] == count else 0 for member, size, needed in each]
             for count in sorted(done)
         ]
 
@@ -222,21 +244,22 @@ class Updates:
         ]
 
     def _plain_weights(self, plan: Plan, sizes: list[int]) -> Tensor:
-        """[N_g, B] for every update: 1/B_i in member i's own rows, 0 beyond."""
+        """[N_g, B] for every update: 1/B_i in member i's own rows, 0 beyond. On one of W ranks W/B_i, with B_i of all
+        ranks: the mean of their gradients weighs all rows alike."""
         weight = np.zeros((len(sizes), max(sizes)))
         for row, size in enumerate(sizes):
-            weight[row, :size] = 1 / size if size else 0
+            weight[row, :size] = 1 / plan.divisors[row] if size else 0
         plan.weights[tuple(sizes)] = made = _twice(plan, plan.to_device(torch.from_numpy(weight)))
         return made
 
     def _priority_weights(self, plan: Plan, sizes: list[int], indices: np.ndarray, index: int) -> Tensor:
         """[updates, N_g, B]: 1/B_i times the importance weight in member i's own rows, 0 beyond."""
         weight = np.zeros(indices.shape)
-        done = self._begun + (index + 1) * self.watch.num_envs  # with this vector step, so that the last one has β = 1
-        for row, (size, first) in enumerate(zip(sizes, plan.betas, strict=True)):
+        done = self._begun + (index + 1) * self.at_once  # with this vector step, so that the last one has β = 1
+        for row, (size, first, divisor) in enumerate(zip(sizes, plan.betas, plan.divisors, strict=True)):
             if size:
                 beta = beta_schedule(first, done, self.options.max_steps)
-                weight[:, row, :size] = self.replay.weights(indices[:, row, :size], beta) / size
+                weight[:, row, :size] = self.replay.weights(indices[:, row, :size], beta) / divisor
         return _twice(plan, plan.to_device(torch.from_numpy(weight)))
 
     def _draw_noise(self, plan: Plan, sizes: list[int], count: int) -> dict[str, Tensor]:

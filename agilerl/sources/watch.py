@@ -35,7 +35,8 @@ class Watch:
         num_envs: lanes of one member.
 
     Attributes:
-        sound: [N] bool. all_sound, any_sound: of it.
+        sound: [N] bool. all_sound, any_sound: of it. Of several ranks `any_sound` is what weights say, which are the
+            same on all of them, so that all end a generation together; what only one rank has seen rests on that rank.
         lanes: [N * E] bool, the lanes that are stepped; None for all.
     """
 
@@ -50,6 +51,7 @@ class Watch:
         sound = self.learner.sound()
         if not sound.all():
             self._mark(np.flatnonzero(~sound), "its weights are not finite")
+            self.any_sound = bool(sound.any()) if self.learner.ranks.size > 1 else self.any_sound
 
     def actions(self, action: np.ndarray) -> np.ndarray:
         """The actions [N, E, ...] with zeros in place of those of quarantined members."""
@@ -78,4 +80,6 @@ class Watch:
             self.tallies[member].fault = self.tallies[member].fault or reason
             self.sound[member] = self.all_sound = False
         if not self.all_sound:
-            self.any_sound, self.lanes = bool(self.sound.any()), np.repeat(self.sound, self.num_envs)
+            self.lanes = np.repeat(self.sound, self.num_envs)
+            if self.learner.ranks.size == 1:
+                self.any_sound = bool(self.sound.any())

@@ -13,6 +13,7 @@ import numpy as np
 from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.options import LoopOptions
+from agilerl.ranks import ONE, Ranks
 from agilerl.runs.store import RunStore
 from agilerl.sources.determinism import Probe, warning_of
 from agilerl.sources.source import Source, Tally
@@ -24,6 +25,7 @@ from agilerl.training.population import evaluation_mode, save_population
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import BestAgent, EvolveResult, generation_record, member_records, ranked, run_plan
 from agilerl.training.state import SavableLoop
+from agilerl.training.together import begin_alike, check_alike, hint, share_observations
 
 # Without a target the best agent of a run is confirmed: the leaders of so many last generations, and the best before
 # them, on at most this share of the training steps (docs/decisions.md).
@@ -45,6 +47,7 @@ class TrainingLoop:
         check: called between vector steps, those of evaluations too; what it raises ends the run there.
         shards: into how many parts a generation is cut that run beside each other.
         callbacks: the user's own hooks (`telemetry.callbacks.Callback`).
+        ranks: processes that train this population together; each is given a source of its own, and a store.
     """
 
     def __init__(
@@ -62,17 +65,20 @@ class TrainingLoop:
         check: Callable[[], None] | None = None,
         shards: int = 1,
         callbacks: Sequence[Any] = (),
+        ranks: Ranks = ONE,
     ) -> None:
-        self.population = list(population)
+        self.ranks = ranks
+        self.evolution = TournamentEvolution() if evolution is None else evolution
+        self.population = begin_alike(population, self.evolution, ranks)
         self.callbacks = Callbacks(callbacks)
         self.best = BestAgent(on_best, self.callbacks.best)
         self.store, self.check = store, check
         self.options, self.seed, self.env_id, self.source = options, seed, env_id, source
-        self.evolution = TournamentEvolution() if evolution is None else evolution
         self.family = Family(self.population)
         self.sinks = Sinks(sinks)
+        source.ranks = ranks
         source.open(self.population, seed, check, shards)
-        self.notes = list(source.notes)
+        self.notes = [*source.notes, *hint(self.population, ranks)]
         self.probe = Probe(None)
         self.quarantine = Quarantine()
         self.result = EvolveResult(self.population, None)
@@ -123,8 +129,9 @@ class TrainingLoop:
         return self.result
 
     def _goes_on(self) -> bool:
-        if self.callbacks.stopped_by is not None:
-            self.result.stopped = f"callback {self.callbacks.stopped_by}"
+        stopped_by = self.ranks.gather_plain(self.callbacks.stopped_by)[0]
+        if stopped_by is not None:
+            self.result.stopped = f"callback {stopped_by}"
             return False
         return self.result.stopped != "target" and all(
             agent.steps[-1] < self.options.max_steps for agent in self.population
@@ -145,7 +152,7 @@ class TrainingLoop:
         number = self.result.generations
         tallies = self._collect(number)
         fitness = self._evaluate(number, tallies)
-        self._report_faults()
+        self._report_faults(self.ranks)
         self.result.history.append(fitness)
         self._keep_rows()
         self.result.generations = number + 1
@@ -163,6 +170,7 @@ class TrainingLoop:
         self.sinks.generation(record)
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
+        check_alike(self)
         self._save()
         return_freed_memory()
         self.callbacks.generation(record)  # after the run is saved: whatever a hook does, the generation is not lost
@@ -226,10 +234,11 @@ class TrainingLoop:
         self.result.births += births
         return births
 
-    def _report_faults(self) -> None:
-        for line in self.source.faults():
-            self.result.restarts += 1
-            self.sinks.message(line)
+    def _report_faults(self, ranks: Ranks = ONE) -> None:
+        for rank, lines in enumerate(ranks.gather_plain(self.source.faults())):
+            for line in lines:
+                self.result.restarts += 1
+                self.sinks.message(line if ranks.size == 1 else f"rank {rank}: {line}")
 
     def _window(self, agent: Any) -> float:
         return float(np.mean(agent.fitness[-self.options.fitness_window :]))
@@ -282,6 +291,7 @@ class TrainingLoop:
         if not self.evolution.is_on or furthest < self.options.evolve_from * self.options.max_steps:
             return ()
         self._rescore(number)
+        share_observations(self.population, self.ranks)
         self.population, births = self.evolution.next(self.population, members, number + 1)
         self.family.add(births, self.population)
         self.fit_to_population()
@@ -326,7 +336,7 @@ class TrainingLoop:
         """The agents' files that `checkpoint` asks for, and the run itself."""
         every, steps = self.options.checkpoint, self.result.env_steps_member
         if every is not None:
-            if steps // every > self.saved_steps // every:
+            if steps // every > self.saved_steps // every and self.ranks.is_main:
                 base = (self.options.checkpoint_path or f"{self.env_id}-EvoHPO").removesuffix(".pt")
                 save_population(self.population, base, self.options.overwrite_checkpoints)
             self.saved_steps = steps

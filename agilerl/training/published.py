@@ -12,10 +12,11 @@ import gymnasium as gym
 from agilerl.algorithms.agent import EvolvableAlgorithm
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
-from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, ShapeError, warn_once
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError, warn_once
 from agilerl.options import LoopOptions
+from agilerl.ranks import Ranks, check_launch, joined
 from agilerl.rng import resolve_seed
-from agilerl.runs.store import store_in
+from agilerl.runs.store import RunStore, store_in
 from agilerl.sources.own_learn import brings_own_learn
 from agilerl.sources.source import Source
 from agilerl.sources.teams import team_in
@@ -25,6 +26,8 @@ from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
 from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
+from agilerl.training.result import EvolveResult
+from agilerl.training.together import check_same_request, check_shares, folder_of, go_on_alike
 
 Options = TypeVar("Options", bound=LoopOptions)
 
@@ -53,14 +56,10 @@ class Request:
         """Errors and warnings about arguments that do not go together.
 
         Raises:
-            NotAvailableYetError: more than one process. ShapeError: agents built for other spaces.
-            ConfigError: a tournament for another population size.
+            ShapeError: agents built for other spaces. ConfigError: a tournament for another population size.
         """
-        asked, processes = self.asked, int(getattr(self.asked["accelerator"], "num_processes", 1))
-        if processes > 1:
-            raise NotAvailableYetError(
-                f"{self.function} runs in one process; the accelerator has {processes}. fix: start one process."
-            )
+        asked = self.asked
+        check_launch(asked["accelerator"])
         _check_spaces(self.population, asked["env"], asked["env_name"], asked["swap_channels"])
         unused = []
         if not asked["save_elite"] and asked["elite_path"] is not None:
@@ -83,26 +82,43 @@ class Request:
 
     def run(self, source: Source, options: LoopOptions) -> tuple[list[Any], list[list[Any]]]:
         """Train, save the elite where that was asked for, and give back (population, fitnesses)."""
-        asked, seed = self.asked, self.asked["seed"]
-        run_seed = resolve_seed(seed)
-        with store_in(asked["resume"], algo=self.name) as store:
-            loop = TrainingLoop(
-                self.population,
-                source,
-                options,
-                seed=run_seed if store is None or seed is not None else store.seed(run_seed),
-                evolution=TournamentEvolution(asked["tournament"], asked["mutation"]),
-                sinks=self._sinks(),
-                env_id=asked["env_name"],
-                store=store,
-                callbacks=asked["callbacks"],
-            )
-            result = loop.run()
+        asked = self.asked
+        with joined(asked["accelerator"]) as ranks:
+            if ranks.size > 1:
+                check_same_request(self._compared(options), ranks)
+                check_shares(self.population, ranks)
+            with store_in(folder_of(asked["resume"], ranks), algo=self.name) as store:
+                result = self._train(source, options, ranks, store)
+            if asked["save_elite"] and ranks.is_main:  # before any rank leaves, so that all of them can read it
+                result.best.save_checkpoint(asked["elite_path"] or f"{asked['env_name']}-elite_{self.name}.pt")
         history: list[list[Any]] = result.by_agent or result.history
-        if asked["save_elite"]:
-            result.best.save_checkpoint(asked["elite_path"] or f"{asked['env_name']}-elite_{self.name}.pt")
         trained = result.population
         return trained if self._wrapper is None else [self._wrapper(agent) for agent in trained], history
+
+    def _train(self, source: Source, options: LoopOptions, ranks: Ranks, store: RunStore | None) -> EvolveResult:
+        asked, seed = self.asked, self.asked["seed"]
+        go_on_alike(store, ranks)
+        run_seed = resolve_seed(seed)
+        run_seed = run_seed if store is None or seed is not None else store.seed(run_seed)
+        return TrainingLoop(
+            self.population,
+            source,
+            options,
+            seed=ranks.gather_plain(run_seed)[0],
+            evolution=TournamentEvolution(asked["tournament"], asked["mutation"]),
+            sinks=self._sinks() if ranks.is_main else (),
+            env_id=asked["env_name"],
+            store=store,
+            callbacks=asked["callbacks"] if ranks.is_main else (),
+            ranks=ranks,
+        ).run()
+
+    def _compared(self, options: LoopOptions) -> dict[str, Any]:
+        """What must be the same on all ranks."""
+        same = {name: value for name, value in options.as_dict().items() if name != "checkpoint_path"}
+        same |= {"function": self.function, "env_name": self.asked["env_name"], "num_envs": self.num_envs}
+        kinds = {name: type(self.asked[name]).__name__ for name in ("tournament", "mutation")}
+        return {**same, **kinds, "resume": self.asked["resume"] is not None}
 
     def _sinks(self) -> list[Sink]:
         """The caller's receivers of records, and those that `verbose` and `wb` ask for."""

@@ -43,6 +43,7 @@ class SavableLoop:
             "threads": loop.options.threads,
             "env_id": loop.env_id,
             "deterministic": loop.probe.is_deterministic,
+            **({"ranks": loop.ranks.size} if loop.ranks.size > 1 else {}),
             "options": _deciding(loop.options),
         }
 
@@ -90,9 +91,9 @@ class SavableLoop:
             raise RunError(
                 f"the run has {len(saved)} members, the population given has {len(given)}. fix: make as many."
             )
-        loop.population = [_filled(agent, templates, state) for agent, state in zip(given, saved, strict=True)]
+        loop.population = [filled(agent, templates, state) for agent, state in zip(given, saved, strict=True)]
         if best["agent"] is not None:
-            lead = _filled(None, templates, best["agent"])
+            lead = filled(None, templates, best["agent"])
             loop.best.agent, loop.best.fitness, loop.best.confirmed = lead, best["fitness"], best["confirmed"]
             loop.best.generation = best["generation"]
         for name, value in rest["result"].items():
@@ -128,7 +129,7 @@ def check_savable(population: Sequence[Any]) -> list[str]:
     return list(lost)
 
 
-def _filled(agent: Any, templates: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
+def filled(agent: Any, templates: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
     """An agent with that state: `agent` itself if it is of the same class, else a copy of one that is."""
     kind = str(state["class"])
     if type(agent).__name__ != kind:

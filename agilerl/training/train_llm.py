@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, warn_once
+from agilerl.errors import AlgorithmError, ConfigError, warn_once
+from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
 from agilerl.options import LanguageOptions
+from agilerl.ranks import check_launch, joined
 from agilerl.rng import resolve_seed
 from agilerl.runs.store import store_in
+from agilerl.sources.games import Games
 from agilerl.sources.language import LanguageSource
 from agilerl.telemetry.console import TqdmSink
 from agilerl.telemetry.files import CsvSink
@@ -21,6 +24,7 @@ from agilerl.telemetry.trackers import WandbSink
 from agilerl.training.evolution import EveryFew, TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.result import EvolveResult
+from agilerl.training.together import check_same_request, check_shares, folder_of, go_on_alike
 
 
 def finetune_llm_reasoning(
@@ -50,7 +54,8 @@ def finetune_llm_reasoning(
         evaluation_interval: iterations between two evaluations, on all prompts of the test split, greedily.
         max_reward: stop when the best agent's mean reward there reaches it.
         verbose: progress bar and a line per generation.
-        accelerator: one process only, yet.
+        accelerator: of several processes: each answers prompts of its own, and gradients are averaged; a batch of the
+            environment is then that of each process, the algorithm's `batch_size` that of all of them.
         max_steps: prompts of the whole population; None: one epoch of the training split.
         num_epochs: passes over the training split; it takes the place of `max_steps`.
         log_csv: write metrics.csv, beside the elite where `elite_path` says where.
@@ -105,29 +110,77 @@ def finetune_llm_sft(
     return _finetune("finetune_llm_sft", "examples", dict(locals())).population
 
 
+def finetune_llm_multiturn(
+    pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
+    save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
+    checkpoint_steps: int | None = None, tournament: Any = None, mutation: Any = None,
+    wandb_api_key: str | None = None, wandb_project: str = "AgileRL", wandb_entity: str | None = None,
+    wandb_run_name: str | None = None, evaluation_interval: int = 10, max_reward: float | None = None,
+    verbose: bool = True, accelerator: Any = None, max_steps: int | None = None, log_csv: bool = False, *,
+    test_games: int = 64, report_games: int = 0, seed: int | None = None, learner: str = "auto", threads: int = 1,
+    sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
+) -> list[Any]:  # fmt: skip
+    """Train a population of LLMPPO, LLMREINFORCE or GRPO agents on games of several turns.
+
+    A step is a beginning of a game, which is played `group_size` times by its member. LLMPPO (`granularity="turn"` or
+    "token") and LLMREINFORCE learn from the rewards of single turns, GRPO from the returns of games that began alike.
+
+    Args:
+        env, env_fn: exactly one of both, a `SyncMultiTurnVecEnv` or what makes one: with env_fn one for each member.
+        max_steps: beginnings of the whole population; None: 1,000.
+        test_games: beginnings that fitness, the mean greedy return, is measured on; none of them is trained on.
+        report_games: as many others for what is reported.
+
+    The other arguments are those of `finetune_llm_reasoning`.
+    """
+    asked = dict(locals())
+    asked["num_epochs"], asked["max_steps"] = None, 1_000 if max_steps is None else max_steps
+    own = resolve_seed(seed)
+
+    def games(given: Any) -> Games:
+        if not isinstance(given, SyncMultiTurnVecEnv):
+            raise ConfigError(
+                f"finetune_llm_multiturn plays a SyncMultiTurnVecEnv; got {type(given).__name__}. "
+                "fix: SyncMultiTurnVecEnv(lambda: TokenObservationWrapper(game, tokenizer, max_turns), batch_size=8)."
+            )
+        return Games(given, own, test_games, report_games)
+
+    if env is not None:
+        asked["env"] = games(env)
+    if env_fn is not None:
+        asked["env_fn"] = lambda: games(env_fn())
+    return _finetune("finetune_llm_multiturn", "completions", asked).population
+
+
 def _finetune(function: str, kind: str, asked: dict[str, Any]) -> EvolveResult:
     population, env, env_fn = list(asked["pop"] or []), asked["env"], asked["env_fn"]
     _check(function, kind, population, asked)
-    envs = env if env_fn is None else [env_fn() for _ in population]
-    source = LanguageSource(envs, LanguageOptions())
-    source.options = options = _options(source, population, asked)
-    evolution = EveryFew(TournamentEvolution(asked["tournament"], asked["mutation"]), options.evolve_every)
     lead, run_seed = population[0], resolve_seed(asked["seed"])
-    with store_in(asked["resume"], algo=str(lead.algo)) as store:
-        loop = TrainingLoop(
-            population,
-            source,
-            options,
-            seed=run_seed if store is None or asked["seed"] is not None else store.seed(run_seed),
-            evolution=evolution,
-            sinks=_sinks(asked),
-            env_id=str(getattr(source.envs[0], "name", "") or function.rpartition("_")[2]),
-            store=store,
-            callbacks=asked["callbacks"],
-        )
-        result = loop.run()
-    if asked["save_elite"]:
-        result.best.save_checkpoint(asked["elite_path"] or f"{lead.algo}-elite")
+    with joined(asked["accelerator"]) as ranks:
+        source = LanguageSource(env if env_fn is None else [env_fn() for _ in population], LanguageOptions())
+        source.ranks = ranks
+        source.options = options = _options(source, population, asked)
+        if ranks.size > 1:
+            same = {name: value for name, value in options.as_dict().items() if name != "checkpoint_path"}
+            check_same_request({**same, "function": function}, ranks)
+            check_shares(population, ranks)
+        with store_in(folder_of(asked["resume"], ranks), algo=str(lead.algo)) as store:
+            go_on_alike(store, ranks)
+            seed = run_seed if store is None or asked["seed"] is not None else store.seed(run_seed)
+            result = TrainingLoop(
+                population,
+                source,
+                options,
+                seed=ranks.gather_plain(seed)[0],
+                evolution=EveryFew(TournamentEvolution(asked["tournament"], asked["mutation"]), options.evolve_every),
+                sinks=_sinks(asked) if ranks.is_main else (),
+                env_id=str(getattr(source.envs[0], "name", "") or function.rpartition("_")[2]),
+                store=store,
+                callbacks=asked["callbacks"] if ranks.is_main else (),
+                ranks=ranks,
+            ).run()
+        if asked["save_elite"] and ranks.is_main:
+            result.best.save_checkpoint(asked["elite_path"] or f"{lead.algo}-elite")
     return result
 
 
@@ -143,11 +196,7 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
             says = getattr(getattr(agent, "experience", None), "says", "is no language algorithm")
             raise AlgorithmError(f"{function}: {type(agent).__name__} {says}. fix: {_FITTING[kind]}.")
         agent.check_registry()
-    processes = int(getattr(asked["accelerator"], "num_processes", 1))
-    if processes > 1:
-        raise NotAvailableYetError(
-            f"{function} runs in one process; the accelerator has {processes}. fix: start one process."
-        )
+    check_launch(asked["accelerator"])
     if asked["mutation"] is not None:
         asked["mutation"].check_for_language()
     if not asked["save_elite"] and asked["elite_path"] is not None and not asked["log_csv"]:

@@ -82,7 +82,9 @@ def train_off_policy(
         save_elite: save the best agent at the end, at `elite_path`.
         wb: Weights & Biases tracking; without the package or the network it warns once and trains on.
         verbose: progress bar and a line per generation; False prints nothing.
-        accelerator: one process only.
+        accelerator: of Hugging Face's `accelerate`. With several processes they train one population together: each has
+            environments and a memory of its own and its share of every batch, and gradients are averaged; steps, and
+            `batch_size`, are those of all processes (docs/distributed.md). None, and one process, are the same.
         wandb_api_key, wandb_kwargs: for Weights & Biases.
         seed: run seed; None follows `torch.initial_seed()`, is recorded and (verbose) printed.
         lockstep: members act at the same time on replicas of `env` (needs an environment of `make_vect_envs`).
@@ -102,6 +104,7 @@ def train_off_policy(
     Raises:
         NotAvailableYetError: an argument that this version does not know what to do with yet.
         AlgorithmError, ConfigError: what is given does not fit together.
+        RankError: another process has ended or does not answer.
     """
     request = Request("train_off_policy", dict(locals()))
     is_mutated = tournament is not None and mutation is not None

@@ -30,6 +30,7 @@ LAYERS = {
     "language": 2,
     "losses": 2,
     "modules": 2,
+    "ranks": 2,
     "components": 3,
     "llm_envs": 3,
     "networks": 3,

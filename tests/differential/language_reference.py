@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,21 @@ def folder() -> Path:
 @lru_cache(maxsize=4)
 def base(dtype: torch.dtype = torch.float32) -> BaseModel:
     """The model of `folder`, one a dtype."""
-    return load_base(folder(), dtype=dtype)
+    found = load_base(folder(), dtype=dtype)
+    return with_exact_norms(found) if dtype == torch.float64 else found
+
+
+def with_exact_norms(found: BaseModel) -> BaseModel:
+    """A base whose norms are computed in its own dtype: transformers computes them in float32."""
+    for module in found.model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = partial(_exact_norm, module)
+    return found
+
+
+def _exact_norm(module: Any, x: torch.Tensor) -> torch.Tensor:
+    scaled: torch.Tensor = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + module.variance_epsilon)
+    return module.weight * scaled
 
 
 def make(algo: str, index: int, dtype: torch.dtype = torch.float64, **arguments: Any) -> Any:

@@ -14,7 +14,7 @@ from agilerl.engine.adapters import SequentialAdapters, StackedAdapters, engines
 from agilerl.errors import ConfigError
 from tests.differential.language_reference import WRITERS, base, make, member, prompts, written
 
-EXACT = 1e-12
+EXACT = 1e-10  # in float64, after several steps of Adam, which divides rounding by small gradients too
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("GRPO", {}),
     ("GRPO", {"variant": "dr_grpo"}),

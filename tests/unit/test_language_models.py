@@ -104,6 +104,14 @@ def test_the_base_is_what_it_was_beside_any_number_of_adapters(configs: list[dic
     assert own.sha256 == before
 
 
+def test_a_new_adapter_begins_at_zero_whatever_has_run_on_the_base_before() -> None:
+    make("GRPO", 0, torch.float32).actor(texts_of([[*p, 5, 6, 7] for p in prompts()]))
+    with torch.no_grad():
+        make("GRPO", 1, torch.float32).actor(texts_of([[*p, 5, 6, 7] for p in prompts()]))
+    fresh = AdapterNetwork(base(), LORA, random_seed=3)
+    assert not any(value.any() for name, value in fresh.adapter().items() if "lora_B" in name)
+
+
 def test_adapters_of_two_kinds_on_one_base_are_a_named_error(tmp_path: Path) -> None:
     tiny_base(tmp_path, base().tokenizer, seed=5)
     own = load_base(tmp_path)
@@ -299,3 +307,50 @@ def test_a_base_that_scales_its_logits_is_refused() -> None:
             BaseModel(model, base().tokenizer)
     finally:
         del model.config.logits_scaling
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_prompts_that_rows_share_are_read_once_and_change_nothing(members: int) -> None:
+    """Against every row by itself: outputs, and gradients in the adapters."""
+    agents = [make("GRPO", i) for i in range(members)]
+    engine = StackedAdapters(agents)
+    texts = written(engine, agents)
+    flat = texts.flat()
+    shared = scoring.shared_prompts(flat, members)
+    assert shared is not None
+    rows, place = shared
+    assert len(rows) == 6 * members, "six prompts, four completions of each"
+    assert torch.equal(flat.tokens[rows][place][:, : flat.prompt], flat.tokens[:, : flat.prompt])
+    found = []
+    for share in (0.75, 0.0):
+        scoring_share, scoring.SHARED = scoring.SHARED, share
+        try:
+            scores = engine.network("actor")(texts)
+            (scores * texts.said).sin().sum().backward()
+        finally:
+            scoring.SHARED = scoring_share
+        found.append((scores.detach(), [leaf.grad.clone() for leaf in engine._rows["actor"].leaves.values()]))
+        engine._rows["actor"].gather_gradients()
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-12, rtol=0)
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-11, rtol=0)
+    assert scoring.shared_prompts(texts_of([[*p, 5, 6, 7] for p in prompts()]), 1) is None
+
+
+def test_a_tokenizer_without_padding_pads_with_its_end_and_stays_as_it_is(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder())
+    tokenizer.pad_token = None
+    agent = type(make("GRPO", 0))(
+        actor_network=AutoModelForCausalLM.from_pretrained(folder()), tokenizer=tokenizer, lora_config=LORA,
+        group_size=4, batch_size=8, max_output_tokens=6, lr=1e-2,
+    )  # fmt: skip
+    assert agent.pad_token_id == tokenizer.eos_token_id
+    texts = written(SequentialAdapters(agent), [agent])
+    ends = (texts.tokens[..., texts.prompt :] == tokenizer.eos_token_id) & texts.said
+    assert ends.sum(-1).max() == 1, "the first end counts, what pads behind it does not"
+    rewards = torch.rand(1, 6, 4, generator=torch.Generator().manual_seed(0))
+    for batch in agent.arrange(SequentialAdapters(agent), texts, rewards, [np.random.default_rng(0)]):
+        assert np.isfinite(float(agent.update(SequentialAdapters(agent), batch).loss))
+    assert tokenizer.pad_token is None

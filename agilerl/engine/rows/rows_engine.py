@@ -19,6 +19,7 @@ from agilerl.engine.parts import WHOLE, Cluster, MemberBinding, Part, PartKind, 
 from agilerl.engine.protocol import Network
 from agilerl.engine.rows.cohort import Cohort, Rows
 from agilerl.engine.rows.kernels import TORCH, Columns, Kernels, LayerViews, OptimizerRule, Saved, clip_rows
+from agilerl.ranks import ONE, Ranks
 
 
 class Unit:
@@ -207,6 +208,7 @@ class RowsEngine:
         learning_rates: dict[str, str],
         networks: Mapping[str, Any],
         kernels: Kernels = TORCH,
+        ranks: Ranks = ONE,
     ) -> None:
         """Adopt the members.
 
@@ -214,8 +216,9 @@ class RowsEngine:
             members: of equal signature.
             learning_rates: optimiser name -> name of the hyperparameter that is its learning rate.
             networks: evaluation networks of one member, which says how parts combine.
+            ranks: over whom gradients are averaged.
         """
-        self.count, self.kernels = len(members), kernels
+        self.count, self.kernels, self.ranks = len(members), kernels, ranks
         self.hp: Mapping[str, Tensor] = {}
         self._learning_rates = learning_rates
         self._rates: dict[tuple[str, ...], Tensor] = {}
@@ -431,13 +434,23 @@ class RowsEngine:
             rates = [self.hp[self._learning_rates[name]] for name in optimizers]
             rate = self._rates[optimizers] = rates[0] if times == 1 else torch.cat(rates)
         with torch.no_grad():
+            if live is None and self._live is not None:
+                live = self._live * times
+            if self.ranks.size > 1:
+                live = self._average([unit.all_grad for unit in step.units], live)
             if max_norm is not None:
                 limit = max_norm if max_norm.dim() == 0 or times == 1 else max_norm.repeat(times, 1)
                 for unit in step.units:  # each network by itself
                     clip_rows(unit.all_grad, limit)
-            if live is None and self._live is not None:
-                live = self._live * times
             self.kernels.step(step.columns, rate, step.rule, live)
+
+    def _average(self, grads: list[Tensor], live: Sequence[bool] | None) -> Sequence[bool] | None:
+        """Gradient rows become their means over all ranks; who is live on any rank. One collective."""
+        rows = len(grads[0])
+        flags = torch.tensor([True] * rows if live is None else live, dtype=self.dtype, device=self.device)
+        self.ranks.mean_([*grads, flags])
+        agreed = (flags > 0).tolist()
+        return None if all(agreed) else agreed
 
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
         """Move target networks: θ⁻ ← τ·θ + (1 − τ)·θ⁻ (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1)."""

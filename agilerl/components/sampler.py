@@ -1,0 +1,103 @@
+"""Batches for training loops of one's own: one call, whatever kind of buffer they come from and however many processes
+share them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from agilerl.components.data import ReplayDataset
+from agilerl.components.multi_step import MultiStepReplayBuffer
+from agilerl.components.prioritized import PrioritizedReplayBuffer
+from agilerl.errors import ConfigError
+
+FIX = "fix: Sampler(memory=memory), or Sampler(dataset=ReplayDataset(memory, batch_size), dataloader=loader)."
+
+
+class Sampler:
+    """Draws batches from a replay buffer, in the way that the buffer asks for.
+
+    | made with | `sample(...)` |
+    |---|---|
+    | `memory=ReplayBuffer` | `(batch_size, return_idx=False)`: uniformly |
+    | `memory=PrioritizedReplayBuffer` | `(batch_size, beta)`: by priority, with `weights` and `idxs` |
+    | `memory=MultiStepReplayBuffer` | `(idxs)`: the n-step transitions of these rows; `(batch_size)`: uniformly |
+    | `dataset`, `dataloader` | `(batch_size, ...)`: this process's share of the rows, from its own buffer |
+
+    With a data set `batch_size` is that of all processes of `torch.distributed` together, and further arguments are
+    those of the buffer's own `sample`: `return_idx=True` gives the rows that an n-step sampler beside it is asked for,
+    also with several processes.
+
+    Departs from the published class: there a batch comes from `dataloader`, which as `accelerate` prepares it hands
+    every process rows of rank 0, so that no other process learns from what it has stored, and which knows no row
+    numbers, so that n-step transitions could not be asked for. Here the loader is read only where the data set is no
+    `ReplayDataset`.
+
+    Args:
+        memory: a replay buffer. dataset, dataloader: in its place, a `ReplayDataset` and the loader made of it.
+        distributed, per, n_step: what is expected of them; None expects nothing.
+
+    Attributes:
+        distributed, per, n_step: what this one does.
+
+    Raises:
+        ConfigError: neither or both ways, or something else than what is expected.
+    """
+
+    def __init__(
+        self,
+        memory: Any = None,
+        dataset: Any = None,
+        dataloader: Any = None,
+        *,
+        distributed: bool | None = None,
+        per: bool | None = None,
+        n_step: bool | None = None,
+    ) -> None:
+        if (memory is None) == (dataset is None):
+            given = "neither" if memory is None else "both"
+            raise ConfigError(f"a Sampler needs a memory, or a dataset with its dataloader; got {given}. {FIX}")
+        if dataset is not None and dataloader is None and not isinstance(dataset, ReplayDataset):
+            raise ConfigError(f"a {type(dataset).__name__} is read through its dataloader; got none. {FIX}")
+        self.memory, self.dataset, self.dataloader = memory, dataset, dataloader
+        buffer = memory if dataset is None else getattr(dataset, "buffer", None)
+        self.distributed = dataset is not None
+        self.per = isinstance(buffer, PrioritizedReplayBuffer) or callable(getattr(buffer, "update_priorities", None))
+        self.n_step = isinstance(buffer, MultiStepReplayBuffer)
+        for name, wanted in (("distributed", distributed), ("per", per), ("n_step", n_step)):
+            if wanted is not None and wanted != getattr(self, name):
+                kind = type(buffer if buffer is not None else dataset).__name__
+                raise ConfigError(f"a Sampler with {name}={wanted} was given a {kind} that is not so. {FIX}")
+
+    def sample(self, *args: Any, **kwargs: Any) -> Any:
+        """One batch; the table of the class says which arguments."""
+        if self.distributed:
+            return self._shared(*args, **kwargs)
+        rows = kwargs["idxs"] if "idxs" in kwargs else args[0] if args else None
+        if self.n_step and rows is not None and not isinstance(rows, int):
+            return self.memory.sample_from_indices(rows)
+        return self.memory.sample(*args, **kwargs)
+
+    def _shared(self, batch_size: int, *args: Any, **kwargs: Any) -> Any:
+        """This process's share of a batch."""
+        rank, size = _place()
+        own = batch_size * (rank + 1) // size - batch_size * rank // size
+        if own < 1:
+            raise ConfigError(
+                f"a batch of {batch_size} rows has none for each of {size} processes. fix: batch_size={size} or more."
+            )
+        if isinstance(self.dataset, ReplayDataset):
+            self.dataset.batch_size = own
+            return self.dataset.draw(*args, **kwargs)
+        if hasattr(self.dataset, "batch_size"):
+            self.dataset.batch_size = batch_size  # a loader of its own kind shares it out as it does
+        return next(iter(self.dataloader))
+
+
+def _place() -> tuple[int, int]:
+    """(rank, number of processes) of `torch.distributed`, as `accelerate` sets it up; (0, 1) without it."""
+    dist = torch.distributed
+    if not (dist.is_available() and dist.is_initialized()):
+        return 0, 1
+    return dist.get_rank(), dist.get_world_size()

@@ -1,0 +1,165 @@
+"""Games in words that members play turn by turn, as a source of language asks for prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms.completions import TextBatch
+from agilerl.engine.adapters import SequentialAdapters, StackedAdapters
+from agilerl.errors import ConfigError
+from agilerl.language.base import pad_left
+from agilerl.language.scoring import Texts
+from agilerl.rng import Purpose, seeds
+
+Engine = SequentialAdapters | StackedAdapters
+
+
+class Games:
+    """Games of a `SyncMultiTurnVecEnv`, begun by seeds: what a source of language calls an environment.
+
+    Args:
+        env: whose factory makes the games; an iteration has its `batch_size` beginnings, each played `group_size`
+            times.
+        seed: of all beginnings. test, report: how many beginnings are kept for fitness, and for what is reported.
+    """
+
+    def __init__(self, env: Any, seed: int, test: int, report: int) -> None:
+        self.env, self.seed = env, seed
+        self.group_size, self.batch_size = int(env.group_size), int(env.batch_size)
+        self._counts = {"test": test, "report": report}
+        self.tokenizer = env.envs[0].tokenizer
+        self.played = 0
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Of the beginnings that are kept."""
+        return tuple(name for name, count in self._counts.items() if count)
+
+    num_batches = 1
+
+    def split(self, name: str) -> list[int]:
+        """The seeds of one of them."""
+        purpose = {"test": Purpose.EVALUATION, "report": Purpose.CONFIRMATION}[name]
+        found: list[int] = seeds(self.seed, purpose, self._counts[name]).tolist()
+        return found
+
+    def batch(self, number: int, rank: int = 0, size: int = 1) -> list[int]:
+        """The seeds of the `number`-th iteration; each rank has its own."""
+        found: list[int] = seeds(self.seed, Purpose.ENVIRONMENT, self.batch_size * size, number).tolist()
+        return found[rank * self.batch_size : (rank + 1) * self.batch_size]
+
+    def begun(self, beginnings: Sequence[int], group: int) -> list[Any]:
+        """New games, `group` of every beginning."""
+        games = [self.env._env_factory(**self.env._env_config) for _ in range(len(beginnings) * group)]
+        for number, game in enumerate(games):
+            game.reset(seed=int(beginnings[number // group]))
+        return games
+
+    def state(self) -> dict[str, Any]:
+        """Nothing but what says which games these are."""
+        return {"seed": self.seed, **self._counts}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """ConfigError where these are others."""
+        if dict(state) != self.state():
+            raise ConfigError(
+                f"the run played games of {dict(state)}; these are of {self.state()}. fix: the same ones."
+            )
+
+
+class Playing:
+    """Whole games, with the reward of each turn at its last token."""
+
+    def batches(self, engine: Engine, rows: Sequence[Any]) -> Iterator[TextBatch]:
+        """One iteration: every member plays its games to the end, and learns from all of its turns."""
+        lead: Any = engine.agents[0]
+        games = [row.env.begun(row.batch(engine.ranks), row.env.group_size) for row in rows]
+        play(engine, games, [row.rng for row in rows])
+        episodes = [[game.episode() for game in own] for own in games]
+        returns = np.array([[episode.rewards.sum() for episode in own] for own in episodes])
+        for row, own, total in zip(rows, episodes, returns, strict=True):
+            row.tally.scores.append(float(total.mean()))
+            turns = sum(len(episode.ends) for episode in own)
+            row.add(games=len(own), turns=turns, failed_games=sum(episode.failed for episode in own))
+        texts, rewards = laid_out(episodes, lead.base)
+        if lead.compares_groups:
+            group = rows[0].env.group_size
+            rewards = torch.from_numpy(returns).float().view(len(rows), -1, group).to(rewards.device)
+        yield from lead.arrange(engine, texts, rewards, [row.rng for row in rows])
+
+    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+        """Mean return of games in which the most probable tokens are said."""
+        found = [0.0] * len(agents)
+        place = {id(agent): number for number, agent in enumerate(agents)}
+        for engine in engines:
+            numbers = [place[id(agent)] for agent in engine.agents]
+            games = [envs[n].begun(envs[n].split(split), 1) for n in numbers]
+            play(engine, games, None)
+            for n, own in zip(numbers, games, strict=True):
+                found[n] = float(np.mean([game.episode().rewards.sum() for game in own]))
+        return found
+
+
+def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.random.Generator] | None) -> None:
+    """Play the games [N][R] of every member to their ends, all that go on at once.
+
+    rngs: a stream for each member, from which its own tokens are drawn; None says the most probable ones.
+    """
+    lead: Any = engine.agents[0]
+    base, backend = lead.base, lead.backend()
+    how = [agent.sampling(greedy=rngs is None) for agent in engine.agents]
+    length = how[0].max_tokens
+    while True:
+        going = [[game for game in own if not game.is_over] for own in games]
+        most = max(len(own) for own in going)
+        if not most:
+            return
+        # A member with fewer games that go on writes to a prompt of another's beside them, which nobody reads.
+        other = next(game for own in going for game in own).tokens
+        prompts = [game.tokens for own in going for game in own] if len(going) == 1 else [
+            tokens for own in going for tokens in (*(game.tokens for game in own), *[other] * (most - len(own)))
+        ]  # fmt: skip
+        numbers = None
+        if rngs is not None:
+            drawn = np.zeros((len(going), most, length))
+            for member, (rng, own) in enumerate(zip(rngs, going, strict=True)):
+                drawn[member, : len(own)] = rng.random((len(own), length))
+            numbers = torch.from_numpy(drawn.reshape(-1, length)).to(base.device)
+        given = pad_left(prompts, base.pad_id, base.device)
+        with engine.acting("actor") as forward:
+            texts = backend.write(base, forward, given, 1, how, numbers, [agent.actor for agent in engine.agents])
+        said, written = texts.said.cpu(), texts.tokens[:, texts.prompt :].cpu()
+        for member, own in enumerate(going):
+            for number, game in enumerate(own):
+                row = member * most + number
+                turn = written[row][said[row]].tolist()
+                spoken = any(token != base.pad_id for token in turn)
+                game.say(turn if spoken else [base.end_id])  # padding alone says nothing
+
+
+def laid_out(episodes: Sequence[Sequence[Any]], base: Any) -> tuple[Texts, Tensor]:
+    """Episodes [N][R] as (texts [N, R, P + T], rewards [N, R, T] at the last token of each turn).
+
+    What stands before the first turn is the prompt; what games show later is read, and not learned.
+    """
+    flat = [episode for own in episodes for episode in own]
+    starts = [int(episode.said.argmax()) for episode in flat]
+    prompt = max(starts)
+    after = max(len(episode.tokens) - start for episode, start in zip(flat, starts, strict=True))
+    tokens = torch.full((len(flat), prompt + after), base.pad_id, dtype=torch.long)
+    attention, said = torch.zeros(tokens.shape, dtype=torch.bool), torch.zeros(len(flat), after, dtype=torch.bool)
+    rewards = torch.zeros(len(flat), after)
+    for row, (episode, start) in enumerate(zip(flat, starts, strict=True)):
+        first, count = prompt - start, len(episode.tokens)
+        tokens[row, first : first + count] = torch.from_numpy(episode.tokens)
+        attention[row, first : first + count] = True
+        said[row, : count - start] = torch.from_numpy(episode.said[start:])
+        rewards[row, : count - start] = torch.from_numpy(episode.rewards[start:]).float()
+    shape, device = (len(episodes), -1), base.device
+    texts = Texts(*(x.view(*shape, x.shape[-1]).to(device) for x in (tokens, attention, said)))
+    return texts, rewards.view(*shape, after).to(device)

@@ -1,0 +1,178 @@
+"""One population on several ranks: how a run begins alike everywhere, stays alike, and goes on alike.
+
+What ranks agree on while they train is said where it is decided (`engine`, `sources`); here is what the loop does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agilerl.checkpoint import decode_tree, digest_tree, encode_tree
+from agilerl.errors import ConfigError, NotAvailableYetError, RunError
+from agilerl.ranks import Ranks
+from agilerl.runs.store import RunStore
+from agilerl.training.evolution import Evolution
+from agilerl.training.state import filled
+
+if TYPE_CHECKING:
+    from agilerl.training.loop import TrainingLoop
+
+SMALL = 1_000_000  # parameters; below, gradients take longer to exchange than to compute (docs/distributed.md)
+EVERYTHING = 2**31
+NOISE = ("noise_in", "noise_out")  # buffers of noisy layers: each rank draws its own
+
+
+def begin_alike(population: Sequence[Any], evolution: Evolution, ranks: Ranks) -> list[Any]:
+    """The population of rank 0, and the state of its evolution: everything that decides what comes after.
+
+    Raises:
+        NotAvailableYetError: agents or an evolution whose state cannot be sent.
+    """
+    if ranks.size == 1:
+        return list(population)
+    _check_states(population, evolution)
+    ranks.check_equal(
+        repr([type(agent).__name__ for agent in population]).encode(),
+        "the populations given (number and classes of agents)",
+        "the same script on all ranks",
+    )
+    state = {"members": [agent.run_state() for agent in population], "evolution": evolution.state()}
+    sent = ranks.broadcast(encode_tree(state) if ranks.is_main else b"")
+    if ranks.is_main:
+        return list(population)
+    found = decode_tree(sent, "the state of rank 0")
+    templates = {type(agent).__name__: agent for agent in population}
+    evolution.load_state(found["evolution"])
+    return [filled(agent, templates, own) for agent, own in zip(population, found["members"], strict=True)]
+
+
+def _check_states(population: Sequence[Any], evolution: Evolution) -> None:
+    for agent in population:
+        if not all(callable(getattr(agent, name, None)) for name in ("run_state", "load_run_state", "clone")):
+            raise NotAvailableYetError(
+                f"agent {getattr(agent, 'index', agent)} is a {type(agent).__name__} without run_state() and "
+                "load_run_state(state), so rank 0 cannot send it to the others. fix: derive it from "
+                "EvolvableAlgorithm, or start one process."
+            )
+    try:
+        evolution.state()
+    except RunError as error:
+        raise NotAvailableYetError(
+            f"several ranks evolve alike only from a state that can be sent. {error} (Or start one process.)"
+        ) from error
+
+
+def share_observations(population: Sequence[Any], ranks: Ranks) -> None:
+    """Members remember what rank 0's have seen last: mutations measure their effect on it, so that it is the same."""
+    if ranks.size == 1:
+        return
+    seen = [agent.probe_observations(EVERYTHING) for agent in population] if ranks.is_main else []
+    sent = ranks.broadcast(encode_tree({"seen": seen}) if ranks.is_main else b"")
+    if not ranks.is_main:
+        for agent, own in zip(population, decode_tree(sent, "what rank 0 has seen")["seen"], strict=True):
+            if own is not None:
+                like = next(iter(agent.policy_module().parameters()))
+                agent.remember_observations(_on(own, like.device))
+
+
+def _on(tree: Any, device: Any) -> Any:
+    return {key: _on(part, device) for key, part in tree.items()} if isinstance(tree, dict) else tree.to(device)
+
+
+def check_alike(loop: TrainingLoop) -> None:
+    """RankError where the ranks no longer hold one population, to the bit; once in a generation."""
+    if loop.ranks.size > 1:
+        fix = "report it with the script; ranks on unlike machines or versions round differently"
+        what = f"after generation {loop.result.generations - 1} the weights"
+        loop.ranks.check_equal(digest(loop.population).encode(), what, fix)
+
+
+def digest(population: Sequence[Any]) -> str:
+    """sha256 of what must be equal on all ranks: weights, targets, moments, hyperparameters, steps and fitness."""
+    return digest_tree({"members": [_alike(agent) for agent in population]})
+
+
+def _alike(agent: Any) -> dict[str, Any]:
+    """What of an agent's state no rank has to itself, as the noise of its layers and lanes."""
+    state = agent.state()
+    weights = {
+        name: {key: part for key, part in network["weights"].items() if not key.endswith(NOISE)}
+        for name, network in state["networks"].items()
+    }
+    numbers = {"index": int(agent.index), "steps": int(agent.steps[-1]), "fitness": [float(f) for f in agent.fitness]}
+    hyperparameters = {name: repr(value) for name, value in agent.hyperparameters().items()}
+    return {**{name: state[name] for name in ("class", "registry", "optimizers", "hp_config")}, "weights": weights,
+            "hyperparameters": hyperparameters, **numbers}  # fmt: skip
+
+
+# -- a run on disk ----------------------------------------------------------------------------------------------------
+
+
+def folder_of(resume: Any, ranks: Ranks) -> Path | None:
+    """Where a rank saves its part of a run: rank 0 in the folder itself, the others in folders of their own in it."""
+    if resume is None or ranks.is_main:
+        return None if resume is None else Path(resume)
+    return Path(resume) / f"rank-{ranks.rank}"
+
+
+def go_on_alike(store: RunStore | None, ranks: Ranks) -> None:
+    """All ranks go on from one generation, the newest that all of them have.
+
+    Raises:
+        RunError: the run was made with another number of processes, or a rank has lost its part.
+    """
+    if store is None:
+        return
+    saved = store.saved
+    made = 0 if saved is None else int(saved.body["run"].get("ranks", 1))
+    number = -1 if saved is None else saved.number
+    found = ranks.gather_plain([made, number])
+    sizes, numbers = [own[0] for own in found], [own[1] for own in found]
+    if sizes[0] not in (0, ranks.size):
+        raise RunError(
+            f"{store.folder} is of a run of {sizes[0]} process{'es' * (sizes[0] > 1)}, each with a replay of its own; "
+            f"here {'is' if ranks.size == 1 else 'are'} {ranks.size}. fix: start {sizes[0]}, or another folder."
+        )
+    if len(set(sizes)) > 1:
+        lost = [rank for rank, size in enumerate(sizes) if size != max(sizes)]
+        raise RunError(
+            f"the ranks {lost} have no part of the run that the others go on with. fix: the folder with all of its "
+            "rank-<number> folders, on every machine those of its own ranks; or another folder."
+        )
+    if number > min(numbers):
+        store.return_to(min(numbers))
+
+
+# -- what is said -----------------------------------------------------------------------------------------------------
+
+
+def hint(population: Sequence[Any], ranks: Ranks) -> list[str]:
+    """What to say of several ranks, once."""
+    if ranks.size == 1:
+        return []
+    said = [f"{ranks.size} processes train one population: each makes 1/{ranks.size} of the steps and of every batch"]
+    networks = population[0].evolvable_attributes(networks_only=True).values()
+    count = sum(p.numel() for network in networks for p in network.parameters())
+    if count < SMALL:
+        said.append(
+            f"a member has {count} parameters: for networks as small as that, exchanging gradients takes longer than "
+            "computing them, and a larger population or more environments in one process is cheaper"
+        )
+    return said
+
+
+def check_same_request(asked: dict[str, Any], ranks: Ranks) -> None:
+    """RankError where ranks were asked for different things."""
+    ranks.check_equal(repr(sorted(asked.items())).encode(), f"the arguments ({', '.join(asked)})", "the same script")
+
+
+def check_shares(population: Sequence[Any], ranks: Ranks) -> None:
+    """ConfigError for a batch that has no row for every rank."""
+    small = [agent for agent in population if getattr(agent, "batch_size", ranks.size) < ranks.size]
+    if small:
+        raise ConfigError(
+            f"agent {small[0].index} has batch_size={small[0].batch_size}, and {ranks.size} processes share it. "
+            f"fix: batch_size={ranks.size} or more (rows of all processes together)."
+        )

@@ -1,0 +1,110 @@
+"""Games of several turns: how they are played and laid out, and that policies learn them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from agilerl.algorithms import find_algorithm
+from agilerl.engine.adapters import SequentialAdapters, StackedAdapters
+from agilerl.errors import ConfigError
+from agilerl.language.base import load_base
+from agilerl.language.tiny import tiny_base, tiny_tokenizer
+from agilerl.llm_envs import GuessNumber, SyncMultiTurnVecEnv, TokenObservationWrapper
+from agilerl.sources.games import Games, laid_out, play
+from agilerl.training.train_llm import finetune_llm_multiturn, finetune_llm_reasoning
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("game-base")
+    tiny_base(folder, tiny_tokenizer(GuessNumber.alphabet), hidden_size=32)
+    return load_base(folder, dtype=torch.float64)
+
+
+def games(base: Any, highest: int = 3, batch: int = 8, group: int = 2) -> SyncMultiTurnVecEnv:
+    def make() -> TokenObservationWrapper:
+        return TokenObservationWrapper(GuessNumber(highest, tries=3), base.tokenizer, max_turns=3)
+
+    return SyncMultiTurnVecEnv(make, batch, group)
+
+
+def population(algo: str, base: Any, size: int = 2, **more: Any) -> list[Any]:
+    settings = {"max_output_tokens": 2, "group_size": 2, "batch_size": 16, "beta": 0.0, "max_grad_norm": 1.0, **more}
+    found: list[Any] = find_algorithm(algo).population(
+        size, actor_network=base, seed=1, lora_config={"r": 8, "lora_alpha": 16}, **settings
+    )
+    return found
+
+
+def test_an_episode_is_laid_out_with_what_was_said_and_where_each_reward_stands(base: Any) -> None:
+    (game,) = games(base, highest=7, batch=1, group=1).envs
+    game.reset(seed=5)
+    tokenizer, number = base.tokenizer, game.env._number
+    wrong = [n for n in range(8) if n != number][:1]
+    for guess in (*wrong, number):
+        game.say([*tokenizer.encode(str(guess), add_special_tokens=False), tokenizer.eos_token_id])
+    texts, rewards = laid_out([[game.episode()]], base)
+    prompt = len(tokenizer.encode("0-7?"))
+    assert texts.prompt == prompt
+    assert texts.said[0, 0].tolist() == [True, True, False, True, True], "what the game answers is not learned"
+    np.testing.assert_allclose(rewards[0, 0], [0, -0.1, 0, 0, 1.0], atol=1e-6)
+    assert texts.attention.all()
+
+
+def test_members_at_once_play_the_games_that_each_plays_alone(base: Any) -> None:
+    agents = population("LLMREINFORCE", base, 3, temperature=2.0)
+    source = Games(games(base), 3, 4, 0)
+
+    def played(engine: Any, members: list[int]) -> list[list[tuple[int, ...]]]:
+        own = [source.begun(source.batch(number), 2) for number in members]
+        play(engine, own, [np.random.default_rng(number) for number in members])
+        return [[game.tokens for game in one] for one in own]
+
+    together = played(StackedAdapters(agents), [0, 1, 2])
+    alone = [played(SequentialAdapters(agent), [number])[0] for number, agent in enumerate(agents)]
+    assert together == alone
+    assert len({len(game) for own in together for game in own}) > 1, "games of different lengths"
+
+
+class Echo:
+    """Two turns: it shows a digit, and half a point is given for each that is said after it."""
+
+    def reset(self, seed: int | None = None) -> str:
+        self.shown = "1"
+        return self.shown
+
+    def step(self, text: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        reward, over = text.count(self.shown) / 2, self.shown == "2"
+        self.shown = "2"
+        return self.shown, reward, over, False, {}
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings"),
+    [
+        ("LLMREINFORCE", {"lr": 1e-2}),
+        ("LLMPPO", {"lr_actor": 1e-2, "lr_critic": 1e-2, "granularity": "turn"}),
+        pytest.param("GRPO", {"lr": 1e-2, "variant": "dapo", "dynamic_sampling": 0}, marks=pytest.mark.slow),
+    ],
+    ids=["LLMREINFORCE", "LLMPPO", "GRPO"],
+)
+def test_what_is_said_in_a_turn_follows_what_was_shown_in_it(base: Any, algo: str, settings: dict[str, Any]) -> None:
+    """ "11" and then "22" give 2; the same in both turns 1; anything at random about 0.1."""
+    agents = population(algo, base, 1, group_size=8, batch_size=64, **settings)
+    env = SyncMultiTurnVecEnv(lambda: TokenObservationWrapper(Echo(), base.tokenizer, max_turns=2), 8, 8)
+    (found,) = finetune_llm_multiturn(
+        agents, env, max_steps=8 * 60, evaluation_interval=10, max_reward=2, verbose=False, seed=2, test_games=4
+    )
+    assert found.fitness[-1] > 1.4
+
+
+def test_mistakes_are_named(base: Any) -> None:
+    agents = population("LLMPPO", base, 1)
+    with pytest.raises(ConfigError, match=r"played turn by turn\. fix: finetune_llm_multiturn"):
+        finetune_llm_reasoning(agents, games(base))
+    with pytest.raises(ConfigError, match="plays a SyncMultiTurnVecEnv; got GuessNumber"):
+        finetune_llm_multiturn(agents, GuessNumber())
