@@ -104,6 +104,11 @@ def questions(manifest: Manifest, env: Any, tokenizer: Any) -> Any:
         kwargs = dict(manifest.environment.kwargs)
         return LanguageSource.make_envs(name, tokenizer, cls.experience.name, **kwargs)
     made = env if is_gym(env) or not callable(env) else env()
+    if not is_gym(made) and callable(getattr(made, "episodes", None)):
+        raise ConfigError(
+            f"agilerl.train asks one question a prompt; {type(made).__name__} plays games of several turns. "
+            "fix: agilerl.training.train_llm.finetune_llm_multiturn."
+        )
     if not is_gym(made):
         check_kind(manifest.algorithm.name, name)
     gyms = [base.__name__ for base in type(made).__mro__ if base.__name__ in USUAL_BY_GYM]
