@@ -53,7 +53,7 @@ LEVEL, BELOW, TEST, REPORT = 0.30, 100, 256, 512
 LORA = {"r": 16, "lora_alpha": 32}
 WRITING = {"variant": "dapo", "group_size": 8, "temperature": 0.5, "max_output_tokens": 4, "max_grad_norm": 1.0,
            "dynamic_sampling": 0}  # fmt: skip
-GRPO_SETTINGS = {"lr": 5e-4, "prompts": 64, "iterations": 800}
+GRPO_SETTINGS = {"lr": 1e-3, "lr_schedule": "linear", "prompts": 64, "iterations": 800}
 SFT_SETTINGS = {"lr": 1e-3, "examples": 128}
 POPULATION = {"lr": (1e-4, 1e-2), "prompts": 32, "interval": 25, "share": 1.5, "members": {0: 4, 1: 2}}
 
@@ -158,10 +158,17 @@ def run_grpo(base: BaseModel, seed: int, budget: float | None) -> tuple[Any, Clo
     own = GRPO_SETTINGS
     env, clock = gym(base, seed, int(own["prompts"])), Clock()
     agents = GRPO.population(
-        1, seed=seed, actor_network=base, lora_config=LORA, lr=own["lr"], batch_size=8 * int(own["prompts"]), **WRITING
+        1,
+        seed=seed,
+        actor_network=base,
+        lora_config=LORA,
+        lr=own["lr"],
+        lr_schedule=own["lr_schedule"],
+        batch_size=8 * int(own["prompts"]),
+        **WRITING,
     )
     found = finetune_llm_reasoning(
-        agents, env, max_steps=int(own["iterations"] * own["prompts"]), evaluation_interval=25, verbose=False,
+        agents, env, max_steps=int(own["iterations"]) * int(own["prompts"]), evaluation_interval=25, verbose=False,
         seed=seed, callbacks=[clock],
     )  # fmt: skip
     return found[0], clock, env

@@ -14,6 +14,7 @@ from agilerl.algorithms.completions import TextBatch
 from agilerl.algorithms.declared import PREFERENCES, hp
 from agilerl.algorithms.language import LLMAlgorithm
 from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.schedules import Schedule
 from agilerl.engine.adapters import AdapterEngine, SequentialAdapters
 from agilerl.engine.protocol import UpdateResult
 from agilerl.language.scoring import Texts
@@ -26,6 +27,7 @@ class DPO(LLMAlgorithm):
 
     Args:
         batch_size: pairs of an optimiser step. lr: of AdamW. weight_decay: of it.
+        lr_schedule: "constant", or "linear" to 0 over the budget.
         beta: β of the paper: how far preferences move the policy from the reference.
         nll_alpha: weight of −log π(chosen) per token beside it (Pang et al. 2024, arXiv:2404.19733, equation 1). The
             published default is 1; 0 is the paper's loss.
@@ -49,6 +51,7 @@ class DPO(LLMAlgorithm):
         batch_size: Annotated[Count, hp()] = 16,
         lr: Annotated[Positive, hp()] = 5e-6,
         weight_decay: Annotated[NonNegative, hp()] = 0.0,
+        lr_schedule: Annotated[Schedule, hp()] = "constant",
         beta: Annotated[Positive, hp()] = 0.1,
         nll_alpha: Annotated[NonNegative, hp()] = 1.0,
         label_smoothing: Annotated[Fraction, hp()] = 0.0,
@@ -65,7 +68,7 @@ class DPO(LLMAlgorithm):
     ) -> None:
         super().__init__(
             actor_network, model_name, tokenizer, lora_config, index, hp_config, pad_token_id, pad_token,
-            micro_batch_size, "prefix-shared", device, accelerator, seed,
+            micro_batch_size, "prefix-shared", device, accelerator, seed, lr_schedule,
         )  # fmt: skip
         self.batch_size, self.lr, self.weight_decay, self.beta = batch_size, lr, weight_decay, beta
         self.nll_alpha, self.label_smoothing = nll_alpha, label_smoothing
@@ -73,8 +76,8 @@ class DPO(LLMAlgorithm):
         self.register_adapter("actor", "reference", "optimizer", "lr", weight_decay, policy=True)
 
     def update_hyperparameters(self) -> dict[str, float]:
-        names = ("lr", "beta", "nll_alpha", "label_smoothing")
-        return {name: getattr(self, name) for name in names}
+        names = ("beta", "nll_alpha", "label_smoothing")
+        return {"lr": self.scheduled(self.lr), **{name: getattr(self, name) for name in names}}
 
     def update_options(self) -> tuple[Any, ...]:
         return (self.batch_size, self.max_grad_norm)

@@ -15,6 +15,7 @@ from agilerl.algorithms.completions import TextBatch
 from agilerl.algorithms.declared import COMPLETIONS, hp
 from agilerl.algorithms.language import Backend, LLMAlgorithm
 from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.schedules import Schedule
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
@@ -42,6 +43,7 @@ class GRPO(LLMAlgorithm):
         variant: "grpo"; "dr_grpo" (arXiv:2503.20783); "dapo" (arXiv:2503.14476); "gspo" (arXiv:2507.18071); "cispo"
             (arXiv:2506.13585): their settings, of which the arguments below that are given change single ones.
         batch_size: completions of an optimiser step. lr: of AdamW. weight_decay: of it.
+        lr_schedule: "constant", or "linear" to 0 over the budget.
         beta: weight of the divergence from the policy that training began with.
         clip_coef: ε; a ratio is not moved further than 1 − ε. clip_coef_high: the same above 1; None: ε too.
         max_grad_norm: gradients are clipped to it; 0: never. update_epochs: passes over what was written.
@@ -71,6 +73,7 @@ class GRPO(LLMAlgorithm):
         batch_size: Annotated[Count, hp()] = 16,
         lr: Annotated[Positive, hp()] = 5e-5,
         weight_decay: Annotated[NonNegative, hp()] = 0.0,
+        lr_schedule: Annotated[Schedule, hp()] = "constant",
         beta: Annotated[NonNegative | None, hp()] = None,
         clip_coef: Annotated[Positive | None, hp()] = None,
         clip_coef_high: Annotated[Positive | None, hp()] = None,
@@ -100,7 +103,7 @@ class GRPO(LLMAlgorithm):
     ) -> None:
         super().__init__(
             actor_network, model_name, tokenizer, lora_config, index, hp_config, pad_token_id, pad_token,
-            micro_batch_size, rollout_backend, device, accelerator, seed,
+            micro_batch_size, rollout_backend, device, accelerator, seed, lr_schedule,
         )  # fmt: skip
         if variant not in VARIANTS:
             raise AlgorithmError(f"{self.algo}: variant must be one of {list(VARIANTS)}; got {variant!r}.")
@@ -134,7 +137,7 @@ class GRPO(LLMAlgorithm):
 
     def update_hyperparameters(self) -> dict[str, float]:
         high = self.clip_coef if self.clip_coef_high is None else self.clip_coef_high
-        rates = {"lr": self.lr, "beta": self.beta, "clip_coef": self.clip_coef, "clip_coef_high": high}
+        rates = {"lr": self.scheduled(self.lr), "beta": self.beta, "clip_coef": self.clip_coef, "clip_coef_high": high}
         return {**rates, "temperature": self.temperature}
 
     def update_options(self) -> tuple[Any, ...]:

@@ -23,6 +23,7 @@ from agilerl.algorithms.declared import Experience
 from agilerl.algorithms.judging import scores_by_item
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
+from agilerl.algorithms.schedules import Schedule, check_schedules, scheduled
 from agilerl.checkpoint import load_tree, put_files, save_tree
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
@@ -52,6 +53,10 @@ class LLMAlgorithm(EvolvableAlgorithm):
         micro_batch_size: texts of one pass through the base; gradients of several passes are added up, which changes
             no result. None: all at once.
         rollout_backend: what writes completions, see `agilerl.language.generate`.
+        lr_schedule: of learning rates over the budget of a training function: "constant", or "linear" to 0.
+
+    Attributes:
+        progress: share of the budget that is used up, for the schedule; training functions set it.
 
     The other arguments are `EvolvableAlgorithm`'s.
     """
@@ -69,7 +74,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         lora_config: Any = None, index: int = 0, hp_config: HyperparameterConfig | None = None,
         pad_token_id: int | None = None, pad_token: str | None = None, micro_batch_size: int | None = None,
         rollout_backend: Backend = "prefix-shared", device: str | torch.device = "cpu", accelerator: Any = None,
-        seed: int | None = None,
+        seed: int | None = None, lr_schedule: Schedule = "constant",
     ) -> None:  # fmt: skip
         super().__init__(index, hp_config, device, accelerator)
         self.seed = resolve_seed(seed)
@@ -80,6 +85,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         if rollout_backend not in (*BACKENDS, "vllm"):
             raise ConfigError(f"rollout_backend must be one of {[*BACKENDS, 'vllm']}; got {rollout_backend!r}.")
         self.micro_batch_size, self.rollout_backend = micro_batch_size, rollout_backend
+        (self.lr_schedule,), self.progress = check_schedules(lr_schedule), 0.0
         self.actor = self._policy(actor_network, model_name, tokenizer, lora_config)
         if pad_token is not None:
             pad_token_id = self.base.tokenizer.convert_tokens_to_ids(pad_token)
@@ -173,6 +179,10 @@ class LLMAlgorithm(EvolvableAlgorithm):
                 "which no file holds, or in none. fix: agent.evaluate(env=gym)."
             )
         return make_language_env(known["id"], self.base.tokenizer, self.experience.name, **dict(known["kwargs"] or {}))
+
+    def scheduled(self, lr: float) -> float:
+        """A learning rate as it is at this point of the budget."""
+        return scheduled(lr, self.lr_schedule, self.progress)
 
     # --- what engines and sources ask -------------------------------------------------------------------------------
 

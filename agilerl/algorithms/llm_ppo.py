@@ -15,6 +15,7 @@ from agilerl.algorithms.completions import TextBatch
 from agilerl.algorithms.declared import COMPLETIONS, hp
 from agilerl.algorithms.language import Backend, LLMAlgorithm
 from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.schedules import Schedule
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
@@ -34,6 +35,7 @@ class LLMPPO(LLMAlgorithm):
     Args:
         granularity: what an action is: a "token", or a "turn", all tokens between two answers of an environment.
         batch_size: completions of an optimiser step. lr_actor, lr_critic: of AdamW. weight_decay: of it.
+        lr_schedule: "constant", or "linear" to 0 over the budget.
         beta: weight of the divergence. gamma, gae_lambda: of the advantages (arXiv:1506.02438).
         clip_coef: ε of the ratio. vf_clip: how far a value moves from what it was in one iteration; None: freely.
         adv_norm: whether advantages are standardised over all tokens that were written.
@@ -61,6 +63,7 @@ class LLMPPO(LLMAlgorithm):
         lr_actor: Annotated[Positive, hp()] = 5e-5,
         lr_critic: Annotated[Positive, hp()] = 5e-5,
         weight_decay: Annotated[NonNegative, hp()] = 0.0,
+        lr_schedule: Annotated[Schedule, hp()] = "constant",
         beta: Annotated[NonNegative, hp()] = 0.01,
         gamma: Annotated[Fraction, hp()] = 1.0,
         gae_lambda: Annotated[Fraction, hp()] = 1.0,
@@ -88,7 +91,7 @@ class LLMPPO(LLMAlgorithm):
     ) -> None:
         super().__init__(
             actor_network, model_name, tokenizer, lora_config, index, hp_config, pad_token_id, pad_token,
-            micro_batch_size, rollout_backend, device, accelerator, seed,
+            micro_batch_size, rollout_backend, device, accelerator, seed, lr_schedule,
         )  # fmt: skip
         if granularity not in ("token", "turn"):
             raise AlgorithmError(f"{self.algo}: granularity must be 'token' or 'turn'; got {granularity!r}.")
@@ -105,8 +108,9 @@ class LLMPPO(LLMAlgorithm):
         self.register_adapter("critic", None, "optimizer_critic", "lr_critic", weight_decay)
 
     def update_hyperparameters(self) -> dict[str, float]:
-        names = ("lr_actor", "lr_critic", "beta", "gamma", "gae_lambda", "clip_coef", "temperature")
-        return {name: getattr(self, name) for name in names}
+        rates = {name: self.scheduled(getattr(self, name)) for name in ("lr_actor", "lr_critic")}
+        names = ("beta", "gamma", "gae_lambda", "clip_coef", "temperature")
+        return {**rates, **{name: getattr(self, name) for name in names}}
 
     def update_options(self) -> tuple[Any, ...]:
         return (

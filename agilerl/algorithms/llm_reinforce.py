@@ -15,6 +15,7 @@ from agilerl.algorithms.completions import TextBatch
 from agilerl.algorithms.declared import COMPLETIONS, hp
 from agilerl.algorithms.language import Backend, LLMAlgorithm
 from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.schedules import Schedule
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
@@ -30,6 +31,7 @@ class LLMREINFORCE(LLMAlgorithm):
         baseline: "batch": returns are standardised over all tokens that were written; "rloo": of each completion the
             mean reward of the others of its prompt (arXiv:2402.14740, equation 8).
         batch_size: completions of an optimiser step. lr: of AdamW. weight_decay: of it.
+        lr_schedule: "constant", or "linear" to 0 over the budget.
         beta: weight of the divergence from the policy that training began with.
         gamma: discount of a token's reward at the tokens before it, of "batch".
         max_grad_norm: gradients are clipped to it; 0: never.
@@ -54,6 +56,7 @@ class LLMREINFORCE(LLMAlgorithm):
         batch_size: Annotated[Count, hp()] = 64,
         lr: Annotated[Positive, hp()] = 5e-5,
         weight_decay: Annotated[NonNegative, hp()] = 0.0,
+        lr_schedule: Annotated[Schedule, hp()] = "constant",
         beta: Annotated[NonNegative, hp()] = 0.01,
         gamma: Annotated[Fraction, hp()] = 1.0,
         max_grad_norm: Annotated[NonNegative, hp()] = 0.1,
@@ -76,7 +79,7 @@ class LLMREINFORCE(LLMAlgorithm):
     ) -> None:
         super().__init__(
             actor_network, model_name, tokenizer, lora_config, index, hp_config, pad_token_id, pad_token,
-            micro_batch_size, rollout_backend, device, accelerator, seed,
+            micro_batch_size, rollout_backend, device, accelerator, seed, lr_schedule,
         )  # fmt: skip
         if baseline not in ("batch", "rloo"):
             raise AlgorithmError(f"{self.algo}: baseline must be 'batch' or 'rloo'; got {baseline!r}.")
@@ -97,8 +100,8 @@ class LLMREINFORCE(LLMAlgorithm):
         return self.baseline == "rloo"
 
     def update_hyperparameters(self) -> dict[str, float]:
-        names = ("lr", "beta", "gamma", "temperature")
-        return {name: getattr(self, name) for name in names}
+        names = ("beta", "gamma", "temperature")
+        return {"lr": self.scheduled(self.lr), **{name: getattr(self, name) for name in names}}
 
     def update_options(self) -> tuple[Any, ...]:
         return (

@@ -13,6 +13,7 @@ from agilerl.algorithms.completions import TextBatch
 from agilerl.algorithms.declared import EXAMPLES, hp
 from agilerl.algorithms.language import LLMAlgorithm
 from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.schedules import Schedule
 from agilerl.algorithms.writing import of_all_ranks
 from agilerl.engine.adapters import AdapterEngine, SequentialAdapters
 from agilerl.engine.protocol import UpdateResult
@@ -26,6 +27,7 @@ class SFT(LLMAlgorithm):
 
     Args:
         batch_size: examples of an optimiser step. lr: of AdamW. weight_decay: of it.
+        lr_schedule: "constant", or "linear" to 0 over the budget.
         max_grad_norm: gradients are clipped to it; 0: never.
 
     The other arguments are `LLMAlgorithm`'s.
@@ -44,6 +46,7 @@ class SFT(LLMAlgorithm):
         batch_size: Annotated[Count, hp()] = 16,
         lr: Annotated[Positive, hp()] = 5e-5,
         weight_decay: Annotated[NonNegative, hp()] = 0.0,
+        lr_schedule: Annotated[Schedule, hp()] = "constant",
         max_grad_norm: Annotated[NonNegative, hp()] = 1.0,
         micro_batch_size: Annotated[Count | None, hp()] = None,
         pad_token_id: int | None = None,
@@ -57,14 +60,14 @@ class SFT(LLMAlgorithm):
     ) -> None:
         super().__init__(
             actor_network, model_name, tokenizer, lora_config, index, hp_config, pad_token_id, pad_token,
-            micro_batch_size, "prefix-shared", device, accelerator, seed,
+            micro_batch_size, "prefix-shared", device, accelerator, seed, lr_schedule,
         )  # fmt: skip
         self.batch_size, self.lr, self.weight_decay = batch_size, lr, weight_decay
         self.max_grad_norm, self.mut = max_grad_norm, mut
         self.register_adapter("actor", None, "optimizer", "lr", weight_decay, policy=True)
 
     def update_hyperparameters(self) -> dict[str, float]:
-        return {"lr": self.lr}
+        return {"lr": self.scheduled(self.lr)}
 
     def update_options(self) -> tuple[Any, ...]:
         return (self.batch_size, self.max_grad_norm)

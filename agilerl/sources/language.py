@@ -308,7 +308,10 @@ class LanguageSource:
         try:
             for index in range(iterations):
                 iteration = begun // self.batch_size + index
+                for agent in population:
+                    agent.progress = min(1.0, iteration * self.batch_size / self.options.max_steps)
                 for engine in engines:
+                    engine.refresh()
                     slots = [slot_of[id(agent)] for agent in engine.agents]
                     rows = [
                         Row(
