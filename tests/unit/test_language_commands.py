@@ -20,7 +20,14 @@ from agilerl.config import Manifest, apply_sets, preset_for
 from agilerl.errors import AgileRLError, ConfigError, EnvError, RunError
 from agilerl.language.base import load_base
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
-from agilerl.llm_envs import PreferenceGym, ReasoningGym, SFTGym
+from agilerl.llm_envs import (
+    GuessNumber,
+    PreferenceGym,
+    ReasoningGym,
+    SFTGym,
+    SyncMultiTurnVecEnv,
+    TokenObservationWrapper,
+)
 from agilerl.llm_envs.arithmetic import addition, pairs, reward_fn
 from agilerl.llm_envs.by_id import make_language_env
 from agilerl.utils.utils import create_population
@@ -353,6 +360,10 @@ def test_a_gym_of_another_kind_names_what_learns_from_it(base: Path) -> None:
         agilerl.train(gym, "DPO", model=base, out=None)
     with pytest.raises(ConfigError, match=r"asks questions of language models; DQN"):
         agilerl.train(gym, "DQN", out=None)
+    letters = tiny_tokenizer(GuessNumber.alphabet)
+    games = SyncMultiTurnVecEnv(lambda: TokenObservationWrapper(GuessNumber(highest=3), letters, max_turns=2), 2)
+    with pytest.raises(ConfigError, match=r"SyncMultiTurnVecEnv plays games .* fix: .*finetune_llm_multiturn"):
+        agilerl.train(games, "GRPO", model=base, out=None)
 
 
 @pytest.mark.parametrize(
