@@ -55,7 +55,8 @@ WRITING = {"variant": "dapo", "group_size": 8, "temperature": 0.5, "max_output_t
            "dynamic_sampling": 0}  # fmt: skip
 GRPO_SETTINGS = {"lr": 1e-3, "lr_schedule": "linear", "prompts": 64, "iterations": 800}
 SFT_SETTINGS = {"lr": 1e-3, "examples": 128}
-POPULATION = {"lr": (1e-4, 1e-2), "prompts": 32, "interval": 25, "share": 1.5, "members": {0: 4, 1: 2}}
+POPULATION = {"lr": (1e-4, 1e-2), "lr_schedule": "linear", "prompts": 32, "iterations": 1100, "interval": 25,
+              "share": 1.5, "members": {0: 4, 1: 2}}  # fmt: skip
 
 
 def questions(seed: int) -> dict[str, list[dict[str, str]]]:
@@ -202,12 +203,13 @@ def run_population(base: BaseModel, seed: int, budget: float | None) -> tuple[An
 
     limits = HyperparameterConfig(lr=RLParameter(min=low, max=high, shrink_factor=0.6, grow_factor=1.6))
     agents = GRPO.population(
-        members, seed=seed, actor_network=base, lora_config=LORA, batch_size=8 * prompts, hp_config=limits, **WRITING
-    )
+        members, seed=seed, actor_network=base, lora_config=LORA, batch_size=8 * prompts, hp_config=limits,
+        lr_schedule=own["lr_schedule"], **WRITING,
+    )  # fmt: skip
     for agent, lr in zip(agents, np.geomspace(low, high, members), strict=True):
         agent.lr = float(lr)
     found = finetune_llm_reasoning(
-        agents, env, max_steps=10**7, evaluation_interval=int(own["interval"]), verbose=False, seed=seed,  # type: ignore[call-overload]
+        agents, env, max_steps=int(own["iterations"]) * prompts * members, evaluation_interval=int(own["interval"]), verbose=False, seed=seed,  # type: ignore[call-overload]
         callbacks=[clock, halve], tournament=tournament,
         mutation=Mutations(0.0, 0, 0, 0, 0, 1.0, mutate_elite=False, rand_seed=seed),
     )  # fmt: skip
