@@ -209,7 +209,8 @@ def run_population(base: BaseModel, seed: int, budget: float | None) -> tuple[An
     for agent, lr in zip(agents, np.geomspace(low, high, members), strict=True):
         agent.lr = float(lr)
     found = finetune_llm_reasoning(
-        agents, env, max_steps=int(own["iterations"]) * prompts * members, evaluation_interval=int(own["interval"]), verbose=False, seed=seed,  # type: ignore[call-overload]
+        agents, env, max_steps=int(own["iterations"]) * prompts * members,  # type: ignore[call-overload]
+        evaluation_interval=int(own["interval"]), verbose=False, seed=seed,  # type: ignore[call-overload]
         callbacks=[clock, halve], tournament=tournament,
         mutation=Mutations(0.0, 0, 0, 0, 0, 1.0, mutate_elite=False, rand_seed=seed),
     )  # fmt: skip
