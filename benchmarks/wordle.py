@@ -1,7 +1,7 @@
 """Wordle from data: ILQL and BC_LM learn from games of three scripted players, and are compared with these.
 
 Every learner gets the same games of a seed, the same network and the same number of updates, through `train_offline`
-with a population of one and no evolution; the learning rate falls once. A trained policy is deterministic, so it plays
+with a population of one and no evolution; the learning rate falls twice. A trained policy is deterministic, so it plays
 one game for each word: what is reported is its mean exactly. Players are random, and play each word many times. One
 line a run in `results/wordle.jsonl`; a second start runs what is missing.
 
@@ -31,7 +31,7 @@ from agilerl.utils.utils import create_population, make_vect_envs
 PATH = RESULTS / "wordle.jsonl"
 WORD_COUNT, TRIES, GAMES = 16, 3, 30_000
 NET = {"n_layer": 1, "n_embd": 64, "n_head": 4, "dim_feedfwd": 256}
-PHASES = ((1_200, 1.5e-3), (400, 3e-4))  # updates, learning rate
+PHASES = ((1_200, 1.5e-3), (400, 3e-4), (400, 1e-4))  # updates, learning rate
 EVERY = 200  # updates between evaluations
 COMMON = {"BATCH_SIZE": 64}
 OWN: dict[str, dict[str, Any]] = {
@@ -86,7 +86,7 @@ def job(key: dict[str, Any]) -> dict[str, Any]:
     spent = time.process_time() - begun
     found, legal = exact_return(population[0])
     return {
-        "key": key, "commit": package_commit(), "mean_return": found, "legal_share": legal, "players": players(),
+        "key": key, "mean_return": found, "legal_share": legal, "players": players(),
         "history": history, "cpu_seconds": round(spent, 1),
         "settings": {"words": WORD_COUNT, "tries": TRIES, "games": GAMES, "updates_and_lr": PHASES, "net": NET,
                      "hyperparameters": {**COMMON, **OWN[algo]}},
@@ -94,8 +94,10 @@ def job(key: dict[str, Any]) -> dict[str, Any]:
 
 
 def table() -> None:
-    """A line for each seed, all of them, as Markdown."""
+    """A line for each seed of the last settings in the file, all of them, as Markdown."""
     lines = read_lines(PATH)
+    last = [{**line["key"], "algo": "", "seed": 0} for line in lines[-1:]]
+    lines = [line for line in lines if {**line["key"], "algo": "", "seed": 0} in last]
     print("| seed | ILQL | BC_LM | random | last | consistent | informed |\n|---|---|---|---|---|---|---|")
     for seed in sorted({line["key"]["seed"] for line in lines}):
         own = {line["key"]["algo"]: line for line in lines if line["key"]["seed"] == seed}
@@ -116,7 +118,8 @@ def main() -> None:
     elif asked.table:
         table()
     else:
-        jobs = [{"key": {"algo": algo, "seed": seed}} for seed in seed_range(asked.seeds) for algo in OWN]
+        base = {"commit": package_commit(), "updates_and_lr": [list(phase) for phase in PHASES]}
+        jobs = [{"key": {**base, "algo": algo, "seed": seed}} for seed in seed_range(asked.seeds) for algo in OWN]
         run_jobs(str(Path(__file__)), PATH, jobs, asked.workers)
 
 
