@@ -55,7 +55,7 @@ WRITING = {"variant": "dapo", "group_size": 8, "temperature": 0.5, "max_output_t
            "dynamic_sampling": 0}  # fmt: skip
 GRPO_SETTINGS = {"lr": 1e-3, "lr_schedule": "linear", "prompts": 64, "iterations": 800}
 SFT_SETTINGS = {"lr": 1e-3, "examples": 128}
-POPULATION = {"lr": (1e-4, 1e-2), "lr_schedule": "linear", "prompts": 32, "iterations": 1100, "interval": 25,
+POPULATION = {"lr": (1e-4, 1e-2), "lr_schedule": "constant", "prompts": 32, "iterations": 5000, "interval": 25,
               "share": 1.5, "members": {0: 4, 1: 2}}  # fmt: skip
 
 
