@@ -1,0 +1,171 @@
+"""What the members of one engine learn from in one iteration: completions with rewards, pairs, or examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms.completions import TextBatch
+from agilerl.algorithms.judging import (
+    by_member,
+    example_texts,
+    margins_by_pair,
+    mean_likelihood,
+    own_tokens,
+    pair_texts,
+    rewards_of,
+    written_texts,
+)
+from agilerl.engine.adapters import SequentialAdapters, StackedAdapters
+from agilerl.language.generate import uniform_numbers
+from agilerl.language.scoring import Texts
+from agilerl.ranks import Ranks
+from agilerl.sources.source import Tally
+
+Engine = SequentialAdapters | StackedAdapters
+FURTHER = 1 << 32
+"""How far on in the endless sequence of batches dynamic sampling takes prompts in place of silent ones."""
+
+
+class Feed(Protocol):
+    """What the members of one engine learn from in one iteration, and how they are judged."""
+
+    def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
+        """The optimiser steps of one iteration; what happened goes into the rows' tallies."""
+
+    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+        """The fitness of each agent on a split."""
+
+
+@dataclass
+class Row:
+    """One member in one iteration.
+
+    Attributes:
+        env: its environment. number: of its batch. rng: its stream. tally: of its generation.
+    """
+
+    env: Any
+    number: int
+    rng: np.random.Generator
+    tally: Tally
+    items: list[Any] = field(default_factory=list)
+
+    def batch(self, ranks: Ranks) -> list[Any]:
+        """What this rank is given of the batch."""
+        found: list[Any] = self.env.batch(self.number, ranks.rank, ranks.size)
+        return found
+
+    def add(self, **numbers: float) -> None:
+        """Add to the sums of the tally's details."""
+        for name, value in numbers.items():
+            self.tally.details[name] = self.tally.details.get(name, 0.0) + float(value)
+
+
+class Writing:
+    """Completions of prompts, with what an environment gives for them."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
+        lead: Any = engine.agents[0]
+        for row in rows:
+            row.items = row.batch(engine.ranks)
+        texts, rewards = self._written(engine, rows)
+        for extra in range(lead.dynamic_sampling if hasattr(lead, "dynamic_sampling") else 0):
+            silent = (rewards == rewards[..., :1]).all(-1)
+            if not engine.ranks.any(bool(silent.any())):
+                break
+            further = [Row(row.env, row.number + FURTHER * (extra + 1), row.rng, row.tally) for row in rows]
+            for row in further:
+                row.items = row.batch(engine.ranks)
+            texts, rewards = _filled((texts, rewards), self._written(engine, further), engine.agents[0].pad_token_id)
+        for row, own in zip(rows, rewards, strict=True):
+            row.tally.scores.append(float(own.mean()))
+            row.add(groups=len(own), silent_groups=int((own == own[:, :1]).all(1).sum()))
+        yield from lead.arrange(engine, texts, rewards, [row.rng for row in rows])
+
+    def _written(self, engine: Engine, rows: Sequence[Row]) -> tuple[Texts, Tensor]:
+        """(texts [N, B·G, ...], rewards [N, B, G])."""
+        agents, lead = engine.agents, engine.agents[0]
+        group, base = lead.group_size, lead.base
+        prompts = [row.items for row in rows]
+        how = [agent.sampling() for agent in agents]
+        numbers = uniform_numbers([row.rng for row in rows], len(prompts[0]) * group, how[0].max_tokens)
+        with engine.acting("actor") as forward:
+            flat = lead.backend().write(
+                base, forward, own_tokens(prompts, base), group, how, numbers.to(base.device), [a.actor for a in agents]
+            )
+        found = []
+        words = written_texts(flat, base, len(agents), group)
+        for row, own, answers in zip(rows, prompts, words, strict=True):
+            scores = row.env.score(own, answers)
+            found.append(scores.rewards)
+            row.add(failed_rewards=int(scores.failed.sum()), completions=scores.rewards.size)
+            for line in scores.faults:
+                self._say(line)
+        texts = by_member(flat, len(agents))
+        ended = (texts.tokens[..., texts.prompt :] == base.end_id) & texts.said
+        for row, said, end in zip(rows, texts.said, ended.any(-1), strict=True):
+            row.add(completion_tokens=int(said.sum()), truncated=int((~end).sum()))
+        return texts, torch.from_numpy(np.stack(found)).float().to(base.device)
+
+    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+        return [float(own.mean()) for own in rewards_of(engines, agents, envs, split)]
+
+
+def _filled(known: tuple[Texts, Tensor], more: tuple[Texts, Tensor], pad: int) -> tuple[Texts, Tensor]:
+    """`known` with the groups of each member that say nothing replaced by those of `more` that do, in order."""
+    (texts, rewards), (others, theirs) = known, more
+    group = rewards.shape[-1]
+    width = max(texts.prompt, others.prompt)
+    texts, others = _widened(texts, width, pad), _widened(others, width, pad)
+    parts = [x.clone() for x in (texts.tokens, texts.attention, texts.said)]
+    rewards = rewards.clone()
+    for member in range(len(rewards)):
+        empty = (rewards[member] == rewards[member, :, :1]).all(-1).nonzero().flatten().tolist()
+        full = (theirs[member] != theirs[member, :, :1]).any(-1).nonzero().flatten().tolist()
+        for to, since in zip(empty, full, strict=False):
+            rewards[member, to] = theirs[member, since]
+            for part, other in zip(parts, (others.tokens, others.attention, others.said), strict=True):
+                part[member, to * group : (to + 1) * group] = other[member, since * group : (since + 1) * group]
+    return Texts(*parts), rewards
+
+
+def _widened(texts: Texts, prompt: int, pad: int) -> Texts:
+    """With prompts of `prompt` tokens."""
+    more = prompt - texts.prompt
+    if not more:
+        return texts
+    wide = torch.nn.functional.pad
+    return Texts(wide(texts.tokens, (more, 0), value=pad), wide(texts.attention, (more, 0)), texts.said)
+
+
+class Preferring:
+    """Pairs of completions, one of which is preferred."""
+
+    def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
+        lead: Any = engine.agents[0]
+        texts = pair_texts([row.batch(engine.ranks) for row in rows], lead.base)
+        yield from lead.arrange(engine, texts, None, [row.rng for row in rows])
+
+    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+        return [float(own.mean()) for own in margins_by_pair(engines, agents, envs, split)]
+
+
+class Imitating:
+    """Prompts with the completions that are to be learned."""
+
+    def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
+        lead: Any = engine.agents[0]
+        texts = example_texts([row.batch(engine.ranks) for row in rows], lead.base)
+        yield from lead.arrange(engine, texts, None, [row.rng for row in rows])
+
+    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+        return mean_likelihood(engines, agents, envs, split)
