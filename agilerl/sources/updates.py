@@ -111,7 +111,10 @@ class Updates:
 
     def learn(self, index: int) -> None:
         """What is due after vector step `index` of the generation."""
-        counter, stored = self._held()
+        memory = self.replay.memory
+        counter, stored = memory.counter, len(memory)
+        if self.ranks.size > 1:
+            counter, stored = self._held(counter, stored)
         if counter <= self.options.learning_delay:
             return
         errors: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -127,13 +130,9 @@ class Updates:
         if errors:
             self._reprioritise(errors)
 
-    def _held(self) -> tuple[int, int]:
-        """(transitions added so far, rows to sample from), as every rank counts them: whether a member learns is
-        decided by the rank that holds fewest, until no rank holds too few for anything."""
-        memory = self.replay.memory
-        counter, stored = memory.counter, len(memory)
-        if self.ranks.size == 1:
-            return counter, stored
+    def _held(self, counter: int, stored: int) -> tuple[int, int]:
+        """(transitions added so far, rows to sample from), of this rank, as every rank counts them: whether a member
+        learns is decided by the rank that holds fewest, until no rank holds too few for anything."""
         if not self._is_filled:
             counter, stored = self.ranks.least([counter, stored]).astype(int).tolist()
             most = max(plan.largest for plan in self.plans)
