@@ -65,7 +65,8 @@ def test_a_replaced_tokenizer_is_refused_by_its_fingerprint_and_by_its_file(tmp_
 
 def test_what_was_loaded_is_compared_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path, "qwen2")
-    monkeypatch.setattr(transformers, "PreTrainedTokenizerFast", transformers.AutoTokenizer)
+    present = needs("transformers")  # other tests import it anew
+    monkeypatch.setattr(present, "PreTrainedTokenizerFast", present.AutoTokenizer)
     with pytest.raises(RunError, match=r"is not the one of its tokenizer\.json: it splits"):
         load_tokenizer(tmp_path)
 
