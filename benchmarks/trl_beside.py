@@ -52,11 +52,9 @@ def own_grpo(folder: Path, out: Path) -> float:
         1, seed=0, model_name=folder, lora_config=LORA, lr=RATES["grpo"], batch_size=256, variant="dapo",
         temperature=0.5, group_size=8, max_output_tokens=4, max_grad_norm=1.0, dynamic_sampling=0,
     )  # fmt: skip
-    begun = time.process_time()
     spent = _training_seconds(lambda hook: finetune_llm_reasoning(
         agents, env, max_steps=GRPO_STEPS * 32, evaluation_interval=GRPO_STEPS, verbose=False, seed=0, sinks=[hook]
     ))  # fmt: skip
-    assert spent <= time.process_time() - begun
     return spent / GRPO_STEPS
 
 

@@ -63,7 +63,7 @@ class _FileSink(BaseSink):
 class CsvSink(_FileSink):
     """One row per member and generation; the header stands once, hyperparameters are columns `hp.<name>`, the returns
     of a team's agents, where they are not summed, `fitness.<agent>` and
-    `score.<agent>` (from the first generation that has them on), and opponents of self-play the last one."""
+    `score.<agent>` (from the first generation that has them on), what else a source counts `details.<name>`, and opponents of self-play the last one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
@@ -77,7 +77,9 @@ class CsvSink(_FileSink):
             with open(self.path, encoding="utf-8", newline="") as before:
                 self._columns = next(csv.reader(before))
         if not self._columns:
-            names = sorted({key for row in rows for key in row if key.startswith(("hp.", "fitness.", "score."))})
+            names = sorted(
+                {key for row in rows for key in row if key.startswith(("hp.", "fitness.", "score.", "details."))}
+            )
             more = ["opponents"] if record.opponents else []
             self._columns = [*MEMBER_COLUMNS, *names, *GENERATION_COLUMNS, *more]
         writer = csv.DictWriter(file, self._columns, extrasaction="ignore", lineterminator="\n")
@@ -93,6 +95,7 @@ def _row(record: GenerationRecord, member: MemberRecord) -> dict[str, Any]:
     row |= {f"hp.{name}": value for name, value in member.hyperparameters.items()}
     row |= {f"fitness.{agent}": value for agent, value in member.agents.items()}
     row |= {f"score.{agent}": value for agent, value in member.agent_scores.items()}
+    row |= {f"details.{name}": value for name, value in member.details.items()}
     row["opponents"] = " ".join(record.opponents)
     row["seconds"] = round(record.seconds, 3)
     row["is_best"] = int(member.is_best)

@@ -81,6 +81,7 @@ def scalars(record: GenerationRecord) -> Iterator[tuple[str, float]]:
         found[f"score/slot_{member.slot}"] = member.score
         found[f"loss/slot_{member.slot}"] = member.loss
         found |= {f"{name}/slot_{member.slot}": value for name, value in member.hyperparameters.items()}
+        found |= {f"details.{name}/slot_{member.slot}": value for name, value in member.details.items()}
     return ((name, float(value)) for name, value in found.items() if value is not None and math.isfinite(value))
 
 

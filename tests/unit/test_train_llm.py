@@ -90,6 +90,8 @@ def test_both_ends_of_training_evolve_save_and_report(tmp_path: Path) -> None:
     ]
     rows = list(csv.DictReader((tmp_path / "elite" / "metrics.csv").open(encoding="utf-8")))
     assert [row["generation"] for row in rows] == ["0", "0", "1", "1"]
+    assert [float(row["details.groups"]) for row in rows] == [16.0] * 4, "what says nothing is counted, and reported"
+    assert all(0 <= float(row["details.silent_groups"]) <= 16 for row in rows)
     assert find_algorithm("GRPO").load(tmp_path / "elite").test(gym()) == max(a.fitness[-1] for a in found)
 
 
