@@ -329,14 +329,22 @@ def engines_for(
     Raises:
         ConfigError: "fused" is asked for and they do not stack; another word.
     """
+    name, why = choose_adapters(agents, wanted)
+    if name == "sequential":
+        return [SequentialAdapters(agent, ranks) for agent in agents], name, why
+    alike: dict[Any, list[Any]] = {}
+    for agent in agents:
+        alike.setdefault(_key(agent), []).append(agent)
+    return [StackedAdapters(own, ranks) for own in alike.values()], name, why
+
+
+def choose_adapters(agents: Sequence[Any], wanted: str = "auto") -> tuple[str, str]:
+    """(name, reason) of how `engines_for` would run these members, and its errors; no engine is made."""
     if wanted not in WANTED:
         raise ConfigError(unknown_name("learner", str(wanted), WANTED))
     why = why_not_stacked(agents)
     if wanted == "fused" and why is not None:
         raise ConfigError(f"learner='fused' is not possible: {why}. fix: learner='auto'")
     if wanted == "sequential" or why is not None:
-        return [SequentialAdapters(agent, ranks) for agent in agents], "sequential", why or "asked for"
-    alike: dict[Any, list[Any]] = {}
-    for agent in agents:
-        alike.setdefault(_key(agent), []).append(agent)
-    return [StackedAdapters(own, ranks) for own in alike.values()], "fused", "every adapter is plain LoRA on one base"
+        return "sequential", why or "asked for"
+    return "fused", "every adapter is plain LoRA on one base"

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from agilerl.engine.adapters import engines_for
+from agilerl.engine.adapters import choose_adapters, engines_for
 from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
 from agilerl.language.tokenizer import fingerprint
 from agilerl.llm_envs.by_id import make_language_env
@@ -82,7 +83,7 @@ class LanguageSource:
             raise ConfigError(f"{len(self.envs)} environments for {len(population)} members. fix: one each, or env=.")
         self.run_seed, self._check = run_seed, check
         self._check_fit(population)
-        _engines, self.learner, why = engines_for(population, self.options.learner)
+        self.learner, why = choose_adapters(population, self.options.learner)
         self.notes.append(f"learner: {self.learner} ({why})")
         if self.is_shared and len(population) > 1:
             self.notes.append("members share one environment: each learns from batches of its own")
@@ -124,7 +125,7 @@ class LanguageSource:
                 )
 
     def fit(self, population: Sequence[Any]) -> str | None:
-        _, name, why = engines_for(population, self.options.learner)
+        name, why = choose_adapters(population, self.options.learner)
         changed = f"learner: {name} ({why})" if name != self.learner else None
         self.learner = name
         return changed
@@ -225,7 +226,7 @@ class LanguageSource:
 
     def facts(self) -> dict[str, Any]:
         base = {"learner": self.learner, "env_backend": "prompts", "num_envs": self.num_envs}
-        return {**base, "lockstep": self.learner == "fused", "data": self._digest()}
+        return {**base, "lockstep": self.learner == "fused", "data": self._digest}
 
     def faults(self) -> list[str]:
         for line in self._faults:
@@ -239,7 +240,9 @@ class LanguageSource:
     def memories(self) -> Mapping[str, Any]:
         return {}
 
+    @cached_property
     def _digest(self) -> str:
+        """Of all prompts, which do not change in a run."""
         digest = hashlib.sha256()
         for env in self.envs:
             for name in env.splits:
@@ -249,11 +252,11 @@ class LanguageSource:
         return digest.hexdigest()
 
     def state(self) -> dict[str, Any]:
-        return {"data": self._digest(), "envs": [env.state() for env in self.envs]}
+        return {"data": self._digest, "envs": [env.state() for env in self.envs]}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """RunError where these are not the prompts that the run began with."""
-        if state["data"] != self._digest():
+        if state["data"] != self._digest:
             raise RunError("the run learned from other prompts than these. fix: the same data sets and templates.")
         for env, own in zip(self.envs, state["envs"], strict=True):
             env.load_state(own)

@@ -62,8 +62,8 @@ class _FileSink(BaseSink):
 
 class CsvSink(_FileSink):
     """One row per member and generation; the header stands once, hyperparameters are columns `hp.<name>`, the returns
-    of a team's agents, where they are not summed, `fitness.<agent>` and
-    `score.<agent>` (from the first generation that has them on), what else a source counts `details.<name>`, and opponents of self-play the last one."""
+    of a team's agents, where they are not summed, `fitness.<agent>` and `score.<agent>` (from the first generation that
+    has them on), what else a source counts `details.<name>`, and opponents of self-play the last one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
