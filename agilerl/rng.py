@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     FITTED_EVALUATION = 12
     WRITING = 13
     RANK = 14
+    FOUNDERS = 15
 
 
 def stream(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.Generator:

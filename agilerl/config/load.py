@@ -375,15 +375,16 @@ def _preset_files() -> dict[tuple[str, str | None], Any]:
     return found
 
 
-def preset_for(env_id: str, algo: str | None = None) -> Manifest:
+def preset_for(env_id: str, algo: str | None = None, *, general: bool = False) -> Manifest:
     """The starting values for an environment: its preset, that of its newest version, or the general one.
 
     Args:
         env_id: a Gymnasium id; `environment.name` of the result is this id, whichever preset was taken.
         algo: an algorithm; where the environment has no preset for it, the general one of that algorithm is taken,
             with the budget and the target of the environment.
+        general: as for an environment that has no preset.
     """
-    name, files = _preset_name(env_id), _preset_files()
+    name, files = "default" if general else _preset_name(env_id), _preset_files()
     if algo is None and name == "default" and is_language_id(env_id):
         algo = USUAL_FOR_LANGUAGE
     wanted = None if algo is None else canonical_name(str(algo))
@@ -396,9 +397,10 @@ def preset_for(env_id: str, algo: str | None = None) -> Manifest:
 
     data = content((name, wanted if label != name else None))
     if wanted is not None and wanted != canonical_name(data["algorithm"]["name"]):
-        general = content(("default", wanted)) if ("default", wanted) in files else {}
-        training = {**general.get("training", {}), **{k: data["training"][k] for k in BUDGET if k in data["training"]}}
-        data = {"algorithm": {"name": wanted}, "environment": data.get("environment", {}), **general}
+        usual = content(("default", wanted)) if ("default", wanted) in files else {}
+        budget = {} if general else {k: data["training"][k] for k in BUDGET if k in data["training"]}
+        training = {**usual.get("training", {}), **budget}
+        data = {"algorithm": {"name": wanted}, "environment": data.get("environment", {}), **usual}
         data["training"] = training
     data["environment"] = {**data.get("environment", {}), "name": env_id}
     return manifest_from(data, f"preset {label}")

@@ -207,6 +207,16 @@ class TournamentSelection(Section):
     eval_loop: Count = 1  # fitness is the mean of a member's last `eval_loop` evaluations
 
 
+class Evolution(Section):
+    """With whom a population begins, and how it becomes smaller or other."""
+
+    founders: Literal["equal", "spread"] = "equal"  # spread: all but the first draw from the ranges of mutation
+    scheme: Literal["tournament", "halving"] = "tournament"  # halving: the worse half ends at each rung
+    survivors: Count = 1  # of halving: members that are left in the end
+    until: PositiveFraction = 1.0  # of halving: the share of the budget that its rungs divide; survivors use the rest
+    judge: Literal["evaluation", "training"] = "evaluation"  # of halving: what ranks the members
+
+
 class ReplayBuffer(Section):
     """Off-policy memory, in transitions."""
 
@@ -226,6 +236,7 @@ class Manifest(Section):
     mutation: Mutation = Mutation()
     tournament_selection: TournamentSelection = TournamentSelection()
     replay_buffer: ReplayBuffer = ReplayBuffer()
+    evolution: Evolution = Evolution()
     format: Literal[1] = 1
 
     @model_validator(mode="after")
@@ -281,6 +292,8 @@ class Manifest(Section):
         for name in ADDED_LATER:
             if content["training"][name] == usual[name]:
                 del content["training"][name]
+        if self.evolution == Evolution():
+            del content["evolution"]
         if not content["environment"]["with_state"]:
             del content["environment"]["with_state"]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -21,6 +21,7 @@ from agilerl.envs.team import is_parallel
 from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, warn_once
+from agilerl.hpo.founders import spread_founders
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import OffPolicyOptions
@@ -29,12 +30,13 @@ from agilerl.runs.store import RunStore
 from agilerl.sources import source_for
 from agilerl.telemetry.record import Sink
 from agilerl.training.adoption import Ancestors
-from agilerl.training.evolution import TournamentEvolution
+from agilerl.training.evolution import Evolution, TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.population import set_lanes
 from agilerl.training.questions import base_of, closing_score, learns_language, questions
 from agilerl.training.resolve import hyperparameter_config, make_population, net_config
 from agilerl.training.result import EvolveResult
+from agilerl.training.schemes import SuccessiveHalving
 
 __all__ = ["hyperparameter_config", "make_population", "net_config", "run_manifest"]
 
@@ -78,6 +80,8 @@ def run_manifest(
     population = make_population(manifest, train_env, seed, device)
     if ancestors is not None:
         population = ancestors.adopt(population)
+    elif manifest.evolution.founders == "spread":
+        spread_founders(population, seed)
     set_lanes(population, max(1, int(getattr(train_env, "num_envs", 1))))
     for agent in population:  # what its evaluate() needs to make the environment again; None for one handed over
         name, kwargs = manifest.environment.name, dict(manifest.environment.kwargs)
@@ -180,8 +184,12 @@ def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
     return ReplayBuffer(max_size=size, **settings)
 
 
-def make_evolution(manifest: Manifest, seed: int, device: str) -> TournamentEvolution:
+def make_evolution(manifest: Manifest, seed: int, device: str) -> Evolution:
     """Selection and mutation as the manifest says."""
+    if manifest.evolution.scheme == "halving":
+        training, asked = manifest.training, manifest.evolution
+        budget = int(training.max_steps * training.pop_size * asked.until)
+        return SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge)
     chances, selection = manifest.mutation.probabilities, manifest.tournament_selection
     tournament = TournamentSelection(
         selection.tournament_size, selection.elitism, manifest.training.pop_size, selection.eval_loop, seed=seed

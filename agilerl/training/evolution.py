@@ -18,6 +18,10 @@ class Evolution(Protocol):
     def is_on(self) -> bool:
         """Whether there is any; False leaves every population as it is."""
 
+    @property
+    def shrinks(self) -> bool:
+        """Whether members end before the run does, and leave their environment steps to the others."""
+
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
@@ -47,6 +51,8 @@ class TournamentEvolution:
     @property
     def is_on(self) -> bool:
         return self.tournament is not None and self.mutation is not None
+
+    shrinks = False
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
@@ -84,6 +90,8 @@ class EveryFew:
     @property
     def is_on(self) -> bool:
         return self.inner.is_on
+
+    shrinks = False
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int

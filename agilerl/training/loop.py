@@ -6,6 +6,7 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,7 @@ class TrainingLoop:
         self.best = BestAgent(on_best, self.callbacks.best)
         self.store, self.check = store, check
         self.options, self.seed, self.env_id, self.source = options, seed, env_id, source
+        self.asked_steps = options.max_steps  # of one member, if none ends before the others
         self.family = Family(self.population)
         self.sinks = Sinks(sinks)
         source.ranks = ranks
@@ -294,9 +296,20 @@ class TrainingLoop:
         share_observations(self.population, self.ranks)
         self.population, births = self.evolution.next(self.population, members, number + 1)
         self.family.add(births, self.population)
+        self.share_budget()
         self.fit_to_population()
         self.result.births += births
         return births
+
+    def share_budget(self) -> None:
+        """Members that have ended leave their environment steps to the others, in equal parts."""
+        if not self.evolution.shrinks:
+            return
+        founders = sum(birth.kind == "founder" for birth in self.result.births)
+        left = self.asked_steps * founders - self.result.env_steps_population
+        made = max(agent.steps[-1] for agent in self.population)
+        steps = made + max(0, left) // len(self.population)
+        self.options = self.source.options = replace(self.options, max_steps=steps)
 
     def fit_to_population(self) -> None:
         """Let the source choose for the present members."""

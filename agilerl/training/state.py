@@ -44,7 +44,7 @@ class SavableLoop:
             "env_id": loop.env_id,
             "deterministic": loop.probe.is_deterministic,
             **({"ranks": loop.ranks.size} if loop.ranks.size > 1 else {}),
-            "options": _deciding(loop.options),
+            "options": {**_deciding(loop.options), "max_steps": loop.asked_steps},
         }
 
     def usual_options(self) -> dict[str, Any]:
@@ -87,6 +87,8 @@ class SavableLoop:
         loop, (members, best, rest) = self.loop, trees
         templates = {type(agent).__name__: agent for agent in loop.population}
         saved, given = members["members"], loop.population
+        if loop.evolution.shrinks:  # some of the founders have ended
+            given = given[: len(saved)]
         if len(saved) != len(given):
             raise RunError(
                 f"the run has {len(saved)} members, the population given has {len(given)}. fix: make as many."
@@ -109,6 +111,7 @@ class SavableLoop:
         loop.evolution.load_state(rest["evolution"])
         loop.source.evaluation_env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]
         loop.source.load_state(rest["source"])
+        loop.share_budget()
         loop.fit_to_population()
         loop.probe = Probe(facts.get("deterministic"))
 

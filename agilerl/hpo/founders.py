@@ -1,0 +1,70 @@
+"""Founders that differ: their hyperparameters are spread over the ranges that evolution may use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agilerl.hpo.operators import RLParameter
+from agilerl.rng import Purpose, stream
+
+# Hyperparameters x in (0, 1) of which 1 - x is the quantity that has a scale: a horizon is 1 / (1 - gamma) steps.
+DISCOUNTS = ("gamma", "gae_lambda")
+
+
+def to_scale(name: str, value: float) -> float:
+    """The hyperparameter where equal steps matter equally: its logarithm, or that of 1 - x for discounts.
+
+    A range that begins at or below 0 (for discounts: ends at or above 1) has no logarithm, so values stay as they are.
+    """
+    return float(np.log(1.0 - value) if name in DISCOUNTS else np.log(value))
+
+
+def from_scale(name: str, place: float) -> float:
+    """The inverse of `to_scale`."""
+    return float(1.0 - np.exp(place) if name in DISCOUNTS else np.exp(place))
+
+
+def has_scale(name: str, low: float, high: float) -> bool:
+    """Whether `to_scale` is defined on all of [low, high]."""
+    return high < 1.0 if name in DISCOUNTS else low > 0.0
+
+
+def spread(ranges: Mapping[str, RLParameter], count: int, seed: int) -> list[dict[str, float | int]]:
+    """`count` draws of all hyperparameters, stratified: each range is cut into `count` parts of equal width (on the
+    scale of `to_scale`), and each part is drawn from once (Latin hypercube sampling, McKay et al. 1979, section 2).
+
+    A tenth of the range of one hyperparameter thus holds a founder if there are ten, which independent draws do not
+    promise. Integers are rounded.
+    """
+    drawn: list[dict[str, float | int]] = [{} for _ in range(count)]
+    for number, (name, parameter) in enumerate(sorted(ranges.items())):
+        rng = stream(seed, Purpose.FOUNDERS, member=number)
+        shares = (rng.permutation(count) + rng.random(count)) / count
+        for founder, share in zip(drawn, shares.tolist(), strict=True):
+            founder[name] = _value_at(name, parameter, share)
+    return drawn
+
+
+def _value_at(name: str, parameter: RLParameter, share: float) -> float | int:
+    low, high = float(parameter.min), float(parameter.max)
+    if has_scale(name, low, high):
+        ends = to_scale(name, low), to_scale(name, high)
+        value = from_scale(name, ends[0] + share * (ends[1] - ends[0]))
+    else:
+        value = low + share * (high - low)
+    value = min(max(value, low), high)
+    return round(value) if parameter.dtype is int else value
+
+
+def spread_founders(population: Sequence[Any], seed: int) -> None:
+    """Give every founder but the first, who keeps what is configured, hyperparameters of its own."""
+    if len(population) < 2:
+        return
+    ranges = dict(population[0].registry.hp_config.items())
+    for agent, values in zip(population[1:], spread(ranges, len(population) - 1, seed), strict=True):
+        for name, value in values.items():
+            setattr(agent, name, value)
+        agent.mutation_hook()
