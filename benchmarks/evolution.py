@@ -1,4 +1,4 @@
-"""Claim: what evolution adds. One JSON line per run in results/evolution-<pair>.jsonl; presets of environments are not read.
+"""Claim: what evolution adds. One JSON line per run in results/evolution-<pair>.jsonl; no environment's preset is read.
 
     python benchmarks/evolution.py --pairs LunarLander-v3:PPO --starts good lr_low --arms fixed ours --seeds 1000-1002
     python benchmarks/evolution.py --pairs LunarLander-v3:PPO --arms sb3 --python /path/to/other/python
@@ -117,17 +117,27 @@ ARMS = {
     # The published operators: equal founders, tournaments, steps of 0.8 and 1.2, all kinds of mutation.
     "published": Arm(
         {
-            "mutation.probabilities": {"no_mut": 0.4, "arch_mut": 0.2, "new_layer": 0.2, "params_mut": 0.2,
-                                       "act_mut": 0.0, "rl_hp_mut": 0.2},
-            "training.elite_rescore_episodes": 0, "training.evolve_from": 0.0,
+            "mutation.probabilities": {
+                "no_mut": 0.4,
+                "arch_mut": 0.2,
+                "new_layer": 0.2,
+                "params_mut": 0.2,
+                "act_mut": 0.0,
+                "rl_hp_mut": 0.2,
+            },
+            "training.elite_rescore_episodes": 0,
+            "training.evolve_from": 0.0,
         },
         ranges=True,
-    ),  # fmt: skip
+    ),
     # The same draws, with more and more selection.
     "random": Arm(SPREAD, evolution=False, ranges=True),
     "halving": Arm({**SPREAD, **HALVING}, ranges=True),
     "halving-training": Arm({**SPREAD, **HALVING, "evolution.judge": "training"}, ranges=True),
     "tournament-spread": Arm(SPREAD, ranges=True),
+    "adaptive": Arm({"algorithm.lr_schedule": "adaptive"}, evolution=False),
+    "adaptive-halving": Arm({**SPREAD, **HALVING, "algorithm.lr_schedule": "adaptive"}, ranges=True),
+    "adaptive-single": Arm({"training.pop_size": 1, "algorithm.lr_schedule": "adaptive"}, evolution=False),
     "sb3": Arm(opponent="opponent_peers.py"),
     "optuna": Arm(opponent="opponent_peers.py"),
     "ray": Arm(opponent="opponent_peers.py"),
@@ -163,7 +173,8 @@ def settings(pair: Pair, start: Start, arm: Arm) -> dict[str, Any]:
         changes["network.latent_dim"] = start.width
     if arm.ranges:
         changes["mutation.rl_hp_selection"] = {
-            name: dict(zip(("min", "max"), range_of(pair, start, name, values), strict=True)) for name in WIDE[pair.algo]
+            name: dict(zip(("min", "max"), range_of(pair, start, name, values), strict=True))
+            for name in WIDE[pair.algo]
         }
     changes["training.target_score"] = None
     manifest = apply_overrides(manifest, changes, "start")
@@ -245,9 +256,10 @@ class Measurer:
 
 
 def members_of(record: Any) -> list[dict[str, Any]]:
+    shown = ("lr", "lr_actor", "gamma", "batch_size")
     return [
         {"id": m.id, "fitness": round(m.fitness, 1), "score": None if m.score is None else round(m.score, 1),
-         **{k: float(f"{v:.3g}") for k, v in m.hyperparameters.items() if k in ("lr", "lr_actor", "gamma", "batch_size")}}
+         **{k: float(f"{v:.3g}") for k, v in m.hyperparameters.items() if k in shown}}
         for m in record.members
     ]  # fmt: skip
 

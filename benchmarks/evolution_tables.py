@@ -1,8 +1,8 @@
 """Statistics of `evolution.py`: interquartile means, stratified bootstrap, probability of improvement, profiles.
 
-The definitions are those of Agarwal et al. 2021 (arXiv:2108.13264): the interquartile mean leaves out the lowest and the
-highest quarter of all runs; the probability of improvement of X over Y is the chance that a run of X scores above one of
-Y, ties counted as half; intervals are percentiles of a bootstrap that draws runs anew within each (pair, start).
+The definitions are those of Agarwal et al. 2021 (arXiv:2108.13264): the interquartile mean leaves out the lowest and
+the highest quarter of all runs; the probability of improvement of X over Y is the chance that a run of X scores above
+one of Y, ties counted as half; intervals are percentiles of a bootstrap that draws runs anew within each (pair, start).
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def score_at(line: Line, by: str, budget: float) -> float:
 def interquartile_mean(values: Sequence[float]) -> float:
     """Mean of what lies between the quartiles, with fractional weights at the edges."""
     ordered, count = np.sort(np.asarray(values, dtype=np.float64)), len(values)
-    weights = np.clip(np.arange(1, count + 1) - count / 4, 0, 1) - np.clip(np.arange(1, count + 1) - 3 * count / 4, 0, 1)
+    weights = np.clip(np.arange(1, count + 1) - count / 4, 0, 1) - np.clip(
+        np.arange(1, count + 1) - 3 * count / 4, 0, 1
+    )
     return float((ordered * weights).sum() / weights.sum())
 
 
@@ -82,7 +84,9 @@ def summarise(pair: str, random: float, target: float, lines: Sequence[Line]) ->
         print(
             json.dumps(
                 {
-                    "pair": pair, **key, "seeds": [line["key"]["seed"] for line in runs],
+                    "pair": pair,
+                    **key,
+                    "seeds": [line["key"]["seed"] for line in runs],
                     "reached": f"{len(found)}/{len(runs)}",
                     "cpu_to_target": [None if one is None else one["cpu_seconds"] for one in reached],
                     "steps_to_target": [None if one is None else one["env_steps"] for one in reached],
@@ -90,8 +94,11 @@ def summarise(pair: str, random: float, target: float, lines: Sequence[Line]) ->
                     "iqm_at_steps": round(interquartile_mean(at["env_steps"]), 3),
                     "final": [line["final"]["score"] for line in runs],
                     "cpu_seconds": round(median(line["cpu_seconds"] for line in runs), 1),
-                    "evaluation_share": round(median(line["evaluation_env_steps"] / line["env_steps"] for line in runs), 2)
-                    if "evaluation_env_steps" in runs[0] else None,
-                }  # fmt: skip
+                    "evaluation_share": round(
+                        median(line["evaluation_env_steps"] / line["env_steps"] for line in runs), 2
+                    )
+                    if "evaluation_env_steps" in runs[0]
+                    else None,
+                }
             )
         )

@@ -39,6 +39,8 @@ from agilerl.rng import Purpose, seeds
 
 POLICY_KEYS = ("squash_output", "log_std_init")  # of `net_config`, not for the critic
 SCHEDULES = ("constant", "linear")
+RATE_STEP, USUAL_KL = 1.5, 0.01  # of lr_schedule="adaptive"
+RATE_LIMITS = (1e-6, 1e-2)
 ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
 
 
@@ -68,7 +70,9 @@ class PPO(RLAlgorithm):
         recurrent: recurrent encoders; see `max_seq_len`.
         bptt_sequence_type: "chunked", "maximum" or "fifty_percent_overlap": how episodes are cut into sequences.
         max_seq_len: longest sequence that gradients flow through; None takes that of the encoder configuration.
-        lr_schedule, clip_schedule: "constant", or "linear" to 0 over the budget of a training function.
+        lr_schedule, clip_schedule: "constant", or "linear" to 0 over the budget of a training function. `lr_schedule`
+            may be "adaptive" too (`adapt_rate`): `target_kl` is then the divergence that it aims at, 0.01 where it is
+            None, and ends no epochs.
         clip_value_loss: False leaves the value loss unclipped.
         normalize_observations: shift and scale observations by their running mean and deviation, which move after each
             rollout and are saved with the networks.
@@ -121,7 +125,7 @@ class PPO(RLAlgorithm):
         max_seq_len: Annotated[Count | None, hp()] = None,
         *,
         seed: int | None = None,
-        lr_schedule: Annotated[str, hp(values=Literal["constant", "linear"])] = "constant",
+        lr_schedule: Annotated[str, hp(values=Literal["constant", "linear", "adaptive"])] = "constant",
         clip_schedule: Annotated[str, hp(values=Literal["constant", "linear"])] = "constant",
         clip_value_loss: Annotated[bool, hp()] = True,
         normalize_observations: Annotated[bool, hp()] = False,
@@ -131,9 +135,9 @@ class PPO(RLAlgorithm):
             distribution_of(action_space)
         except ConfigError as error:
             raise AlgorithmError(f"PPO: {error} fix: wrap the environment's actions.") from None
-        for schedule in (lr_schedule, clip_schedule):
-            if schedule not in SCHEDULES:
-                raise ConfigError(unknown_name("schedule", str(schedule), SCHEDULES))
+        for schedule, known in ((lr_schedule, (*SCHEDULES, "adaptive")), (clip_schedule, SCHEDULES)):
+            if schedule not in known:
+                raise ConfigError(unknown_name("schedule", str(schedule), known))
         kind = str(getattr(bptt_sequence_type, "value", bptt_sequence_type)).lower()  # an enum member by its value
         if kind not in KINDS:
             raise ConfigError(unknown_name("bptt_sequence_type", kind, KINDS))
@@ -284,6 +288,21 @@ class PPO(RLAlgorithm):
             "vf_coef": self.vf_coef,
             "max_grad_norm": math.inf if self.max_grad_norm is None else self.max_grad_norm,
         }
+
+    @property
+    def adapts_rate(self) -> bool:
+        """Whether the learning rate follows the divergence of rollouts."""
+        return self.lr_schedule == "adaptive"
+
+    def adapt_rate(self, divergence: float) -> None:
+        """Move `lr` by a factor of 1.5 after a rollout, up where the policy moved by less than half of the divergence
+        aimed at, down where it moved by more than twice.
+
+        The thresholds are those by which Schulman et al. 2017 (arXiv:1707.06347, section 4) adapt a penalty's weight.
+        """
+        aim = USUAL_KL if self.target_kl is None else self.target_kl
+        factor = 1 / RATE_STEP if divergence > 2 * aim else RATE_STEP if divergence < aim / 2 else 1.0
+        self.lr = float(min(max(self.lr * factor, RATE_LIMITS[0]), RATE_LIMITS[1]))
 
     def hyperparameters(self) -> dict[str, float]:
         """What the records show: the live attributes, before any schedule."""

@@ -445,7 +445,9 @@ def learn_rollout(
         results = [learner.learn(group, batch) for batch in batches]
         losses += [result.loss for result in results]
         divergence: Any = sum(result.kl for result in results if result.kl is not None)
-        watched = isinstance(divergence, Tensor) and any(m.target_kl is not None for m in members)
+        watched = isinstance(divergence, Tensor) and any(
+            m.target_kl is not None or getattr(m, "adapts_rate", False) for m in members
+        )
         if watched:
             divergence = ranks.mean(divergence)  # so that all ranks stop after the same epoch
         counts, found = plan.live.sum(0), divergence.tolist() if watched else [0.0] * len(members)
@@ -455,8 +457,17 @@ def learn_rollout(
             report.updates += int(counts[i])
             report.epochs += 1
             report.kl = found[i] / max(1, int(counts[i]))
-            if member.target_kl is not None and report.kl > member.target_kl:
+            if (
+                member.target_kl is not None
+                and report.kl > member.target_kl
+                and not getattr(member, "adapts_rate", False)
+            ):
                 active[i] = False
+    adapting = [i for i, member in enumerate(members) if getattr(member, "adapts_rate", False)]
+    for i in adapting:
+        members[i].adapt_rate(reports[i].kl)
+    if adapting:
+        learner.groups[group].refresh()
     if losses:
         total: Any = sum(losses)
         for report, value in zip(reports, total.tolist(), strict=True):

@@ -202,10 +202,12 @@ class Source(Protocol):
     It owns whatever that takes: lanes, data or prompts. The loop sees environment steps and tallies.
 
     Attributes:
+        options: of the run; the loop replaces them where members that end leave their steps to the others.
         notes: what was chosen, with reasons. evaluation_env_steps: environment steps of all evaluations so far.
         ranks: processes that train the same members; set before `open`. What is returned is of all of them together.
     """
 
+    options: Any
     notes: list[str]
     ranks: Ranks
     evaluation_env_steps: int

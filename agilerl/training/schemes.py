@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, 
     while sizes[-1] > survivors:
         sizes.append(max(survivors, sizes[-1] // 2))
     part, steps, rungs = budget / len(sizes), 0.0, []
-    for size, left in zip(sizes, sizes[1:], strict=False):
+    for size, left in pairwise(sizes):
         steps += part / size
         rungs.append((left, int(steps)))
     return rungs
@@ -36,7 +37,7 @@ class SuccessiveHalving:
         founders: members at the start. budget: environment steps of all of them together.
         survivors: members that are left in the end.
         judge: "evaluation" ranks members by their fitness, "training" by the returns of the episodes that they finished
-            while they learned, which cost no step of their own; both are means over the generations since the last rung.
+            while they learned, which cost no steps of their own; both are means over the generations since a rung.
         then: evolution between the rungs, and after the last one; None leaves the survivors as they are.
     """
 
