@@ -28,6 +28,8 @@ class LoopOptions:
         eval_steps: cut evaluation episodes there; None: where the environment ends them, and where it has no limit of
             its own after a generation's vector steps, at least 1,000 (`envs.limits.EpisodeLimit`).
         eval_episodes: evaluation episodes per member and generation.
+        eval_members: how many members are evaluated in a generation, those whose training returns are the highest (see
+            `training.screening`); None: all.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
         fitness_window: how many evaluations a stop averages.
         confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none.
@@ -60,6 +62,7 @@ class LoopOptions:
     evo_steps: int = 10_000
     eval_steps: int | None = None
     eval_episodes: int = 16
+    eval_members: int | None = None
     target: float | None = None
     fitness_window: int = 1
     confirm_episodes: int = 0
@@ -89,7 +92,9 @@ class LoopOptions:
     def __post_init__(self) -> None:
         self._check_counts(1, "max_steps", "evo_steps", "eval_episodes", "fitness_window", "threads")
         self._check_counts(0, "confirm_episodes", "rescore_episodes")
-        self._check_counts(1, *(name for name in ("eval_steps", "checkpoint") if getattr(self, name) is not None))
+        self._check_counts(
+            1, *(name for name in ("eval_steps", "eval_members", "checkpoint") if getattr(self, name) is not None)
+        )
         _within("evolve_from", self.evolve_from, 0, 1)
         self._check_fitness()
         if self.opponents not in (None, "self"):

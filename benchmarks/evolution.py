@@ -109,6 +109,7 @@ class Arm:
 
 SPREAD = {"evolution.founders": "spread", "training.elite_rescore_episodes": 0}
 HALVING = {"evolution.scheme": "halving", "evolution.until": 0.25, "training.pop_size": 8}
+RACE = {"evolution.scheme": "race", "training.pop_size": 8, "training.eval_members": 1, "training.evolve_from": 0.0}
 ARMS = {
     # One configuration for all members.
     "fixed": Arm(evolution=False),
@@ -138,6 +139,8 @@ ARMS = {
     "adaptive": Arm({"algorithm.lr_schedule": "adaptive"}, evolution=False),
     "adaptive-halving": Arm({**SPREAD, **HALVING, "algorithm.lr_schedule": "adaptive"}, ranges=True),
     "adaptive-single": Arm({"training.pop_size": 1, "algorithm.lr_schedule": "adaptive"}, evolution=False),
+    "race": Arm({**SPREAD, **RACE}, ranges=True),
+    "adaptive-race": Arm({**SPREAD, **RACE, "algorithm.lr_schedule": "adaptive"}, ranges=True),
     "sb3": Arm(opponent="opponent_peers.py"),
     "optuna": Arm(opponent="opponent_peers.py"),
     "ray": Arm(opponent="opponent_peers.py"),

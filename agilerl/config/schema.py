@@ -30,8 +30,8 @@ def _model_of(cls: Any) -> type[BaseModel]:
 
 # Keys of the training section that came after results had been stored under the hashes of manifests.
 ADDED_LATER = (
-    "carry_envs", "dataset", "explore_least", "fitness", "fqe_gamma", "fqe_updates", "held_out", "normalize_rewards",
-    "opponents", "reward_floor", "threads",
+    "carry_envs", "dataset", "eval_members", "explore_least", "fitness", "fqe_gamma", "fqe_updates", "held_out",
+    "normalize_rewards", "opponents", "reward_floor", "threads",
 )  # fmt: skip
 USUAL_OPTIONS = OffPolicyOptions()
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
@@ -122,6 +122,7 @@ class Training(Section):
     evo_steps: Count = USUAL_OPTIONS.evo_steps
     eval_steps: Count | None = USUAL_OPTIONS.eval_steps
     eval_episodes: Count = 8
+    eval_members: Count | None = USUAL_OPTIONS.eval_members  # the most promising by training returns; null: all
     learning_delay: CountOrZero = 1000
     random_steps: CountOrZero = USUAL_OPTIONS.random_steps
     eps_start: Fraction = USUAL_OPTIONS.eps_start
@@ -211,8 +212,9 @@ class Evolution(Section):
     """With whom a population begins, and how it becomes smaller or other."""
 
     founders: Literal["equal", "spread"] = "equal"  # spread: all but the first draw from the ranges of mutation
-    scheme: Literal["tournament", "halving"] = "tournament"  # halving: the worse half ends at each rung
-    survivors: Count = 1  # of halving: members that are left in the end
+    scheme: Literal["tournament", "halving", "race"] = "tournament"  # members end: half at each rung; who is behind
+    survivors: Count = 1  # of halving and race: members that are left in the end
+    certainty: Positive = 3.0  # of race: standard errors by which a member is behind that ends
     until: PositiveFraction = 1.0  # of halving: the share of the budget that its rungs divide; survivors use the rest
     judge: Literal["evaluation", "training"] = "evaluation"  # of halving: what ranks the members
 

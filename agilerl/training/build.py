@@ -36,7 +36,7 @@ from agilerl.training.population import set_lanes
 from agilerl.training.questions import base_of, closing_score, learns_language, questions
 from agilerl.training.resolve import hyperparameter_config, make_population, net_config
 from agilerl.training.result import EvolveResult
-from agilerl.training.schemes import SuccessiveHalving
+from agilerl.training.schemes import Race, SuccessiveHalving
 
 __all__ = ["hyperparameter_config", "make_population", "net_config", "run_manifest"]
 
@@ -186,6 +186,8 @@ def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
 
 def make_evolution(manifest: Manifest, seed: int, device: str) -> Evolution:
     """Selection and mutation as the manifest says."""
+    if manifest.evolution.scheme == "race":
+        return Race(manifest.evolution.survivors, manifest.evolution.certainty)
     if manifest.evolution.scheme == "halving":
         training, asked = manifest.training, manifest.evolution
         budget = int(training.max_steps * training.pop_size * asked.until)

@@ -25,6 +25,7 @@ from agilerl.training.evolution import Evolution, Family, TournamentEvolution
 from agilerl.training.population import evaluation_mode, save_population
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import BestAgent, EvolveResult, generation_record, member_records, ranked, run_plan
+from agilerl.training.screening import promising, screened
 from agilerl.training.state import SavableLoop
 from agilerl.training.together import begin_alike, check_alike, hint, share_observations
 
@@ -209,11 +210,13 @@ class TrainingLoop:
         sound = self.quarantine.inspect(self.population, tallies)
         before = {agent.index: len(agent.fitness) for agent in self.population}
         steps = self.source.evaluation_env_steps
+        judged = promising(sound, self.options.eval_members)
         with evaluation_mode(self.population):
-            values = self.source.evaluate(sound, number)
-        played = max(1, len(sound) * self.options.eval_episodes)
+            values = self.source.evaluate(judged, number)
+        played = max(1, len(judged) * self.options.eval_episodes)
         self._episode_length = (self.source.evaluation_env_steps - steps) / played
-        found = {agent.index: value for agent, value in zip(sound, values, strict=True)}
+        found = {agent.index: value for agent, value in zip(judged, values, strict=True)}
+        found |= screened(sound, found)
         fitness = self.quarantine.fitness(self.population, found)
         self.result.quarantined += len(self.quarantine.reasons)
         for agent, value in zip(self.population, fitness, strict=True):

@@ -12,6 +12,7 @@ from agilerl.errors import ConfigError
 from agilerl.telemetry.record import MemberRecord
 from agilerl.training.evolution import Births, Evolution
 from agilerl.training.result import ranked
+from agilerl.training.screening import recent_returns
 
 
 def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, int]]:
@@ -28,6 +29,52 @@ def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, 
         steps += part / size
         rungs.append((left, int(steps)))
     return rungs
+
+
+class Race:
+    """Members that are behind for certain end, and leave their environment steps to the others.
+
+    A member ends where, over two generations in a row, the mean of its last training returns lies below that of the
+    leader by more than `certainty` standard errors of their difference (races as of Maron and Moore 1994, "Hoeffding
+    races", with the normal approximation in place of their bound), until `survivors` are left. Before members differ
+    none ends, so that the race follows the pace of the environment.
+
+    Args:
+        survivors: members that are never ended. certainty: in standard errors.
+    """
+
+    def __init__(self, survivors: int = 1, certainty: float = 3.0) -> None:
+        self.survivors, self.certainty = survivors, certainty
+        self.behind: dict[int, int] = {}  # by member: generations in a row
+
+    is_on = True
+    shrinks = True
+
+    def next(
+        self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
+    ) -> tuple[list[Any], Births]:
+        """Those who are not behind for certain."""
+        known = [recent_returns(agent) for agent in population]
+        means = np.array([np.mean(each) if len(each) else np.nan for each in known])
+        errors = np.array([np.std(each, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else np.inf for each in known])
+        if np.isnan(means).all():
+            return list(population), ()
+        lead = int(np.nanargmax(means))
+        gaps = (means[lead] - means) / np.maximum(np.hypot(errors, errors[lead]), 1e-12)
+        self.behind = {
+            agent.index: self.behind.get(agent.index, 0) + 1
+            for agent, gap in zip(population, gaps.tolist(), strict=True)
+            if gap > self.certainty
+        }
+        out = [slot for slot, agent in enumerate(population) if self.behind.get(agent.index, 0) >= 2]
+        worst = sorted(out, key=lambda slot: means[slot])[: max(0, len(population) - self.survivors)]
+        return [agent for slot, agent in enumerate(population) if slot not in worst], ()
+
+    def state(self) -> dict[str, Any]:
+        return {"behind": dict(self.behind)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.behind = {int(member): int(count) for member, count in state["behind"].items()}
 
 
 class SuccessiveHalving:
