@@ -13,7 +13,7 @@ from typing import Any
 from agilerl.algorithms import USUAL_BY_GYM, USUAL_FOR_BOX, USUAL_FOR_TEAMS, find_algorithm, name_of
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.load import leaf_paths, resolve_key
-from agilerl.env_ids import has_several_agents, takes_box_actions
+from agilerl.env_ids import has_several_agents, reward_threshold, takes_box_actions
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.hostile import malformed
 from agilerl.runs.directory import RunDirectory
@@ -41,6 +41,7 @@ def train(
     out: str | os.PathLike[str] | None = "runs",
     verbose: bool = True,
     evolution: bool = True,
+    preset: bool = True,
     sinks: Iterable[Sink] = (),
     callbacks: Sequence[Any] = (),
     agents: Any = None,
@@ -61,6 +62,7 @@ def train(
         out: the folder that gets `<env>/<algo>-<nnnn>/`; None writes nothing.
         verbose: False prints nothing.
         evolution: False trains the population without selection and mutation.
+        preset: False begins as for an environment that nobody has tuned, whatever presets there are.
         sinks: more places for the records.
         callbacks: hooks of your own (`agilerl.Callback`: on_generation, on_birth, on_best, on_end), or functions that
             take a `GenerationRecord`; one that returns False stops the run.
@@ -89,6 +91,7 @@ def train(
         config=config,
         overrides=overrides,
         env=env,
+        preset=preset,
     )
     if ancestors is not None:
         ancestors = with_changes(ancestors, manifest, dotted(manifest, overrides))
@@ -266,12 +269,13 @@ def build_manifest(
     config: str | os.PathLike[str] | Mapping[str, Any] | Manifest | None = None,
     overrides: Mapping[str, Any] | None = None,
     env: Any = None,
+    preset: bool = True,
 ) -> Manifest:
     """The resolved configuration: preset, then `config`, then `overrides`, then the named arguments.
 
     `env` is the environment where it is more than an id; where nothing else names an algorithm, its actions decide.
     """
-    manifest = base_manifest(env_id, algo, config, env)
+    manifest = base_manifest(env_id, algo, config, env, preset)
     manifest = apply_overrides(manifest, overrides or {}, "train()")
     named = {"training.pop_size": population, "training.max_steps": steps, "training.seed": seed}
     return apply_overrides(manifest, {k: v for k, v in named.items() if v is not None}, "train()")
@@ -282,8 +286,13 @@ def usual_for_gym(env: Any) -> str | None:
     return next((USUAL_BY_GYM[base.__name__] for base in type(env).__mro__ if base.__name__ in USUAL_BY_GYM), None)
 
 
-def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = None) -> Manifest:
-    """The configuration before any override, from a preset, a mapping, a file or a manifest."""
+def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = None, preset: bool = True) -> Manifest:
+    """The configuration before any override, from a preset, a mapping, a file or a manifest.
+
+    An environment without a preset, or `preset=False`, has the target that its own registration names, if it does.
+    """
+    if not preset and config is not None:
+        raise ConfigError("preset=False leaves out the preset; config has settings of its own. fix: one of the two.")
     if isinstance(config, Manifest):
         changes = {"environment.name": env_id, "algorithm.name": algo}
         return apply_overrides(config, {k: v for k, v in changes.items() if v is not None}, "train()")
@@ -295,8 +304,11 @@ def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = 
         raise ConfigError("no environment is named. fix: agilerl train ENV_ID, or --config FILE that names one.")
     if algo is None and env is not None:
         algo = usual_for_gym(env)
-    if algo is None and not has_preset(env_id) and has_several_agents(env_id if env is None else env):
+    is_general = not preset or not has_preset(env_id)
+    if algo is None and is_general and has_several_agents(env_id if env is None else env):
         algo = USUAL_FOR_TEAMS
-    elif algo is None and not has_preset(env_id) and takes_box_actions(env_id if env is None else env):
+    elif algo is None and is_general and takes_box_actions(env_id if env is None else env):
         algo = USUAL_FOR_BOX
-    return preset_for(env_id, algo)
+    manifest = preset_for(env_id, algo, general=not preset)
+    target = reward_threshold(env_id if env is None else env) if is_general else None
+    return manifest if target is None else apply_overrides(manifest, {"training.target_score": target})

@@ -176,3 +176,20 @@ def _newest(env_id: str, known: list[str]) -> str | None:
 
 def _plain(error: Exception, quote: str = "'") -> str:
     return " ".join(str(error).replace("`", quote).split())
+
+
+def reward_threshold(env: Any) -> float | None:
+    """The return at which an environment counts as solved by its own registration; None where it names none."""
+    if isinstance(env, str):
+        if is_team_id(env) or is_language_id(env):
+            return None
+        import gymnasium
+
+        try:
+            spec: Any = gymnasium.spec(registered_id(env, "{} is retired in Gymnasium; {} is used.", quote="'"))
+        except (EnvError, gymnasium.error.Error):
+            return None  # said where it is made
+    else:
+        spec = getattr(env, "spec", None)
+    threshold = getattr(spec, "reward_threshold", None)
+    return None if threshold is None else float(threshold)

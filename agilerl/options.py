@@ -31,6 +31,8 @@ class LoopOptions:
         eval_members: how many members are evaluated in a generation, those whose training returns are the highest (see
             `training.screening`); None: all.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
+        patience: of a run without a target: it ends after so many generations without a better one, once anything has
+            been learned (`training.stopping`); None: never.
         fitness_window: how many evaluations a stop averages.
         confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none.
             Without a target as many, at most, confirm the best agents of the last generations.
@@ -64,6 +66,7 @@ class LoopOptions:
     eval_episodes: int = 16
     eval_members: int | None = None
     target: float | None = None
+    patience: int | None = None
     fitness_window: int = 1
     confirm_episodes: int = 0
     stop_margin: float = 0.0
@@ -93,7 +96,12 @@ class LoopOptions:
         self._check_counts(1, "max_steps", "evo_steps", "eval_episodes", "fitness_window", "threads")
         self._check_counts(0, "confirm_episodes", "rescore_episodes")
         self._check_counts(
-            1, *(name for name in ("eval_steps", "eval_members", "checkpoint") if getattr(self, name) is not None)
+            1,
+            *(
+                name
+                for name in ("eval_steps", "eval_members", "patience", "checkpoint")
+                if getattr(self, name) is not None
+            ),
         )
         _within("evolve_from", self.evolve_from, 0, 1)
         self._check_fitness()

@@ -110,6 +110,7 @@ class Arm:
 SPREAD = {"evolution.founders": "spread", "training.elite_rescore_episodes": 0}
 HALVING = {"evolution.scheme": "halving", "evolution.until": 0.25, "training.pop_size": 8}
 RACE = {"evolution.scheme": "race", "training.pop_size": 8, "training.eval_members": 1, "training.evolve_from": 0.0}
+NORMALISED = {"algorithm.normalize_observations": True, "training.normalize_rewards": True}
 ARMS = {
     # One configuration for all members.
     "fixed": Arm(evolution=False),
@@ -141,6 +142,11 @@ ARMS = {
     "adaptive-single": Arm({"training.pop_size": 1, "algorithm.lr_schedule": "adaptive"}, evolution=False),
     "race": Arm({**SPREAD, **RACE}, ranges=True),
     "adaptive-race": Arm({**SPREAD, **RACE, "algorithm.lr_schedule": "adaptive"}, ranges=True),
+    "norm": Arm(NORMALISED, evolution=False),
+    "norm-race": Arm({**SPREAD, **RACE, **NORMALISED, "algorithm.lr_schedule": "adaptive"}, ranges=True),
+    "norm-race-4": Arm(
+        {**SPREAD, **RACE, **NORMALISED, "algorithm.lr_schedule": "adaptive", "training.pop_size": 4}, ranges=True
+    ),
     "sb3": Arm(opponent="opponent_peers.py"),
     "optuna": Arm(opponent="opponent_peers.py"),
     "ray": Arm(opponent="opponent_peers.py"),

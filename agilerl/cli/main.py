@@ -59,6 +59,9 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None) -> It
             raise
         typer.echo(redact(f"{type(error).__name__}: {error}"), err=True)
         raise typer.Exit(USER_ERROR) from None
+    except BrokenPipeError:  # who reads has seen enough: `agilerl ... | head`
+        sys.stdout = None
+        raise typer.Exit(0) from None
     except OSError as error:  # a full disk, a folder without rights: nothing that a traceback explains
         if debug or error.errno is None:
             raise
@@ -159,6 +162,9 @@ def train(
     out: Annotated[Path, typer.Option(help="Where the run directory is made.")] = Path("runs"),
     quiet: Quiet = False,
     no_evolution: Annotated[bool, typer.Option("--no-evolution", help="No selection, no mutation.")] = False,
+    no_preset: Annotated[
+        bool, typer.Option("--no-preset", help="Begin as for an environment that nobody has tuned.")
+    ] = False,
     opponents: Annotated[
         str | None, typer.Option(help="self: a game of two against the population's past (IPPO, MAPPO).")
     ] = None,
@@ -187,7 +193,7 @@ def train(
 
         if allow_code and env_id is not None:
             env_id = import_environment(env_id)
-        manifest = apply_sets(base_manifest(env_id, algo, config), settings or [])
+        manifest = apply_sets(base_manifest(env_id, algo, config, preset=not no_preset), settings or [])
         if allow_code and ":" in manifest.environment.name:  # from --config or --set
             manifest = apply_sets(manifest, [f"environment.name={import_environment(manifest.environment.name)}"])
         asked = {"--population": population, "--seed": seed, "--opponents": opponents, "--dataset": dataset}

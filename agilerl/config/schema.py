@@ -31,7 +31,7 @@ def _model_of(cls: Any) -> type[BaseModel]:
 # Keys of the training section that came after results had been stored under the hashes of manifests.
 ADDED_LATER = (
     "carry_envs", "dataset", "eval_members", "explore_least", "fitness", "fqe_gamma", "fqe_updates", "held_out",
-    "normalize_rewards", "opponents", "reward_floor", "threads",
+    "normalize_rewards", "opponents", "patience", "reward_floor", "threads",
 )  # fmt: skip
 USUAL_OPTIONS = OffPolicyOptions()
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
@@ -131,6 +131,7 @@ class Training(Section):
     explore_hold: Count = USUAL_OPTIONS.explore_hold
     explore_least: Fraction = USUAL_OPTIONS.explore_least
     target_score: Number | None = USUAL_OPTIONS.target
+    patience: Count | None = USUAL_OPTIONS.patience  # without a target: generations without a better one
     seed: Whole = 0
     train_max_episode_steps: Count | None = None  # truncates TRAINING episodes, with bootstrap
     evolve_from: Fraction = USUAL_OPTIONS.evolve_from

@@ -27,6 +27,7 @@ from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import BestAgent, EvolveResult, generation_record, member_records, ranked, run_plan
 from agilerl.training.screening import promising, screened
 from agilerl.training.state import SavableLoop
+from agilerl.training.stopping import has_plateaued
 from agilerl.training.together import begin_alike, check_alike, hint, share_observations
 
 # Without a target the best agent of a run is confirmed: the leaders of so many last generations, and the best before
@@ -136,7 +137,7 @@ class TrainingLoop:
         if stopped_by is not None:
             self.result.stopped = f"callback {stopped_by}"
             return False
-        return self.result.stopped != "target" and all(
+        return self.result.stopped not in ("target", "plateau") and all(
             agent.steps[-1] < self.options.max_steps for agent in self.population
         )
 
@@ -165,7 +166,7 @@ class TrainingLoop:
         done = any(a.steps[-1] >= self.options.max_steps for a in self.population)
         healed = self._heal(number, fitness)
         births = self._evolve(number, members) if not stop and (self.options.evolve_last or not done) else ()
-        if stop:
+        if stop and self.result.stopped != "plateau":
             self.result.stopped = "target"
         self.quarantine.forgive(self.population, fitness)
         seconds = time.perf_counter() - self._wall
@@ -253,8 +254,9 @@ class TrainingLoop:
         values, target = ranked([self._window(a) for a in self.population]), self._target
         value, leader = max(values), self.population[int(np.argmax(values))]
         is_reached = target is not None and value >= target
+        is_over = target is None and has_plateaued(self.result.history, self.options.patience)
         if target is None:
-            confirmed = self._confirm_late(leader, number)
+            confirmed = self._confirm_late(leader, number, is_over)
         else:
             confirmed = self.source.confirm(leader, number) if is_reached else None
         if self._is_relative:  # what was best before was so against others
@@ -262,6 +264,9 @@ class TrainingLoop:
         self.best.offer(leader, value, confirmed, number)
         self.result.best, self.result.confirmed = self.best.agent, self.best.confirmed
         is_confirmed = confirmed is None or target is None or confirmed >= target + self.options.stop_margin
+        if is_over:
+            self.result.stopped = "plateau"
+            return confirmed, True
         return confirmed, is_reached and is_confirmed
 
     @property
@@ -274,15 +279,17 @@ class TrainingLoop:
         """Whether fitness compares the members of one generation, and not those of two."""
         return bool(getattr(self.source, "fitness_is_relative", False))
 
-    def _confirm_late(self, leader: Any, number: int) -> float | None:
+    def _confirm_late(self, leader: Any, number: int, is_over: bool) -> float | None:
         """Mean of `leader` over fresh episodes, in the last generations of a run without a target; None before.
+
+        is_over: whether this is the last one, whatever is left of the budget.
 
         The best fitness of a whole run is a maximum of noise: of a few episodes, over all members and generations. So
         the best until then, and each leader after, plays episodes that chose nothing, and those decide.
         """
         left = self.options.max_steps - max(agent.steps[-1] for agent in self.population)
         per_generation = self.source.steps_of_generation(self.options.evo_steps)
-        if not self.options.confirm_episodes or left >= CONFIRMED_GENERATIONS * per_generation:
+        if not self.options.confirm_episodes or (left >= CONFIRMED_GENERATIONS * per_generation and not is_over):
             return None
         share = CONFIRMED_SHARE * self.options.max_steps * len(self.population) / (CONFIRMED_GENERATIONS + 1)
         least = min(self.options.confirm_episodes, self.options.eval_episodes)

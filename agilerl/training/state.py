@@ -100,9 +100,10 @@ class SavableLoop:
             loop.best.generation = best["generation"]
         for name, value in rest["result"].items():
             setattr(loop.result, name, value)
-        same_target = (facts.get("options") or {}).get("target") == loop.options.target
-        if not (loop.result.stopped == "target" and same_target):  # what stopped it no longer does
-            loop.result.stopped = "budget"
+        then = facts.get("options") or {}
+        stopped_by = {"target": "target", "plateau": "patience"}.get(loop.result.stopped)
+        if stopped_by is None or then.get(stopped_by) != getattr(loop.options, stopped_by):
+            loop.result.stopped = "budget"  # what stopped it no longer does
         loop.result.best, loop.result.population = loop.best.agent, loop.population
         loop.result.history = [list(row) for row in rest["history"]]
         loop.result.by_agent = [[list(row) for row in rows] for rows in rest.get("by_agent", [])]

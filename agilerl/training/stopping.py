@@ -1,0 +1,30 @@
+"""When a run without a target has stopped getting better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+SMOOTHED = 3  # generations
+SLIGHT = 0.02  # of all that has been gained so far: less than this is no progress
+
+
+def has_plateaued(history: Sequence[Sequence[float]], patience: int | None) -> bool:
+    """Whether the best of the last `patience` generations is no better than what came before.
+
+    A generation counts with the mean, over the last `SMOOTHED` ones, of its fittest member, because a fitness is a mean
+    of few episodes. A run that has gained nothing at all yet has not plateaued: it may not have found its first reward.
+
+    Args:
+        history: fitness of every member, generation by generation. patience: None never says so.
+    """
+    if patience is None or len(history) < patience + SMOOTHED:
+        return False
+    best = np.array([max((f for f in row if np.isfinite(f)), default=np.nan) for row in history])
+    smooth = np.convolve(best, np.ones(SMOOTHED) / SMOOTHED, mode="valid")
+    before, recent = smooth[:-patience], smooth[-patience:]
+    gained = np.nanmax(smooth) - smooth[0]
+    if not np.isfinite(gained) or gained <= 0:
+        return False
+    return bool(np.nanmax(recent) <= np.nanmax(before) + SLIGHT * gained)
