@@ -110,24 +110,32 @@ def folded(parts: Sequence[str], width: int, gap: str = "   ") -> list[str]:
     return lines
 
 
-def pace(env_steps: int, max_env_steps: int, population: int, seconds: float, name: str = "env steps") -> str:
-    """Steps so far (population and member), speed, time gone and time left. `env_steps` is per member.
+def pace(made: int, env_steps: int, max_env_steps: int, members: int, seconds: float, name: str = "env steps") -> str:
+    """Steps so far (population and member), speed, time gone and time left.
 
     Args:
-        name: what a step is.
+        made: by all members together, those that have ended among them. env_steps, max_env_steps: of one member that
+            goes on. members: how many go on. name: what a step is.
     """
-    rate = env_steps * population / seconds if seconds > 0 else 0.0
-    left = seconds * (max_env_steps - env_steps) / env_steps if env_steps > 0 else math.inf
+    total = made + members * (max_env_steps - env_steps)
+    rate = made / seconds if seconds > 0 else 0.0
+    left = seconds * (total - made) / made if made > 0 else math.inf
     return (
-        f"{count(env_steps * population)}/{count(max_env_steps * population)} {name} "
-        f"({count(env_steps)}/{count(max_env_steps)} per member)   {count(rate)} steps/s   "
-        f"elapsed {clock(seconds)}   left {clock(left)}"
+        f"{count(made)}/{count(total)} {name} ({count(env_steps)}/{count(max_env_steps)} per member)   "
+        f"{count(rate)} steps/s   elapsed {clock(seconds)}   left {clock(left)}"
     )
 
 
-def _pace(plan: RunPlan, env_steps: int, seconds: float) -> str:
-    """`pace` of a plan."""
-    return pace(env_steps, plan.max_env_steps, plan.population, seconds, plan.steps)
+def _pace(plan: RunPlan, record: GenerationRecord | None, env_steps: int, seconds: float) -> str:
+    """`pace` within a generation; `record`: the last one that has ended."""
+    if record is None:
+        most = plan.max_env_steps
+        return pace(
+            min(env_steps, most) * plan.population, min(env_steps, most), most, plan.population, seconds, plan.steps
+        )
+    steps, members = min(env_steps, record.max_env_steps), record.going_on
+    made = record.population_env_steps + (steps - record.env_steps) * members
+    return pace(made, steps, record.max_env_steps, members, seconds, plan.steps)
 
 
 def generation_line(record: GenerationRecord, name: str = "env steps") -> str:
@@ -136,7 +144,9 @@ def generation_line(record: GenerationRecord, name: str = "env steps") -> str:
     line = (
         f"gen {record.generation:>2}/{record.generations}   best {number(best.fitness)} (member {best.id})   "
         f"mean {number(record.mean_fitness)}   "
-        + pace(record.env_steps, record.max_env_steps, len(record.members), record.seconds, name)
+        + pace(
+            record.population_env_steps, record.env_steps, record.max_env_steps, record.going_on, record.seconds, name
+        )
     )
     return line if record.confirmation is None else f"{line}   confirmed at {number(record.confirmation)}"
 
@@ -152,13 +162,13 @@ class PlainSink(BaseSink):
     ) -> None:
         self._stream, self._path, self._now = sys.stdout if stream is None else stream, path, now
         self._plan: RunPlan | None = None
+        self._record: GenerationRecord | None = None
         self._spoke = now()
 
     def progress(self, env_steps: int, seconds: float) -> None:
         """A line where there was none for long."""
         if self._plan is not None and self._now() - self._spoke >= HEARTBEAT_SECONDS:
-            steps = min(env_steps, self._plan.max_env_steps)
-            self.message(f"...       {_pace(self._plan, steps, seconds)}")
+            self.message(f"...       {_pace(self._plan, self._record, env_steps, seconds)}")
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         self._plan = plan
@@ -166,6 +176,7 @@ class PlainSink(BaseSink):
             self.message(line)
 
     def generation(self, record: GenerationRecord) -> None:
+        self._record = record
         self.message(generation_line(record, self._plan.steps if self._plan else "env steps"))
 
     def message(self, text: str) -> None:
@@ -227,12 +238,12 @@ class LiveSink(BaseSink):
 
     def _progress_line(self, plan: RunPlan) -> Text:
         """How far the run is, in the width of the terminal: the last parts go first."""
-        share = min(self._steps / plan.max_env_steps, 1.0) if plan.max_env_steps else 1.0
+        most = plan.max_env_steps if self._record is None else self._record.max_env_steps
+        share = min(self._steps / most, 1.0) if most else 1.0
         filled = round(share * BAR_WIDTH)
         done = self._record
         begin = f"gen {done.generation:>2}/{done.generations}   " if done else ""
-        steps = min(self._steps, plan.max_env_steps)
-        total, rate, elapsed, left = _pace(plan, steps, self._seconds).split("   ")
+        total, rate, elapsed, left = _pace(plan, self._record, self._steps, self._seconds).split("   ")
         room = self._console.width - 1  # the last column stays free: some terminals wrap there
         bar = BAR_WIDTH if room >= len(begin) + BAR_WIDTH + 22 else 0
         used = len(begin) + (bar + 2 if bar else 0)
@@ -319,6 +330,8 @@ class TqdmSink(BaseSink):
 
     def generation(self, record: GenerationRecord) -> None:
         """Move the bar, name the best fitness, print the generation's line above."""
+        if self._bar is not None and record.max_env_steps != self._bar.total:
+            self._bar.total = record.max_env_steps  # members that have ended leave their steps to the others
         self.progress(record.env_steps, record.seconds)
         if self._bar is not None:
             self._bar.set_postfix_str(f"best {number(record.best.fitness)}", refresh=False)

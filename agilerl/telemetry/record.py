@@ -78,6 +78,12 @@ class GenerationRecord:
     births: tuple[Birth, ...] = ()
     confirmation: float | None = None  # mean of the fresh episodes, where a stop was tried
     opponents: tuple[str, ...] = ()  # of self-play: "generation:member" of each, "random" for the random player
+    members_left: int | None = None  # that go on, where fewer do
+
+    @property
+    def going_on(self) -> int:
+        """How many members train in the next generation."""
+        return len(self.members) if self.members_left is None else self.members_left
 
     @property
     def best(self) -> MemberRecord:

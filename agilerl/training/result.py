@@ -160,6 +160,7 @@ def generation_record(
         births=births,
         confirmation=confirmation,
         opponents=tuple(getattr(loop.source, "opponents_of", ())),
+        members_left=len(loop.population) if len(loop.population) != len(members) else None,
     )
 
 
