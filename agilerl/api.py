@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from agilerl.algorithms import USUAL_BY_GYM, USUAL_FOR_BOX, USUAL_FOR_TEAMS, find_algorithm, name_of
+from agilerl.algorithms import USUAL_BY_GYM, USUAL_FOR_TEAMS, USUAL_UNTUNED, find_algorithm, name_of
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.load import leaf_paths, resolve_key
-from agilerl.env_ids import has_several_agents, reward_threshold, takes_box_actions
+from agilerl.env_ids import has_several_agents, is_language_id, reward_threshold
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.hostile import malformed
 from agilerl.runs.directory import RunDirectory
@@ -53,8 +53,8 @@ def train(
         env: a Gymnasium id, an environment, a vector environment, or a function that makes one; of several agents an id
             as "mpe2.simple_spread_v3", or what has PettingZoo's parallel interface; of language models an id as
             "reasoning/chain_sum" or "arithmetic/addition-2", or a gym of `agilerl.llm_envs`, with `model="PATH"`.
-        algo: a name, or a class of your own. Default: that of the environment's preset; without one DQN, or SAC for Box
-            actions, or MADDPG for several agents, or GRPO for questions.
+        algo: a name, or a class of your own. Default: that of the environment's preset; without one PPO, or MADDPG for
+            several agents, or GRPO for questions.
         population: members; steps: environment steps of ONE member, of language models prompts. Defaults: the preset's.
         seed: None takes the configuration's (0 in every preset).
         device: "auto" is CUDA where there is one.
@@ -307,8 +307,8 @@ def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = 
     is_general = not preset or not has_preset(env_id)
     if algo is None and is_general and has_several_agents(env_id if env is None else env):
         algo = USUAL_FOR_TEAMS
-    elif algo is None and is_general and takes_box_actions(env_id if env is None else env):
-        algo = USUAL_FOR_BOX
+    elif algo is None and is_general and not is_language_id(env_id):
+        algo = USUAL_UNTUNED
     manifest = preset_for(env_id, algo, general=not preset)
     target = reward_threshold(env_id if env is None else env) if is_general else None
     return manifest if target is None else apply_overrides(manifest, {"training.target_score": target})

@@ -36,6 +36,7 @@ class LoopOptions:
         fitness_window: how many evaluations a stop averages.
         confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none.
             Without a target as many, at most, confirm the best agents of the last generations.
+        stop_errors: as `stop_margin`, in standard errors of what these episodes gave; both add up.
         evolve_from: share of the budget before which nothing is selected or mutated.
         evolve_last: whether the last generation is evolved too, as published; its children never train.
         rescore_episodes: extra episodes for the two fittest before selection.
@@ -70,6 +71,7 @@ class LoopOptions:
     fitness_window: int = 1
     confirm_episodes: int = 0
     stop_margin: float = 0.0
+    stop_errors: float = 0.0
     evolve_from: float = 0.0
     evolve_last: bool = False
     rescore_episodes: int = 0

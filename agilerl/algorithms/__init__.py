@@ -111,6 +111,7 @@ NOT_YET = (
 """Published names that this version does not train yet."""
 
 USUAL, USUAL_FOR_BOX, USUAL_FOR_TEAMS, USUAL_FOR_LANGUAGE = "DQN", "SAC", "MADDPG", "GRPO"
+USUAL_UNTUNED = "PPO"  # where nobody has tuned anything: it finds its scales and its rate by itself
 """Where nothing names an algorithm: for choices among actions, for Box actions, for several agents, for questions."""
 USUAL_BY_GYM = {"ReasoningGym": USUAL_FOR_LANGUAGE, "PreferenceGym": "DPO", "SFTGym": "SFT"}
 """The same by the class of a gym of `agilerl.llm_envs`."""

@@ -86,6 +86,7 @@ class Evaluator:
     Attributes:
         env_steps: environment steps of all evaluations so far.
         by_agent: id of a member -> returns of its agents in the last evaluation, where they are not summed.
+        error: standard error of the mean return of the last evaluation's first member.
         limit: of an episode.
         lanes: those in use, by the number of copies of the environment; 0 is the environment itself.
     """
@@ -108,6 +109,7 @@ class Evaluator:
         self._num_envs = max(1, int(getattr(env, "num_envs", 1)))
         self.limit = EpisodeLimit.of(env, options.eval_steps, options.evo_steps // self._num_envs)
         self._replicable = callable(getattr(env, "replicate", None))
+        self.error = 0.0
         self.lanes: dict[int, Lanes] = {}
 
     def _lanes_for(self, count: int, members: int) -> Lanes:
@@ -142,6 +144,10 @@ class Evaluator:
         if self.ranks.size > 1:  # each has played as many episodes
             fitness = self.ranks.average(fitness).tolist()
             rows = None if rows is None else self.ranks.average(rows)
+        returns = found.returns[0].reshape(len(found.returns[0]), -1).mean(1)
+        self.error = float(returns.std(ddof=1) / math.sqrt(len(returns) * self.ranks.size)) if len(returns) > 1 else 0.0
+        if self.ranks.size > 1:  # the same number everywhere
+            self.error = float(self.ranks.average([self.error])[0])
         self.env_steps += int(self.ranks.sum(found.env_steps)) if self.ranks.size > 1 else int(found.env_steps)
         if rows is not None:
             self.by_agent |= {agent.index: row for agent, row in zip(learner.agents, rows.tolist(), strict=True)}
@@ -438,6 +444,11 @@ class LaneSource(Generic[Options]):
             return None
         with self._adopted([agent]) as learner:
             return self.evaluator.confirm(learner, number, episodes or self.options.confirm_episodes)
+
+    @property
+    def confirmed_error(self) -> float:
+        """Standard error of what `confirm` returned last."""
+        return float(getattr(self.evaluator, "error", 0.0))
 
     # -- for the records ---------------------------------------------------------------------------------------------
 

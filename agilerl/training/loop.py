@@ -263,7 +263,8 @@ class TrainingLoop:
             self.best.fitness = -np.inf
         self.best.offer(leader, value, confirmed, number)
         self.result.best, self.result.confirmed = self.best.agent, self.best.confirmed
-        is_confirmed = confirmed is None or target is None or confirmed >= target + self.options.stop_margin
+        margin = self.options.stop_margin + self.options.stop_errors * getattr(self.source, "confirmed_error", 0.0)
+        is_confirmed = confirmed is None or target is None or confirmed >= target + margin
         if is_over:
             self.result.stopped = "plateau"
             return confirmed, True

@@ -21,10 +21,9 @@ def has_plateaued(history: Sequence[Sequence[float]], patience: int | None) -> b
     """
     if patience is None or len(history) < patience + SMOOTHED:
         return False
-    best = np.array([max((f for f in row if np.isfinite(f)), default=np.nan) for row in history])
+    best = np.array([max((f for f in row if np.isfinite(f)), default=-np.inf) for row in history])
     smooth = np.convolve(best, np.ones(SMOOTHED) / SMOOTHED, mode="valid")
-    before, recent = smooth[:-patience], smooth[-patience:]
-    gained = np.nanmax(smooth) - smooth[0]
-    if not np.isfinite(gained) or gained <= 0:
+    gained = smooth.max() - smooth[np.isfinite(smooth)][0] if np.isfinite(smooth).any() else 0.0
+    if gained <= 0:
         return False
-    return bool(np.nanmax(recent) <= np.nanmax(before) + SLIGHT * gained)
+    return bool(smooth[-patience:].max() <= smooth[:-patience].max() + SLIGHT * gained)

@@ -355,7 +355,9 @@ def test_numbers_and_times_are_short() -> None:
     assert [clock(x) for x in (0, 232, 3725, math.inf)] == ["00:00", "03:52", "1:02:05", "--:--"]
     assert sparkline([0.0, math.nan, 5.0, 10.0], 0.0, 10.0) == "▁ ▅█"
     assert "left --:--" in pace(0, 0, 100, 4, 0.0)
-    assert pace(700, 100, 300, 2, 7.0).startswith("700/1.1k env steps (100/300 per member)   100 steps/s   elapsed 00:07")
+    assert pace(700, 100, 300, 2, 7.0).startswith(
+        "700/1.1k env steps (100/300 per member)   100 steps/s   elapsed 00:07"
+    )
 
 
 def test_the_progress_bar_names_the_seed_and_the_notes_first() -> None:

@@ -1,0 +1,202 @@
+"""Founders that are spread, rungs, races, screens and plateaus against hand-worked tables."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agilerl.errors import ConfigError
+from agilerl.hpo.founders import spread
+from agilerl.hpo.operators import RLParameter
+from agilerl.telemetry.record import MemberRecord
+from agilerl.training.schemes import Race, SuccessiveHalving, rungs_of
+from agilerl.training.screening import promising, screened
+from agilerl.training.stopping import has_plateaued
+
+RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")
+
+
+def member(index: int, *scores: float) -> Any:
+    return SimpleNamespace(index=index, scores=list(scores))
+
+
+def record(agent: Any, fitness: float, env_steps: int, score: float | None = None) -> MemberRecord:
+    return replace(RECORD, id=agent.index, fitness=fitness, env_steps=env_steps, score=score)
+
+
+# -- founders ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_part_of_a_range_has_one_founder() -> None:
+    ranges = {
+        "lr": RLParameter(1e-4, 1e-2),
+        "gamma": RLParameter(0.9, 0.999),
+        "batch_size": RLParameter(8, 64, dtype=int),
+    }
+    drawn = spread(ranges, 8, seed=3)
+    places = {
+        "lr": [4 * (math.log10(each["lr"]) + 4) for each in drawn],
+        "gamma": [4 * (-math.log10(1 - each["gamma"]) - 1) for each in drawn],
+        "batch_size": [each["batch_size"] for each in drawn],
+    }
+    for name in ("lr", "gamma"):  # two decades in eight parts
+        assert sorted(math.floor(place + 1e-9) for place in places[name]) == list(range(8)), name
+    assert all(isinstance(each["batch_size"], int) and 8 <= each["batch_size"] <= 64 for each in drawn)
+    assert [each["lr"] for each in drawn] != sorted(each["lr"] for each in drawn), "parts are dealt out, not in order"
+    assert spread(ranges, 8, seed=3) == drawn
+    assert spread(ranges, 8, seed=4) != drawn
+
+
+def test_a_range_that_begins_at_zero_is_spread_evenly() -> None:
+    values = sorted(each["dropout"] for each in spread({"dropout": RLParameter(0.0, 0.8)}, 4, seed=0))
+    assert [math.floor(value / 0.2) for value in values] == [0, 1, 2, 3]
+
+
+# -- successive halving ------------------------------------------------------------------------------------------------
+
+
+def test_rungs_share_the_budget_equally() -> None:
+    """Eight members and 800 steps: four rungs of 200, which are 25, 50, 100 and 200 steps of one member."""
+    assert rungs_of(8, 800) == [(4, 25), (2, 75), (1, 175)]
+    assert rungs_of(6, 300, survivors=2) == [(3, 16), (2, 50)]
+    assert rungs_of(4, 100, survivors=4) == []
+
+
+def test_the_better_half_by_the_mean_since_the_last_rung_goes_on() -> None:
+    members = [member(i) for i in range(4)]
+    scheme = SuccessiveHalving(4, 120)  # rungs after 10 and 30 steps of one member
+    first = [record(m, f, 5) for m, f in zip(members, (1.0, 9.0, 5.0, 2.0), strict=True)]
+    assert scheme.next(members, first, 1) == (members, ())
+    second = [record(m, f, 10) for m, f in zip(members, (9.0, 0.0, 5.5, 2.0), strict=True)]
+    left, births = scheme.next(members, second, 2)
+    assert [m.index for m in left] == [0, 2]  # means 5, 4.5, 5.25, 2
+    assert births == ()
+    third = [record(m, f, 30) for m, f in zip(left, (0.0, 1.0), strict=True)]
+    assert [m.index for m in scheme.next(left, third, 3)[0]] == [2], "what was before the rung no longer counts"
+
+
+def test_training_returns_can_judge_and_members_without_any_are_last() -> None:
+    members = [member(i) for i in range(4)]
+    scheme = SuccessiveHalving(4, 120, judge="training")
+    rows = [record(m, f, 10, s) for m, f, s in zip(members, (9.0, 8.0, 7.0, 6.0), (None, 1.0, 3.0, 2.0), strict=True)]
+    assert [m.index for m in scheme.next(members, rows, 1)[0]] == [2, 3]
+
+
+def test_more_survivors_than_founders_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match=r"evolution\.survivors must not exceed the 2 founders; got 3"):
+        SuccessiveHalving(2, 100, survivors=3)
+
+
+def test_halving_goes_on_from_its_state() -> None:
+    members = [member(i) for i in range(4)]
+    rows = [record(m, float(m.index), 5) for m in members]
+    scheme, again = SuccessiveHalving(4, 120), SuccessiveHalving(4, 120)
+    scheme.next(members, rows, 1)
+    again.load_state(scheme.state())
+    assert again.seen == {0: [0.0], 1: [1.0], 2: [2.0], 3: [3.0]}
+
+
+# -- races -------------------------------------------------------------------------------------------------------------
+
+
+def race(agents: list[Any], scheme: Race) -> list[int]:
+    return [agent.index for agent in scheme.next(agents, [record(a, 0.0, 1) for a in agents], 1)[0]]
+
+
+def test_who_is_behind_for_certain_in_two_generations_ends() -> None:
+    """Standard errors of four returns: 1 ± 1 gives sqrt(4/3)/2 = 0.577, so a gap of 2 is 2.45 of both together, and one
+    of 3 is 3.67."""
+    leader, near, far = member(0, 3, 5, 3, 5), member(1, 1, 3, 1, 3), member(2, 0, 2, 0, 2)
+    scheme = Race(certainty=3.0)
+    assert race([leader, near, far], scheme) == [0, 1, 2]
+    assert scheme.behind == {2: 1}
+    assert race([leader, near, far], scheme) == [0, 1]
+    assert race([leader, near], scheme) == [0, 1], "2.45 standard errors are no certainty"
+
+
+def test_who_catches_up_begins_to_count_anew() -> None:
+    leader, other = member(0, 3, 5, 3, 5), member(1, 0, 2, 0, 2)
+    scheme = Race(certainty=3.0)
+    race([leader, other], scheme)
+    other.scores = [3.0, 5.0]
+    race([leader, other], scheme)
+    other.scores = [0.0, 2.0, 0.0, 2.0]
+    assert race([leader, other], scheme) == [0, 1]
+    assert race([leader, other], scheme) == [0]
+
+
+def test_survivors_stay_whoever_leads_and_the_worst_go_first() -> None:
+    agents = [member(i, *(10.0 * i + d for d in (-1, 1, -1, 1))) for i in range(4)]
+    scheme = Race(survivors=3)
+    race(agents, scheme)
+    assert race(agents, scheme) == [1, 2, 3]
+
+
+def test_members_without_finished_episodes_are_never_behind() -> None:
+    scheme = Race()
+    agents = [member(0, 3, 5, 3, 5), member(1), member(2, 1.0)]
+    for _ in range(3):
+        assert race(agents, scheme) == [0, 1, 2]
+    assert race([member(0), member(1)], scheme) == [0, 1]
+
+
+def test_a_race_goes_on_from_its_state() -> None:
+    agents = [member(0, 3, 5, 3, 5), member(1, 0, 2, 0, 2)]
+    scheme, again = Race(), Race()
+    race(agents, scheme)
+    again.load_state(scheme.state())
+    assert race(agents, again) == [0]
+
+
+# -- who is evaluated --------------------------------------------------------------------------------------------------
+
+
+def test_the_most_promising_are_evaluated_and_new_ones_first() -> None:
+    agents = [member(0, 1.0), member(1, 9.0), member(2), member(3, 5.0, 7.0)]
+    assert [a.index for a in promising(agents, 2)] == [1, 2]
+    assert [a.index for a in promising(agents, 3)] == [1, 2, 3]
+    assert promising(agents, None) == agents
+    assert promising(agents, 7) == agents
+
+
+def test_only_the_last_episodes_count() -> None:
+    faded, rising = member(0, *[100.0] * 10, *[0.0] * 32), member(1, *[-100.0] * 10, *[1.0] * 32)
+    assert [a.index for a in promising([faded, rising], 1)] == [1]
+
+
+def test_who_is_not_evaluated_ranks_below_who_is() -> None:
+    agents = [member(0, 4.0), member(1, 50.0), member(2, -3.0)]
+    assert screened(agents, {1: 7.0}) == {0: 4.0, 2: -3.0}
+    assert screened(agents, {1: 2.0}) == {0: 2.0, 2: -3.0}
+    assert screened(agents, {0: 1.0, 1: 2.0, 2: 3.0}) == {}
+
+
+# -- plateaus ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plateau_is_no_gain_over_the_patience() -> None:
+    rising = [[float(i), -1.0] for i in range(12)]
+    flat = rising + [[11.0, math.nan]] * 6
+    assert not has_plateaued(rising, 4)
+    assert not has_plateaued(flat[:14], 4), "the mean of three generations still rises"
+    assert has_plateaued(flat, 4)
+    assert not has_plateaued(flat, None)
+    assert not has_plateaued(flat, 40)
+
+
+def test_a_slight_gain_is_none_and_a_larger_one_is() -> None:
+    rising = [[float(i)] for i in range(11)]
+    assert has_plateaued(
+        rising + [[10.05]] * 8, 5
+    )  # smoothed 0 + 1 + 2 over 3 is 1: 9.05 gained, of which 2 % are 0.18
+    assert not has_plateaued(rising + [[10.1]] * 3 + [[11.0]] * 5, 5)
+
+
+def test_who_has_learned_nothing_goes_on() -> None:
+    assert not has_plateaued([[-200.0]] * 50, 5)
+    assert not has_plateaued([[-math.inf]] * 50, 5)
+    assert has_plateaued([*[[-200.0]] * 50, *[[-110.0]] * 20], 5)

@@ -1,0 +1,87 @@
+"""Runs whose members end before they do: the budget, the record, and resume to equal digests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agilerl
+from tests.faults.faulty_runs import digest, resume, train, train_part
+
+SMALL = {"encoder_config.hidden_size": [8], "head_config.hidden_size": [8], "latent_dim": 8}
+RANGES = {"lr": {"min": 1e-5, "max": 1e-2}, "gamma": {"min": 0.9, "max": 0.999}}
+CASE: dict[str, Any] = {
+    "env": "CartPole-v1",
+    "algo": "PPO",
+    "preset": False,
+    "population": 4,
+    "steps": 1024,
+    "seed": 3,
+    "target_score": None,
+    "num_envs": 4,
+    "learn_step": 64,
+    "evo_steps": 128,
+    "eval_episodes": 1,
+    "confirm_episodes": 2,
+    "mutation.rl_hp_selection": RANGES,
+    **{f"network.{name}": value for name, value in SMALL.items()},
+}
+HALVING = {**CASE, "scheme": "halving"}
+RACE = {**CASE, "scheme": "race", "certainty": 0.5, "eval_members": 2}
+SAC = {
+    **HALVING,
+    "env": "Pendulum-v1",
+    "algo": "SAC",
+    "learn_step": 8,
+    "learning_delay": 64,
+    "random_steps": 64,
+    "mutation.rl_hp_selection": {"lr_actor": RANGES["lr"]},
+}
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "evolution.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("case", [HALVING, RACE, SAC], ids=["halving", "race", "halving-replay"])
+def test_a_run_that_was_stopped_ends_as_if_it_had_not(case: dict[str, Any], tmp_path: Path) -> None:
+    whole = train(case, tmp_path / "whole")
+    stopped = train_part(case, tmp_path / "stopped", 5)
+    assert resume(stopped) == []
+    assert digest(stopped) == digest(whole)
+    again = train_part(case, tmp_path / "again", 2)
+    assert resume(again) == []
+    assert digest(again) == digest(whole)
+
+
+def test_members_that_end_leave_their_steps_to_the_others() -> None:
+    """4 x 1,024 steps in three rungs of 1,365: the last member alone makes the rest of them."""
+    made: list[tuple[int, int, int, int]] = []
+    arguments = {name: value for name, value in HALVING.items() if name != "learn_step"}
+    run = agilerl.train(
+        **arguments,
+        learn_step=32,
+        out=None,
+        verbose=False,
+        callbacks=[lambda r: made.append((len(r.members), r.going_on, r.population_env_steps, r.max_env_steps))],
+    )
+    assert [members for members, *_ in made] == sorted((members for members, *_ in made), reverse=True)
+    assert made[0][:2] == (4, 4)
+    assert len(run.population) == 1
+    assert run.result["env_steps_population"] == 4 * 1024
+    assert made[-1][3] == run.result["env_steps_member"]
+    assert sum(going != members for members, going, *_ in made) == 2, "two rungs"
+
+
+def test_founders_differ_but_the_first_is_as_configured(tmp_path: Path) -> None:
+    run = agilerl.train(**{**RACE, "steps": 128, "founders": "spread", "lr": 3e-4}, out=None, verbose=False)
+    assert [birth.kind for birth in run.lineage] == ["founder"] * 4
+    rates = [agent.lr for agent in run.population]
+    assert len(set(rates)) == 4
+    equal = agilerl.train(
+        **{**RACE, "steps": 128, "founders": "equal", "lr_schedule": "constant"}, out=None, verbose=False
+    )
+    assert len({agent.lr for agent in equal.population}) == 1
