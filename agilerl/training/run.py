@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gymnasium import spaces
+
 from agilerl.config import Manifest
 from agilerl.errors import ConfigError, RunError
 from agilerl.report import RunRecords, write_report
 from agilerl.report.page import fitness_svg
 from agilerl.report.records import Member, closing_test, tidy
+from agilerl.report.words import Ended, in_words
 from agilerl.runs.directory import METRICS, RunDirectory
 from agilerl.telemetry import Birth
 from agilerl.telemetry.console import clock, count
@@ -60,6 +63,32 @@ class Run:
             f"cost   {cost}, {count(evaluated or 0)} for evaluation   {clock(self.result.get('seconds') or 0.0)}",
             f"path   {self.path if self.path is not None else 'nothing was written (out=None)'}",
         ])  # fmt: skip
+
+    def in_words(self) -> str:
+        """What was found, which hyperparameters won, and what to try next, as one paragraph."""
+        test, training = closing_test(self._facts()), self.manifest.training
+        score = test["mean"] if test is not None else self.result.get("confirmed", self.result.get("best_fitness"))
+        ranges = self.manifest.mutation.rl_hp_selection
+        return in_words(
+            Ended(
+                algo=self.manifest.algorithm.name,
+                env=self.manifest.environment.name,
+                steps=self.manifest.steps,
+                path=None if self.path is None else str(self.path),
+                target=training.target_score,
+                score=score,
+                stopped=str(self.result.get("stopped")),
+                made=int(self.result.get("env_steps_population") or 0),
+                budget=training.max_steps,
+                history=self.history,
+                lineage=self.lineage,
+                members=training.pop_size,
+                best=None if self.best is None else self.best.index,
+                values={} if self.best is None else self.best.hyperparameters(),
+                ranges={name: (limits.min, limits.max) for name, limits in ranges.items()},
+                is_discrete=not isinstance(getattr(self.best, "action_space", None), spaces.Box),
+            )
+        )
 
     def _score(self) -> str:
         test, best = closing_test(self._facts()), f"fitness {tidy(self.result.get('best_fitness'))}"
