@@ -59,10 +59,12 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def run_jobs(script: str, path: Path, jobs: Iterable[dict[str, Any]], workers: int = 2) -> None:
+def run_jobs(
+    script: str, path: Path, jobs: Iterable[dict[str, Any]], workers: int = 2, python: str = sys.executable
+) -> None:
     """Run each job that has no line in `path` yet as `python script --job JSON`, `workers` at a time.
 
-    A job is identified by its "key", a mapping that its result line repeats.
+    A job is identified by its "key", a mapping that its result line repeats. `python`: the interpreter of an opponent.
     """
     done = {json.dumps(line["key"], sort_keys=True) for line in read_lines(path)}
     missing = [job for job in jobs if json.dumps(job["key"], sort_keys=True) not in done]
@@ -70,7 +72,7 @@ def run_jobs(script: str, path: Path, jobs: Iterable[dict[str, Any]], workers: i
     about = facts()
 
     def run(job: dict[str, Any]) -> None:
-        command = [sys.executable, script, "--job", json.dumps(job)]
+        command = [python, script, "--job", json.dumps(job)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             print(f"job {job['key']} failed:\n{done.stderr}", file=sys.stderr, flush=True)

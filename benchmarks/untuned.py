@@ -1,0 +1,158 @@
+"""Claim: `agilerl train ENV` solves environments that nobody has tuned. A line per seed in results/untuned-<env>.jsonl.
+
+    python benchmarks/untuned.py                                # what is missing of seeds 0-9
+    python benchmarks/untuned.py --tasks CartPole-v1 --seeds 1000-1002
+    python benchmarks/untuned.py --sb3 --python /path/to/other/python   # Stable-Baselines3's PPO beside it
+    python benchmarks/untuned.py --summary
+
+No preset of an environment is read (`preset=False`), no algorithm is named. A run ends as the command ends it: at the
+target that the environment's registration names, on a plateau, or with its budget; and after 600 CPU seconds. A seed
+counts as solved if the best agent's mean over 100 fresh greedy episodes, which chose nothing, reaches the threshold
+here. CPU seconds are those of the whole run, evaluations and confirmations included, that test excluded.
+
+Stable-Baselines3 gets its defaults (PPO, MlpPolicy) and as many CPU seconds as our run of the same seed has used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
+
+CPU_SECONDS = 600.0
+# Score that counts as solved, and where it comes from.
+TASKS = {
+    "CartPole-v1": 475.0,  # its registration
+    "Acrobot-v1": -100.0,  # its registration
+    "MountainCar-v0": -120.0,  # as in solve.py; its registration says -110, which the run waits for
+    "LunarLander-v3": 200.0,  # its registration
+    "Pendulum-v1": -170.0,  # as in solve.py; its registration names none
+    "LunarLanderContinuous-v3": 200.0,  # its registration
+    "Hopper-v5": 2000.0,  # standing is worth 1,000; its registration says 3,800, which the run waits for
+    "FrozenLake-v1": 0.7,  # its registration
+    "MiniGrid-DoorKey-5x5-v0": 0.9,  # of 1; walking straight to the goal gives 0.96
+    "MinAtar/Breakout-v1": 8.0,  # random play: 0.5; DQN of Young and Tian 2019 (arXiv:1903.03176): about 8 in 5M frames
+}
+
+
+def path_of(env_id: str, opponent: str = "") -> Path:
+    name = env_id.replace("/", "__").lower()
+    return RESULTS / f"untuned-{name}{opponent}.jsonl"
+
+
+class Limit:
+    """Ends a run that has used its CPU seconds."""
+
+    def __init__(self) -> None:
+        self.begun = time.process_time()
+
+    def on_generation(self, record: Any) -> bool | None:
+        return False if time.process_time() - self.begun > CPU_SECONDS else None
+
+
+def run_one(job: dict[str, Any]) -> dict[str, Any]:
+    """One seed of the bare command, and the test of its best agent."""
+    import agilerl
+
+    key = job["key"]
+    cpu = time.process_time()
+    run = agilerl.train(key["env"], preset=False, seed=key["seed"], out=None, verbose=False, callbacks=[Limit()])
+    cpu = time.process_time() - cpu
+    test = run.best.evaluate(episodes=100, seed=key["seed"])
+    return {
+        "key": key,
+        "score": test.mean,
+        "ci95": test.ci95,
+        "solved": test.mean >= TASKS[key["env"]],
+        "stopped": run.result["stopped"],
+        "confirmed": run.result["confirmed"],
+        "population_env_steps": run.result["env_steps_population"],
+        "evaluation_env_steps": run.result["evaluation_env_steps"],
+        "cpu_seconds": round(cpu, 2),
+        "hyperparameters": {name: float(f"{v:.4g}") for name, v in run.best.hyperparameters().items()},
+        "history": [[round(f, 1) for f in generation] for generation in run.history],
+    }
+
+
+def jobs_for(env_id: str, seeds: list[int]) -> list[dict[str, Any]]:
+    from agilerl.api import build_manifest
+
+    manifest = build_manifest(env_id, preset=False)
+    base = {"env": env_id, "algo": manifest.algorithm.name, "settings": manifest.hash(), "commit": package_commit()}
+    return [{"key": {**base, "seed": seed}} for seed in seeds]
+
+
+def opponent_jobs(env_id: str, seeds: list[int]) -> list[dict[str, Any]]:
+    """Stable-Baselines3 with the CPU seconds of our newest line of each seed."""
+    used = {line["key"]["seed"]: line["cpu_seconds"] for line in read_lines(path_of(env_id))}
+    return [
+        {
+            "key": {"env": env_id, "arm": "sb3", "seed": seed, "cpu_budget": used[seed]},
+            "arm": "sb3", "env": env_id, "algo": "PPO", "seed": seed, "cpu_budget": used[seed], "step_budget": None,
+            "start": {"lr_factor": 1.0, "gamma": None, "width": None, "batch_size": None, "lr_range": [1e-4, 1e-2],
+                      "gamma_range": [0.9, 0.999]},
+            "checkpoints": 1, "target": TASKS[env_id], "test_episodes": 100,
+        }
+        for seed in seeds if seed in used
+    ]  # fmt: skip
+
+
+def summary(env_id: str) -> None:
+    """One line per (settings, commit) of an environment, and one of the opponent."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for line in read_lines(path_of(env_id)):
+        groups.setdefault(json.dumps({k: v for k, v in line["key"].items() if k != "seed"}), []).append(line)
+    for group, lines in groups.items():
+        lines.sort(key=lambda line: line["key"]["seed"])
+        print(
+            json.dumps(
+                {
+                    **json.loads(group),
+                    "seeds": [line["key"]["seed"] for line in lines],
+                    "solved": f"{sum(line['solved'] for line in lines)}/{len(lines)}",
+                    "scores": [round(line["score"], 2) for line in lines],
+                    "stopped": [line["stopped"] for line in lines],
+                    "cpu_seconds": [round(line["cpu_seconds"]) for line in lines],
+                    "median_cpu_seconds": round(median(line["cpu_seconds"] for line in lines), 1),
+                }
+            )
+        )
+    theirs = sorted(read_lines(path_of(env_id, "-sb3")), key=lambda line: line["key"]["seed"])
+    if theirs:
+        scores = [round(line["final"]["score"], 2) for line in theirs]
+        solved = sum(score >= TASKS[env_id] for score in scores)
+        print(json.dumps({"env": env_id, "arm": "sb3", "solved": f"{solved}/{len(scores)}", "scores": scores}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--job")
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), metavar="ENV")
+    parser.add_argument("--seeds", type=seed_range, default=seed_range("0-9"))
+    parser.add_argument("--sb3", action="store_true", help="the opponent, for seeds that have a line of ours")
+    parser.add_argument("--python", help="interpreter of the opponent's environment")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--summary", action="store_true")
+    args = parser.parse_args()
+    if args.job:
+        print(json.dumps(run_one(json.loads(args.job))))
+        return
+    if args.sb3 and args.python is None:
+        raise SystemExit("Stable-Baselines3 runs in an environment of its own: --python /path/to/its/python")
+    for env_id in args.tasks:
+        if args.sb3:
+            script = str(Path(__file__).parent / "opponent_peers.py")
+            run_jobs(script, path_of(env_id, "-sb3"), opponent_jobs(env_id, args.seeds), args.workers, args.python)
+        elif not args.summary:
+            run_jobs(sys.argv[0], path_of(env_id), jobs_for(env_id, args.seeds), args.workers)
+        summary(env_id)
+
+
+if __name__ == "__main__":
+    main()
