@@ -111,12 +111,22 @@ NOT_YET = (
 """Published names that this version does not train yet."""
 
 USUAL, USUAL_FOR_BOX, USUAL_FOR_TEAMS, USUAL_FOR_LANGUAGE = "DQN", "SAC", "MADDPG", "GRPO"
-USUAL_UNTUNED = "PPO"  # where nobody has tuned anything: it finds its scales and its rate by itself
 """Where nothing names an algorithm: for choices among actions, for Box actions, for several agents, for questions."""
+USUAL_UNTUNED = "PPO"
+"""Where nobody has tuned anything: it finds its scales and its rate by itself."""
 USUAL_BY_GYM = {"ReasoningGym": USUAL_FOR_LANGUAGE, "PreferenceGym": "DPO", "SFTGym": "SFT"}
 """The same by the class of a gym of `agilerl.llm_envs`."""
 
 Algorithm = TypeVar("Algorithm", bound=type)
+
+
+def worth_a_try(name: str, is_box: bool) -> str:
+    """What may learn where the algorithm `name` has not, in words; `is_box`: whether actions are of a Box."""
+    if name in _TEAMS:
+        return "another of " + ", ".join(team for team in _TEAMS if team != name)
+    if name != USUAL_UNTUNED:
+        return USUAL_UNTUNED
+    return "SAC or TD3" if is_box else "DQN or RainbowDQN"
 
 
 def shipped_in(name: str) -> str | None:

@@ -25,7 +25,7 @@ class Ended:
         history: fitness by generation, then member. lineage: every birth. members: at the start.
         best: id of the best agent, None where there is none. values: its hyperparameters by name.
         ranges: hyperparameter -> (least, most) that evolution may use.
-        is_discrete: whether actions are choices.
+        others: algorithms that may learn where this one has not, in words.
     """
 
     algo: str
@@ -43,7 +43,7 @@ class Ended:
     best: int | None
     values: Mapping[str, float]
     ranges: Mapping[str, tuple[float, float]]
-    is_discrete: bool
+    others: str
 
 
 def in_words(run: Ended) -> str:
@@ -77,7 +77,7 @@ def _won(run: Ended) -> str:
     moved = [birth for birth in line if birth.kind == "rl_hp"]
     grown = sum(birth.kind == "architecture" for birth in line)
     named = ", ".join(f"{name} {number(run.values[name])}" for name in run.ranges if name in run.values)
-    more = [f"{len(moved)} changes of hyperparameters"] if moved else []
+    more = [f"{len(moved)} change{'s' if len(moved) > 1 else ''} of hyperparameters"] if moved else []
     more += [f"{grown} of its network"] if grown else []
     came = f", after {' and '.join(more)}" if more else ""
     if named:
@@ -89,18 +89,15 @@ def _won(run: Ended) -> str:
 
 def _next(run: Ended) -> str:
     go_on = "more steps" if run.path is None else f"agilerl resume {run.path} --steps {2 * run.budget}"
-    other = "DQN or RainbowDQN" if run.is_discrete else "SAC or TD3"
-    other = "PPO" if run.algo in ("DQN", "RainbowDQN", "SAC", "TD3", "DDPG") else other
     if run.score is not None and run.target is not None and run.score >= run.target:
         return "Next: another seed (--seed 1) shows whether it was luck."
     gained, late = _gains(run.history)
     if gained <= 0:
-        return (
-            f"It has learned nothing that its fitness shows. Next: --algo {other}, or look whether rewards ever differ."
-        )
+        nothing = "It has learned nothing that its fitness shows."
+        return f"{nothing} Next: --algo {run.others}, or look whether rewards ever differ."
     if run.stopped == "budget" and late > RISING * gained:
         return f"It was still getting better. Next: {go_on}."
-    return f"Next: --algo {other}, a larger network (--set network.latent_dim=128), or a larger population."
+    return f"Next: --algo {run.others}, a larger network (--set network.latent_dim=128), or a larger population."
 
 
 def _line(run: Ended) -> list[Birth]:

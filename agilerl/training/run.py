@@ -9,6 +9,7 @@ from typing import Any
 
 from gymnasium import spaces
 
+from agilerl.algorithms import worth_a_try
 from agilerl.config import Manifest
 from agilerl.errors import ConfigError, RunError
 from agilerl.report import RunRecords, write_report
@@ -67,7 +68,8 @@ class Run:
     def in_words(self) -> str:
         """What was found, which hyperparameters won, and what to try next, as one paragraph."""
         test, training = closing_test(self._facts()), self.manifest.training
-        score = test["mean"] if test is not None else self.result.get("confirmed", self.result.get("best_fitness"))
+        known = (self.result.get(name) for name in ("confirmed", "best_fitness"))
+        score = test["mean"] if test is not None else next((value for value in known if value is not None), None)
         ranges = self.manifest.mutation.rl_hp_selection
         return in_words(
             Ended(
@@ -86,7 +88,9 @@ class Run:
                 best=None if self.best is None else self.best.index,
                 values={} if self.best is None else self.best.hyperparameters(),
                 ranges={name: (limits.min, limits.max) for name, limits in ranges.items()},
-                is_discrete=not isinstance(getattr(self.best, "action_space", None), spaces.Box),
+                others=worth_a_try(
+                    self.manifest.algorithm.name, isinstance(getattr(self.best, "action_space", None), spaces.Box)
+                ),
             )
         )
 

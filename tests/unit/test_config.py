@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -189,16 +190,32 @@ def test_an_algorithm_without_a_preset_there_takes_the_general_one_with_the_budg
     assert (rainbow.replay_buffer.prioritized, rainbow.replay_buffer.n_step) == (True, 3)
 
 
-def test_continuous_actions_choose_the_algorithm_where_nothing_else_does() -> None:
+def test_where_nothing_names_an_algorithm_it_is_the_one_that_needs_no_tuning() -> None:
     from agilerl.api import build_manifest
 
-    assert build_manifest("BipedalWalkerHardcore-v3").algorithm.name == "SAC"
-    assert build_manifest("Taxi-v3").algorithm.name == "DQN"
+    assert build_manifest("BipedalWalkerHardcore-v3").algorithm.name == "PPO"
+    assert build_manifest("CliffWalking-v1").algorithm.name == "PPO"
     assert build_manifest("BipedalWalkerHardcore-v3", "TD3").algorithm.name == "TD3"
-    pendulum = gym.make("Pendulum-v1")
-    assert build_manifest("mine", env=pendulum).algorithm.name == "SAC"
-    assert build_manifest("mine", env=lambda: gym.make("Pendulum-v1")).algorithm.name == "SAC"
-    assert build_manifest("CartPole-v1").algorithm.name == "DQN"
+    assert build_manifest("mine", env=gym.make("Pendulum-v1")).algorithm.name == "PPO"
+    assert build_manifest("mine", env=lambda: gym.make("Pendulum-v1")).algorithm.name == "PPO"
+    assert build_manifest("CartPole-v1").algorithm.name == "DQN", "its preset"
+    assert build_manifest("CartPole-v1", preset=False).algorithm.name == "PPO"
+
+
+def test_without_a_preset_the_target_is_that_of_the_registration() -> None:
+    from agilerl.api import build_manifest
+
+    def target(env_id: str, **more: Any) -> float | None:
+        return build_manifest(env_id, **more).training.target_score
+
+    assert target("FrozenLake-v1") == 0.7
+    assert target("CliffWalking-v1") is None, "its registration names none"
+    assert target("mine", env=gym.make("FrozenLake-v1")) == 0.7
+    assert target("CartPole-v1", preset=False) == 475.0
+    assert target("LunarLander-v3") == 200.0
+    assert target("FrozenLake-v1", overrides={"target_score": None}) is None
+    with pytest.raises(ConfigError, match="preset=False leaves out the preset; config has settings"):
+        build_manifest("CartPole-v1", preset=False, config={"training": {"pop_size": 2}})
 
 
 def test_a_manifest_describes_the_encoder_of_other_than_vectors() -> None:

@@ -1,0 +1,91 @@
+"""The paragraph that closes a run: what was found, what won, what to try next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+import agilerl
+from agilerl.algorithms import worth_a_try
+from agilerl.cli.main import app
+from agilerl.report.words import Ended, in_words
+from agilerl.telemetry.record import Birth
+
+LINE = (
+    Birth(0, None, 0, "founder"),
+    Birth(4, 0, 1, "rl_hp", "lr", 1e-3, 8e-4),
+    Birth(5, 4, 2, "architecture", "encoder.add_node"),
+    Birth(6, 0, 2, "rl_hp", "lr", 1e-3, 2e-3),
+)
+ENDED = Ended(
+    algo="PPO",
+    env="Hills-v0",
+    steps="env steps",
+    path="runs/Hills-v0/ppo-0001",
+    target=100.0,
+    score=120.0,
+    stopped="target",
+    made=64_000,
+    budget=20_000,
+    history=[[0.0, 10.0], [50.0, 40.0], [90.0, 80.0], [120.0, 100.0]],
+    lineage=LINE,
+    members=2,
+    best=5,
+    values={"lr": 8e-4, "gamma": 0.998, "tau": 0.01},
+    ranges={"lr": (1e-4, 1e-2), "gamma": (0.9, 0.998)},
+    others="DQN or RainbowDQN",
+)
+
+
+def test_a_target_that_was_reached() -> None:
+    assert in_words(ENDED) == (
+        "PPO on Hills-v0 reached its target of 100: a mean return of 120, in 64k env steps of all members together. "
+        "The best agent has lr 8e-4, gamma 0.998, after 1 change of hyperparameters and 1 of its network. gamma stands "
+        "at the edge of its range: widen it. Next: another seed (--seed 1) shows whether it was luck."
+    )
+
+
+def test_a_run_that_was_still_getting_better_says_how_to_go_on() -> None:
+    said = in_words(replace(ENDED, score=70.0, stopped="budget"))
+    assert "did not reach its target of 100: a mean return of 70" in said
+    assert said.endswith("It was still getting better. Next: agilerl resume runs/Hills-v0/ppo-0001 --steps 40000.")
+    assert in_words(replace(ENDED, score=70.0, stopped="budget", path=None)).endswith("Next: more steps.")
+
+
+def test_a_stop_at_the_target_that_fresh_episodes_do_not_bear_out() -> None:
+    assert "stopped at its target of 100, but fresh episodes give a mean return of 97" in in_words(
+        replace(ENDED, score=97.0)
+    )
+
+
+def test_what_learned_nothing_is_told_what_else_there_is() -> None:
+    run = replace(ENDED, score=-200.0, stopped="budget", history=[[-200.0]] * 8)
+    said = "It has learned nothing that its fitness shows. Next: --algo DQN or RainbowDQN, or look"
+    assert said in in_words(run)
+    assert worth_a_try("PPO", is_box=True) == "SAC or TD3"
+    assert worth_a_try("PPO", is_box=False) == "DQN or RainbowDQN"
+    assert worth_a_try("SAC", is_box=True) == "PPO"
+    assert worth_a_try("MAPPO", is_box=False) == "another of IPPO, MADDPG, MATD3"
+
+
+def test_a_plateau_without_a_target() -> None:
+    flat = [[0.0], [50.0], *[[60.0]] * 8]
+    said = in_words(replace(ENDED, target=None, stopped="plateau", score=60.0, history=flat, ranges={}, best=0))
+    assert said == (
+        "PPO on Hills-v0 came to a mean return of 60 in 64k env steps of all members together and had stopped getting "
+        "better. Next: --algo DQN or RainbowDQN, a larger network (--set network.latent_dim=128), or a larger "
+        "population."
+    )
+
+
+def test_a_run_of_its_own_can_be_put_in_words_and_the_command_does(tmp_path: Path) -> None:
+    small = {"steps": 512, "population": 2, "num_envs": 4, "learn_step": 64, "evo_steps": 256, "eval_episodes": 2}
+    run = agilerl.train("CartPole-v1", "PPO", preset=False, seed=1, out=None, verbose=False, **small)
+    assert run.in_words().startswith("PPO on CartPole-v1 did not reach its target of 475: a mean return of ")
+    sets = [part for name, value in small.items() for part in ("--set", f"{name}={value}")][4:]
+    command = ["train", "CartPole-v1", "--no-preset", "--steps", "512", "--population", "2", "--seed", "1", *sets]
+    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path), "--test-episodes", "2", "--quiet"])
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[-1].startswith("PPO on CartPole-v1 did not reach its target of 475")
