@@ -99,54 +99,48 @@ STARTS = {
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to train: settings over the start, and whether evolution is on; `opponent` names a script instead."""
+    """A way to train: settings over the plain start, and whether evolution is on; `opponent` names a script instead."""
 
     sets: dict[str, Any] = field(default_factory=dict)
     evolution: bool = True
-    ranges: bool = False  # founders and mutations use the wide ranges
+    ranges: bool = False  # founders and mutations use the wide ranges, not those of the general preset
+    rate: bool = False  # the algorithm's own rule for its learning rate, if it has one
     opponent: str | None = None
 
 
-SPREAD = {"evolution.founders": "spread", "training.elite_rescore_episodes": 0}
-HALVING = {"evolution.scheme": "halving", "evolution.until": 0.25, "training.pop_size": 8}
-RACE = {"evolution.scheme": "race", "training.pop_size": 8, "training.eval_members": 1, "training.evolve_from": 0.0}
-NORMALISED = {"algorithm.normalize_observations": True, "training.normalize_rewards": True}
+# What general presets do beside their values: taken away from every arm, and given back to "ours".
+PLAIN = {
+    "evolution.founders": "equal",
+    "evolution.scheme": "tournament",
+    "training.eval_members": None,
+    "training.patience": None,
+    "training.elite_rescore_episodes": 0,
+}
+SPREAD = {"evolution.founders": "spread"}
+EIGHT = {"training.pop_size": 8}
+HALVING = {**SPREAD, **EIGHT, "evolution.scheme": "halving", "evolution.until": 0.25}
+RACE = {**SPREAD, "evolution.scheme": "race", "training.eval_members": 1}
+RATE = {"PPO": {"algorithm.lr_schedule": "adaptive"}}  # rules of members of their own, by algorithm
+ALL_KINDS = {"no_mut": 0.4, "arch_mut": 0.2, "new_layer": 0.2, "params_mut": 0.2, "act_mut": 0.0, "rl_hp_mut": 0.2}
 ARMS = {
     # One configuration for all members.
     "fixed": Arm(evolution=False),
     "single": Arm({"training.pop_size": 1}, evolution=False),
-    "preset": Arm(),
     # The published operators: equal founders, tournaments, steps of 0.8 and 1.2, all kinds of mutation.
-    "published": Arm(
-        {
-            "mutation.probabilities": {
-                "no_mut": 0.4,
-                "arch_mut": 0.2,
-                "new_layer": 0.2,
-                "params_mut": 0.2,
-                "act_mut": 0.0,
-                "rl_hp_mut": 0.2,
-            },
-            "training.elite_rescore_episodes": 0,
-            "training.evolve_from": 0.0,
-        },
-        ranges=True,
-    ),
+    "published": Arm({"mutation.probabilities": ALL_KINDS, "training.evolve_from": 0.0}, ranges=True),
     # The same draws, with more and more selection.
     "random": Arm(SPREAD, evolution=False, ranges=True),
-    "halving": Arm({**SPREAD, **HALVING}, ranges=True),
-    "halving-training": Arm({**SPREAD, **HALVING, "evolution.judge": "training"}, ranges=True),
     "tournament-spread": Arm(SPREAD, ranges=True),
-    "adaptive": Arm({"algorithm.lr_schedule": "adaptive"}, evolution=False),
-    "adaptive-halving": Arm({**SPREAD, **HALVING, "algorithm.lr_schedule": "adaptive"}, ranges=True),
-    "adaptive-single": Arm({"training.pop_size": 1, "algorithm.lr_schedule": "adaptive"}, evolution=False),
-    "race": Arm({**SPREAD, **RACE}, ranges=True),
-    "adaptive-race": Arm({**SPREAD, **RACE, "algorithm.lr_schedule": "adaptive"}, ranges=True),
-    "norm": Arm(NORMALISED, evolution=False),
-    "norm-race": Arm({**SPREAD, **RACE, **NORMALISED, "algorithm.lr_schedule": "adaptive"}, ranges=True),
-    "norm-race-4": Arm(
-        {**SPREAD, **RACE, **NORMALISED, "algorithm.lr_schedule": "adaptive", "training.pop_size": 4}, ranges=True
-    ),
+    "halving": Arm(HALVING, ranges=True),
+    "halving-training": Arm({**HALVING, "evolution.judge": "training"}, ranges=True),
+    "race": Arm(RACE, ranges=True),
+    "race-8": Arm({**RACE, **EIGHT}, ranges=True),
+    # Rates that follow the divergence, alone and with the race.
+    "adaptive": Arm(rate=True, evolution=False),
+    "adaptive-random": Arm(SPREAD, rate=True, evolution=False, ranges=True),
+    "adaptive-race": Arm(RACE, rate=True, ranges=True),
+    # What the bare command does: the general preset as it is.
+    "ours": Arm(RACE, rate=True),
     "sb3": Arm(opponent="opponent_peers.py"),
     "optuna": Arm(opponent="opponent_peers.py"),
     "ray": Arm(opponent="opponent_peers.py"),
@@ -166,6 +160,8 @@ def settings(pair: Pair, start: Start, arm: Arm) -> dict[str, Any]:
     from agilerl.config import apply_overrides, apply_sets, preset_for
 
     manifest = apply_sets(preset_for(pair.env, pair.algo, general=True), pair.sets)
+    own_rule = RATE.get(pair.algo, {})
+    manifest = apply_overrides(manifest, {**PLAIN, **dict.fromkeys(own_rule, "constant")}, "plain")
     values = manifest.algorithm.hyperparameters
     rates = [name for name in values if name in ("lr", "lr_actor", "lr_critic", "lr_alpha")]
     changes: dict[str, Any] = {f"algorithm.{name}": values[name] * start.lr_factor for name in rates}
@@ -187,7 +183,7 @@ def settings(pair: Pair, start: Start, arm: Arm) -> dict[str, Any]:
         }
     changes["training.target_score"] = None
     manifest = apply_overrides(manifest, changes, "start")
-    manifest = apply_overrides(manifest, arm.sets, "arm")
+    manifest = apply_overrides(manifest, {**arm.sets, **(own_rule if arm.rate else {})}, "arm")
     members = manifest.training.pop_size
     manifest = apply_overrides(manifest, {"training.max_steps": 2 * pair.env_steps // members}, "budget")
     return manifest.as_dict()
