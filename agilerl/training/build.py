@@ -25,6 +25,7 @@ from agilerl.hpo.founders import spread_founders
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import OffPolicyOptions
+from agilerl.rng import Purpose, seeds
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.store import RunStore
 from agilerl.sources import source_for
@@ -36,7 +37,7 @@ from agilerl.training.population import set_lanes
 from agilerl.training.questions import base_of, closing_score, learns_language, questions
 from agilerl.training.resolve import hyperparameter_config, make_population, net_config
 from agilerl.training.result import EvolveResult
-from agilerl.training.schemes import Race, SuccessiveHalving
+from agilerl.training.schemes import Race, Restarts, SuccessiveHalving
 
 __all__ = ["hyperparameter_config", "make_population", "net_config", "run_manifest"]
 
@@ -77,16 +78,8 @@ def run_manifest(
         train_env, eval_env = make_environments(manifest, env, kind.make_envs)
     else:
         train_env = eval_env = questions(manifest, env, base.tokenizer)
-    population = make_population(manifest, train_env, seed, device)
-    if ancestors is not None:
-        population = ancestors.adopt(population)
-    elif manifest.evolution.founders == "spread":
-        spread_founders(population, seed)
-    set_lanes(population, max(1, int(getattr(train_env, "num_envs", 1))))
-    for agent in population:  # what its evaluate() needs to make the environment again; None for one handed over
-        name, kwargs = manifest.environment.name, dict(manifest.environment.kwargs)
-        agent.environment = {"id": name, "kwargs": kwargs} if env is None else None
-        agent.evaluated_in = EvaluatedIn.of(manifest, env)
+    found = partial(make_founders, manifest, env, train_env, device)
+    population = found(seed, ancestors)
     if manifest.training.explore_least < 1 and not isinstance(population[0].action_space, gym.spaces.Box):
         raise ConfigError(
             f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
@@ -98,7 +91,7 @@ def run_manifest(
         kind.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
         options,
         seed=seed,
-        evolution=make_evolution(manifest, seed, device) if evolution else None,
+        evolution=make_evolution(manifest, seed, device, None if ancestors else found) if evolution else None,
         sinks=sinks,
         env_id=manifest.environment.name,
         on_best=None if run_directory is None else partial(_save_best, run_directory),
@@ -118,6 +111,27 @@ def run_manifest(
     finally:
         for made in {id(e): e for e in (train_env, eval_env) if e is not env}.values():
             getattr(made, "close", lambda: None)()
+
+
+def make_founders(
+    manifest: Manifest, env: Any, train_env: Any, device: str, seed: int, ancestors: Ancestors | None = None
+) -> list[Any]:
+    """The members that a run, or a restart, begins with: copies of the ancestors where there are any.
+
+    Args:
+        env: as it was handed over, None where it was made by its id. train_env: what they train in.
+    """
+    population = make_population(manifest, train_env, seed, device)
+    if ancestors is not None:
+        population = ancestors.adopt(population)
+    elif manifest.evolution.founders == "spread":
+        spread_founders(population, seed)
+    set_lanes(population, max(1, int(getattr(train_env, "num_envs", 1))))
+    for agent in population:  # what its evaluate() needs to make the environment again; None for one handed over
+        name, kwargs = manifest.environment.name, dict(manifest.environment.kwargs)
+        agent.environment = {"id": name, "kwargs": kwargs} if env is None else None
+        agent.evaluated_in = EvaluatedIn.of(manifest, env)
+    return population
 
 
 def _save_best(run_directory: RunDirectory, agent: Any) -> None:
@@ -184,12 +198,28 @@ def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
     return ReplayBuffer(max_size=size, **settings)
 
 
-def make_evolution(manifest: Manifest, seed: int, device: str) -> Evolution:
-    """Selection and mutation as the manifest says."""
-    if manifest.evolution.scheme == "race":
-        return Race(manifest.evolution.survivors, manifest.evolution.certainty)
-    if manifest.evolution.scheme == "halving":
-        training, asked = manifest.training, manifest.evolution
+def make_evolution(
+    manifest: Manifest, seed: int, device: str, found: Callable[[int], list[Any]] | None = None
+) -> Evolution:
+    """Selection and mutation as the manifest says.
+
+    found: makes founders by a seed, for restarts; without it, without a target or without patience there are none.
+    """
+    asked, training, scheme = manifest.evolution, manifest.training, _scheme(manifest, seed, device)
+    if not asked.restarts or found is None or training.target_score is None or training.patience is None:
+        return scheme
+
+    def anew(number: int) -> list[Any]:
+        return found(int(seeds(seed, Purpose.FOUNDERS, 1, generation=number)[0]))
+
+    return Restarts(scheme, anew, training.patience)
+
+
+def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
+    asked, training = manifest.evolution, manifest.training
+    if asked.scheme == "race":
+        return Race(asked.survivors, asked.certainty)
+    if asked.scheme == "halving":
         budget = int(training.max_steps * training.pop_size * asked.until)
         return SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge)
     chances, selection = manifest.mutation.probabilities, manifest.tournament_selection

@@ -316,7 +316,7 @@ class TrainingLoop:
         """Members that have ended leave their environment steps to the others, in equal parts."""
         if not self.evolution.shrinks:
             return
-        founders = sum(birth.kind == "founder" for birth in self.result.births)
+        founders = sum(birth.kind == "founder" and not birth.generation for birth in self.result.births)
         left = self.asked_steps * founders - self.result.env_steps_population
         made = max(agent.steps[-1] for agent in self.population)
         steps = made + max(0, left) // len(self.population)

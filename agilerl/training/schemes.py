@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from agilerl.errors import ConfigError
-from agilerl.telemetry.record import MemberRecord
+from agilerl.telemetry.record import Birth, MemberRecord
 from agilerl.training.evolution import Births, Evolution
 from agilerl.training.result import ranked
 from agilerl.training.screening import recent_returns
+from agilerl.training.stopping import is_stuck
 
 
 def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, int]]:
@@ -127,3 +128,51 @@ class SuccessiveHalving:
         self.seen = {int(member): list(values) for member, values in state["seen"].items()}
         if self.then is not None:
             self.then.load_state(state)
+
+
+class Restarts:
+    """Another evolution, and a population of new founders whenever nothing has got better for long.
+
+    A race is greedy: who learns fast at first wins it, and may be stuck where slower ones would have passed. What was
+    found is not lost, the run keeps its best agent.
+
+    Args:
+        inner: between restarts.
+        found: makes a population by the number of the restart, 1 at first.
+        patience: generations without a better one (`training.stopping.is_stuck`).
+    """
+
+    def __init__(self, inner: Evolution, found: Callable[[int], list[Any]], patience: int) -> None:
+        self.inner, self.found, self.patience = inner, found, patience
+        self.history: list[list[float]] = []  # fitness since the last founding
+        self.number = 0
+        self.highest = 0  # of the ids so far
+
+    is_on = True
+    shrinks = True  # and grows
+
+    def next(
+        self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
+    ) -> tuple[list[Any], Births]:
+        """What `inner` makes of them, or new founders, who go on counting steps where the others stood."""
+        self.history.append([record.fitness for record in records])
+        self.highest = max(self.highest, *(agent.index for agent in population))
+        if not is_stuck(self.history, self.patience):
+            after, births = self.inner.next(population, records, generation)
+            self.highest = max(self.highest, *(agent.index for agent in after))
+            return after, births
+        self.number += 1
+        self.history, made = [], max(record.env_steps for record in records)
+        founders = self.found(self.number)
+        for place, agent in enumerate(founders, self.highest + 1):
+            agent.index, agent.steps = place, [made]
+        return founders, tuple(Birth(agent.index, None, generation, "founder", "restart") for agent in founders)
+
+    def state(self) -> dict[str, Any]:
+        own = {"restart": self.number, "since": [list(row) for row in self.history], "highest": self.highest}
+        return {**self.inner.state(), **own}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.inner.load_state(state)
+        self.number, self.highest = int(state["restart"]), int(state["highest"])
+        self.history = [list(row) for row in state["since"]]

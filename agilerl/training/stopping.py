@@ -27,3 +27,11 @@ def has_plateaued(history: Sequence[Sequence[float]], patience: int | None) -> b
     if gained <= 0:
         return False
     return bool(smooth[-patience:].max() <= smooth[:-patience].max() + SLIGHT * gained)
+
+
+def is_stuck(history: Sequence[Sequence[float]], patience: int) -> bool:
+    """As `has_plateaued`; also after twice as many generations in which nothing at all has been gained."""
+    if has_plateaued(history, patience):
+        return True
+    best = [max((f for f in row if np.isfinite(f)), default=-np.inf) for row in history]
+    return len(best) >= 2 * patience and max(best) <= best[0]
