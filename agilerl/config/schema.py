@@ -217,7 +217,7 @@ class Evolution(Section):
     founders: Literal["equal", "spread"] = "equal"  # spread: all but the first draw from the ranges of mutation
     scheme: Literal["tournament", "halving", "race"] = "tournament"  # members end: half at each rung; who is behind
     survivors: Count = 1  # of halving and race: members that are left in the end
-    restarts: bool = False  # of race: new founders where nothing gets better for training.patience and a target is left
+    restarts: bool = False  # new founders where nothing gets better for training.patience and a target is left
     certainty: Positive = 3.0  # of race: standard errors by which a member is behind that ends
     until: PositiveFraction = 1.0  # of halving: the share of the budget that its rungs divide; survivors use the rest
     judge: Literal["evaluation", "training"] = "evaluation"  # of halving: what ranks the members
@@ -259,14 +259,6 @@ class Manifest(Section):
                     f"mutation.rl_hp_selection.{name} is not a hyperparameter of {self.algorithm.name}.{hint} "
                     f"(known: {', '.join(known)})"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _check_restarts(self) -> Manifest:
-        if self.evolution.restarts and self.evolution.scheme != "race":
-            raise ValueError(
-                f"evolution.restarts is of scheme race; got {self.evolution.scheme}. fix: restarts=false, or that scheme."
-            )
         return self
 
     @model_validator(mode="after")

@@ -96,6 +96,7 @@ class SuccessiveHalving:
             raise ConfigError(f"evolution.survivors must not exceed the {founders} founders; got {survivors}.")
         self.rungs, self.judge, self.then = rungs_of(founders, budget, survivors), judge, then
         self.seen: dict[int, list[float]] = {}  # by member, since the last rung
+        self.begun = 0  # environment steps of one member before the first rung begins
 
     is_on = True
     shrinks = True
@@ -108,7 +109,7 @@ class SuccessiveHalving:
             value = record.fitness if self.judge == "evaluation" else record.score
             if value is not None:
                 self.seen.setdefault(record.id, []).append(float(value))
-        steps = max(record.env_steps for record in records)
+        steps = max(record.env_steps for record in records) - self.begun
         left = next((size for size, due in reversed(self.rungs) if steps >= due), len(population))
         if left < len(population):
             worth = [float(np.mean(self.seen[r.id])) if self.seen.get(r.id) else -np.inf for r in records]
@@ -122,9 +123,14 @@ class SuccessiveHalving:
 
     def state(self) -> dict[str, Any]:
         inner = {} if self.then is None else self.then.state()
-        return {**inner, "seen": {member: list(values) for member, values in self.seen.items()}}
+        return {**inner, "seen": {member: list(values) for member, values in self.seen.items()}, "begun": self.begun}
+
+    def begin_anew(self, env_steps: int) -> None:
+        """The rungs of new founders, who begin when a member has made so many steps."""
+        self.seen, self.begun = {}, env_steps
 
     def load_state(self, state: Mapping[str, Any]) -> None:
+        self.begun = int(state["begun"])
         self.seen = {int(member): list(values) for member, values in state["seen"].items()}
         if self.then is not None:
             self.then.load_state(state)
@@ -163,6 +169,7 @@ class Restarts:
             return after, births
         self.number += 1
         self.history, made = [], max(record.env_steps for record in records)
+        getattr(self.inner, "begin_anew", lambda env_steps: None)(made)
         founders = self.found(self.number)
         for place, agent in enumerate(founders, self.highest + 1):
             agent.index, agent.steps = place, [made]

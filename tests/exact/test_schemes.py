@@ -13,9 +13,9 @@ from agilerl.errors import ConfigError
 from agilerl.hpo.founders import spread
 from agilerl.hpo.operators import RLParameter
 from agilerl.telemetry.record import MemberRecord
-from agilerl.training.schemes import Race, SuccessiveHalving, rungs_of
+from agilerl.training.schemes import Race, Restarts, SuccessiveHalving, rungs_of
 from agilerl.training.screening import promising, screened
-from agilerl.training.stopping import has_plateaued
+from agilerl.training.stopping import has_plateaued, is_stuck
 
 RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")
 
@@ -89,6 +89,13 @@ def test_training_returns_can_judge_and_members_without_any_are_last() -> None:
 def test_more_survivors_than_founders_is_a_mistake() -> None:
     with pytest.raises(ConfigError, match=r"evolution\.survivors must not exceed the 2 founders; got 3"):
         SuccessiveHalving(2, 100, survivors=3)
+
+
+def test_new_founders_have_rungs_of_their_own() -> None:
+    members, scheme = [member(i) for i in range(4)], SuccessiveHalving(4, 120)
+    scheme.begin_anew(1000)
+    assert len(scheme.next(members, [record(m, 1.0, 1005) for m in members], 1)[0]) == 4
+    assert len(scheme.next(members, [record(m, 1.0, 1010) for m in members], 2)[0]) == 2
 
 
 def test_halving_goes_on_from_its_state() -> None:
@@ -200,3 +207,38 @@ def test_who_has_learned_nothing_goes_on() -> None:
     assert not has_plateaued([[-200.0]] * 50, 5)
     assert not has_plateaued([[-math.inf]] * 50, 5)
     assert has_plateaued([*[[-200.0]] * 50, *[[-110.0]] * 20], 5)
+
+
+# -- restarts ----------------------------------------------------------------------------------------------------------
+
+
+def test_new_founders_begin_where_nothing_gets_better() -> None:
+    """Patience of two: smoothed over three generations 0, 3, 6, 9, 9, 9: stuck with the sixth one."""
+    asked: list[int] = []
+
+    def found(number: int) -> list[Any]:
+        asked.append(number)
+        return [member(0), member(1)]
+
+    scheme = Restarts(Race(), found, patience=2)
+    agents = [member(3), member(7)]
+    for generation, fitness in enumerate((0.0, 0.0, 0.0, 9.0, 9.0, 9.0, 9.0), 1):
+        assert scheme.next(agents, [record(a, fitness, 100 * generation) for a in agents], generation)[0] == agents
+    after, births = scheme.next(agents, [record(a, 9.0, 800) for a in agents], 8)
+    assert asked == [1]
+    assert [agent.index for agent in after] == [8, 9], "ids of their own"
+    assert [agent.steps for agent in after] == [[800], [800]], "steps are counted on"
+    assert [(b.id, b.parent, b.generation, b.kind, b.path) for b in births] == [
+        (8, None, 8, "founder", "restart"),
+        (9, None, 8, "founder", "restart"),
+    ]
+    assert scheme.history == []
+    again = Restarts(Race(), found, patience=2)
+    again.load_state(scheme.state())
+    assert (again.number, again.highest, again.history) == (1, 7, [])
+
+
+def test_who_never_gains_anything_begins_anew_later() -> None:
+    assert not is_stuck([[-200.0]] * 9, 5)
+    assert is_stuck([[-200.0]] * 10, 5)
+    assert not is_stuck([[-200.0]] * 9 + [[-150.0]], 5)

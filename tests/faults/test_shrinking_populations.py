@@ -31,6 +31,7 @@ CASE: dict[str, Any] = {
 }
 HALVING = {**CASE, "scheme": "halving"}
 RACE = {**CASE, "scheme": "race", "certainty": 0.5, "eval_members": 2}
+RESTARTS = {**RACE, "target_score": 1e6, "patience": 1, "restarts": True, "steps": 2048}
 SAC = {
     **HALVING,
     "env": "Pendulum-v1",
@@ -46,7 +47,7 @@ def records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (path / "evolution.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("case", [HALVING, RACE, SAC], ids=["halving", "race", "halving-replay"])
+@pytest.mark.parametrize("case", [HALVING, RACE, RESTARTS, SAC], ids=["halving", "race", "restarts", "replay"])
 def test_a_run_that_was_stopped_ends_as_if_it_had_not(case: dict[str, Any], tmp_path: Path) -> None:
     whole = train(case, tmp_path / "whole")
     stopped = train_part(case, tmp_path / "stopped", 5)
@@ -85,3 +86,14 @@ def test_founders_differ_but_the_first_is_as_configured(tmp_path: Path) -> None:
         **{**RACE, "steps": 128, "founders": "equal", "lr_schedule": "constant"}, out=None, verbose=False
     )
     assert len({agent.lr for agent in equal.population}) == 1
+
+
+def test_a_run_that_begins_anew_says_so_and_keeps_its_budget(tmp_path: Path) -> None:
+    path = train(RESTARTS, tmp_path)
+    anew = [birth for birth in records(path) if birth["path"] == "restart"]
+    assert len(anew) % 4 == 0
+    assert len(anew) >= 4
+    assert all(birth["kind"] == "founder" for birth in anew)
+    assert len({birth["id"] for birth in records(path)}) == len(records(path)), "no id twice"
+    facts = json.loads((path / "run.json").read_text())
+    assert 4 * 2048 <= facts["result"]["env_steps_population"] < 4 * 2048 + 4 * 128
