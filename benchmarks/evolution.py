@@ -127,7 +127,10 @@ ARMS = {
     "fixed": Arm(evolution=False),
     "single": Arm({"training.pop_size": 1}, evolution=False),
     # The published operators: equal founders, tournaments, steps of 0.8 and 1.2, all kinds of mutation.
-    "published": Arm({"mutation.probabilities": ALL_KINDS, "training.evolve_from": 0.0}, ranges=True),
+    "published": Arm(
+        {"evolution.scheme": "tournament", "mutation.probabilities": ALL_KINDS, "training.evolve_from": 0.0},
+        ranges=True,
+    ),
     # The same draws, with more and more selection.
     "random": Arm(SPREAD, evolution=False, ranges=True),
     "tournament-spread": Arm(SPREAD, ranges=True),

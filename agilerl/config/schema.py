@@ -262,6 +262,16 @@ class Manifest(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_scheme(self) -> Manifest:
+        scheme = self.evolution.scheme
+        if scheme != "tournament" and self.mutation.probabilities != Probabilities():
+            raise ValueError(
+                f"mutation.probabilities is of evolution.scheme=tournament; with {scheme} members end, and none is "
+                "born. fix: evolution.scheme=tournament, or leave it out."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_experience(self) -> Manifest:
         experience = find_algorithm(self.algorithm.name).experience
         changed = [key for key in experience.ignores if _differs(self, key)]

@@ -218,6 +218,15 @@ def test_without_a_preset_the_target_is_that_of_the_registration() -> None:
         build_manifest("CartPole-v1", preset=False, config={"training": {"pop_size": 2}})
 
 
+def test_chances_of_mutations_belong_to_tournaments() -> None:
+    from agilerl.api import build_manifest
+
+    with pytest.raises(ConfigError, match=r"mutation\.probabilities is of evolution\.scheme=tournament; with race"):
+        build_manifest("FrozenLake-v1", overrides={"rl_hp_mut": 0.9})
+    mixed = build_manifest("FrozenLake-v1", overrides={"rl_hp_mut": 0.9, "scheme": "tournament"})
+    assert mixed.mutation.probabilities.rl_hp_mut == 0.9
+
+
 def test_a_manifest_describes_the_encoder_of_other_than_vectors() -> None:
     from agilerl.training.build import net_config
 
