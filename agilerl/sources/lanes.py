@@ -177,8 +177,21 @@ class Evaluator:
         return self._run(learner, seeds(self.seed, Purpose.EVALUATION, self._share(count), generation, _RESCORE))
 
     def confirm(self, learner: Learner, generation: int, count: int) -> float:
-        """Mean return of one member over `count` fresh episodes that chose nothing."""
-        return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, self._share(count), generation))[0]
+        """Mean return of one member over `count` fresh episodes that chose nothing.
+
+        Of `confirm_screen` of them alone, where these lie more than their standard error below the target.
+        """
+        episodes = seeds(self.seed, Purpose.CONFIRMATION, self._share(count), generation)
+        target, screen = self.options.target, self._share(self.options.confirm_screen)
+        if target is None or not 0 < screen < len(episodes):
+            return self._run(learner, episodes)[0]
+        first = self._run(learner, episodes[:screen])[0]
+        if first + self.error < target:
+            return first
+        share, error = screen / len(episodes), self.error
+        rest = self._run(learner, episodes[screen:])[0]
+        self.error = math.hypot(share * error, (1 - share) * self.error)
+        return share * first + (1 - share) * rest
 
     def _share(self, count: int) -> int:
         """How many of `count` episodes each rank plays: as many on every rank, so that their mean is that of all."""
