@@ -42,6 +42,7 @@ def train(
     verbose: bool = True,
     evolution: bool = True,
     preset: bool = True,
+    minutes: float | None = None,
     sinks: Iterable[Sink] = (),
     callbacks: Sequence[Any] = (),
     agents: Any = None,
@@ -63,6 +64,8 @@ def train(
         verbose: False prints nothing.
         evolution: False trains the population without selection and mutation.
         preset: False begins as for an environment that nobody has tuned, whatever presets there are.
+        minutes: in place of steps: what fits into so many, at the measured speed of this machine. The run records it as
+            steps; on another machine it is another budget.
         sinks: more places for the records.
         callbacks: hooks of your own (`agilerl.Callback`: on_generation, on_birth, on_best, on_end), or functions that
             take a `GenerationRecord`; one that returns False stops the run.
@@ -75,6 +78,8 @@ def train(
     Raises:
         ConfigError, AlgorithmError, EnvError: before anything runs, with what to do.
     """
+    if minutes is not None and steps is not None:
+        raise ConfigError("steps and minutes are both budgets. fix: one of the two.")
     env_id = env_name(env)
     ancestors = None if agents is None else ancestors_in(agents, device)
     if ancestors is not None:
@@ -107,6 +112,7 @@ def train(
             sinks=sinks,
             callbacks=callbacks,
             ancestors=ancestors,
+            minutes=minutes,
         )
     )
 

@@ -152,6 +152,10 @@ def train(
     total_timesteps: Annotated[
         int | None, typer.Option("--total-timesteps", help="As --steps: of ONE member, not of all together.")
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Budget in minutes, by measured speed; default without a preset and --steps: 10."),
+    ] = None,
     population: Annotated[int | None, typer.Option(help="Members.")] = None,
     seed: Annotated[int | None, typer.Option(help="Default: the configuration's.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0.")] = "auto",
@@ -188,7 +192,7 @@ def train(
     """Train a population on an environment."""
     with user_errors(debug, imports):
         from agilerl.api import base_manifest
-        from agilerl.config import apply_sets
+        from agilerl.config import apply_sets, has_preset
         from agilerl.env_ids import import_environment
 
         if allow_code and env_id is not None:
@@ -199,12 +203,18 @@ def train(
         asked = {"--population": population, "--seed": seed, "--opponents": opponents, "--dataset": dataset}
         asked |= {"--model": model}
         manifest = _with_options(manifest, {"--steps": _one_budget(steps, total_timesteps), **asked})
+        if minutes is not None and (steps or total_timesteps):
+            raise ConfigError("--steps and --minutes are both budgets. fix: one of the two.")
         if dry_run:
             _print_plan(manifest, device, evolution=not no_evolution)
             return
         from agilerl.api import run_training
 
-        more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track}
+        is_untuned = config is None and env_id is not None and (no_preset or not has_preset(env_id))
+        has_budget = any(text.partition("=")[0].strip().endswith("max_steps") for text in settings or [])
+        if minutes is None and is_untuned and not (steps or total_timesteps or has_budget or dataset or model):
+            minutes = USUAL_MINUTES
+        more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
 
 
@@ -222,6 +232,8 @@ def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
     )
     return total_timesteps
 
+
+USUAL_MINUTES = 10.0  # where nobody has tuned a budget
 
 OPTION_KEYS = {
     "--steps": "training.max_steps",

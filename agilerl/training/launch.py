@@ -25,6 +25,7 @@ from agilerl.runs.directory import LINEAGE, METRICS, RunDirectory, lineage_is, n
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.store import RunStore
 from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_sink
+from agilerl.telemetry.console import count
 from agilerl.telemetry.files import birth_line
 from agilerl.training.adoption import Ancestors
 from agilerl.training.run import Run
@@ -50,6 +51,17 @@ def resolve_device(device: str) -> str:
         built = f"this PyTorch ({torch.__version__}) finds none"
         raise ConfigError(f"device {device!r} needs a CUDA GPU, but {built}. fix: --device cpu, or a CUDA build.")
     return device
+
+
+def with_minutes(manifest: Manifest, env: Any, device: str, minutes: float, verbose: bool) -> Manifest:
+    """The manifest with a budget of steps in place of one of minutes; says which."""
+    steps, rate = import_module("agilerl.training.measured").steps_in(manifest, env, device, minutes)
+    if verbose:
+        print(
+            f"about {minutes:g} minutes: {count(steps)} steps of each member, at {count(rate)} steps/s of all together",
+            flush=True,
+        )
+    return apply_overrides(manifest, {"training.max_steps": steps}, "minutes")
 
 
 @dataclass(frozen=True)
@@ -95,8 +107,11 @@ def run_training(
     argv: Sequence[str] | None = None,
     callbacks: Sequence[Any] = (),
     ancestors: Ancestors | None = None,
+    minutes: float | None = None,
 ) -> Run:
     """Train as `manifest` says, into a new run directory under `out`, which is saved after every generation.
+
+    minutes: the budget is what fits into so many at the speed of this machine; the run records it as steps.
 
     Ctrl-C or SIGTERM ends training, or an evaluation, after the vector step: what was written stays, and run.json says
     "interrupted".
@@ -108,6 +123,8 @@ def run_training(
         manifest = with_known_env(manifest)
     with StopSignals():  # a signal ends it at once
         manifest = import_module("agilerl.training.resolve").resolve(manifest, env)
+        if minutes is not None:
+            manifest = with_minutes(manifest, env, resolve_device(device), minutes, verbose)
     device, parent = resolve_device(device), None if ancestors is None else ancestors.parent()
     setup = Setup(
         manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent
