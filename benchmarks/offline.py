@@ -90,6 +90,10 @@ SETS = {
 }
 
 
+# Of the training of medium and expert: generations so short that one of them lies between random and expert play.
+MADE_WITH = {"Pendulum-v1": ("training.evo_steps=500",)}
+
+
 def path_of(task: str) -> Path:
     env_id, algo, quality = task.split(":")
     return RESULTS / f"offline-{env_id}-{algo.lower()}-{quality}.jsonl"
@@ -113,9 +117,8 @@ def make_data(env_id: str, data: Data, seed: int) -> Path:
     with locked(DATA / f".{env_id}.lock"):
         if wanted.exists():
             return wanted
-        maker = Maker(
-            env_id, seed=seed if data.seed is None else data.seed, say=lambda line: print(line, file=sys.stderr)
-        )
+        number, say = seed if data.seed is None else data.seed, lambda line: print(line, file=sys.stderr)
+        maker = Maker(env_id, seed=number, settings=MADE_WITH.get(env_id, ()), say=say)
         siblings = {task.data for name, task in ALL.items() if name.startswith(env_id) and task.data.seed is not None}
         for each in siblings if data.seed is not None else {data}:
             path = data_path(env_id, each, seed)
