@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from agilerl.envs.lanes import name_of
+from agilerl.envs.readable import is_minigrid
 from agilerl.errors import warn_once
 
 # Steps of an evaluation episode that nothing else limits; as many as Gymnasium's MuJoCo and Box2D environments have.
@@ -16,7 +17,8 @@ LEAST = 1_000
 
 
 def time_limit(env: Any) -> int | None:
-    """Steps after which Gymnasium ends an episode of `env` (single, vector or lanes); None where nothing says."""
+    """Steps after which Gymnasium, or MiniGrid itself, ends an episode of `env` (single, vector or lanes); None where
+    nothing says."""
     singles = getattr(env, "envs", None)
     if singles:
         return time_limit(singles[0])
@@ -28,6 +30,8 @@ def time_limit(env: Any) -> int | None:
         inner = inner.env
     if inner is not env:
         found = found or time_limit(inner)
+    elif is_minigrid(inner):  # its specification says nothing; that of BabyAI changes with every mission
+        found = found or inner.max_steps
     return int(found) if isinstance(found, int | np.integer) and found > 0 else None
 
 
