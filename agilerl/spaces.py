@@ -173,8 +173,8 @@ def check_supported(space: Space[Any]) -> None:
         for sub in parts_of(space).values():
             check_supported(sub)
     elif not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
-        fix = " fix: build the agent from the spaces of make_vect_envs, which count words." if is_text(space) else ""
-        raise NotAvailableYetError(f"observations of a {type(space).__name__} space need an encoder of their own.{fix}")
+        text = "; those of make_vect_envs are read, as counts of words" if is_text(space) else ""
+        raise NotAvailableYetError(f"observations of a {type(space).__name__} space need an encoder of their own{text}")
 
 
 def differ(built: Space[Any], given: Space[Any]) -> bool:
