@@ -18,7 +18,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import agilerl
 from agilerl import env_ids
 from agilerl import spaces as ours
-from agilerl.algorithms import DQN, PPO
+from agilerl.algorithms import DQN, PPO, SAC, RainbowDQN
+from agilerl.engine.choose import choose
 from agilerl.envs.limits import time_limit
 from agilerl.envs.readable import CountedTexts, readable
 from agilerl.envs.step import as_lanes
@@ -223,3 +224,15 @@ def test_minigrid_trains_in_rows_and_acts_on_what_it_gives(tmp_path: Path) -> No
         expected = before.preprocess(numbers)
     torch.testing.assert_close(policy.prepare(numbers), expected)
     assert isinstance(loaded.best, PPO)
+
+
+TABLES = ("Blackjack-v1", "FrozenLake-v1", "Taxi-v4", "CliffWalking-v1")
+
+
+@pytest.mark.parametrize("env_id", TABLES)
+def test_discrete_observations_are_read_in_rows_by_every_algorithm(env_id: str) -> None:
+    env = gym.make(env_id)
+    net = {"encoder_config": {"hidden_size": [8]}}  # as manifests have it
+    for algo in (DQN, RainbowDQN, PPO, SAC):
+        agents = [algo(env.observation_space, env.action_space, net_config=net, seed=i) for i in range(2)]
+        assert choose(agents).name == "fused", (env_id, algo.__name__)
