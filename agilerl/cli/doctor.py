@@ -150,7 +150,7 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
 
     from agilerl.algorithms import available, find_algorithm, is_team
     from agilerl.env_ids import is_language_id, is_team_id, resolve_env_id
-    from agilerl.envs.limits import time_limit
+    from agilerl.envs.limits import ends_by_itself, time_limit
     from agilerl.envs.readable import readable
     from agilerl.errors import AgileRLError
     from agilerl.spaces import check_supported, short_form
@@ -171,7 +171,7 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
     try:
         seen = readable(env).observation_space
         yield Finding(name, OK, f"observations {short_form(seen)}, actions {short_form(env.action_space)}")
-        yield _limit(time_limit(env))
+        yield _limit(time_limit(env), ends_by_itself(env))
         yield _stepped(env, steps)
         try:
             check_supported(seen)
@@ -188,7 +188,9 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
         yield Finding("algorithms", BROKEN, f"none takes {kind} actions", "a wrapper that makes them Discrete or Box")
 
 
-def _limit(limit: int | None) -> Finding:
+def _limit(limit: int | None, ends: bool) -> Finding:
+    if limit is None and ends:
+        return Finding("time limit", OK, "its own, by the mission")
     if limit is None:
         fix = "--set training.train_max_episode_steps=1000 --set training.eval_steps=1000, if it may go on for ever"
         return Finding("time limit", NOTE, "none in its specification", fix)

@@ -35,6 +35,14 @@ def time_limit(env: Any) -> int | None:
     return int(found) if isinstance(found, int | np.integer) and found > 0 else None
 
 
+def ends_by_itself(env: Any) -> bool:
+    """Whether the environment (single, vector or lanes) is known to end every episode, after steps that it decides
+    episode by episode: MiniGrid's, where BabyAI counts by the mission."""
+    single = (getattr(env, "envs", None) or [env])[0]
+    made_of = getattr(getattr(env, "spec", None), "entry_point", None)
+    return is_minigrid(single) or str(made_of).startswith("minigrid.")
+
+
 @dataclass(frozen=True)
 class EpisodeLimit:
     """How many steps an evaluation episode may have.
@@ -58,7 +66,7 @@ class EpisodeLimit:
                 no training episode can exceed where episodes are cut there. It is the same in every generation, so that
                 the fitness of one is comparable with that of another.
         """
-        known = asked is not None or time_limit(env) is not None
+        known = asked is not None or time_limit(env) is not None or ends_by_itself(env)
         called = name or str(getattr(env, "env_id", None) or name_of((getattr(env, "envs", None) or [env])[0]))
         return cls(asked if known else max(LEAST, training), not known, called)
 

@@ -20,7 +20,7 @@ from agilerl import env_ids
 from agilerl import spaces as ours
 from agilerl.algorithms import DQN, PPO, SAC, RainbowDQN
 from agilerl.engine.choose import choose
-from agilerl.envs.limits import time_limit
+from agilerl.envs.limits import EpisodeLimit, time_limit
 from agilerl.envs.readable import CountedTexts, readable
 from agilerl.envs.step import as_lanes
 from agilerl.envs.vector import make_vect_envs
@@ -191,6 +191,21 @@ def test_minigrid_is_read_as_classes_and_ends_its_own_episodes() -> None:
     with pytest.raises(EnvError, match="Did you mean: 'MiniGrid-Empty-5x5'"):
         env_ids.resolve_env_id("MiniGrid-Emty-5x5-v0")
     assert env_ids.resolve_env_id("BabyAI-GoToLocal-v0") == "BabyAI-GoToLocal-v0"
+
+
+@pytest.mark.parametrize("kind", [{}, {"healing": True, "num_workers": 1}, {"should_async_vector": True}], ids=str)
+def test_babyai_decides_how_long_an_episode_is_on_every_kind_of_lanes(kind: dict[str, Any]) -> None:
+    pytest.importorskip("minigrid")
+    vector: Any = make_vect_envs("BabyAI-GoToLocal-v0", num_envs=1, **kind)
+    lanes = vector.replicate(1)
+    try:
+        assert EpisodeLimit.of(vector) == EpisodeLimit(None, False, "BabyAI-GoToLocal-v0")
+        obs, _ = lanes.reset(np.array([1]))
+        assert (obs["image"].shape, obs["mission"].shape) == ((1, 7, 7, 3), (1, BUCKETS))
+        assert not lanes.step(np.array([0])).truncated.any()
+    finally:
+        lanes.close()
+        vector.close()
 
 
 def test_a_seed_decides_the_whole_episode_of_minatar() -> None:
