@@ -89,7 +89,7 @@ def test_parts_lie_side_by_side_in_their_order_and_pictures_between_0_and_1() ->
     cells = np.random.default_rng(0).integers(-1, 2, (7, 3, 6))
     seen = DQN(board, CHOICE, net_config=dense(0), seed=0).actor.preprocess(cells)
     np.testing.assert_array_equal(seen.numpy().reshape(7, 18, 3), np.eye(3)[cells.reshape(7, 18) + 1])
-    flags = DQN(spaces.Box(False, True, (4, 4, 2), np.bool_), CHOICE, net_config=dense(0), seed=0)
+    flags = DQN(spaces.Box(0.0, 1.0, (4, 4, 2), np.bool_), CHOICE, net_config=dense(0), seed=0)
     assert flags.actor.preprocess(np.ones((2, 4, 4, 2), bool)).tolist() == np.ones((2, 32)).tolist()
     texts = DQN(WordCounts(), CHOICE, net_config=dense(0), seed=0).actor
     assert torch.equal(texts.preprocess(["go left", "stop"])[1:], texts.preprocess("stop"))
