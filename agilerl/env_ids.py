@@ -3,18 +3,79 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from agilerl.errors import EnvError, warn_once
 
 _LIST = "fix: `agilerl list envs` prints the known ids."
 _EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+
+
+@dataclass(frozen=True)
+class Family:
+    """Environments of a package that registers them when it is imported, known by how their ids begin.
+
+    Attributes:
+        starts: of the ids. module: to import. register: its function that registers them; empty where importing does.
+        extra: of this package, that brings it. example: an id.
+    """
+
+    starts: tuple[str, ...]
+    module: str
+    register: str
+    extra: str
+    example: str
+
+
+FAMILIES = (
+    Family(("ALE/",), "ale_py", "", "atari", "ALE/Pong-v5"),
+    Family(("MiniGrid-", "BabyAI-"), "minigrid", "", "minigrid", "MiniGrid-Empty-5x5-v0"),
+    Family(("MinAtar/",), "minatar.gym", "register_envs", "minatar", "MinAtar/Breakout-v1"),
+)
+
+
+def family_of(env_id: str) -> Family | None:
+    """The package that an id's beginning names."""
+    return next((family for family in FAMILIES if env_id.startswith(family.starts)), None)
+
+
+def _bring(family: Family, env_id: str) -> None:
+    """Import the package that registers ids like this one, once; EnvError where it is missing."""
+    import gymnasium
+
+    if family.register and any(known.startswith(family.starts) for known in gymnasium.registry):
+        return  # a second time would warn
+    try:
+        with _quiet_logging():  # what it says of optional packages of its own, to no end
+            module = importlib.import_module(family.module)
+    except ImportError as error:
+        package = family.module.partition(".")[0]
+        what = f"the package {package} is not installed" if error.name == package else f"{package}: {_plain(error)}."
+        raise EnvError(f'{env_id}: {what}. fix: pip install "agilerl[{family.extra}]"'.replace("..", ".")) from error
+    if family.register:
+        getattr(module, family.register)()
+
+
+@contextmanager
+def _quiet_logging() -> Iterator[None]:
+    """Warnings of the root logger are not shown inside the block."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers  # `logging.warning` adds one
+
 
 # Ids of this package -> (entry point, time limit); made known to Gymnasium when one of them is asked for.
 SHIPPED = {
@@ -81,8 +142,9 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
             "fix: agilerl train --allow-code, or import the module yourself and leave its name out."
         )
     try:
-        if env_id.startswith("ALE/"):
-            gymnasium.register_envs(importlib.import_module("ale_py"))
+        family = family_of(env_id)
+        if family is not None and env_id not in gymnasium.registry:
+            _bring(family, env_id)
         ours: dict[str, tuple[str, int | None]] = {**SHIPPED, **TEXTS}
         if env_id in ours and env_id not in gymnasium.registry:
             entry_point, limit = ours[env_id]
@@ -96,9 +158,7 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
             raise EnvError(f"{env_id}: {_plain(error, quote)} {_LIST}") from error
         warn_once(f"env:{env_id}", message.format(env_id, newest), stacklevel=5)
         return newest
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        if env_id.startswith("ALE/"):
-            raise EnvError(f'{env_id}: Atari is not installed. fix: pip install "agilerl[atari]"') from error
+    except gymnasium.error.Error as error:
         raise EnvError(f"{env_id}: {_plain(error, quote)} {_LIST}") from error
     return env_id
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,72 @@ from gymnasium import Space, spaces
 from agilerl.errors import ConfigError, NotAvailableYetError, unknown_name
 
 KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
+BUCKETS, MOST = 128, 15  # of the counts that a text becomes, and where a count stops
+
+
+class WordCounts(spaces.Box):
+    """Texts as vectors [128] of counts: what environments' texts become, see `counts_of`."""
+
+    def __init__(self) -> None:
+        super().__init__(0, MOST, (BUCKETS,), np.uint8)
+
+
+@lru_cache(maxsize=4096)
+def _counts(text: str) -> np.ndarray:
+    words = re.findall(r"\w+", text.lower())
+    counts = np.zeros(BUCKETS, dtype=np.uint8)
+    for term in [*words, *(f"{one} {other}" for one, other in pairwise(words))]:
+        number = zlib.crc32(term.encode())
+        for bucket in (number % BUCKETS, (number >> 16) % BUCKETS):
+            counts[bucket] = min(counts[bucket] + 1, MOST)
+    counts.flags.writeable = False
+    return counts
+
+
+def counts_of(texts: Any) -> np.ndarray:
+    """A text as counts [128], or nested texts [...] as counts [..., 128], uint8.
+
+    Every word (letters, digits and underscores; in lower case) and every two neighbouring words raise the counts in
+    two of 128 buckets by one: bits 0 to 6 and 16 to 22 of the CRC-32 of their UTF-8 bytes, words of a pair with one
+    space between them. Two buckets each keep terms apart that share one of them, and pairs keep some of the order.
+    """
+    if isinstance(texts, str):
+        return _counts(str(texts)).copy()
+    given = np.asarray(texts, dtype=object)
+    rows = [_counts(str(text)) for text in given.ravel()]
+    return np.stack(rows).reshape(*given.shape, BUCKETS) if rows else np.zeros((*given.shape, BUCKETS), np.uint8)
+
+
+def is_text(space: Any) -> bool:
+    """True for spaces of strings: Gymnasium's Text, and spaces of others whose dtype is a string's."""
+    return isinstance(space, Space) and space.dtype is not None and np.dtype(space.dtype).kind == "U"
+
+
+def holds_text(space: Any) -> bool:
+    """Whether there is a text in what environments with this observation space give."""
+    return is_text(space) or (isinstance(space, Space) and any(map(holds_text, parts_of(space).values())))
+
+
+def without_texts(space: Any) -> Any:
+    """The space with `WordCounts` in place of every text; itself where there is none."""
+    if is_text(space):
+        return WordCounts()
+    if not holds_text(space):
+        return space
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: without_texts(sub) for key, sub in space.spaces.items()})
+    return spaces.Tuple([without_texts(sub) for sub in space.spaces])
+
+
+def count_words(space: Any, obs: Any) -> Any:
+    """Observations of a space with texts, one or a batch, with counts in place of them."""
+    if is_text(space):
+        return counts_of(obs)
+    if isinstance(space, spaces.Dict) and holds_text(space):
+        return {key: count_words(sub, obs[key]) for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple) and holds_text(space):
+        return tuple(count_words(sub, part) for sub, part in zip(space.spaces, obs, strict=True))
+    return obs
 
 
 def space_to_json(space: Space[Any]) -> dict[str, Any]:
@@ -18,7 +88,8 @@ def space_to_json(space: Space[Any]) -> dict[str, Any]:
     if isinstance(space, spaces.Box):
         low, high = ([repr(float(v)) for v in bound.ravel()] for bound in (space.low, space.high))
         low, high = (bound[:1] if len(set(bound)) == 1 else bound for bound in (low, high))
-        return {"type": "Box", "shape": list(space.shape), "low": low, "high": high, "dtype": str(space.dtype)}
+        box = {"type": "Box", "shape": list(space.shape), "low": low, "high": high, "dtype": str(space.dtype)}
+        return {**box, "text": True} if isinstance(space, WordCounts) else box
     if isinstance(space, spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, spaces.MultiDiscrete):
@@ -35,6 +106,8 @@ def space_to_json(space: Space[Any]) -> dict[str, Any]:
 def space_from_json(data: Mapping[str, Any]) -> Space[Any]:
     """The inverse of `space_to_json`."""
     kind = data.get("type")
+    if kind == "Box" and data.get("text"):
+        return WordCounts()
     if kind == "Box":
         shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
         low, high = (np.array([float(v) for v in data[bound]]) for bound in ("low", "high"))
@@ -56,8 +129,12 @@ def space_from_json(data: Mapping[str, Any]) -> Space[Any]:
 def short_form(space: Any) -> str:
     """A space in a few characters, without bounds: Box(8,), Discrete(4), Dict(image: Box(84, 84), speed: Box(1,)),
     MultiDiscrete([106] * 31)."""
+    if isinstance(space, WordCounts):
+        return f"text as counts({BUCKETS})"
     if isinstance(space, spaces.Box):
         return f"Box{space.shape}"
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim > 1:
+        return f"MultiDiscrete{space.nvec.shape}"
     parts = parts_of(space) if isinstance(space, Space) else {}
     if parts:
         inside = ", ".join(f"{name}: {short_form(part)}" for name, part in parts.items())
@@ -96,7 +173,8 @@ def check_supported(space: Space[Any]) -> None:
         for sub in parts_of(space).values():
             check_supported(sub)
     elif not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
-        raise NotAvailableYetError(f"observations of a {type(space).__name__} space need an encoder of their own")
+        text = "; those of make_vect_envs are read, as counts of words" if is_text(space) else ""
+        raise NotAvailableYetError(f"observations of a {type(space).__name__} space need an encoder of their own{text}")
 
 
 def differ(built: Space[Any], given: Space[Any]) -> bool:
@@ -132,6 +210,20 @@ def mask_width(space: Space[Any] | None) -> int:
 def is_image(space: Space[Any]) -> bool:
     """True for a Box of three axes."""
     return isinstance(space, spaces.Box) and len(space.shape) == 3
+
+
+SMALL_IMAGE, SMALL = 16, 2_048  # pixels a side; inputs of an observation laid side by side
+
+
+def is_small(space: Space[Any]) -> bool:
+    """Whether dense layers read an observation with everything in it side by side by default: a vector; a Dict, a Tuple
+    or an image whose images have at most 16 x 16 pixels and that becomes at most 2,048 inputs."""
+    if parts_of(space):
+        return all(map(is_small, parts_of(space).values())) and flat_size(space) <= SMALL
+    if not isinstance(space, spaces.Box) or len(space.shape) < 3:
+        return True
+    sides = sorted(space.shape)[1:] if len(space.shape) == 3 else space.shape
+    return max(sides) <= SMALL_IMAGE and flat_size(space) <= SMALL
 
 
 def is_channels_last(space: Space[Any]) -> bool:

@@ -19,6 +19,8 @@ EXTRAS = {
     "box2d": ("Box2D", "LunarLander, BipedalWalker, CarRacing"),
     "mujoco": ("mujoco", "HalfCheetah, Ant, Humanoid"),
     "atari": ("ale_py", "Pong and the other Atari games"),
+    "minigrid": ("minigrid", "MiniGrid and BabyAI"),
+    "minatar": ("minatar", "MinAtar: five small Atari games"),
     "render": ("pygame", "films of most environments"),
     "video": ("imageio_ffmpeg", "films as MP4"),
     "plots": ("matplotlib", "run.plot()"),
@@ -148,6 +150,8 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
 
     from agilerl.algorithms import available, find_algorithm, is_team
     from agilerl.env_ids import is_language_id, is_team_id, resolve_env_id
+    from agilerl.envs.limits import ends_by_itself, time_limit
+    from agilerl.envs.readable import readable
     from agilerl.errors import AgileRLError
     from agilerl.spaces import check_supported, short_form
 
@@ -165,13 +169,12 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
         yield Finding(env_id, BROKEN, message.strip() or type(error).__name__, fix)
         return
     try:
-        yield Finding(
-            name, OK, f"observations {short_form(env.observation_space)}, actions {short_form(env.action_space)}"
-        )
-        yield _limit(env)
+        seen = readable(env).observation_space
+        yield Finding(name, OK, f"observations {short_form(seen)}, actions {short_form(env.action_space)}")
+        yield _limit(time_limit(env), ends_by_itself(env))
         yield _stepped(env, steps)
         try:
-            check_supported(env.observation_space)
+            check_supported(seen)
         except AgileRLError as error:
             yield Finding("fits", BROKEN, str(error))
             return
@@ -185,8 +188,9 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
         yield Finding("algorithms", BROKEN, f"none takes {kind} actions", "a wrapper that makes them Discrete or Box")
 
 
-def _limit(env: Any) -> Finding:
-    limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
+def _limit(limit: int | None, ends: bool) -> Finding:
+    if limit is None and ends:
+        return Finding("time limit", OK, "its own, by the mission")
     if limit is None:
         fix = "--set training.train_max_episode_steps=1000 --set training.eval_steps=1000, if it may go on for ever"
         return Finding("time limit", NOTE, "none in its specification", fix)

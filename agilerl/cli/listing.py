@@ -97,8 +97,23 @@ def environments() -> Iterator[str]:
             entry = known[name].entry_point
             words += _obstacles(entry, version < newest[base])
         yield f"{name:<34}{'   '.join(words)}".rstrip()
+    yield from families(known)
     yield from team_environments(shipped)
     yield from questions()
+
+
+def families(known: Collection[str]) -> Iterator[str]:
+    """Ids of packages that are imported when one of theirs is asked for: how they begin. Nothing is imported."""
+    from agilerl.env_ids import FAMILIES
+
+    for family in FAMILIES:
+        if any(name.startswith(family.starts) for name in known):
+            continue  # listed one by one
+        package = family.module.partition(".")[0]
+        needed = [] if importlib.util.find_spec(package) else [f'needs: pip install "agilerl[{family.extra}]"']
+        for start in family.starts:
+            words = [f"as {family.example}"] if family.example.startswith(start) else []
+            yield f"{f'{start}*':<34}{'   '.join([*words, *needed])}".rstrip()
 
 
 def questions() -> Iterator[str]:

@@ -19,7 +19,14 @@ from agilerl import tree as trees
 from agilerl.envs.lanes import HEAL, Contract, check_seeds, failure, short, warn_of_statistics
 from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.errors import EnvError, warn_once
-from agilerl.spaces import mask_width, observation_space_channels_to_first, swap_channels
+from agilerl.spaces import (
+    count_words,
+    holds_text,
+    mask_width,
+    observation_space_channels_to_first,
+    swap_channels,
+    without_texts,
+)
 
 
 class VectorLanes:
@@ -41,7 +48,9 @@ class VectorLanes:
         self.env = env
         warn_of_statistics(env)
         self.num_lanes = int(env.num_envs)
-        self.single_observation_space: Space[Any] = getattr(env, "single_observation_space", None)  # type: ignore[assignment]
+        self._given: Any = getattr(env, "single_observation_space", None)
+        self._texts = holds_text(self._given)
+        self.single_observation_space: Space[Any] = without_texts(self._given)
         self.single_action_space: Space[Any] = getattr(env, "single_action_space", None)  # type: ignore[assignment]
         self.backend = f"{type(env).__module__.split('.')[0]}.{type(env).__name__}"
         declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
@@ -62,7 +71,7 @@ class VectorLanes:
             numbers = None
         given = {} if numbers is None else {"seed": numbers if self._takes_seed_per_lane else numbers[0]}
         obs, info = self._call("reset()", self.env.reset, **given)
-        obs = self._numbers(_own(obs))
+        obs = self._numbers(self._read(obs))
         self._contract = Contract(None, self.backend, obs)
         self._contract.finite(obs, call="reset()")
         return obs, info
@@ -72,6 +81,10 @@ class VectorLanes:
             return function(*args, **kwargs)
         except (Exception, SystemExit) as error:
             raise failure(error, f"{self.backend}: {what}") from error
+
+    def _read(self, obs: Any) -> Any:
+        """A copy of observations, one or a batch, with counts of words in place of texts."""
+        return _own(count_words(self._given, obs) if self._texts else obs)
 
     def _numbers(self, obs: Any) -> Any:
         for part in trees.leaves(obs):
@@ -89,7 +102,7 @@ class VectorLanes:
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
         obs, reward, terminated, truncated, info = self._call("step()", self.env.step, actions)
-        obs = self._numbers(_own(obs))
+        obs = self._numbers(self._read(obs))
         terminated, truncated = (np.asarray(f, dtype=bool).reshape(self.num_lanes) for f in (terminated, truncated))
         healed = np.asarray(info.get("healed", np.zeros(self.num_lanes)), dtype=bool)
         ended = (terminated | truncated) & ~healed  # a healed lane has begun its new episode already: no reset follows
@@ -138,7 +151,8 @@ class VectorLanes:
         given = info[key]
         for lane in np.flatnonzero(ended).tolist():
             by_lane = isinstance(given, np.ndarray | list) or (isinstance(given, tuple) and not isinstance(obs, tuple))
-            trees.put(final, lane, given[lane] if by_lane else trees.take(given, lane))
+            row = given[lane] if by_lane else trees.take(given, lane)
+            trees.put(final, lane, count_words(self._given, row) if self._texts else row)
         return final
 
     def _with_final_mask(self, info: dict[str, Any], ended: np.ndarray, final_info: Any) -> dict[str, Any]:
@@ -157,7 +171,7 @@ class VectorLanes:
         if "action_mask" in reset_info and "action_mask" in info:
             merged["action_mask"] = trees.choose(ended, reset_info["action_mask"], info["action_mask"])
             merged["_action_mask"] = np.ones(self.num_lanes, dtype=bool)
-        return trees.choose(ended, begun, obs), merged
+        return trees.choose(ended, self._read(begun), obs), merged
 
     def close(self) -> None:
         if hasattr(self.env, "close"):

@@ -16,6 +16,7 @@ from gymnasium import Space
 
 from agilerl import tree as trees
 from agilerl.envs.protocol import StepBatch
+from agilerl.envs.readable import readable
 from agilerl.errors import EnvError, ShapeError, warn_once
 from agilerl.spaces import nested
 
@@ -56,7 +57,7 @@ class SyncLanes:
     def __init__(self, factories: Sequence[EnvFactory], *, reset_ended: bool = True) -> None:
         if not factories:
             raise EnvError("lanes need at least one environment factory; got none. fix: pass a factory per lane.")
-        self.envs = [factory() for factory in factories]
+        self.envs = [readable(factory()) for factory in factories]
         self.num_lanes, self.reset_ended = len(self.envs), reset_ended
         self.single_observation_space: Space[Any] = self.envs[0].observation_space
         self.single_action_space: Space[Any] = self.envs[0].action_space

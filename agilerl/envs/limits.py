@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from agilerl.envs.lanes import name_of
+from agilerl.envs.readable import is_minigrid
 from agilerl.errors import warn_once
 
 # Steps of an evaluation episode that nothing else limits; as many as Gymnasium's MuJoCo and Box2D environments have.
@@ -16,7 +17,8 @@ LEAST = 1_000
 
 
 def time_limit(env: Any) -> int | None:
-    """Steps after which Gymnasium ends an episode of `env` (single, vector or lanes); None where nothing says."""
+    """Steps after which Gymnasium, or MiniGrid itself, ends an episode of `env` (single, vector or lanes); None where
+    nothing says."""
     singles = getattr(env, "envs", None)
     if singles:
         return time_limit(singles[0])
@@ -28,7 +30,17 @@ def time_limit(env: Any) -> int | None:
         inner = inner.env
     if inner is not env:
         found = found or time_limit(inner)
+    elif is_minigrid(inner):  # its specification says nothing; that of BabyAI changes with every mission
+        found = found or inner.max_steps
     return int(found) if isinstance(found, int | np.integer) and found > 0 else None
+
+
+def ends_by_itself(env: Any) -> bool:
+    """Whether the environment (single, vector or lanes) is known to end every episode, after steps that it decides
+    episode by episode: MiniGrid's, where BabyAI counts by the mission."""
+    single = (getattr(env, "envs", None) or [env])[0]
+    made_of = getattr(getattr(env, "spec", None), "entry_point", None)
+    return is_minigrid(single) or str(made_of).startswith("minigrid.")
 
 
 @dataclass(frozen=True)
@@ -54,7 +66,7 @@ class EpisodeLimit:
                 no training episode can exceed where episodes are cut there. It is the same in every generation, so that
                 the fitness of one is comparable with that of another.
         """
-        known = asked is not None or time_limit(env) is not None
+        known = asked is not None or time_limit(env) is not None or ends_by_itself(env)
         called = name or str(getattr(env, "env_id", None) or name_of((getattr(env, "envs", None) or [env])[0]))
         return cls(asked if known else max(LEAST, training), not known, called)
 

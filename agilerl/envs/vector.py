@@ -21,6 +21,7 @@ from agilerl.envs.classic import FAST
 from agilerl.envs.healing import HealingLanes, check_options
 from agilerl.envs.lanes import EnvFactory, SyncLanes
 from agilerl.envs.protocol import Lanes
+from agilerl.envs.readable import readable
 from agilerl.errors import ConfigError, EnvError, unknown_name, warn_once
 from agilerl.rng import Purpose
 from agilerl.rng import seeds as derive_seeds
@@ -255,6 +256,8 @@ def _factory(
     env_id: str | None, make_env: Callable[..., Any] | None, wrappers: list[Wrapper], env_kwargs: dict[str, Any]
 ) -> EnvFactory:
     def make() -> Any:
+        if env_id is not None and env_id not in gymnasium.registry:
+            registered_id(env_id, "{} {}")  # in a process that does not inherit the registry
         made_by_id = partial(gymnasium.make, str(env_id), disable_env_checker=True)
         try:
             env = (make_env or made_by_id)(**env_kwargs)
@@ -269,7 +272,7 @@ def _factory(
         keep_log_out()
         for wrapper in wrappers:
             env = wrapper(env)
-        return env
+        return readable(env)
 
     return make
 

@@ -49,8 +49,8 @@ def encoder_class(
     A Box of three axes is an image for an `EvolvableCNN`, or for an `EvolvableResNet` if the configuration names
     `num_blocks` or is a `ResNetNetConfig`, and for an `EvolvableMLP`, as one vector, if it names `hidden_size` (a board
     of few cells, say); one of two or four axes is read by it if the configuration has a `block_type` (Conv1d, Conv3d),
-    and a Box of two axes without one is laid out as a vector. Dict and Tuple
-    spaces get an `EvolvableMultiInput`; an `MlpNetConfig` lays all their parts side by side instead.
+    and a Box of two axes without one is laid out as a vector. Dict and Tuple spaces get an `EvolvableMultiInput`; an
+    `MlpNetConfig`, or a configuration that names `hidden_size`, lays all their parts side by side instead.
 
     Raises:
         TypeError: `encoder_cls` is not an `EvolvableModule` class.
@@ -64,7 +64,7 @@ def encoder_class(
         raise ConfigError("simba=True and recurrent=True exclude each other. fix: choose one of the two encoders.")
     usual: type[EvolvableModule] = EvolvableCNN if is_image(space) or _names(config, "block_type") else EvolvableMLP
     if parts_of(space):
-        usual = EvolvableMultiInput
+        usual = EvolvableMLP if _names(config, "hidden_size") else EvolvableMultiInput
     elif is_image(space) and _names(config, "num_blocks"):
         usual = EvolvableResNet
     elif is_image(space) and _names(config, "hidden_size"):

@@ -14,7 +14,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from agilerl.errors import NotAvailableYetError, ShapeError
-from agilerl.spaces import check_supported, flat_size, is_byte_image, is_channels_last, parts_of
+from agilerl.spaces import (
+    WordCounts,
+    channels_first,
+    check_supported,
+    counts_of,
+    flat_size,
+    is_byte_image,
+    is_channels_last,
+    parts_of,
+)
 
 FIX = "fix: pass them as the environment gives them, and build the agent from that environment's spaces."
 
@@ -30,8 +39,10 @@ class InputForm(Enum):
 def bounds_to_unit(space: spaces.Space[Any]) -> tuple[Tensor, Tensor] | None:
     """(centre [I], factor [I]) float64 such that (x − centre) · factor maps the bounds of a Box to [−1, 1].
 
-    A feature with an infinite bound keeps its value (centre 0, factor 1); None where there is nothing to map.
+    A feature with an infinite bound keeps its value (centre 0, factor 1); None where there is nothing to map. Those of
+    images are in the order of their channels first.
     """
+    space = channels_first(space)
     if not isinstance(space, spaces.Box):
         return None
     low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
@@ -104,6 +115,8 @@ class Preprocessor:
     def _leaf(self, obs: Any, like: Tensor, owner: str, normalize: bool) -> tuple[tuple[int, ...], Tensor]:
         """(leading axes, tensor [lead, I] or [lead, *image])."""
         space, shape = self.space, self.space.shape or ()
+        if isinstance(space, WordCounts) and _is_of_strings(obs):
+            obs = counts_of(obs)
         x = _numbers(obs, like.device, owner, space)
         last, rank = self.is_channels_last, len(shape)
         own = tuple(x.shape[x.dim() - rank :]) if x.dim() >= rank else None
@@ -115,10 +128,7 @@ class Preprocessor:
         if isinstance(space, spaces.Discrete):
             x = _one_hot(x, int(space.start), int(space.n), owner, space)
         elif isinstance(space, spaces.MultiDiscrete):
-            sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
-            x = x.reshape(*lead, len(sizes))
-            each = [_one_hot(x[..., i], starts[i], sizes[i], owner, space) for i in range(len(sizes))]
-            x = torch.cat(each, dim=-1)
+            x = _one_hot_each(x.reshape(*lead, space.nvec.size), space, owner)
         elif last:
             x = x.movedim(-1, -3)
         x = x.to(like.dtype)
@@ -194,6 +204,31 @@ def _one_hot(x: Tensor, start: int, count: int, owner: str, space: spaces.Space[
     raise ShapeError(
         f"{owner} got values from {found}; {space} holds integers from {start} to {start + count - 1}. {FIX}"
     )
+
+
+def _one_hot_each(x: Tensor, space: spaces.MultiDiscrete, owner: str) -> Tensor:
+    """Components [..., K] as [..., sum of choices], in one go: a board can have hundreds of them."""
+    sizes, starts = space.nvec.ravel(), space.start.ravel()
+    of = torch.as_tensor(np.repeat(np.arange(sizes.size), sizes), device=x.device)  # the component of each column
+    ends = np.cumsum(sizes)
+    values = torch.as_tensor(np.arange(sizes.sum()) - np.repeat(ends - sizes - starts, sizes), device=x.device)
+    low, high = (torch.as_tensor(bound, device=x.device) for bound in (starts, starts + sizes))
+    wrong = (x < low) | (x >= high)
+    if x.is_floating_point():
+        wrong = wrong | (x != x.floor())
+    if bool(wrong.any()):
+        i = int(wrong.reshape(-1, sizes.size).any(0).nonzero()[0])
+        _one_hot(x[..., i], int(starts[i]), int(sizes[i]), owner, space)  # says so
+    return (x[..., of] == values).long()
+
+
+def _is_of_strings(obs: Any) -> bool:
+    """Whether these are texts: one, a list of them, or an array."""
+    if isinstance(obs, str):
+        return True
+    if isinstance(obs, list | tuple):
+        return bool(obs) and _is_of_strings(obs[0])
+    return isinstance(obs, np.ndarray) and (obs.dtype.kind == "U" or (obs.dtype.kind == "O" and obs.size > 0))
 
 
 def common_lead(rows: Mapping[str, Any], owner: str) -> tuple[int, ...]:

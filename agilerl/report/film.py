@@ -22,6 +22,7 @@ from agilerl.errors import ConfigError, EnvError, RunError, unknown_name
 FORMATS = ("webp", "gif", "mp4")
 FRAMES = 1500  # of one film, at most: an episode without an end still makes a film
 WIDEST, WIDEST_MP4 = 320, 640  # pixels; larger pictures are halved until they fit
+CELLS, ENLARGED = 16, 160  # pixels: in smaller pictures one is a cell of a board, and becomes a square of them
 USUAL_FPS, SHOWN_FPS = 30, 25
 
 
@@ -126,7 +127,7 @@ def play(
 def _made(env_id: str, kwargs: Mapping[str, Any] | None) -> Any:
     name = resolve_env_id(env_id)
     try:
-        return gymnasium.make(name, render_mode="rgb_array", **dict(kwargs or {}))
+        return gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True, **dict(kwargs or {}))
     except (gymnasium.error.Error, TypeError, ImportError) as error:
         text = " ".join(str(error).split())
         raise EnvError(f"{name} cannot be drawn: {text} fix: a render_mode 'rgb_array', or what it names.") from error
@@ -202,8 +203,13 @@ class Roll:
                 f"{self._name}.render() gave pictures of shape {picture.shape}; expected [H, W, 3]. "
                 'fix: make it with render_mode="rgb_array".'
             )
+        if picture.dtype.kind == "f" and picture.max(initial=0) <= 1:  # shares of full brightness
+            picture = (picture * 255).round()
         while max(picture.shape[:2]) > self._widest:
             picture = halved(picture)
+        if 0 < max(picture.shape[:2]) < CELLS:
+            times = ENLARGED // max(picture.shape[:2])
+            picture = picture.repeat(times, axis=0).repeat(times, axis=1)
         return np.ascontiguousarray(picture, dtype=np.uint8)
 
 

@@ -19,6 +19,7 @@ from agilerl.env_ids import is_team_id
 from agilerl.envs.adapters import ChannelsFirstLanes, EnvPoolLanes
 from agilerl.envs.lanes import name_of
 from agilerl.envs.limits import EpisodeLimit
+from agilerl.envs.readable import readable
 from agilerl.envs.step import Lanes, StepBatch, VectorLanes, as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
@@ -30,6 +31,7 @@ from agilerl.sources.determinism import Probe, probe_determinism
 from agilerl.sources.own_learn import OwnLearn, brings_own_learn
 from agilerl.sources.rewards import refuse_scaling
 from agilerl.sources.source import CARRIED_NOTE, Shard, Shared, Steps, Tally, agreed
+from agilerl.spaces import without_texts
 
 # Blocks of `Purpose.EVALUATION` seeds within one generation, so that no two uses share an episode.
 _FITNESS, _RESCORE = 0, 1
@@ -269,8 +271,10 @@ class LaneSource(Generic[Options]):
         """(observation space, action space) of one environment."""
         if hasattr(env, "possible_agents"):
             raise AlgorithmError(several_agents(name_of(env)))
-        space = getattr(env, "single_observation_space", None) or getattr(env, "observation_space", None)
-        return space, getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
+        space = getattr(env, "single_observation_space", None)
+        if space is None:
+            space = getattr(readable(env), "observation_space", None)
+        return without_texts(space), getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
 
     @property
     def by_agent(self) -> Mapping[int, list[float]]:

@@ -8,7 +8,8 @@
 Of a team observations, masks and actions are dictionaries by agent; agents that are left out do not act.
 
 Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
-convolutions over images [C, H, W] or [H, W, C], and Dict and Tuple observations of all of these, for DQN, RainbowDQN,
+convolutions over images [C, H, W] or [H, W, C], and Dict and Tuple observations of all of these, texts among them
+(strings, or the counts that they become), for DQN, RainbowDQN,
 DDPG, TD3, SAC, PPO, MADDPG, MATD3, IPPO and MAPPO; anything else is a `PolicyError`. Copy this file wherever you need
 it.
 """
@@ -17,6 +18,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import zlib
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +162,7 @@ class Policy(nn.Module):
     def _constants(self, spec: dict[str, Any]) -> None:
         """Numbers that are not learned: bounds of observations and actions, running statistics."""
         if self.scaled and self.space["type"] == "Box":
-            low, high = (torch.tensor(bound, dtype=torch.float64) for bound in _bounds(self.space))
+            low, high = _bounds_seen(self.space)
             kept = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
             self.register_buffer("centre", torch.where(kept, (low + high) / 2, 0.0), persistent=False)
             self.register_buffer("factor", torch.where(kept, 2 / (high - low), 1.0), persistent=False)
@@ -228,7 +233,9 @@ class Policy(nn.Module):
         like = next(self.parameters())
         if self.nested:
             return self._nested(self.space, obs, like)
-        x = torch.as_tensor(obs, device=like.device)
+        if "spaces" in self.space:
+            return torch.cat(list(self._side_by_side(self.space, obs, like)), -1)
+        x = torch.as_tensor(_read(self.space, obs), device=like.device)
         kind, shape = self.space["type"], tuple(self.space.get("shape", ()))
         if self.normalised:
             x = ((x - self.mean) / self.deviation).float()
@@ -239,8 +246,24 @@ class Policy(nn.Module):
             raise PolicyError(f"observations must have the shape [B, {wanted}]; got {tuple(x.shape)}.")
         if self.seen:
             return self._image(self.space, x, like)
+        if _is_image(self.space):
+            x = self._image(self.space, x, like)
         x = (x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1)).to(like.dtype)
-        return (x - self.centre.to(like)) * self.factor.to(like) if self.scaled and kind == "Box" else x
+        is_scaled = self.scaled and kind == "Box" and not _is_byte_image(self.space)
+        return (x - self.centre.to(like)) * self.factor.to(like) if is_scaled else x
+
+    def _side_by_side(self, space: dict[str, Any], obs: Any, like: Tensor) -> Iterator[Tensor]:
+        """The parts of a Dict or Tuple observation in their order, each as numbers [B, I]."""
+        for part, given in _parts_of(space, obs):
+            if "spaces" in part:
+                yield from self._side_by_side(part, given, like)
+                continue
+            x = torch.as_tensor(_read(part, given), device=like.device)
+            if part["type"] != "Box":
+                yield _one_hot(part, x, like)
+                continue
+            x = self._image(part, x, like) if _is_image(part) else x
+            yield _scaled(part, x, like, self.scaled and not _is_byte_image(part))
 
     def _image(self, space: dict[str, Any], x: Tensor, like: Tensor) -> Tensor:
         x = (x.movedim(-1, -3) if _is_turned(space) else x).to(like.dtype)
@@ -248,20 +271,14 @@ class Policy(nn.Module):
 
     def _nested(self, space: dict[str, Any], obs: Any, like: Tensor) -> list[Any]:
         """The parts of a Dict or Tuple observation in their order, each [B, ...] as its encoder takes it."""
-        names: Any = space["spaces"]
         rows: list[Any] = []
-        for key in names if isinstance(names, dict) else range(len(names)):
-            part = names[key]
-            try:
-                given = obs[key]
-            except (KeyError, IndexError, TypeError):
-                raise PolicyError(f"observations have no part {key!r}; expected {list(names)}.") from None
+        for part, given in _parts_of(space, obs):
             if "spaces" in part:
                 rows.append(self._nested(part, given, like))
             elif _is_image(part):
                 rows.append(self._image(part, torch.as_tensor(given, device=like.device), like))
             else:
-                x = torch.as_tensor(given, device=like.device)
+                x = torch.as_tensor(_read(part, given), device=like.device)
                 rows.append(_one_hot(part, x, like) if part["type"] != "Box" else _scaled(part, x, like, self.scaled))
         return rows
 
@@ -323,11 +340,13 @@ class Policy(nn.Module):
     def act(self, obs: Any, action_mask: Any = None) -> Tensor:
         """As `forward`, without gradients; [] or [*shape] for one observation without its batch axis."""
         space, leaf = _first_leaf(self.space, obs)
-        x = torch.as_tensor(leaf)
-        axes = {"Box": len(space.get("shape", ())), "Discrete": 0}.get(space["type"], 1)
+        x = torch.as_tensor(_read(space, leaf))
+        kind = space["type"]
+        sizes = _shape(space["nvec"]) if kind == "MultiDiscrete" else space["n"] if kind == "MultiBinary" else ()
+        axes = len(space["shape"]) if kind == "Box" else len(sizes) if isinstance(sizes, list | tuple) else 1
         mask = None if action_mask is None or x.dim() > axes else torch.as_tensor(action_mask).unsqueeze(0)
         one = x.dim() == axes
-        given = obs if self.nested else x
+        given = obs if "spaces" in self.space else x
         action: Tensor = self(_batched(given) if one else given, mask if one else action_mask)
         return action[0] if one else action
 
@@ -346,8 +365,8 @@ def _check(network: dict[str, Any]) -> None:
         raise PolicyError(f"the encoder {encoder} is covered for images of three axes without running statistics.")
     if encoder == PARTS and ("spaces" not in space or network.get("normalize_observations")):
         raise PolicyError(f"the encoder {encoder} is covered for Dict and Tuple spaces without running statistics.")
-    if encoder != PARTS and space["type"] not in SIMPLE:
-        raise PolicyError(f"{space['type']} observations are not covered.")
+    if encoder == DENSE:
+        _inputs(space)  # which says what is not covered
     choices: tuple[str, ...] = ("Discrete", "MultiDiscrete")
     if kind in ("StochasticActor", "SharedActorCritic"):
         choices = (*choices, "MultiBinary")
@@ -367,8 +386,43 @@ def _first_leaf(space: dict[str, Any], obs: Any) -> tuple[dict[str, Any], Any]:
     return space, obs
 
 
+def _parts_of(space: dict[str, Any], obs: Any) -> Iterator[tuple[dict[str, Any], Any]]:
+    """(space, observations) of each part of a Dict or Tuple, in their order."""
+    names: Any = space["spaces"]
+    for key in names if isinstance(names, dict) else range(len(names)):
+        try:
+            given = obs[key]
+        except (KeyError, IndexError, TypeError):
+            raise PolicyError(f"observations have no part {key!r}; expected {list(names)}.") from None
+        yield names[key], given
+
+
+def _read(space: dict[str, Any], obs: Any) -> Any:
+    """Observations as numbers: texts become counts of their words, everything else is left as it is."""
+    if not space.get("text") or isinstance(obs, Tensor):
+        return obs
+    if isinstance(obs, str):
+        return _counts(obs, int(space["shape"][0]), float(space["high"][0]))
+    if len(obs) and isinstance(obs[0], str):
+        return torch.stack([_read(space, str(text)) for text in obs])
+    return obs
+
+
+def _counts(text: str, buckets: int, most: float) -> Tensor:
+    """Every word and every two neighbouring words count in two buckets each, by bits of their CRC-32."""
+    words = re.findall(r"\w+", text.lower())
+    counts = torch.zeros(buckets)
+    for term in [*words, *(f"{one} {other}" for one, other in pairwise(words))]:
+        number = zlib.crc32(term.encode())
+        for bucket in (number % buckets, (number >> 16) % buckets):
+            counts[bucket] += 1
+    return counts.clamp(max=most)
+
+
 def _batched(obs: Any) -> Any:
     """One observation as a batch of one."""
+    if isinstance(obs, str):
+        return [obs]
     if isinstance(obs, dict):
         return {key: _batched(part) for key, part in obs.items()}
     return tuple(map(_batched, obs)) if isinstance(obs, tuple) else torch.as_tensor(obs).unsqueeze(0)
@@ -382,6 +436,10 @@ def _one_hot(space: dict[str, Any], x: Tensor, like: Tensor) -> Tensor:
         return nn.functional.one_hot(x.long() - int(space["start"]), int(space["n"])).to(like.dtype)
     sizes, starts = _flat(space["nvec"]), _flat(space["start"])
     x = x.reshape(x.shape[0], len(sizes)).long()
+    if len(sizes) > 16:  # a board, say: all in one go
+        of = torch.tensor([i for i, n in enumerate(sizes) for _ in range(n)], device=x.device)
+        values = torch.tensor([starts[i] + k for i, n in enumerate(sizes) for k in range(n)], device=x.device)
+        return (x[:, of] == values).to(like.dtype)
     columns = [nn.functional.one_hot(x[:, i] - starts[i], n) for i, n in enumerate(sizes)]
     return torch.cat(columns, -1).to(like.dtype)
 
@@ -391,7 +449,7 @@ def _scaled(space: dict[str, Any], x: Tensor, like: Tensor, scaled: bool) -> Ten
     x = (x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1)).to(like.dtype)
     if not scaled:
         return x
-    low, high = (torch.tensor(bound, dtype=torch.float64) for bound in _bounds(space))
+    low, high = _bounds_seen(space)
     kept = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
     centre, factor = torch.where(kept, (low + high) / 2, 0.0), torch.where(kept, 2 / (high - low), 1.0)
     return (x - centre.to(like)) * factor.to(like)
@@ -452,8 +510,6 @@ def _encoder(space: dict[str, Any], kind: str, config: dict[str, Any], outputs: 
         return _Parts(space, config, outputs)
     if kind == IMAGES:
         return _One(_convolutions(space, config, outputs))
-    if space["type"] not in SIMPLE:
-        raise PolicyError(f"{space['type']} observations are not covered.")
     return _One(_dense(_inputs(space), config, outputs))
 
 
@@ -517,7 +573,21 @@ def _is_bytes(space: dict[str, Any]) -> bool:
     return all(float(v) == 0 for v in space["low"]) and all(float(v) == 255 for v in space["high"])
 
 
+def _is_byte_image(space: dict[str, Any]) -> bool:
+    return len(space["shape"]) >= 3 and _is_bytes(space)
+
+
 def _inputs(space: dict[str, Any]) -> int:
+    """Numbers that an observation becomes, with all its parts side by side."""
+    if "spaces" in space:
+        parts: Any = space["spaces"]
+        if len(parts) > LARGEST_PARTS:
+            raise PolicyError(
+                f"policy.json has {len(parts)} parts in an observation; expected {LARGEST_PARTS} at most."
+            )
+        return _size(sum(map(_inputs, parts.values() if isinstance(parts, dict) else parts)))
+    if space["type"] not in SIMPLE:
+        raise PolicyError(f"{space['type']} observations are not covered.")
     if space["type"] == "Box":
         return _size(math.prod(space["shape"]))
     return _size(sum(_flat(space["nvec"])) if space["type"] == "MultiDiscrete" else math.prod(_flat(space["n"])))
@@ -527,6 +597,14 @@ def _bounds(space: dict[str, Any]) -> tuple[list[float], list[float]]:
     size = _size(math.prod(space["shape"]))
     low, high = ([float(v) for v in space[name]] for name in ("low", "high"))
     return (low * size if len(low) == 1 else low), (high * size if len(high) == 1 else high)
+
+
+def _bounds_seen(space: dict[str, Any]) -> Iterator[Tensor]:
+    """Those of observations, flat; of images channels first, as they are read."""
+    for bound in _bounds(space):
+        values = torch.tensor(bound, dtype=torch.float64)
+        is_turned = _is_image(space) and _is_turned(space)
+        yield values.reshape(space["shape"]).movedim(-1, 0).reshape(-1) if is_turned else values
 
 
 def _size(value: Any) -> int:

@@ -25,7 +25,7 @@ from agilerl.modules.cnn import usual_layers
 from agilerl.networks.encoders import LSTM_DEFAULTS
 from agilerl.networks.language import SMALL
 from agilerl.sources import source_for
-from agilerl.spaces import channels_first, is_image
+from agilerl.spaces import channels_first, is_image, is_small
 from agilerl.training.questions import adapters_on_base, is_gym, learns_language, resolve_questions
 from agilerl.training.sizes import check_sizes
 
@@ -115,7 +115,8 @@ def _check_state(manifest: Manifest) -> None:
 def with_encoder(manifest: Manifest, space: Any) -> Manifest:
     """The manifest with the encoder of `space` written out where nobody has chosen one.
 
-    Dense layers stay in `network.encoder_config`. Where the observations, `simba` or `recurrent` ask for another
+    Dense layers stay in `network.encoder_config`; they read small Dicts, Tuples and images too, laid side by side
+    (`spaces.is_small`). Where the observations, `simba` or `recurrent` ask for another
     encoder, its keys stand in `network.encoder`, and `encoder_config` is null: that of a preset describes vectors, and
     is no choice of the user's.
 
@@ -137,8 +138,18 @@ def with_encoder(manifest: Manifest, space: Any) -> Manifest:
 def _is_other(manifest: Manifest, space: gym.Space[Any]) -> bool:
     """Whether the observations are read by another encoder than dense layers."""
     network, recurrent = manifest.network, bool(manifest.algorithm.hyperparameters.get("recurrent"))
-    other = network.simba or recurrent or isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) or is_image(space)
-    return other or _reads_texts(manifest)
+    return network.simba or recurrent or _reads_texts(manifest) or not _is_dense(space)
+
+
+def _is_dense(space: gym.Space[Any]) -> bool:
+    """Whether dense layers read the observations by default; of a Dict or Tuple also where an agent will name a part
+    that none reads."""
+    if not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) and not is_image(space):
+        return True
+    try:
+        return is_small(space)
+    except NotAvailableYetError:
+        return False
 
 
 def _reads_texts(manifest: Manifest) -> bool:

@@ -74,17 +74,20 @@ def test_observations_that_no_network_reads(cls: Any, observations: Any, words: 
     assert all(word in str(caught.value) for word in [cls.__name__, *words, "fix:"]), str(caught.value)
 
 
-class Worded(gym.Env[Any, int]):
-    """Observations that hold a text."""
+class Listing(gym.Env[Any, int]):
+    """Observations that hold a sequence of vectors."""
 
-    observation_space, action_space = spaces.Dict(a=VECTOR, b=spaces.Text(3)), CHOICE
+    observation_space, action_space = spaces.Dict(a=VECTOR, b=spaces.Sequence(VECTOR)), CHOICE
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return self.observation_space.sample(), {}
 
 
 def test_training_names_the_environment_too(tmp_path: Path) -> None:
     for env, algo, words in (
         ("Pendulum-v1", "DQN", ["Pendulum-v1: DQN needs Discrete or MultiDiscrete actions", "DDPG, PPO, SAC, TD3"]),
         ("CartPole-v1", "TD3", ["CartPole-v1: TD3 needs Box actions", "DQN, PPO, RainbowDQN, SAC"]),
-        (Worded, "DQN", ["Worded: DQN cannot read Dict("]),
+        (Listing, "DQN", ["Listing: DQN cannot read Dict("]),
     ):
         with pytest.raises(AlgorithmError) as caught:
             agilerl.train(env, algo, out=None, verbose=False)

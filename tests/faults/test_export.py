@@ -23,6 +23,7 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import NotAvailableYetError, RunError
 from agilerl.export import export_onnx, greedy_actions, plain_policy, sample_observations
 from agilerl.runs.directory import RunDirectory
+from agilerl.spaces import WordCounts, counts_of
 from agilerl.standalone.policy import PolicyError, load
 from agilerl.utils.utils import agent_from_policy
 from agilerl.wrappers.agent import RSNorm
@@ -94,6 +95,16 @@ CASES: dict[str, Callable[[], Any]] = {
     "BC discrete": lambda: BC(VECTOR, CHOICE, net_config=NET, seed=1),
     "CQL": lambda: CQL(VECTOR, BOX, net_config=NET, seed=1, threshold=1.0),
     "TD3BC statistics": lambda: of_data(TD3BC(VECTOR, BOX, net_config=NET, normalize_observations=True, seed=1)),
+    "DQN dense over a picture": lambda: DQN(
+        spaces.Box(0, 255, (6, 5, 3), np.uint8), CHOICE, net_config={**NET, "scale_observations": True}, seed=1
+    ),
+    "DQN board": lambda: DQN(spaces.MultiDiscrete(np.full((5, 6), 3)), CHOICE, net_config=NET, seed=1),
+    "PPO bounded picture": lambda: PPO(
+        spaces.Box(np.zeros((4, 5, 2), np.float32), np.arange(1, 41, dtype=np.float32).reshape(4, 5, 2)),
+        BOX,
+        net_config=NORMED,
+        seed=1,
+    ),
     "DQN normalised": lambda: normalised(DQN(VECTOR, CHOICE, net_config=NET, seed=1)),
 }
 
@@ -149,6 +160,33 @@ def test_the_plain_policy_acts_as_the_agent_over_ten_thousand_observations(case:
     single = policy.act(obs[0])
     assert single.shape == agent.action_space.shape
     torch.testing.assert_close(single, torch.from_numpy(expected)[0])
+
+
+def test_parts_side_by_side_act_as_the_agent(tmp_path: Path) -> None:
+    space = spaces.Dict(
+        {
+            "inner": spaces.Tuple([spaces.Discrete(3, start=1), spaces.MultiBinary(2)]),
+            "picture": spaces.Box(0, 255, (6, 5, 3), np.uint8),
+            "told": WordCounts(),
+            "where": MATRIX,
+        }
+    )
+    agent = excite(PPO(space, CHOICE, net_config=NORMED, normalize_observations=True, seed=1))
+    obs = sample_observations(space, 500, 5)
+    statistics = agent.running_statistics()
+    statistics.update(agent.encoder_inputs(obs))
+    agent.take_statistics(statistics)
+    policy, expected = load(saved(agent, tmp_path)), greedy_actions(agent, obs)
+    np.testing.assert_array_equal(policy.act(obs).numpy(), expected)
+    assert len(np.unique(expected)) > 1
+    texts = ["go to the red ball", "go to the blue box"] * 250
+    np.testing.assert_array_equal(
+        policy.act({**obs, "told": texts}).numpy(), greedy_actions(agent, {**obs, "told": counts_of(texts)})
+    )
+    one = {**trees.take(obs, 0), "told": texts[1]}
+    assert policy.act(one) == policy.act({**obs, "told": [texts[1]] * 500})[0]
+    with pytest.raises(PolicyError, match="no part 'picture'"):
+        policy.act({name: part for name, part in obs.items() if name != "picture"})
 
 
 def test_masks_of_legal_actions_hold(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ OBSERVATIONS: dict[str, gym.Space[Any]] = {
     "discrete": spaces.Discrete(5),
     "multi-discrete": spaces.MultiDiscrete([3, 4]),
     "multi-binary": spaces.MultiBinary(4),
+    "picture": spaces.Box(0, 255, (24, 24, 3), np.uint8),
     "dict": spaces.Dict({"where": spaces.Discrete(4), "camera": spaces.Box(0, 255, (3, 6, 6), np.uint8)}),
     "tuple": spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)]),
 }
@@ -142,7 +143,7 @@ def test_no_size_of_image_is_without_a_default(side: int) -> None:
 
 
 def test_the_encoder_that_is_built_stands_in_the_configuration(tmp_path: Path) -> None:
-    image = Sampled(OBSERVATIONS["image"], ACTIONS["discrete"])
+    image = Sampled(OBSERVATIONS["picture"], ACTIONS["discrete"])
     run = agilerl.train(lambda: image, "PPO", **{**short("PPO"), "out": tmp_path})
     assert run.path is not None
     written = load_manifest(run.path / "config.yaml")
@@ -154,7 +155,7 @@ def test_the_encoder_that_is_built_stands_in_the_configuration(tmp_path: Path) -
 
 def test_what_the_user_writes_about_dense_layers_is_refused_where_nothing_is_dense() -> None:
     base = preset_for("none", "PPO")
-    image = Sampled(OBSERVATIONS["image"], ACTIONS["discrete"])
+    image = Sampled(OBSERVATIONS["picture"], ACTIONS["discrete"])
     with pytest.raises(ConfigError, match=r"describes dense layers, but Box.* is not read by them\. fix: network\.enc"):
         resolve(apply_overrides(base, {"network.encoder_config.hidden_size": [32]}), image)
     nothing = resolve(apply_overrides(base, {"network.encoder_config": None}), image)
@@ -162,6 +163,54 @@ def test_what_the_user_writes_about_dense_layers_is_refused_where_nothing_is_den
     assert net_config(nothing, OBSERVATIONS["vector"])["encoder_config"] == nothing.network.encoder
     plain = apply_overrides(base, {"network.encoder_config": None})
     assert net_config(plain, OBSERVATIONS["vector"])["encoder_config"]["hidden_size"] == [64]
+
+
+DENSE = {
+    "a board": OBSERVATIONS["image"],
+    "flags": spaces.Box(0.0, 1.0, (10, 10, 4), np.bool_),
+    "dict": OBSERVATIONS["dict"],
+    "tuple": OBSERVATIONS["tuple"],
+    "nested": spaces.Dict(
+        {"in": spaces.Tuple([OBSERVATIONS["dict"], spaces.MultiBinary(4)]), "at": spaces.Discrete(9)}
+    ),
+}
+OTHER = {
+    "a picture in it": spaces.Dict({"camera": OBSERVATIONS["picture"], "at": spaces.Discrete(2)}),
+    "too much of it": spaces.Tuple([spaces.Discrete(2048), spaces.Discrete(2)]),
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_small_observations_are_read_side_by_side_and_members_share_rows(name: str, tmp_path: Path) -> None:
+    make = Sampled(DENSE[name], ACTIONS["discrete"])
+    run = agilerl.train(lambda: make, "PPO", **{**short("PPO"), "out": tmp_path})
+    assert run.path is not None
+    assert json.loads((run.path / "run.json").read_text())["learner"] == "fused"
+    assert load_manifest(run.path / "config.yaml").network == preset_for("none", "PPO").network
+    assert type(run.best.actor.encoder).__name__ == "EvolvableMLP"
+    own = {"network.encoder_config.hidden_size": [24]}
+    assert resolve(apply_overrides(run.manifest, own), make).network.encoder_config.hidden_size == [24]
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_larger_ones_have_an_encoder_for_each_part(name: str) -> None:
+    found = resolve(preset_for("none", "PPO"), Sampled(OTHER[name], ACTIONS["discrete"])).network
+    assert found.encoder == {"latent_dim": 32, "mlp_config": {"hidden_size": [64]}}
+
+
+def test_an_encoder_that_the_user_describes_is_built() -> None:
+    cases: list[tuple[gym.Space[Any], dict[str, Any], str]] = [
+        (DENSE["dict"], {"latent_dim": 8, "mlp_config": {"hidden_size": [8]}}, "EvolvableMultiInput"),
+        (DENSE["a board"], {"channel_size": [8], "kernel_size": [3], "stride_size": [1]}, "EvolvableCNN"),
+        (OTHER["a picture in it"], {"hidden_size": [16]}, "EvolvableMLP"),
+        (OBSERVATIONS["picture"], {"hidden_size": [16]}, "EvolvableMLP"),
+    ]
+    for space, encoder, kind in cases:
+        own = apply_overrides(preset_for("none", "PPO"), {"network.encoder": encoder, "network.encoder_config": None})
+        found = resolve(own, Sampled(space, ACTIONS["discrete"]))
+        assert found.network.encoder == encoder
+        network = QNetwork(space, ACTIONS["discrete"], encoder_config=net_config(found, space)["encoder_config"])
+        assert type(network.encoder).__name__ == kind
 
 
 @pytest.mark.parametrize("key", ["network.encoder_config.channel_size", "channel_size", "stride_size"])

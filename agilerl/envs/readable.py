@@ -1,0 +1,99 @@
+"""Single environments as networks can read them: texts become counts of words, and spaces that say too little say more.
+
+Applied wherever single environments enter (`envs.lanes`, `envs.vector`); most pass unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, SupportsFloat
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from agilerl.spaces import count_words, holds_text, without_texts
+
+
+class CountedTexts(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose texts are counts of their words, see `spaces.counts_of`."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._given = env.observation_space
+        self.observation_space = without_texts(self._given)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """A new episode."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return count_words(self._given, obs), info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """One step."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return count_words(self._given, obs), reward, terminated, truncated, info
+
+
+class _Declared(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment as it is, with an observation space that says more of it."""
+
+    def __init__(self, env: Any, space: gymnasium.Space[Any]) -> None:
+        super().__init__(env)
+        self.observation_space = space
+
+
+class _FreshAction(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """MinAtar, whose sticky actions would begin an episode with the last action of the one before it."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """A new episode."""
+        self.unwrapped.game.last_action = 0  # type: ignore[attr-defined]
+        return self.env.reset(seed=None if seed is None else seed % 2**32, options=options)
+
+
+def readable(env: Any) -> Any:
+    """`env`, or a wrapper around it where something in it cannot be read as it is; no effect the second time.
+
+    * Texts, alone or in a Dict or Tuple, become `spaces.WordCounts`.
+    * MiniGrid's picture says that it holds bytes, and holds classes (what stands there, its colour, its state): the
+      space becomes a MultiDiscrete of them. The numbers stay. Pictures of MiniGrid's or the user's wrappers, and those
+      of environments that declare a space of their own, are left as declared.
+    * MinAtar's games forget the last action at a reset, so that a seed decides the whole episode.
+    """
+    if not isinstance(env, gymnasium.Env) or _is_seen(env):
+        return env
+    if _is_a(env, "minatar.gym", "BaseEnv"):
+        env = _FreshAction(env)
+    if is_minigrid(env):
+        env = _classes_of_minigrid(env)
+    return CountedTexts(env) if holds_text(getattr(env, "observation_space", None)) else env
+
+
+def _is_seen(env: Any) -> bool:
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, CountedTexts | _Declared | _FreshAction):
+            return True
+        env = env.env
+    return False
+
+
+def _is_a(env: Any, module: str, name: str) -> bool:
+    return any((cls.__module__, cls.__name__) == (module, name) for cls in type(env.unwrapped).__mro__)
+
+
+def is_minigrid(env: Any) -> bool:
+    """Whether this is an environment of MiniGrid, BabyAI included, or of the user's own made of its classes."""
+    return isinstance(env, gymnasium.Env) and _is_a(env, "minigrid.minigrid_env", "MiniGridEnv")
+
+
+def _classes_of_minigrid(env: Any) -> Any:
+    space, inner = env.observation_space, env.unwrapped.observation_space
+    is_own = space is inner and isinstance(space, spaces.Dict)
+    image = space.spaces.get("image") if is_own else None
+    if not isinstance(image, spaces.Box) or len(image.shape) != 3 or image.shape[-1] != 3:
+        return env
+    from minigrid.core import constants  # which made the environment, so it is there
+
+    tables = (constants.OBJECT_TO_IDX, constants.COLOR_TO_IDX, constants.STATE_TO_IDX)
+    classes = np.broadcast_to([max(table.values()) + 1 for table in tables], image.shape)
+    exact = spaces.MultiDiscrete(classes.astype(image.dtype), dtype=image.dtype.type)
+    return _Declared(env, spaces.Dict({**space.spaces, "image": exact}))
