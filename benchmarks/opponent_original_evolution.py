@@ -39,6 +39,7 @@ class Run:
 
     def __init__(self, job: dict[str, Any]) -> None:
         import gymnasium
+
         from agilerl import algorithms
         from agilerl.utils.utils import make_vect_envs
 

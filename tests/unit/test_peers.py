@@ -52,10 +52,10 @@ def test_a_run_without_any_budget_is_refused(clock: ModuleType) -> None:
 
 
 def watched(clock: ModuleType, scores: list[float], **changes: Any) -> tuple[Any, list[list[int]]]:
-    """A watch whose meter shows its env_steps / 10, and the seeds that were played; play gives `scores` in turn."""
+    """A watch whose meter shows a little over its env_steps / 10, and the seeds that were played; play gives `scores` in turn."""
     played: list[list[int]] = []
     state: dict[str, Any] = {}
-    watch = clock.Watch({**JOB, **changes}, lambda: state["watch"].env_steps / 10 if state else 0.0)
+    watch = clock.Watch({**JOB, **changes}, lambda: state["watch"].env_steps / 9.9 if state else 0.0)
     state["watch"] = watch
 
     def play(seeds: list[int]) -> float:
@@ -95,7 +95,7 @@ def test_a_run_without_a_target_goes_on_to_the_end_of_its_budgets(clock: ModuleT
 def test_the_share_is_that_of_the_budget_which_is_used_up_first(clock: ModuleType) -> None:
     watch, _ = watched(clock, [], step_budget=400)
     watch.training_env_steps = 50
-    assert watch.share == pytest.approx(0.5)  # 5 of 10 CPU seconds, 50 of 400 steps
+    assert watch.share == pytest.approx(50 / 99)  # 5.05 of 10 CPU seconds, 50 of 400 steps
 
 
 def test_tests_of_different_checkpoints_and_runs_and_evaluations_share_no_seed(clock: ModuleType) -> None:
