@@ -48,7 +48,8 @@ class Member(tune.Trainable):  # type: ignore[misc]
     """One learner; a step of it is an interval of training and an evaluation."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        import_cpu_seconds()
+        note = Path(config["folder"]) / f"{os.getpid()}.imports"
+        note.write_text(str(import_cpu_seconds()), encoding="utf-8")  # at once: reports come late
         torch.set_num_threads(1)
         self.job = config["job"]
         self.seeds = EvaluationSeeds(1000 * self.job["seed"] + config["member"])
@@ -87,8 +88,6 @@ class Member(tune.Trainable):  # type: ignore[misc]
             "training_env_steps": self.model.num_timesteps - before,
             "evaluation_env_steps": evaluation_env_steps,
             "policy": str(file),
-            "worker": os.getpid(),
-            "import_cpu_seconds": import_cpu_seconds(),
         }
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -134,17 +133,14 @@ def tree() -> dict[tuple[int, float], tuple[float, float]]:
 class Follower(tune.Callback):  # type: ignore[misc]
     """Hears of every report in the process that drives the population."""
 
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
+    def __init__(self, watch: Watch, folder: str) -> None:
+        self.watch, self.folder = watch, Path(folder)
         self.last: dict[str, dict[str, Any]] = {}  # report of each trial
         self.configs: dict[str, dict[str, Any]] = {}
-        self.imported: set[int] = set()  # workers whose imports are taken off
+        self.imported: dict[str, float] = {}  # CPU seconds of each worker's imports
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **_: Any) -> None:
         watch = self.watch
-        if result["worker"] not in self.imported:
-            self.imported.add(result["worker"])
-            watch.not_counted += result["import_cpu_seconds"]
         watch.training_env_steps += result["training_env_steps"]
         watch.evaluation_env_steps += result["evaluation_env_steps"]
         self.last[trial.trial_id], self.configs[trial.trial_id] = result, dict(trial.config)
@@ -154,6 +150,11 @@ class Follower(tune.Callback):  # type: ignore[misc]
         self.look()
 
     def look(self) -> None:
+        for note in self.folder.glob("*.imports"):
+            text = note.read_text(encoding="utf-8")
+            if note.name not in self.imported and text:
+                self.imported[note.name] = float(text)
+                self.watch.not_counted += float(text)
         if self.last and not self.watch.over:
             self.watch.look(self.player)
 
@@ -208,7 +209,7 @@ def run_arm(job: dict[str, Any]) -> dict[str, Any]:
             logging_level="ERROR",
         )
         started = watch.cpu_seconds
-        follower = Follower(watch)
+        follower = Follower(watch, folder)
         tuner = tune.Tuner(
             tune.with_resources(Member, {"cpu": 1}),
             param_space={
@@ -229,5 +230,6 @@ def run_arm(job: dict[str, Any]) -> dict[str, Any]:
         best = follower.best()
         line = watch.line(follower.player, {**start, **Member.rates(follower.configs[best])})
         ray.shutdown()
+    imports = round(sum(follower.imported.values()), 2)
     reports = sum(result["training_iteration"] for result in follower.last.values())
-    return {**line, "startup_cpu_seconds": round(started, 2), "reports": reports}
+    return {**line, "startup_cpu_seconds": round(started, 2), "import_cpu_seconds": imports, "reports": reports}
