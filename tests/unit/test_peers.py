@@ -52,7 +52,7 @@ def test_a_run_without_any_budget_is_refused(clock: ModuleType) -> None:
 
 
 def watched(clock: ModuleType, scores: list[float], **changes: Any) -> tuple[Any, list[list[int]]]:
-    """A watch whose meter shows a little over its env_steps / 10, and the seeds that were played, with their `scores`."""
+    """A watch whose meter shows just over its env_steps / 10, and the seeds that were played."""
     played: list[list[int]] = []
     state: dict[str, Any] = {}
     watch = clock.Watch({**JOB, **changes}, lambda: state["watch"].env_steps / 9.9 if state else 0.0)
