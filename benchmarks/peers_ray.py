@@ -26,6 +26,7 @@ from peers_sb3 import explore_over, make_env, make_model, play, player_of, start
 from ray import tune
 
 MEMBERS, INTERVALS = 4, 20  # perturbation intervals of a member within the budget of steps
+os.environ["RAY_worker_niceness"] = "0"  # at its own 15 the workers starve beside anything else that runs
 ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
