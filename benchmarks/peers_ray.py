@@ -26,7 +26,6 @@ from peers_sb3 import explore_over, make_env, make_model, play, player_of, start
 from ray import tune
 
 MEMBERS, INTERVALS = 4, 20  # perturbation intervals of a member within the budget of steps
-os.environ["RAY_worker_niceness"] = "0"  # at its own 15 the workers starve beside anything else that runs
 ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
@@ -196,6 +195,7 @@ def scheduler_of(job: dict[str, Any]) -> Any:
 
 def run_arm(job: dict[str, Any]) -> dict[str, Any]:
     """One population until the budgets are used up."""
+    os.environ["RAY_worker_niceness"] = "0"  # at its own 15 the workers starve beside anything else that runs
     np.random.seed(job["seed"])  # the scheduler draws from the global generators
     make_env(job["env"]).close()
     start = start_of(job)
