@@ -195,7 +195,7 @@ def scheduler_of(job: dict[str, Any]) -> Any:
 
 def run_arm(job: dict[str, Any]) -> dict[str, Any]:
     """One population until the budgets are used up."""
-    os.environ["RAY_worker_niceness"] = "0"  # at its own 15 the workers starve beside anything else that runs
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (its name; at 15 the workers starve)
     np.random.seed(job["seed"])  # the scheduler draws from the global generators
     make_env(job["env"]).close()
     start = start_of(job)
