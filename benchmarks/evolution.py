@@ -291,7 +291,11 @@ def job_of(pair: str, start: str, arm: str, seed: int) -> dict[str, Any]:
         "cpu_budget": about.cpu_seconds, "step_budget": about.env_steps, "checkpoints": CHECKPOINTS,
         "test_episodes": TEST_EPISODES,
     }  # fmt: skip
-    if way.opponent is not None:
+    if (
+        way.opponent is not None
+    ):  # by CPU seconds alone: a search whose trials are sized by steps would end in its first
+        key["step_budget"] = job["step_budget"] = None
+        job |= {"trial_steps": about.env_steps // 20, "perturbation_interval": about.env_steps // 80}
         low, high = range_of(about, begin, "lr", {"lr": 1e-3}) if begin.off_centre else (1e-4, 1e-2)
         job["start"] = {**asdict(begin), "lr_range": [low, high], "gamma_range": [0.9, 0.999]}
         return {**job, "key": key}
