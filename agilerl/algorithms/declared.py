@@ -32,6 +32,7 @@ class Experience:
     Attributes:
         name: of the source that collects it (`agilerl.sources`). says: how messages describe it.
         ignores: keys of manifests that mean nothing to it, dotted, or whole sections.
+        has_training_episodes: whether episodes are played while it learns, whose returns tell members apart.
         on_policy: whether all of it is what the policy, as it is, has just done: then nothing that it acts by may
             change before it has learned.
         steps: what budgets and records count, as texts call them.
@@ -42,6 +43,7 @@ class Experience:
     ignores: tuple[str, ...] = ()
     on_policy: bool = False
     steps: str = "env steps"
+    has_training_episodes: bool = True
 
 
 OF_DATA = (
@@ -83,6 +85,7 @@ DATASET = Experience(
         "training.opponents",
     ),
     steps="updates",
+    has_training_episodes=False,
 )
 TEAM_TRANSITIONS = Experience(
     "team_transitions",
@@ -136,9 +139,19 @@ OF_ENVIRONMENTS = (
     *OF_DATA,
 )
 """What manifests say of networks, of episodes and of their steps: nothing to a language policy."""
-COMPLETIONS = Experience("completions", "learns from rewards of what it writes", OF_ENVIRONMENTS, steps="prompts")
-PREFERENCES = Experience("preferences", "learns from pairs of completions", OF_ENVIRONMENTS, steps="pairs")
-EXAMPLES = Experience("examples", "learns from given completions", OF_ENVIRONMENTS, steps="examples")
+COMPLETIONS = Experience(
+    "completions",
+    "learns from rewards of what it writes",
+    OF_ENVIRONMENTS,
+    steps="prompts",
+    has_training_episodes=False,
+)
+PREFERENCES = Experience(
+    "preferences", "learns from pairs of completions", OF_ENVIRONMENTS, steps="pairs", has_training_episodes=False
+)
+EXAMPLES = Experience(
+    "examples", "learns from given completions", OF_ENVIRONMENTS, steps="examples", has_training_episodes=False
+)
 
 
 @dataclass(frozen=True)

@@ -272,6 +272,22 @@ class Manifest(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_training_episodes(self) -> Manifest:
+        experience = find_algorithm(self.algorithm.name).experience
+        asked = {
+            "training.eval_members": self.training.eval_members is not None,
+            "evolution.scheme=race": self.evolution.scheme == "race",
+            "evolution.judge=training": self.evolution.judge == "training",
+        }
+        names = [name for name, wanted in asked.items() if wanted]
+        if names and not experience.has_training_episodes:
+            raise ValueError(
+                f"{', '.join(names)} rank members by the episodes that they train in, and {self.algorithm.name} "
+                f"{experience.says}. fix: evolution.scheme=halving, or tournament, with judge=evaluation."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_experience(self) -> Manifest:
         experience = find_algorithm(self.algorithm.name).experience
         changed = [key for key in experience.ignores if _differs(self, key)]

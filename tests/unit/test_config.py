@@ -231,6 +231,16 @@ def test_who_sets_chances_of_mutations_gets_tournaments() -> None:
         build_manifest("FrozenLake-v1", overrides={"rl_hp_mut": 0.9, "scheme": "race"})
 
 
+@pytest.mark.parametrize("setting", [{"eval_members": 1}, {"scheme": "race"}, {"judge": "training"}])
+@pytest.mark.parametrize("algo", ["CQN", "BC", "GRPO", "DPO", "SFT"])
+def test_without_training_episodes_none_can_rank_members(algo: str, setting: dict[str, Any]) -> None:
+    manifest = manifest_from({"algorithm": {"name": algo}})
+    with pytest.raises(ConfigError, match=f"rank members by the episodes that they train in, and {algo} learns from"):
+        apply_overrides(manifest, setting)
+    halving = apply_overrides(manifest, {"scheme": "halving"})
+    assert halving.evolution.judge == "evaluation"
+
+
 def test_a_manifest_describes_the_encoder_of_other_than_vectors() -> None:
     from agilerl.training.build import net_config
 
