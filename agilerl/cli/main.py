@@ -193,7 +193,7 @@ def train(
     with user_errors(debug, imports):
         from agilerl.api import base_manifest
         from agilerl.config import apply_sets, has_preset
-        from agilerl.env_ids import import_environment
+        from agilerl.env_ids import import_environment, is_language_id
 
         if allow_code and env_id is not None:
             env_id = import_environment(env_id)
@@ -211,6 +211,7 @@ def train(
         from agilerl.api import run_training
 
         is_untuned = config is None and env_id is not None and (no_preset or not has_preset(env_id))
+        is_untuned = is_untuned and not is_language_id(manifest.environment.name)
         has_budget = any(text.partition("=")[0].strip().endswith("max_steps") for text in settings or [])
         if minutes is None and is_untuned and not (steps or total_timesteps or has_budget or dataset or model):
             minutes = USUAL_MINUTES

@@ -254,7 +254,8 @@ class TrainingLoop:
         values, target = ranked([self._window(a) for a in self.population]), self._target
         value, leader = max(values), self.population[int(np.argmax(values))]
         is_reached = target is not None and value >= target
-        is_over = target is None and has_plateaued(self.result.history, self.options.patience)
+        is_over = target is None and not self._is_relative
+        is_over = is_over and has_plateaued(self.result.history, self.options.patience)
         if target is None:
             confirmed = self._confirm_late(leader, number, is_over)
         else:

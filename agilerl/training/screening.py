@@ -31,7 +31,8 @@ def screened(members: Sequence[Any], found: Mapping[int, float]) -> dict[int, fl
     """Fitness of the members that were not evaluated: their recent training returns, at most the lowest in `found`.
 
     Returns of a policy that explores are no measure of the greedy one, but among members that explore alike they rank.
+    A member that has finished no episode either is the last one.
     """
-    lowest = min((value for value in found.values() if value == value), default=np.nan)
-    others = [agent for agent in members if agent.index not in found]
-    return {agent.index: min(lowest, float(np.mean(recent_returns(agent)))) for agent in others}
+    lowest = min((value for value in found.values() if value == value), default=np.inf)
+    others = [(agent.index, recent_returns(agent)) for agent in members if agent.index not in found]
+    return {index: min(lowest, float(np.mean(own)) if own else -np.inf) for index, own in others}

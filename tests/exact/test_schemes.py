@@ -180,6 +180,7 @@ def test_who_is_not_evaluated_ranks_below_who_is() -> None:
     assert screened(agents, {1: 7.0}) == {0: 4.0, 2: -3.0}
     assert screened(agents, {1: 2.0}) == {0: 2.0, 2: -3.0}
     assert screened(agents, {0: 1.0, 1: 2.0, 2: 3.0}) == {}
+    assert screened([*agents, member(3)], {1: math.nan}) == {0: 4.0, 2: -3.0, 3: -math.inf}
 
 
 # -- plateaus ----------------------------------------------------------------------------------------------------------
