@@ -303,7 +303,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "steps": 2400, "lr": 4e-3, "batch_size": 32, "learn_step": 2, "tau": 0.1, "num_envs": 2, "learning_delay": 100,
         "eps_start": 1.0, "eps_end": 1.0,
     },
-    "rollouts": {"steps": 5120, "lr": 5e-3, "batch_size": 64, "learn_step": 128, "update_epochs": 8, "num_envs": 8},
+    "rollouts": {
+        "steps": 5120, "lr": 5e-3, "batch_size": 64, "learn_step": 128, "update_epochs": 8, "num_envs": 8,
+        "lr_schedule": "constant", "target_kl": None, "normalize_observations": False, "normalize_rewards": False,
+    },
 }  # fmt: skip
 COMMON: dict[str, Any] = {
     "gamma": GAMMA, "eval_episodes": 1, "eval_steps": 5, "latent_dim": 16, "target_score": None,

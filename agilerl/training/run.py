@@ -85,8 +85,8 @@ class Run:
                 history=self.history,
                 lineage=self.lineage,
                 members=training.pop_size,
-                best=None if self.best is None else self.best.index,
-                values={} if self.best is None else self.best.hyperparameters(),
+                best=getattr(self.best, "index", None),
+                values=getattr(self.best, "hyperparameters", dict)(),
                 ranges={name: (limits.min, limits.max) for name, limits in ranges.items()},
                 others=worth_a_try(
                     self.manifest.algorithm.name, isinstance(getattr(self.best, "action_space", None), spaces.Box)

@@ -98,16 +98,17 @@ def cli() -> Cli:
     return lambda *args: runner.invoke(app, [str(a) for a in args])
 
 
-def test_train_prints_a_line_per_generation_and_five_closing_lines(cli: Cli) -> None:
+def test_train_prints_a_line_per_generation_and_six_closing_lines(cli: Cli) -> None:
     result = cli("train", "CartPole-v1", "--steps", 2000, "--population", 2)
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.output
     lines = result.stdout.splitlines()
     assert lines[0].startswith("DQN on CartPole-v1   2 members x 2k env steps   seed 0")
     assert [line[:7] for line in lines[1:3]] == ["gen  1/", "gen  2/"]
-    assert lines[-5] == "done  best 21  (100 episodes: mean 56.5, 95% CI 50.9..62.1)"
-    assert lines[-4] == "cost  4k env steps (2k per member), 9 for evaluation   00:02   2k steps/s   stop: max_steps"
-    assert lines[-3:] == [
+    assert lines[-6] == "done  best 21  (100 episodes: mean 56.5, 95% CI 50.9..62.1)"
+    assert lines[-5] == "cost  4k env steps (2k per member), 9 for evaluation   00:02   2k steps/s   stop: max_steps"
+    assert lines[-1].startswith("DQN on CartPole-v1 did not reach its target of 475: a mean return of ")
+    assert lines[-4:-1] == [
         "path  runs/CartPole-v1/dqn-0001",
         "report  runs/CartPole-v1/dqn-0001/report.html",
         'load  agilerl.load("runs/CartPole-v1/dqn-0001")',
@@ -132,7 +133,7 @@ def test_train_leaves_a_complete_run_directory(cli: Cli) -> None:
 
 
 def test_quiet_prints_only_the_closing_lines(cli: Cli) -> None:
-    assert len(cli("train", "CartPole-v1", "-q").stdout.splitlines()) == 5
+    assert len(cli("train", "CartPole-v1", "-q").stdout.splitlines()) == 6
 
 
 def test_options_reach_the_loop(cli: Cli) -> None:

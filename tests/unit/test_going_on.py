@@ -100,7 +100,7 @@ def test_modules_of_the_current_folder_are_found_when_code_is_allowed(
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
     result = command("train", "envs_of_mine:FromHere-v0", "--allow-code", "--dry-run")
     assert result.exit_code == 0, result.stderr
-    assert "# DQN on FromHere-v0" in result.stdout
+    assert "# PPO on FromHere-v0" in result.stdout
     assert str(tmp_path) not in sys.path
     absent = command("train", "not_here:FromHere-v0", "--allow-code", "--dry-run")
     assert "fix: run in the folder of not_here.py, or set PYTHONPATH." in absent.stderr

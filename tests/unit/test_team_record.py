@@ -72,7 +72,7 @@ def test_what_does_not_draw_is_named(tmp_path: Path) -> None:
     with pytest.raises(EnvError, match=r'Drawn.* gave pictures of shape \(\).*fix: .*render_mode="rgb_array"'):
         run.record(tmp_path / "film.gif", env=Undrawn())
     with Image.open(run.record(tmp_path / "film.gif", env=Drawn())) as image:
-        assert (image.size, image.n_frames) == ((12, 8), 7)
+        assert (image.size, image.n_frames) == ((156, 104), 7), "a cell of the board is a square of 13 pixels"
 
 
 class Undrawn(Drawn):
