@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from evolution_tables import summarise
+from peers_clock import FINAL, SECOND, CheckpointClock, test_seeds
 from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
 
 CHECKPOINTS = 12
@@ -199,27 +200,6 @@ def range_of(pair: Pair, start: Start, name: str, values: dict[str, Any]) -> tup
     return low, high
 
 
-class CheckpointClock:
-    """Says when a checkpoint is due by either budget, and when both are used up."""
-
-    def __init__(self, cpu_budget: float, step_budget: int, checkpoints: int) -> None:
-        self.budgets = {"cpu": cpu_budget, "steps": step_budget}
-        self.checkpoints, self.passed = checkpoints, {"cpu": 0, "steps": 0}
-
-    def due(self, cpu_seconds: float, env_steps: int) -> list[str]:
-        """Of which budgets a part has ended since the last call."""
-        found = []
-        for by, used in (("cpu", cpu_seconds), ("steps", env_steps)):
-            part = min(self.checkpoints, int(used * self.checkpoints / self.budgets[by]))
-            if part > self.passed[by]:
-                self.passed[by] = part
-                found.append(by)
-        return found
-
-    def is_over(self, cpu_seconds: float, env_steps: int) -> bool:
-        return cpu_seconds >= self.budgets["cpu"] and env_steps >= self.budgets["steps"]
-
-
 class Measurer:
     """Hears of a run's generations, and tests its best agent where a checkpoint is due."""
 
@@ -244,7 +224,7 @@ class Measurer:
         for by in self.clock.due(used["cpu_seconds"], used["env_steps"]):
             self.curve.append({**used, "score": self.test(len(self.curve)), "by": by, "members": members_of(record)})
             score, target = self.curve[-1]["score"], self.job["target"]
-            if score >= target and (second := self.play(1000 + len(self.curve))) >= target:
+            if score >= target and (second := self.play(SECOND + len(self.curve))) >= target:
                 self.reached = {**used, "score": score, "second_score": second}
                 return False
         return False if self.clock.is_over(used["cpu_seconds"], used["env_steps"]) else None
@@ -257,7 +237,7 @@ class Measurer:
 
     def play(self, number: int) -> float:
         begun = time.process_time()
-        seed = 10_000_000 * (self.job["key"]["seed"] + 1) + 1000 * number
+        seed = test_seeds(self.job["key"]["seed"], number, TEST_EPISODES)[0]
         score = float(self.best.evaluate(episodes=TEST_EPISODES, seed=seed).mean)
         self.not_counted += time.process_time() - begun
         return round(score, 2)
@@ -285,7 +265,7 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     final = {"cpu_seconds": round(measurer.cpu_seconds, 2),
              "env_steps": run.result["env_steps_population"] + run.result["evaluation_env_steps"]}  # fmt: skip
     measurer.best = run.best
-    score = measurer.reached["second_score"] if measurer.reached else measurer.play(999)
+    score = measurer.reached["second_score"] if measurer.reached else measurer.play(FINAL)
     return {
         "key": job["key"],
         "curve": measurer.curve,
@@ -311,7 +291,11 @@ def job_of(pair: str, start: str, arm: str, seed: int) -> dict[str, Any]:
         "cpu_budget": about.cpu_seconds, "step_budget": about.env_steps, "checkpoints": CHECKPOINTS,
         "test_episodes": TEST_EPISODES,
     }  # fmt: skip
-    if way.opponent is not None:
+    if (
+        way.opponent is not None
+    ):  # by CPU seconds alone: a search whose trials are sized by steps would end in its first
+        key["step_budget"] = job["step_budget"] = None
+        job |= {"trial_steps": about.env_steps // 20, "perturbation_interval": about.env_steps // 80}
         low, high = range_of(about, begin, "lr", {"lr": 1e-3}) if begin.off_centre else (1e-4, 1e-2)
         job["start"] = {**asdict(begin), "lr_range": [low, high], "gamma_range": [0.9, 0.999]}
         return {**job, "key": key}

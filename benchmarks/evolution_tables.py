@@ -78,7 +78,7 @@ def summarise(pair: str, random: float, target: float, lines: Sequence[Line]) ->
         reached = [line["reached"] for line in runs]
         found = [one for one in reached if one is not None]
         at = {
-            by: [share(score_at(line, by, key[budget]), random, target) for line in runs]
+            by: [share(score_at(line, by, key[budget]), random, target) for line in runs] if key[budget] else [np.nan]
             for by, budget in (("cpu_seconds", "cpu_budget"), ("env_steps", "step_budget"))
         }
         print(

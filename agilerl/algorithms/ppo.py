@@ -182,6 +182,8 @@ class PPO(RLAlgorithm):
                 network.normalize_observations = True
         elif isinstance(self.actor, EvolvableNetwork) and self.actor.normalize_observations:  # a saved one: as it is
             for network in self._reading()[1:]:
+                if not network.reads_vectors:
+                    continue  # a critic that was made anew, for a policy alone: it has learned nothing
                 network.normalize_observations = True
                 for name in ("obs_mean", "obs_scale"):
                     network.get_buffer(name).copy_(self.actor.get_buffer(name))

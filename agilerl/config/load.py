@@ -66,6 +66,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     "exploration_fraction": ("eps_decay",),
     "max_episode_steps": ("train_max_episode_steps", "eval_steps"),
 }
+_OF_TOURNAMENTS = ("mutation.probabilities", "tournament_selection.tournament_size", "tournament_selection.elitism")
 NULLABLE = ("network.encoder_config",)  # sections that can be set to null as a whole
 _FREE = (
     "mutation.rl_hp_selection.",
@@ -331,7 +332,8 @@ def on_preset(
     if not named.get("environment"):
         raise ConfigError(f"{source}: environment.name is missing. fix: add it, or name the environment in the call.")
     base = preset_for(str(named["environment"]), named.get("algorithm"))
-    return manifest_from(_merge(base.as_dict(), plain), source)
+    asked = [f"{section}.{key}" for section, keys in plain.items() if isinstance(keys, Mapping) for key in keys]
+    return manifest_from(_with_tournaments(_merge(base.as_dict(), plain), asked), source)
 
 
 def _from_published(data: Mapping[str, Any], source: str, env_id: str | None, algo: str | None) -> Manifest:
@@ -494,9 +496,10 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
     if not overrides:
         return manifest
     data = manifest.as_dict()
-    paths = leaf_paths(manifest.algorithm.name)
+    paths, asked = leaf_paths(manifest.algorithm.name), []
     for name, value in overrides.items():
         path = resolve_key(name, paths, source)
+        asked.append(path)
         *sections, leaf = path.split(".")
         target = data
         for section in sections:
@@ -504,7 +507,15 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
                 target[section] = {}
             target = target[section]
         target[leaf] = value
-    return manifest_from(data, source)
+    return manifest_from(_with_tournaments(data, asked), source)
+
+
+def _with_tournaments(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:
+    """Settings of tournaments and mutations ask for these in place of another scheme of a preset."""
+    paths = list(asked)
+    if "evolution.scheme" not in paths and any(path.startswith(_OF_TOURNAMENTS) for path in paths):
+        data = {**data, "evolution": {**data.get("evolution", {}), "scheme": "tournament"}}
+    return data
 
 
 def leaf_paths(algorithm: str, model: type[BaseModel] = Manifest, prefix: str = "") -> list[str]:

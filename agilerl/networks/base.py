@@ -195,6 +195,11 @@ class EvolvableNetwork(EvolvableModule):
         return cast(Tensor, self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images))
 
     @property
+    def reads_vectors(self) -> bool:
+        """Whether its encoder reads observations as one vector."""
+        return self._prepare.form is InputForm.FLAT
+
+    @property
     def normalize_observations(self) -> bool:
         """Whether inputs, of vectors only, are shifted and scaled by statistics that are saved with the weights.
         They are 0 and 1 until `set_observation_statistics` is called."""
@@ -206,7 +211,7 @@ class EvolvableNetwork(EvolvableModule):
             for name in ("obs_mean", "obs_scale"):
                 self._buffers.pop(name, None)
             return
-        if self._prepare.form is not InputForm.FLAT:
+        if not self.reads_vectors:
             raise ConfigError(
                 f"normalize_observations is for observations that are read as vectors; got {self.observation_space}. "
                 "fix: leave it out; images are divided by 255 anyway."

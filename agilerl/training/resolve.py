@@ -14,7 +14,7 @@ import gymnasium as gym
 
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
-from agilerl.config import Manifest, preset_for
+from agilerl.config import Manifest, apply_overrides, preset_for
 from agilerl.config.load import check_kind
 from agilerl.config.schema import Encoder, Network
 from agilerl.envs.lanes import name_of
@@ -123,6 +123,7 @@ def with_encoder(manifest: Manifest, space: Any) -> Manifest:
     Raises:
         ConfigError: the user has described dense layers, which do not read `space`.
     """
+    manifest = _without_statistics(manifest, space)
     network = manifest.network
     if isinstance(space, dict) or network.encoder is not None or not _is_other(manifest, space):
         return manifest  # of several agents each network gets its own encoder
@@ -133,6 +134,18 @@ def with_encoder(manifest: Manifest, space: Any) -> Manifest:
         )
     changed = network.model_copy(update={"encoder": _usual_encoder(manifest, space), "encoder_config": None})
     return manifest.model_copy(update={"network": changed})
+
+
+def _without_statistics(manifest: Manifest, space: Any) -> Manifest:
+    """The manifest without a preset's running statistics of observations where these are not read as vectors."""
+    asked = manifest.algorithm.hyperparameters.get("normalize_observations")
+    if not asked or isinstance(space, dict) or (_is_dense(space) and manifest.network.encoder is None):
+        return manifest
+    is_vector = not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) and not is_image(space)
+    usual = preset_for(manifest.environment.name, manifest.algorithm.name).algorithm.hyperparameters
+    if is_vector or not usual.get("normalize_observations"):
+        return manifest  # of vectors another encoder reads them too; what the user asks for is refused by name
+    return apply_overrides(manifest, {"algorithm.normalize_observations": False}, "observations")
 
 
 def _is_other(manifest: Manifest, space: gym.Space[Any]) -> bool:

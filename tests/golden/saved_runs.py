@@ -29,21 +29,48 @@ SMALL: dict[str, Any] = {
     "network.encoder_config.max_mlp_nodes": 8, "network.head_config.max_mlp_nodes": 8,
     "network.encoder_config.max_hidden_layers": 2, "network.head_config.max_hidden_layers": 2,
 }  # fmt: skip
+# What general presets say beside it, so that these runs do not change with them.
+SMALL |= {
+    "evolution.founders": "equal",
+    "restarts": False,
+    "eval_members": None,
+    "patience": None,
+    "confirm_screen": 0,
+    "stop_errors": 0.0,
+    "evolve_from": 0.1,
+    "normalize_rewards": False,
+    "scale_observations": False,
+}
+OLD = {
+    "DQN": {"explore_hold": 1, "lr": 1e-3, "gamma": 0.99},
+    "PPO": {"lr_schedule": "constant", "target_kl": None, "normalize_observations": False, "lr": 5e-4},
+}
+RANGES = {
+    "DQN": {"lr": {"min": 1e-4, "max": 1e-2}, "batch_size": {"min": 32, "max": 256}},
+    "PPO": {"lr": {"min": 2e-4, "max": 5e-3}, "batch_size": {"min": 32, "max": 512}},
+    "TD3": {
+        "lr_actor": {"min": 1e-4, "max": 5e-3}, "lr_critic": {"min": 1e-4, "max": 5e-3},
+        "batch_size": {"min": 32, "max": 256},
+    },
+}  # fmt: skip
+OLD = {name: {**OLD.get(name, {}), "mutation.rl_hp_selection": ranges} for name, ranges in RANGES.items()}
 REPLAY = {**SMALL, "learn_step": 4, "learning_delay": 16, "max_size": 128}
 BOX = {**REPLAY, "env": "Pendulum-v1"}
 LEARNED = {**SMALL, "dataset": "data.npz"}  # under the folder of the run
 ROLLOUT = {**SMALL, "learn_step": 32, "update_epochs": 2}
 LSTM = {"hidden_state_size": 4, "min_hidden_state_size": 4, "max_hidden_state_size": 8}
 RUNS: dict[str, dict[str, Any]] = {
-    "DQN": {**REPLAY, "algo": "DQN"},
+    "DQN": {**REPLAY, **OLD["DQN"], "algo": "DQN"},
     "RainbowDQN-per-n-step": {
         **REPLAY, "algo": "RainbowDQN", "prioritized": True, "replay_buffer.n_step": 3, "algorithm.n_step": 3,
         "num_atoms": 5, "v_max": 20.0,
     },
-    "TD3": {**BOX, "algo": "TD3"},
-    "SAC": {**BOX, "algo": "SAC"},
-    "PPO": {**ROLLOUT, "algo": "PPO"},
-    "PPO-recurrent": {**ROLLOUT, "algo": "PPO", "recurrent": True, "network.encoder": LSTM, "max_seq_len": 8},
+    "TD3": {**BOX, **OLD["TD3"], "random_steps": 2000, "algo": "TD3"},
+    "SAC": {**BOX, **OLD["TD3"], "random_steps": 2000, "algo": "SAC"},
+    "PPO": {**ROLLOUT, **OLD["PPO"], "algo": "PPO"},
+    "PPO-recurrent": {
+        **ROLLOUT, **OLD["PPO"], "algo": "PPO", "recurrent": True, "network.encoder": LSTM, "max_seq_len": 8,
+    },
     "IPPO": {**ROLLOUT, "env": "Couriers", "algo": "IPPO"},
     "IPPO-recurrent": {
         **ROLLOUT, "env": "Couriers", "algo": "IPPO", "recurrent": True, "network.encoder": LSTM, "max_seq_len": 8,

@@ -218,13 +218,17 @@ def test_without_a_preset_the_target_is_that_of_the_registration() -> None:
         build_manifest("CartPole-v1", preset=False, config={"training": {"pop_size": 2}})
 
 
-def test_chances_of_mutations_belong_to_tournaments() -> None:
+def test_who_sets_chances_of_mutations_gets_tournaments() -> None:
     from agilerl.api import build_manifest
 
+    assert build_manifest("FrozenLake-v1").evolution.scheme == "race"
+    mixed = build_manifest("FrozenLake-v1", overrides={"rl_hp_mut": 0.9})
+    assert (mixed.evolution.scheme, mixed.mutation.probabilities.rl_hp_mut) == ("tournament", 0.9)
+    assert build_manifest("FrozenLake-v1", overrides={"tournament_size": 3}).evolution.scheme == "tournament"
+    written = build_manifest("FrozenLake-v1", config={"mutation": {"probabilities": {"rl_hp_mut": 0.9}}})
+    assert written.evolution.scheme == "tournament"
     with pytest.raises(ConfigError, match=r"mutation\.probabilities is of evolution\.scheme=tournament; with race"):
-        build_manifest("FrozenLake-v1", overrides={"rl_hp_mut": 0.9})
-    mixed = build_manifest("FrozenLake-v1", overrides={"rl_hp_mut": 0.9, "scheme": "tournament"})
-    assert mixed.mutation.probabilities.rl_hp_mut == 0.9
+        build_manifest("FrozenLake-v1", overrides={"rl_hp_mut": 0.9, "scheme": "race"})
 
 
 def test_a_manifest_describes_the_encoder_of_other_than_vectors() -> None:
