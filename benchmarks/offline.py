@@ -88,13 +88,13 @@ ALIKE = ("training.target_score=null", "training.train_max_episode_steps=null") 
 WIDE = ("network.encoder_config.hidden_size=[256]", "network.head_config.hidden_size=[256]")
 SETS = {
     "Pendulum-v1": (*ALIKE, "training.max_steps=3000", "training.evo_steps=500"),
-    "HalfCheetah-v5": (*ALIKE, *WIDE, "training.max_steps=20000", "training.evo_steps=2000", "training.pop_size=1"),
+    "HalfCheetah-v5": (*ALIKE, *WIDE, "training.max_steps=10000", "training.evo_steps=1000", "training.pop_size=1"),
 }
 ALONE = ("HalfCheetah-v5",)  # one member, no evolution: there four times the updates cost hours
 # Of the training of medium and expert: generations so short that one of them lies between random and expert play.
 MADE_WITH = {
     "Pendulum-v1": ("training.evo_steps=500",),
-    "HalfCheetah-v5": ("training.pop_size=1", "training.max_steps=60000", "training.evo_steps=2000"),
+    "HalfCheetah-v5": ("training.pop_size=1", "training.max_steps=50000", "training.evo_steps=2000"),
 }
 
 
