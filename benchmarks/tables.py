@@ -317,7 +317,7 @@ def continuous_rows() -> list[str]:
         'evaluations, of a population of four with evolution on Pendulum and of one on HalfCheetah, of one in d3rlpy. "last": what the',
         "last update left, chosen by nothing; of a population the mean of its members. d3rlpy has its own defaults (256 units, other rates).",
         "",
-        "| data, its mean return as a score | updates | which | "
+        "| data, its mean return as a score where its episodes are whole | updates | which | "
         + " | ".join([*algos, *(f"d3rlpy {algo}" for algo in algos)])
         + " |",
         "|" + "---|" * (3 + 2 * len(algos)),
@@ -332,7 +332,8 @@ def continuous_rows() -> list[str]:
             if known is None:
                 continue
             found += 1
-            of_data = offline.normalised(known["data"]["mean_return"], known["data"]["scores"])
+            data = known["data"]  # of a replay the episodes are cut short, so that their returns are no scores
+            of_data = offline.normalised(data["mean_return"], data["scores"]) if quality != "medium-replay" else None
             for which, mine in (("chosen", "normalised"), ("last", "last_normalised")):
                 cells = [mean_and_spread([line[mine] for line in lines]) for lines in ours]
                 cells += [
@@ -342,7 +343,9 @@ def continuous_rows() -> list[str]:
                     ])
                     for lines in theirs
                 ]  # fmt: skip
-                about = f"{env_id} {quality}, {of_data:.0f} | {known['updates_member']:,}"
+                about = (
+                    f"{env_id} {quality}{'' if of_data is None else f', {of_data:.0f}'} | {known['updates_member']:,}"
+                )
                 rows.append(f"| {about if which == 'chosen' else ' | '} | {which} | {' | '.join(cells)} |")
     return rows if found else []
 
