@@ -13,7 +13,7 @@ from them; what a trained policy has played is one set for all seeds.
 Runs are those of the presets of (environment, algorithm), evolution included; fitness is the environment's. The score
 is the mean over 100 fresh greedy episodes, which neither chose the agent nor stopped the run. "normalised" is
 100 (score − random) / (expert − random), with the means of 100 episodes that the data set records. The tables of
-continuous data also have "last": the mean over all members of the last generation, whom nothing chose.
+continuous data also have "last": the mean over all members of the last generation.
 """
 
 from __future__ import annotations

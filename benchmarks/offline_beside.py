@@ -4,7 +4,8 @@
 
 One JSON line per seed in results/offline-d3rlpy-<env>-<algo>-<data>.jsonl. Both sides choose by episodes in the
 environment, at the same numbers of updates: theirs the policy of its best evaluation, ours the agent. "last" is their
-last policy, which nothing chose. Our runs have a population with four times the updates; theirs are 256 units wide.
+last policy, ours the mean of the last generation. On Pendulum our runs have a population, with four times the updates;
+theirs are 256 units wide.
 """
 
 from __future__ import annotations

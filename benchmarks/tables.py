@@ -315,7 +315,7 @@ def continuous_rows() -> list[str]:
         "the data, each over 100 fresh episodes; in brackets the number of seeds where it is not 5. Both sides make as many updates an",
         'agent and evaluate, 8 episodes each, after equal numbers of them. "chosen": the agent or policy that was best in these',
         'evaluations, of a population of four with evolution on Pendulum and of one on HalfCheetah, of one in d3rlpy. "last": what the',
-        "last update left, chosen by nothing; of a population the mean of its members. d3rlpy has its own defaults (256 units, other rates).",
+        "last update left; of a population the mean of its members, whose ancestors were selected. d3rlpy has its own defaults (256 units, other rates).",
         "",
         "| data, its mean return as a score where its episodes are whole | updates | which | "
         + " | ".join([*algos, *(f"d3rlpy {algo}" for algo in algos)])
