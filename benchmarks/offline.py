@@ -12,7 +12,8 @@ from them; what a trained policy has played is one set for all seeds.
 
 Runs are those of the presets of (environment, algorithm), evolution included; fitness is the environment's. The score
 is the mean over 100 fresh greedy episodes, which neither chose the agent nor stopped the run. "normalised" is
-100 (score − random) / (expert − random), with the means of 100 episodes that the data set records.
+100 (score − random) / (expert − random), with the means of 100 episodes that the data set records. The tables of
+continuous data also have "last": the mean over all members of the last generation.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,7 +72,7 @@ TASKS = {
     "Acrobot-v1:CQN:random": Task(RANDOM, at_least=-110.0, needed=9),
     "LunarLander-v3:CQN:medium": Task(Data("medium", 100_000, 0, noise=0.3), above_data=50.0, needed=9),
 }
-ROWS = {"Pendulum-v1": 20_000, "HalfCheetah-v5": 200_000}
+ROWS = {"Pendulum-v1": 20_000, "HalfCheetah-v5": 100_000}
 CONTINUOUS = ("CQL", "IQL", "TD3BC", "BC")
 QUALITIES = ("medium", "medium-replay", "expert")
 TABLES = {
@@ -85,13 +87,15 @@ ALL = {**TASKS, **TABLES}
 ALIKE = ("training.target_score=null", "training.train_max_episode_steps=null")  # of tables: the whole budget
 WIDE = ("network.encoder_config.hidden_size=[256]", "network.head_config.hidden_size=[256]")
 SETS = {
-    "Pendulum-v1": (*ALIKE, "training.max_steps=10000"),
-    "HalfCheetah-v5": (*ALIKE, *WIDE, "training.max_steps=50000"),
+    "Pendulum-v1": (*ALIKE, "training.max_steps=3000", "training.evo_steps=500"),
+    "HalfCheetah-v5": (*ALIKE, *WIDE, "training.max_steps=10000", "training.evo_steps=1000", "training.pop_size=1"),
 }
-
-
+ALONE = ("HalfCheetah-v5",)  # one member, no evolution: there four times the updates cost hours
 # Of the training of medium and expert: generations so short that one of them lies between random and expert play.
-MADE_WITH = {"Pendulum-v1": ("training.evo_steps=500",)}
+MADE_WITH = {
+    "Pendulum-v1": ("training.evo_steps=500",),
+    "HalfCheetah-v5": ("training.pop_size=1", "training.max_steps=50000", "training.evo_steps=2000"),
+}
 
 
 def path_of(task: str) -> Path:
@@ -157,15 +161,16 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     test = run.best.evaluate(episodes=100, seed=key["seed"])
-    scores = data.about.get("scores")
-    normalised = None
-    if scores:
-        normalised = 100 * (test.mean - scores["random"]) / (scores["expert"] - scores["random"])
+    scores, last = data.about.get("scores"), None
+    if key["task"] in TABLES:
+        last = mean(agent.evaluate(episodes=100, seed=key["seed"]).mean for agent in run.population)
     return {
         "key": key,
         "score": test.mean,
         "ci95": test.ci95,
-        "normalised": normalised,
+        "normalised": normalised(test.mean, scores),
+        "last": last,
+        "last_normalised": None if last is None else normalised(last, scores),
         "reached": task.reached(test.mean, of_data),
         "data": {
             "sha256": data.source["sha256"], "rows": len(data), "mean_return": of_data,
@@ -184,6 +189,11 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def normalised(score: float, scores: Mapping[str, float] | None) -> float | None:
+    """0 is random play, 100 the expert; None where the data set records neither."""
+    return None if not scores else float(100 * (score - scores["random"]) / (scores["expert"] - scores["random"]))
+
+
 def jobs_for(name: str, seeds: list[int], evolution: bool, sets: list[str]) -> list[dict[str, Any]]:
     from agilerl.config import apply_sets, preset_for
 
@@ -191,7 +201,7 @@ def jobs_for(name: str, seeds: list[int], evolution: bool, sets: list[str]) -> l
     task = ALL[name]
     manifest = apply_sets(preset_for(env_id, algo), [*(SETS[env_id] if name in TABLES else ()), *sets])
     base = {"task": name, "env": env_id, "algo": algo, "preset": manifest.hash(), "commit": package_commit()}
-    base |= {"evolution": evolution, "data": asdict(task.data)}
+    base |= {"evolution": evolution and not (name in TABLES and env_id in ALONE), "data": asdict(task.data)}
     return [
         {"key": {**base, "seed": seed}, "config": manifest.as_dict()} for seed in seeds if sets or seed < task.seeds
     ]
@@ -218,7 +228,7 @@ def summary(name: str) -> None:
     for group, lines in groups.items():
         lines.sort(key=lambda line: line["key"]["seed"])
         reached = [line["reached"] for line in lines if line["reached"] is not None]
-        normalised = [line["normalised"] for line in lines if line["normalised"] is not None]
+        parts = [line["normalised"] for line in lines if line["normalised"] is not None]
         found = {
             **json.loads(group),
             "seeds": [line["key"]["seed"] for line in lines],
@@ -229,9 +239,9 @@ def summary(name: str) -> None:
             "median_wall_seconds": median(line["wall_seconds"] for line in lines),
         }
         found |= {"reached": f"{sum(reached)}/{len(reached)}", "needed": ALL[name].needed} if reached else {}
-        if normalised:
-            spread = stdev(normalised) if len(normalised) > 1 else None
-            found["normalised"] = {"mean": round(mean(normalised), 1), "sd": spread and round(spread, 1)}
+        if parts:
+            spread = stdev(parts) if len(parts) > 1 else None
+            found["normalised"] = {"mean": round(mean(parts), 1), "sd": spread and round(spread, 1)}
         print(json.dumps(found))
 
 

@@ -4,7 +4,8 @@
 
 One JSON line per seed in results/offline-d3rlpy-<env>-<algo>-<data>.jsonl. Both sides choose by episodes in the
 environment, at the same numbers of updates: theirs the policy of its best evaluation, ours the agent. "last" is their
-last policy, which nothing chose. Our runs have a population with four times the updates; theirs are 256 units wide.
+last policy, ours the mean of the last generation. On Pendulum our runs have a population, with four times the updates;
+theirs are 256 units wide.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from offline import ALL, SETS, TABLES, chosen, jobs_for, make_data
+from offline import ALL, SETS, TABLES, chosen, jobs_for, make_data, normalised
 from runner import RESULTS, read_lines, run_jobs, seed_range
 
 OPPONENT = Path(__file__).parent / "opponent_d3rlpy.py"
-EVERY, EVAL_EPISODES, TEST_EPISODES = 1_000, 8, 100
+TEST_EPISODES = 100
 
 
 def path_of(name: str) -> Path:
@@ -35,17 +36,15 @@ def jobs(name: str, seeds: list[int]) -> list[dict[str, Any]]:
     data = ALL[name].data
     file = make_data(env_id, data, 0)
     known = read_dataset(file)
-    ours = jobs_for(name, [0], evolution=True, sets=[])[0]
-    key = {"task": name, "arm": "d3rlpy", "updates": ours["config"]["training"]["max_steps"]}
-    key |= {"data": known.source["sha256"], "scores": known.about.get("scores")}
-    more = {"file": str(file), "env": env_id, "algo": algo, "updates": key["updates"], "every": EVERY}
-    more |= {"eval_episodes": EVAL_EPISODES, "test_episodes": TEST_EPISODES}
+    training = jobs_for(name, [0], evolution=True, sets=[])[0]["config"]["training"]
+    scheme = {
+        "updates": training["max_steps"],
+        "every": training["evo_steps"],
+        "eval_episodes": training["eval_episodes"],
+    }
+    key = {"task": name, "arm": "d3rlpy", **scheme, "data": known.source["sha256"], "scores": known.about["scores"]}
+    more = {"file": str(file), "env": env_id, "algo": algo, "test_episodes": TEST_EPISODES, **scheme}
     return [{"key": {**key, "seed": seed}, "seed": seed, **more} for seed in seeds if seed < ALL[name].seeds]
-
-
-def normalised(line: dict[str, Any], score: float) -> float:
-    scores = line["key"]["scores"]
-    return float(100 * (score - scores["random"]) / (scores["expert"] - scores["random"]))
 
 
 def summary(name: str) -> None:
@@ -55,7 +54,7 @@ def summary(name: str) -> None:
         return
     found: dict[str, Any] = {"task": name, "arm": "d3rlpy", "seeds": [line["key"]["seed"] for line in lines]}
     for which in ("score", "last"):
-        values = [normalised(line, line[which]) for line in lines]
+        values = [normalised(line[which], line["key"]["scores"]) for line in lines]
         found[which] = {"mean": round(mean(values), 1), "sd": round(stdev(values), 1) if len(values) > 1 else None}
     print(json.dumps({**found, "cpu_seconds": [line["cpu_seconds"] for line in lines]}))
 

@@ -10,12 +10,13 @@ import json
 from collections import Counter
 from contextlib import redirect_stdout
 from pathlib import Path
-from statistics import median
+from statistics import mean, median, stdev
 from typing import Any
 
 import board_games
 import lockstep
 import offline
+import offline_beside
 import untuned
 from curve_tables import curve_rows, latest_curves, short_curve
 from runner import RESULTS, read_lines
@@ -274,13 +275,10 @@ def offline_rows() -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     found = 0
-    for task, wanted in offline.ALL.items():
-        lines = read_lines(offline.path_of(task))
-        last = [(line["key"]["preset"], line["key"]["commit"]) for line in lines[-1:]]
-        lines = [line for line in lines if (line["key"]["preset"], line["key"]["commit"]) in last]
+    for task, wanted in offline.TASKS.items():
+        lines = latest_offline(offline.path_of(task))
         if not lines:
             continue
-        lines.sort(key=lambda line: int(line["key"]["seed"]))
         found += 1
         scores = ", ".join(f"{line['score']:.1f}" for line in lines)
         goals = {"at least {:g}": wanted.at_least, "below {:g}": wanted.below, "{:g} above the data": wanted.above_data}
@@ -298,6 +296,68 @@ def offline_rows() -> list[str]:
             f"| {', '.join(task.split(':'))} | {goal} | {reached} | {scores} | {of_data:.1f} | {updates:,.0f} | {cpu:.0f} |"
         )
     return rows if found else []
+
+
+def latest_offline(path: Path) -> list[dict[str, Any]]:
+    """The lines whose keys are those of the last one in the file but for the seed, by seed."""
+    lines = read_lines(path)
+    last = {k: v for k, v in lines[-1]["key"].items() if k != "seed"} if lines else {}
+    lines = [line for line in lines if {k: v for k, v in line["key"].items() if k != "seed"} == last]
+    return sorted(lines, key=lambda line: int(line["key"]["seed"]))
+
+
+def continuous_rows() -> list[str]:
+    """Normalised scores on continuous data, ours beside d3rlpy's: a row per data set, a column per algorithm and side."""
+    algos = offline.CONTINUOUS
+    rows = [
+        "## Offline, continuous: scores beside d3rlpy's",
+        "",
+        "`python benchmarks/offline.py --tasks Pendulum-v1 HalfCheetah-v5` and `python benchmarks/offline_beside.py --python PYTHON`,",
+        "on the same files: mean ± standard deviation over seeds, of scores in which 0 is random play and 100 the expert who made",
+        "the data, each over 100 fresh episodes; in brackets the number of seeds where it is not 5. Both sides make as many updates an",
+        'agent and evaluate, 8 episodes each, after equal numbers of them. "chosen": the agent or policy that was best in these',
+        'evaluations, of a population of four with evolution on Pendulum and of one on HalfCheetah, of one in d3rlpy. "last": what the',
+        "last update left; of a population the mean of its members, whose ancestors were selected. d3rlpy has its own defaults (256 units, other rates).",
+        "",
+        "| data, its mean return as a score where its episodes are whole | updates | which | "
+        + " | ".join([*algos, *(f"d3rlpy {algo}" for algo in algos)])
+        + " |",
+        "|" + "---|" * (3 + 2 * len(algos)),
+    ]
+    found = 0
+    for env_id in offline.ROWS:
+        for quality in offline.QUALITIES:
+            names = [f"{env_id}:{algo}:{quality}" for algo in algos]
+            ours = [latest_offline(offline.path_of(name)) for name in names]
+            theirs = [latest_offline(offline_beside.path_of(name)) for name in names]
+            known = next((lines[0] for lines in ours if lines), None)
+            if known is None:
+                continue
+            found += 1
+            data = known["data"]  # of a replay the episodes are cut short, so that their returns are no scores
+            of_data = offline.normalised(data["mean_return"], data["scores"]) if quality != "medium-replay" else None
+            for which, mine in (("chosen", "normalised"), ("last", "last_normalised")):
+                cells = [mean_and_spread([line[mine] for line in lines]) for lines in ours]
+                cells += [
+                    mean_and_spread([
+                        offline.normalised(line["score" if which == "chosen" else "last"], line["key"]["scores"])
+                        for line in lines
+                    ])
+                    for lines in theirs
+                ]  # fmt: skip
+                about = (
+                    f"{env_id} {quality}{'' if of_data is None else f', {of_data:.0f}'} | {known['updates_member']:,}"
+                )
+                rows.append(f"| {about if which == 'chosen' else ' | '} | {which} | {' | '.join(cells)} |")
+    return rows if found else []
+
+
+def mean_and_spread(values: list[Any], usual: int = 5) -> str:
+    """ "31.3 ± 2.0"; with the number of values where it is not the usual one; "-" of none."""
+    if not values:
+        return "-"
+    spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{mean(values):.1f}{spread}" + ("" if len(values) == usual else f" ({len(values)})")
 
 
 def board_rows() -> list[str]:
@@ -352,7 +412,7 @@ def main() -> None:
     parts = [
         HEAD.splitlines(), solve_rows(), curve_rows(), throughput_rows(), shares_rows(), replay_rows(), scaling_rows(),
         checkpoint_rows(),
-        lockstep_rows(), offline_rows(), board_rows(),
+        lockstep_rows(), offline_rows(), continuous_rows(), board_rows(),
     ]  # fmt: skip
     readme = ROOT / "README.md"
     before, rest = readme.read_text(encoding="utf-8").split(BEGIN)

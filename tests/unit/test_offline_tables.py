@@ -1,0 +1,58 @@
+"""The table of continuous data, from result lines."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCORES = {"random": -1000.0, "expert": -200.0}
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    known = set(sys.modules)
+    import offline
+    import offline_beside
+    import tables
+
+    monkeypatch.setattr(offline, "RESULTS", tmp_path)
+    monkeypatch.setattr(offline_beside, "RESULTS", tmp_path)
+    yield tables
+    for name in set(sys.modules) - known:
+        if Path(getattr(sys.modules[name], "__file__", None) or ".").parent.name == "benchmarks":
+            del sys.modules[name]
+
+
+def write(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def own(seed: int, normalised: float, last: float, commit: str = "b") -> dict[str, Any]:
+    data = {"mean_return": -600.0, "scores": SCORES}
+    key = {"preset": "p", "commit": commit, "seed": seed}
+    return {"key": key, "normalised": normalised, "last_normalised": last, "data": data, "updates_member": 3000}
+
+
+def theirs(seed: int, score: float, last: float) -> dict[str, Any]:
+    return {"key": {"arm": "d3rlpy", "scores": SCORES, "seed": seed}, "score": score, "last": last}
+
+
+def test_a_row_holds_mean_spread_and_count_of_both_sides(tables: Any, tmp_path: Path) -> None:
+    ours = [own(9, 5.0, 5.0, commit="a"), *(own(seed, 50.0 + seed, 40.0) for seed in range(5))]
+    write(tmp_path / "offline-Pendulum-v1-iql-medium.jsonl", ours)
+    write(
+        tmp_path / "offline-d3rlpy-Pendulum-v1-bc-medium.jsonl",
+        [theirs(0, -200.0, -1000.0), theirs(1, -600.0, -1000.0)],
+    )
+    chosen, last = tables.continuous_rows()[-2:]
+    assert (
+        chosen == "| Pendulum-v1 medium, 50 | 3,000 | chosen | - | 52.0 ± 1.6 | - | - | - | - | - | 75.0 ± 35.4 (2) |"
+    )
+    assert last == "|  |  | last | - | 40.0 ± 0.0 | - | - | - | - | - | 0.0 ± 0.0 (2) |"
+
+
+def test_without_results_there_is_no_table(tables: Any) -> None:
+    assert tables.continuous_rows() == []
