@@ -511,10 +511,15 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
 
 
 def _with_tournaments(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:
-    """Settings of tournaments and mutations ask for these in place of another scheme of a preset."""
+    """Settings of tournaments and mutations ask for these in place of another scheme of a preset, and another scheme is
+    asked for in place of a preset's chances of mutations."""
     paths = list(asked)
-    if "evolution.scheme" not in paths and any(path.startswith(_OF_TOURNAMENTS) for path in paths):
-        data = {**data, "evolution": {**data.get("evolution", {}), "scheme": "tournament"}}
+    if "evolution.scheme" not in paths:
+        if any(path.startswith(_OF_TOURNAMENTS) for path in paths):
+            return {**data, "evolution": {**data.get("evolution", {}), "scheme": "tournament"}}
+    elif data["evolution"]["scheme"] != "tournament" and not any(p.startswith("mutation.prob") for p in paths):
+        mutation = {key: value for key, value in data.get("mutation", {}).items() if key != "probabilities"}
+        return {**data, "mutation": mutation}
     return data
 
 

@@ -105,6 +105,9 @@ class TrainingLoop:
             if self.result.stopped == "target":
                 said = f"it has reached its target of {self.options.target:g}, so nothing is left to do"
                 self.notes.append(f"{said}; `agilerl resume --target N` goes on")
+            if self.result.stopped == "plateau":
+                said = f"nothing had got better for {self.options.patience} generations, so nothing is left to do"
+                self.notes.append(f"{said}; `agilerl resume --set training.patience=null` goes on")
         self.result.births += founders
         self.callbacks.births(founders)
         self._wall = time.perf_counter() - self.result.seconds

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import agilerl
+from agilerl.cli.main import app
 from tests.faults.faulty_runs import digest, resume, train, train_part
 
 SMALL = {"encoder_config.hidden_size": [8], "head_config.hidden_size": [8], "latent_dim": 8}
@@ -97,3 +99,20 @@ def test_a_run_that_begins_anew_says_so_and_keeps_its_budget(tmp_path: Path) -> 
     assert len({birth["id"] for birth in records(path)}) == len(records(path)), "no id twice"
     facts = json.loads((path / "run.json").read_text())
     assert 4 * 2048 <= facts["result"]["env_steps_population"] < 4 * 2048 + 4 * 128
+
+
+def test_a_run_on_a_plateau_ends_and_goes_on_where_it_is_asked_to(tmp_path: Path) -> None:
+    case = {**RACE, "steps": 2048, "patience": 3, "seed": 4, "eval_steps": 20}  # nobody can gain more than 20
+    path = train(case, tmp_path)
+    facts = json.loads((path / "run.json").read_text())
+    assert facts["result"]["stopped"] == "plateau"
+    assert facts["result"]["env_steps_population"] < 4 * 2048
+    assert facts["result"]["confirmed"] is not None
+    resume(path)
+    assert json.loads((path / "run.json").read_text())["result"]["generations"] == facts["result"]["generations"]
+    done = CliRunner().invoke(
+        app, ["resume", str(path), "--set", "training.patience=null", "--quiet", "--test-episodes", "0"]
+    )
+    assert done.exit_code == 0, done.output
+    after = json.loads((path / "run.json").read_text())["result"]
+    assert (after["stopped"], after["generations"] > facts["result"]["generations"]) == ("budget", True)

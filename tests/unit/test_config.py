@@ -24,6 +24,7 @@ from agilerl.config import (
     preset_for,
     preset_names,
 )
+from agilerl.config.schema import Probabilities
 from agilerl.errors import AgileRLError, AlgorithmError, ConfigError, NotAvailableYetError
 
 
@@ -227,6 +228,8 @@ def test_who_sets_chances_of_mutations_gets_tournaments() -> None:
     assert build_manifest("FrozenLake-v1", overrides={"tournament_size": 3}).evolution.scheme == "tournament"
     written = build_manifest("FrozenLake-v1", config={"mutation": {"probabilities": {"rl_hp_mut": 0.9}}})
     assert written.evolution.scheme == "tournament"
+    raced = build_manifest("CartPole-v1", overrides={"scheme": "race"})
+    assert raced.mutation.probabilities == Probabilities(), "those of the preset mean nothing to a race"
     with pytest.raises(ConfigError, match=r"mutation\.probabilities is of evolution\.scheme=tournament; with race"):
         build_manifest("FrozenLake-v1", overrides={"rl_hp_mut": 0.9, "scheme": "race"})
 
