@@ -93,8 +93,8 @@ def _next(run: Ended) -> str:
         return "Next: another seed (--seed 1) shows whether it was luck."
     gained, late = _gains(run.history)
     if gained <= 0:
-        nothing = "It has learned nothing that its fitness shows."
-        return f"{nothing} Next: --algo {run.others}, or look whether rewards ever differ."
+        nothing = "Its fitness has not risen since the first generation."
+        return f"{nothing} Next, if that is not the most there is: --algo {run.others}, or look whether rewards differ."
     if run.stopped == "budget" and late > RISING * gained:
         return f"It was still getting better. Next: {go_on}."
     return f"Next: --algo {run.others}, a larger network (--set network.latent_dim=128), or a larger population."

@@ -55,10 +55,11 @@ def resolve_device(device: str) -> str:
 
 def with_minutes(manifest: Manifest, env: Any, device: str, minutes: float, verbose: bool) -> Manifest:
     """The manifest with a budget of steps in place of one of minutes; says which."""
-    steps, rate = import_module("agilerl.training.measured").steps_in(manifest, env, device, minutes)
+    steps, rate, expected = import_module("agilerl.training.measured").steps_in(manifest, env, device, minutes)
     if verbose:
         print(
-            f"about {minutes:g} minutes: {count(steps)} steps of each member, at {count(rate)} steps/s of all together",
+            f"about {expected:.2g} minutes: {count(steps)} steps of each member, "
+            f"at {count(rate)} steps/s of all together",
             flush=True,
         )
     return apply_overrides(manifest, {"training.max_steps": steps}, "minutes")

@@ -15,8 +15,9 @@ WITH_EVALUATION = 1.25  # what evaluations and confirmations cost beside trainin
 TRIED = 512  # steps of one member in a generation of the trial, or a whole rollout
 
 
-def steps_in(manifest: Manifest, env: Any, device: str, minutes: float) -> tuple[int, float]:
-    """(budget of one member that takes about so many minutes, environment steps a second of all members).
+def steps_in(manifest: Manifest, env: Any, device: str, minutes: float) -> tuple[int, float, float]:
+    """(budget of one member that takes about so many minutes, environment steps a second of all members, how many
+    minutes it will take: more than were asked for where `LEAST_GENERATIONS` do).
 
     Two short generations are trained and thrown away; the second one is timed, because the first one warms up. Nothing
     of it reaches the run that follows, whose random streams are its own.
@@ -50,4 +51,5 @@ def steps_in(manifest: Manifest, env: Any, device: str, minutes: float) -> tuple
     rate = (after - before) / max(1e-6, ended - begun)
     steps = minutes * 60 * rate / WITH_EVALUATION / members
     generations = max(LEAST_GENERATIONS, round(steps / training.evo_steps))
-    return generations * training.evo_steps, rate
+    budget = generations * training.evo_steps
+    return budget, rate, budget * members * WITH_EVALUATION / rate / 60

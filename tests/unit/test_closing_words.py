@@ -62,7 +62,9 @@ def test_a_stop_at_the_target_that_fresh_episodes_do_not_bear_out() -> None:
 
 def test_what_learned_nothing_is_told_what_else_there_is() -> None:
     run = replace(ENDED, score=-200.0, stopped="budget", history=[[-200.0]] * 8)
-    said = "It has learned nothing that its fitness shows. Next: --algo DQN or RainbowDQN, or look"
+    said = (
+        "Its fitness has not risen since the first generation. Next, if that is not the most there is: --algo DQN or R"
+    )
     assert said in in_words(run)
     assert worth_a_try("PPO", is_box=True) == "SAC or TD3"
     assert worth_a_try("PPO", is_box=False) == "DQN or RainbowDQN"
