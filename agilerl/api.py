@@ -279,7 +279,7 @@ def build_manifest(
 ) -> Manifest:
     """The resolved configuration: preset, then `config`, then `overrides`, then the named arguments.
 
-    `env` is the environment where it is more than an id; where nothing else names an algorithm, its actions decide.
+    `env` is the environment where it is more than an id.
     """
     manifest = base_manifest(env_id, algo, config, env, preset)
     manifest = apply_overrides(manifest, overrides or {}, "train()")

@@ -435,6 +435,7 @@ def learn_rollout(
     counted = None  # of all ranks: minibatches are what they have together
     if ranks.size > 1:
         counted = ranks.gather_rows(np.array([len(own) for own in rollout.samples])).astype(np.int64)
+    adapts = [bool(getattr(member, "adapts_rate", False)) for member in members]
     losses: list[Tensor] = []
     for epoch in range(max(int(m.update_epochs) for m in members)):
         active = [go and epoch < int(m.update_epochs) for go, m in zip(active, members, strict=True)]
@@ -445,9 +446,8 @@ def learn_rollout(
         results = [learner.learn(group, batch) for batch in batches]
         losses += [result.loss for result in results]
         divergence: Any = sum(result.kl for result in results if result.kl is not None)
-        watched = isinstance(divergence, Tensor) and any(
-            m.target_kl is not None or getattr(m, "adapts_rate", False) for m in members
-        )
+        asked = any(adapts) or any(m.target_kl is not None for m in members)
+        watched = asked and isinstance(divergence, Tensor)
         if watched:
             divergence = ranks.mean(divergence)  # so that all ranks stop after the same epoch
         counts, found = plan.live.sum(0), divergence.tolist() if watched else [0.0] * len(members)
@@ -457,16 +457,12 @@ def learn_rollout(
             report.updates += int(counts[i])
             report.epochs += 1
             report.kl = found[i] / max(1, int(counts[i]))
-            if (
-                member.target_kl is not None
-                and report.kl > member.target_kl
-                and not getattr(member, "adapts_rate", False)
-            ):
+            if member.target_kl is not None and report.kl > member.target_kl and not adapts[i]:
                 active[i] = False
-    adapting = [i for i, member in enumerate(members) if getattr(member, "adapts_rate", False)]
-    for i in adapting:
-        members[i].adapt_rate(reports[i].kl)
-    if adapting:
+    if any(adapts):
+        for member, report, follows in zip(members, reports, adapts, strict=True):
+            if follows:
+                member.adapt_rate(report.kl)
         learner.groups[group].refresh()
     if losses:
         total: Any = sum(losses)
