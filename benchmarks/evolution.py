@@ -2,7 +2,7 @@
 
     python benchmarks/evolution.py --pairs LunarLander-v3:PPO --starts good lr_low --arms fixed ours --seeds 1000-1002
     python benchmarks/evolution.py --pairs LunarLander-v3:PPO --arms sb3 --python /path/to/other/python
-    python benchmarks/evolution.py --summary
+    python benchmarks/evolution.py --summary --against fixed
 
 A *pair* is an environment and an algorithm, with the general preset of that algorithm as its good start. A *start* is
 what is wrong with it. An *arm* is a way to train: a configuration of `agilerl.train`, or an opponent in a Python
@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evolution_tables import summarise
+from evolution_tables import compare, summarise
 from peers_clock import FINAL, SECOND, CheckpointClock, test_seeds
 from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
 
@@ -41,7 +41,7 @@ class Pair:
     Attributes:
         random: mean return of random play. target: what counts as solved.
         env_steps: budget of all members together, evaluation included. cpu_seconds: the other budget.
-        wide: hyperparameter -> range that founders and searches draw from.
+        sets: KEY=VALUE over the general preset, for all arms.
     """
 
     env: str
@@ -313,6 +313,7 @@ def main() -> None:
     parser.add_argument("--python", help="interpreter of the opponent's environment")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--summary", action="store_true")
+    parser.add_argument("--against", choices=list(ARMS), metavar="ARM", help="compare the other arms with this one")
     args = parser.parse_args()
     if args.job:
         print(json.dumps(run_one(json.loads(args.job))))
@@ -322,6 +323,10 @@ def main() -> None:
             jobs = [job_of(pair, start, arm, seed) for start in args.starts for seed in args.seeds]
             run_arm(ARMS[arm], path_of(pair), jobs, args)
         summarise(pair, PAIRS[pair].random, PAIRS[pair].target, read_lines(path_of(pair)))
+    if args.against:
+        lines = {pair: read_lines(path_of(pair)) for pair in args.pairs}
+        ends = {pair: (PAIRS[pair].random, PAIRS[pair].target) for pair in args.pairs}
+        compare(lines, ends, args.against)
 
 
 def run_arm(arm: Arm, path: Path, jobs: list[dict[str, Any]], args: argparse.Namespace) -> None:

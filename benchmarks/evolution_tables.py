@@ -90,8 +90,8 @@ def summarise(pair: str, random: float, target: float, lines: Sequence[Line]) ->
                     "reached": f"{len(found)}/{len(runs)}",
                     "cpu_to_target": [None if one is None else one["cpu_seconds"] for one in reached],
                     "steps_to_target": [None if one is None else one["env_steps"] for one in reached],
-                    "iqm_at_cpu": round(interquartile_mean(at["cpu_seconds"]), 3),
-                    "iqm_at_steps": round(interquartile_mean(at["env_steps"]), 3),
+                    "iqm_at_cpu": rounded(interquartile_mean(at["cpu_seconds"])),
+                    "iqm_at_steps": rounded(interquartile_mean(at["env_steps"])),
                     "final": [line["final"]["score"] for line in runs],
                     "cpu_seconds": round(median(line["cpu_seconds"] for line in runs), 1),
                     "evaluation_share": round(
@@ -102,3 +102,54 @@ def summarise(pair: str, random: float, target: float, lines: Sequence[Line]) ->
                 }
             )
         )
+
+
+THRESHOLDS = (0.0, 0.25, 0.5, 0.75, 0.95)
+
+
+def compare(
+    lines: Mapping[str, Sequence[Line]], ends: Mapping[str, tuple[float, float]], against: str, seed: int = 0
+) -> None:
+    """A line per arm beside the arm `against`, at equal CPU seconds, over the (pair, start) that both have runs of.
+
+    Args:
+        lines: by pair. ends: mean return of random play and the target, by pair.
+    """
+    found: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for pair, runs in lines.items():
+        for line in runs:
+            key = line["key"]
+            worth = share(score_at(line, "cpu_seconds", key["cpu_budget"]), *ends[pair])
+            found[key["arm"]][pair, key["start"]].append(worth)
+    for arm in sorted(set(found) - {against}):
+        common = sorted(set(found[arm]) & set(found[against]))
+        if not common:
+            continue
+        strata = [[found[arm][place], found[against][place]] for place in common]
+        print(json.dumps({"arm": arm, "against": against, "over": common, **compared(strata, seed)}))
+
+
+def compared(strata: Sequence[Sequence[Sequence[float]]], seed: int = 0) -> dict[str, Any]:
+    """Of [stratum][arm, the other arm][run]: what the first gains, with 95 % intervals, and both profiles."""
+    found: dict[str, Any] = {}
+    for name, statistic in (("iqm_difference", iqm_difference), ("probability_of_improvement", improvement)):
+        low, high = interval(strata, statistic, seed)
+        value = float(np.mean([statistic([list(arm) for arm in stratum]) for stratum in strata]))
+        found[name] = {"value": rounded(value), "low": rounded(low), "high": rounded(high)}
+    for place, name in enumerate(("profile", "profile_of_other")):
+        pooled = [value for stratum in strata for value in stratum[place]]
+        found[name] = dict(zip(map(str, THRESHOLDS), map(rounded, profile(pooled, THRESHOLDS)), strict=True))
+    return found
+
+
+def iqm_difference(arms: list[list[float]]) -> float:
+    return interquartile_mean(arms[0]) - interquartile_mean(arms[1])
+
+
+def improvement(arms: list[list[float]]) -> float:
+    return probability_of_improvement(arms[0], arms[1])
+
+
+def rounded(value: float) -> float | None:
+    """Three digits; None where there is no number."""
+    return None if value != value else round(value, 3)
