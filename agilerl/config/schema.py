@@ -223,6 +223,12 @@ class Evolution(Section):
     judge: Literal["evaluation", "training"] = "evaluation"  # of halving: what ranks the members
 
 
+OF_SCHEMES = {
+    "survivors": ("halving", "race"), "certainty": ("race",), "until": ("halving",), "judge": ("halving",),
+}  # fmt: skip
+"""Settings of `Evolution` that not every scheme reads."""
+
+
 class ReplayBuffer(Section):
     """Off-policy memory, in transitions."""
 
@@ -269,6 +275,13 @@ class Manifest(Section):
                 f"mutation.probabilities is of evolution.scheme=tournament; with {scheme} members end, and none is "
                 "born. fix: evolution.scheme=tournament, or leave it out."
             )
+        usual = Evolution()
+        for name, schemes in OF_SCHEMES.items():
+            if scheme not in schemes and getattr(self.evolution, name) != getattr(usual, name):
+                raise ValueError(
+                    f"evolution.{name} is of scheme {' and '.join(schemes)}; got it with {scheme}. "
+                    f"fix: evolution.scheme={schemes[0]}, or leave it out."
+                )
         return self
 
     @model_validator(mode="after")

@@ -234,7 +234,9 @@ def test_who_sets_chances_of_mutations_gets_tournaments() -> None:
         build_manifest("FrozenLake-v1", overrides={"rl_hp_mut": 0.9, "scheme": "race"})
 
 
-@pytest.mark.parametrize("setting", [{"eval_members": 1}, {"scheme": "race"}, {"judge": "training"}])
+@pytest.mark.parametrize(
+    "setting", [{"eval_members": 1}, {"scheme": "race"}, {"scheme": "halving", "judge": "training"}]
+)
 @pytest.mark.parametrize("algo", ["CQN", "BC", "GRPO", "DPO", "SFT"])
 def test_without_training_episodes_none_can_rank_members(algo: str, setting: dict[str, Any]) -> None:
     manifest = manifest_from({"algorithm": {"name": algo}})
@@ -242,6 +244,17 @@ def test_without_training_episodes_none_can_rank_members(algo: str, setting: dic
         apply_overrides(manifest, setting)
     halving = apply_overrides(manifest, {"scheme": "halving"})
     assert halving.evolution.judge == "evaluation"
+
+
+@pytest.mark.parametrize(
+    ("setting", "scheme"), [("survivors=2", "tournament"), ("certainty=2.0", "halving"), ("until=0.5", "race")]
+)
+def test_what_a_scheme_does_not_read_is_named(setting: str, scheme: str) -> None:
+    name = setting.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf"evolution\.{name} is of scheme .*; got it with {scheme}\. fix: "):
+        apply_sets(
+            manifest_from({"algorithm": {"name": "PPO"}}), [f"evolution.scheme={scheme}", f"evolution.{setting}"]
+        )
 
 
 def test_a_manifest_describes_the_encoder_of_other_than_vectors() -> None:
