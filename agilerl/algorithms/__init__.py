@@ -104,6 +104,7 @@ _BASES = {
 LANGUAGE = ("DPO", "GRPO", "LLMPPO", "LLMREINFORCE", "SFT")
 """Of what ships, what stands on a language model: no spaces, no environments of steps."""
 _TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # of what ships, those for several agents
+_OF_DATA = (("BC", "CQN"), ("BC", "CQL", "IQL", "TD3BC"), ("BC_LM", "ILQL"))  # for choices, Box actions, texts
 _registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}
 NOT_YET = (
     "CISPO", "GSPO", "NeuralTS", "NeuralUCB",
@@ -122,8 +123,10 @@ Algorithm = TypeVar("Algorithm", bound=type)
 
 def worth_a_try(name: str, is_box: bool) -> str:
     """What may learn where the algorithm `name` has not, in words; `is_box`: whether actions are of a Box."""
-    if name in _TEAMS:
-        return "another of " + ", ".join(team for team in _TEAMS if team != name)
+    of_data = _OF_DATA[1:] if is_box else (_OF_DATA[0], *_OF_DATA[2:])
+    for alike in (_TEAMS, *of_data):
+        if name in alike:
+            return "one of " + ", ".join(other for other in alike if other != name)
     if name != USUAL_UNTUNED:
         return USUAL_UNTUNED
     return "SAC or TD3" if is_box else "DQN or RainbowDQN"

@@ -91,13 +91,14 @@ def _next(run: Ended) -> str:
     go_on = "more steps" if run.path is None else f"agilerl resume {run.path} --steps {2 * run.budget}"
     if run.score is not None and run.target is not None and run.score >= run.target:
         return "Next: another seed (--seed 1) shows whether it was luck."
+    other = f"another algorithm ({run.others})"
     gained, late = _gains(run.history)
     if gained <= 0:
         nothing = "Its fitness has not risen since the first generation."
-        return f"{nothing} Next, if that is not the most there is: --algo {run.others}, or look whether rewards differ."
+        return f"{nothing} Next, if that is not the most there is: {other}, or look whether rewards differ."
     if run.stopped == "budget" and late > RISING * gained:
         return f"It was still getting better. Next: {go_on}."
-    return f"Next: --algo {run.others}, a larger network (--set network.latent_dim=128), or a larger population."
+    return f"Next: {other}, a larger network (--set network.latent_dim=128), or a larger population."
 
 
 def _line(run: Ended) -> list[Birth]:
