@@ -205,16 +205,16 @@ def train(
         manifest = _with_options(manifest, {"--steps": _one_budget(steps, total_timesteps), **asked})
         if minutes is not None and (steps or total_timesteps):
             raise ConfigError("--steps and --minutes are both budgets. fix: one of the two.")
-        if dry_run:
-            _print_plan(manifest, device, evolution=not no_evolution)
-            return
-        from agilerl.api import run_training
-
         is_untuned = config is None and env_id is not None and (no_preset or not has_preset(env_id))
         is_untuned = is_untuned and not is_language_id(manifest.environment.name)
         has_budget = any(text.partition("=")[0].strip().endswith("max_steps") for text in settings or [])
         if minutes is None and is_untuned and not (steps or total_timesteps or has_budget or dataset or model):
             minutes = USUAL_MINUTES
+        if dry_run:
+            _print_plan(manifest, device, not no_evolution, minutes)
+            return
+        from agilerl.api import run_training
+
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
 
@@ -260,7 +260,7 @@ def _with_options(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
     return manifest
 
 
-def _print_plan(manifest: Manifest, device: str, evolution: bool) -> None:
+def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float | None) -> None:
     from agilerl.api import resolve_device, with_known_env
     from agilerl.config import dump_yaml
     from agilerl.telemetry.console import count
@@ -276,6 +276,8 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool) -> None:
         f"{count(training.max_steps)} {manifest.steps}, {generations} generations, seed {training.seed}, {where}, "
         f"evolution {'on' if evolution else 'off'}, manifest {manifest.hash()}"
     )
+    if minutes is not None:
+        typer.echo(f"# in place of training.max_steps: what fits into {minutes:g} minutes, measured when it begins")
 
 
 def _close(run: Run, test_episodes: int) -> None:

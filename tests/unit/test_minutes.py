@@ -59,3 +59,15 @@ def test_two_budgets_are_a_mistake() -> None:
         agilerl.train("CartPole-v1", minutes=1, steps=100, out=None)
     done = CliRunner().invoke(app, ["train", "CartPole-v1", "--minutes", "1", "--steps", "100"])
     assert (done.exit_code, "both budgets" in done.output) == (2, True)
+
+
+def test_a_dry_run_says_that_the_budget_is_measured() -> None:
+    said = "# in place of training.max_steps: what fits into {} minutes, measured when it begins"
+    untuned, tuned, asked = (
+        CliRunner().invoke(app, ["train", *words, "--dry-run"]).output
+        for words in (["FrozenLake-v1"], ["CartPole-v1"], ["CartPole-v1", "--minutes", "3"])
+    )
+    assert said.format(10) in untuned
+    assert "minutes" not in tuned
+    assert said.format(3) in asked
+    assert "minutes" not in CliRunner().invoke(app, ["train", "FrozenLake-v1", "--steps", "100", "--dry-run"]).output
