@@ -176,12 +176,15 @@ def tiles(run: RunRecords) -> list[Tile]:
     population = run.setting("training.pop_size", len(_last(run)))
     budget = run.setting("training.max_steps")
     member = max((m.env_steps for m in _last(run)), default=0)
+    each = f"{count(member)} of {count(budget or 0)} per member"
+    if run.setting("evolution.scheme", "tournament") != "tournament":  # who is left has the steps of those who ended
+        each = f"{count(member)} by who trained longest"
     ended = {"running": "still running"}.get(run.status, f"stopped by {result.get('stopped', run.status)}")
     return [
         _score_tile(run),
         _target_tile(run),
         Tile("wall time", clock(run.seconds), ended),
-        Tile("training steps", count(run.env_steps), f"{count(member)} of {count(budget or 0)} per member"),
+        Tile("training steps", count(run.env_steps), each),
         Tile("evaluation steps", count(run.evaluation_env_steps), "of all members, beside training"),
         Tile("population", f"{population} members", f"{len(run.generations)} generations, {len(run.births)} births"),
     ]

@@ -97,6 +97,9 @@ def test_a_run_that_begins_anew_says_so_and_keeps_its_budget(tmp_path: Path) -> 
     assert len(anew) >= 4
     assert all(birth["kind"] == "founder" for birth in anew)
     assert len({birth["id"] for birth in records(path)}) == len(records(path)), "no id twice"
+    page = (path / "report.html").read_text()
+    assert "by who trained longest" in page
+    assert "per member" not in page, "nobody's share is its own"
     facts = json.loads((path / "run.json").read_text())
     assert 4 * 2048 <= facts["result"]["env_steps_population"] < 4 * 2048 + 4 * 128
 
