@@ -19,7 +19,7 @@ import sys
 import time
 from typing import Any
 
-from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
+from runner import RESULTS, grouped, package_commit, read_lines, run_jobs, seed_range
 
 GAMES = 500  # of one match
 PREFIX = "pettingzoo.classic."
@@ -82,15 +82,10 @@ def jobs_for(game: str, algo: str, seeds: list[int], sets: list[str]) -> list[di
 
 def summary(game: str, algo: str) -> None:
     """One line per (preset, commit)."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for line in read_lines(path_of(game, algo)):
-        group = {k: v for k, v in line["key"].items() if k != "seed"}
-        groups.setdefault(json.dumps(group), []).append(line)
     counted = TARGETS[game][0]
-    for group, lines in groups.items():
-        lines.sort(key=lambda line: line["key"]["seed"])
+    for group, lines in grouped(read_lines(path_of(game, algo))):
         row = {
-            **json.loads(group),
+            **group,
             "seeds": [line["key"]["seed"] for line in lines],
             "strong": f"{sum(line['strong'] for line in lines)}/{len(lines)}",
             **{f"{counted}_against_{p}": [line[counted][p] for line in lines] for p in ("random", "lookahead")},

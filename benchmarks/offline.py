@@ -31,7 +31,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
+from runner import RESULTS, grouped, package_commit, read_lines, run_jobs, seed_range
 
 DATA = Path(os.environ.get("AGILERL_DATA", Path(__file__).parent / "data"))
 
@@ -221,16 +221,11 @@ def can_be_made(env_id: str) -> str | None:
 
 def summary(name: str) -> None:
     """One line per (preset, commit, evolution) of a task."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for line in read_lines(path_of(name)):
-        group = {k: v for k, v in line["key"].items() if k != "seed"}
-        groups.setdefault(json.dumps(group), []).append(line)
-    for group, lines in groups.items():
-        lines.sort(key=lambda line: line["key"]["seed"])
+    for group, lines in grouped(read_lines(path_of(name))):
         reached = [line["reached"] for line in lines if line["reached"] is not None]
         parts = [line["normalised"] for line in lines if line["normalised"] is not None]
         found = {
-            **json.loads(group),
+            **group,
             "seeds": [line["key"]["seed"] for line in lines],
             "scores": [round(line["score"], 1) for line in lines],
             "data_mean_return": [round(line["data"]["mean_return"], 1) for line in lines],

@@ -50,6 +50,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
+def grouped(lines: Iterable[dict[str, Any]]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """(what their keys share, lines by seed) of result lines whose keys differ in the seed alone."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        groups.setdefault(json.dumps({k: v for k, v in line["key"].items() if k != "seed"}), []).append(line)
+    return [(json.loads(group), sorted(found, key=lambda line: line["key"]["seed"])) for group, found in groups.items()]
+
+
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
     """Append one JSON line and make sure that it is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)

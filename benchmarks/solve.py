@@ -19,7 +19,7 @@ import time
 from statistics import median
 from typing import Any
 
-from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
+from runner import RESULTS, grouped, package_commit, read_lines, run_jobs, seed_range
 
 # "environment:algorithm" -> (score that counts as solved, seeds that must reach it, number of seeds)
 TASKS = {
@@ -106,16 +106,11 @@ def jobs_for(task: str, seeds: list[int], evolution: bool, sets: list[str]) -> l
 
 def summary(task: str) -> None:
     """One line per (preset, commit, evolution) of a task."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for line in read_lines(path_of(task)):
-        group = {k: v for k, v in line["key"].items() if k != "seed"}
-        groups.setdefault(json.dumps(group), []).append(line)
-    for group, lines in groups.items():
-        lines.sort(key=lambda line: line["key"]["seed"])
+    for group, lines in grouped(read_lines(path_of(task))):
         print(
             json.dumps(
                 {
-                    **json.loads(group),
+                    **group,
                     "seeds": [line["key"]["seed"] for line in lines],
                     "solved": f"{sum(line['solved'] for line in lines)}/{len(lines)}",
                     "scores": [round(line["score"], 1) for line in lines],

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
+from runner import RESULTS, grouped, package_commit, read_lines, run_jobs, seed_range
 
 CPU_SECONDS = 600.0
 # Score that counts as solved, and where it comes from.
@@ -105,15 +105,11 @@ def opponent_jobs(env_id: str, seeds: list[int]) -> list[dict[str, Any]]:
 
 def summary(env_id: str) -> None:
     """One line per (settings, commit) of an environment, and one of the opponent."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for line in read_lines(path_of(env_id)):
-        groups.setdefault(json.dumps({k: v for k, v in line["key"].items() if k != "seed"}), []).append(line)
-    for group, lines in groups.items():
-        lines.sort(key=lambda line: line["key"]["seed"])
+    for group, lines in grouped(read_lines(path_of(env_id))):
         print(
             json.dumps(
                 {
-                    **json.loads(group),
+                    **group,
                     "seeds": [line["key"]["seed"] for line in lines],
                     "solved": f"{sum(line['solved'] for line in lines)}/{len(lines)}",
                     "scores": [round(line["score"], 2) for line in lines],
