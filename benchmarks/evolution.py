@@ -142,6 +142,9 @@ ARMS = {
     "halving-training": Arm({**HALVING, "evolution.judge": "training"}, ranges=True),
     "race": Arm(RACE, ranges=True),
     "race-8": Arm({**RACE, **EIGHT}, ranges=True),
+    # Schemes of others: a bandit's proposals, and parts of the population at two paces.
+    "pb2": Arm({**SPREAD, "evolution.scheme": "pb2"}, ranges=True),
+    "mf_pbt": Arm({**SPREAD, **EIGHT, "evolution.scheme": "mf_pbt", "evolution.frequencies": [1, 4]}, ranges=True),
     # Rates that follow the divergence, alone and with the race.
     "adaptive": Arm(rate=True, evolution=False),
     "adaptive-random": Arm(SPREAD, rate=True, evolution=False, ranges=True),

@@ -215,18 +215,27 @@ class Evolution(Section):
     """With whom a population begins, and how it becomes smaller or other."""
 
     founders: Literal["equal", "spread"] = "equal"  # spread: all but the first draw from the ranges of mutation
-    scheme: Literal["tournament", "halving", "race"] = "tournament"  # members end: half at each rung; who is behind
+    # halving, race: members end, half of them at each rung, or who is behind; pb2, mf_pbt: copies of the best replace
+    # the worst, with hyperparameters of a bandit (extra "bandit"), or in parts of the population at several paces
+    scheme: Literal["tournament", "halving", "race", "pb2", "mf_pbt"] = "tournament"
     survivors: Count = 1  # of halving and race: members that are left in the end
     restarts: bool = False  # new founders where nothing gets better for training.patience and a target is left
     certainty: Positive = 3.0  # of race: standard errors by which a member is behind that ends
     until: PositiveFraction = 1.0  # of halving: the share of the budget that its rungs divide; survivors use the rest
     judge: Literal["evaluation", "training"] = "evaluation"  # of halving: what ranks the members
+    frequencies: tuple[Count, ...] = (1, 10)  # of mf_pbt: the generations between two evolutions, one a part
 
 
 OF_SCHEMES = {
     "survivors": ("halving", "race"), "certainty": ("race",), "until": ("halving",), "judge": ("halving",),
+    "frequencies": ("mf_pbt",),
 }  # fmt: skip
 """Settings of `Evolution` that not every scheme reads."""
+
+WITHOUT_MUTATION = {
+    **dict.fromkeys(("halving", "race"), "members end, and none is born"),
+    **dict.fromkeys(("pb2", "mf_pbt"), "members change their hyperparameters alone"),
+}
 
 
 class ReplayBuffer(Section):
@@ -272,8 +281,8 @@ class Manifest(Section):
         scheme = self.evolution.scheme
         if scheme != "tournament" and self.mutation.probabilities != Probabilities():
             raise ValueError(
-                f"mutation.probabilities is of evolution.scheme=tournament; with {scheme} members end, and none is "
-                "born. fix: evolution.scheme=tournament, or leave it out."
+                f"mutation.probabilities is of evolution.scheme=tournament; with {scheme} {WITHOUT_MUTATION[scheme]}. "
+                "fix: evolution.scheme=tournament, or leave it out."
             )
         usual = Evolution()
         for name, schemes in OF_SCHEMES.items():
@@ -282,6 +291,11 @@ class Manifest(Section):
                     f"evolution.{name} is of scheme {' and '.join(schemes)}; got it with {scheme}. "
                     f"fix: evolution.scheme={schemes[0]}, or leave it out."
                 )
+        if scheme in ("pb2", "mf_pbt") and not self.mutation.rl_hp_selection:
+            raise ValueError(
+                f"evolution.scheme={scheme} changes hyperparameters, and mutation.rl_hp_selection names none. "
+                "fix: give the ranges of some: mutation.rl_hp_selection.lr={min: 1e-4, max: 1e-2}."
+            )
         return self
 
     @model_validator(mode="after")

@@ -44,11 +44,12 @@ def spread(ranges: Mapping[str, RLParameter], count: int, seed: int) -> list[dic
         rng = stream(seed, Purpose.FOUNDERS, member=number)
         shares = (rng.permutation(count) + rng.random(count)) / count
         for founder, share in zip(drawn, shares.tolist(), strict=True):
-            founder[name] = _value_at(name, parameter, share)
+            founder[name] = value_at(name, parameter, share)
     return drawn
 
 
-def _value_at(name: str, parameter: RLParameter, share: float) -> float | int:
+def value_at(name: str, parameter: RLParameter, share: float) -> float | int:
+    """The value that lies at a share in [0, 1] of the range, on the scale of `to_scale`."""
     low, high = float(parameter.min), float(parameter.max)
     if has_scale(name, low, high):
         ends = to_scale(name, low), to_scale(name, high)
@@ -57,6 +58,15 @@ def _value_at(name: str, parameter: RLParameter, share: float) -> float | int:
         value = low + share * (high - low)
     value = min(max(value, low), high)
     return round(value) if parameter.dtype is int else value
+
+
+def share_at(name: str, parameter: RLParameter, value: float) -> float:
+    """The inverse of `value_at`; of a value outside of the range that of its nearer end."""
+    low, high = float(parameter.min), float(parameter.max)
+    value = min(max(value, low), high)
+    if has_scale(name, low, high):
+        low, high, value = to_scale(name, low), to_scale(name, high), to_scale(name, value)
+    return 0.0 if low == high else (value - low) / (high - low)
 
 
 def spread_founders(population: Sequence[Any], seed: int) -> None:

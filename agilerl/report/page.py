@@ -177,7 +177,7 @@ def tiles(run: RunRecords) -> list[Tile]:
     budget = run.setting("training.max_steps")
     member = max((m.env_steps for m in _last(run)), default=0)
     each = f"{count(member)} of {count(budget or 0)} per member"
-    if run.setting("evolution.scheme", "tournament") != "tournament":  # who is left has the steps of those who ended
+    if run.setting("evolution.scheme") in ("halving", "race"):  # who is left has the steps of those who ended
         each = f"{count(member)} by who trained longest"
     ended = {"running": "still running"}.get(run.status, f"stopped by {result.get('stopped', run.status)}")
     return [

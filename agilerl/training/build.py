@@ -38,6 +38,7 @@ from agilerl.training.questions import base_of, closing_score, learns_language, 
 from agilerl.training.resolve import hyperparameter_config, make_population, net_config
 from agilerl.training.result import EvolveResult
 from agilerl.training.schemes import Race, Restarts, SuccessiveHalving
+from agilerl.training.successors import MultipleFrequencies, PopulationBandit
 
 __all__ = ["hyperparameter_config", "make_population", "net_config", "run_manifest"]
 
@@ -222,6 +223,10 @@ def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
     if asked.scheme == "halving":
         budget = int(training.max_steps * training.pop_size * asked.until)
         return SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge)
+    if asked.scheme == "pb2":
+        return PopulationBandit(seed)
+    if asked.scheme == "mf_pbt":
+        return MultipleFrequencies(asked.frequencies, training.pop_size, seed)
     chances, selection = manifest.mutation.probabilities, manifest.tournament_selection
     tournament = TournamentSelection(
         selection.tournament_size, selection.elitism, manifest.training.pop_size, selection.eval_loop, seed=seed

@@ -247,7 +247,8 @@ def test_without_training_episodes_none_can_rank_members(algo: str, setting: dic
 
 
 @pytest.mark.parametrize(
-    ("setting", "scheme"), [("survivors=2", "tournament"), ("certainty=2.0", "halving"), ("until=0.5", "race")]
+    ("setting", "scheme"),
+    [("survivors=2", "tournament"), ("certainty=2.0", "halving"), ("until=0.5", "race"), ("frequencies=[1,2]", "pb2")],
 )
 def test_what_a_scheme_does_not_read_is_named(setting: str, scheme: str) -> None:
     name = setting.partition("=")[0]
@@ -255,6 +256,17 @@ def test_what_a_scheme_does_not_read_is_named(setting: str, scheme: str) -> None
         apply_sets(
             manifest_from({"algorithm": {"name": "PPO"}}), [f"evolution.scheme={scheme}", f"evolution.{setting}"]
         )
+
+
+@pytest.mark.parametrize("scheme", ["pb2", "mf_pbt"])
+def test_schemes_that_change_hyperparameters_need_ranges(scheme: str) -> None:
+    ranges = ["mutation.rl_hp_selection.lr={min: 1.0e-4, max: 1.0e-2}"]
+    plain = manifest_from({"algorithm": {"name": "PPO"}})
+    with pytest.raises(ConfigError, match=rf"scheme={scheme} changes hyperparameters, and .* names none\. fix: "):
+        apply_sets(plain, [f"evolution.scheme={scheme}"])
+    assert apply_sets(plain, [f"evolution.scheme={scheme}", *ranges]).evolution.scheme == scheme
+    with pytest.raises(ConfigError, match=rf"with {scheme} members change their hyperparameters alone\. fix: "):
+        apply_sets(plain, [f"evolution.scheme={scheme}", *ranges, "mutation.probabilities.arch_mut=0.9"])
 
 
 def test_a_manifest_describes_the_encoder_of_other_than_vectors() -> None:

@@ -1,4 +1,4 @@
-"""Runs whose members end before they do: the budget, the record, and resume to equal digests."""
+"""Other schemes than tournaments in whole runs: the budget, the record, and resume to equal digests."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ CASE: dict[str, Any] = {
 }
 HALVING = {**CASE, "scheme": "halving"}
 RACE = {**CASE, "scheme": "race", "certainty": 0.5, "eval_members": 2}
+BANDIT = {**CASE, "scheme": "pb2", "training.evolve_from": 0.0}
+FREQUENCIES = {**CASE, "scheme": "mf_pbt", "frequencies": [1, 3], "population": 8, "training.evolve_from": 0.0}
 RESTARTS = {**RACE, "target_score": 1e6, "patience": 1, "restarts": True, "steps": 2048}
 SAC = {
     **HALVING,
@@ -49,7 +51,11 @@ def records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (path / "evolution.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("case", [HALVING, RACE, RESTARTS, SAC], ids=["halving", "race", "restarts", "replay"])
+@pytest.mark.parametrize(
+    "case",
+    [HALVING, RACE, RESTARTS, SAC, BANDIT, FREQUENCIES],
+    ids=["halving", "race", "restarts", "replay", "pb2", "mf_pbt"],
+)
 def test_a_run_that_was_stopped_ends_as_if_it_had_not(case: dict[str, Any], tmp_path: Path) -> None:
     whole = train(case, tmp_path / "whole")
     stopped = train_part(case, tmp_path / "stopped", 5)

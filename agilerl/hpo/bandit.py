@@ -1,0 +1,112 @@
+"""Which hyperparameters to try next: a Gaussian process over what earlier ones have gained, and when."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agilerl.errors import ConfigError
+from agilerl.hpo.founders import share_at, value_at
+from agilerl.hpo.operators import RLParameter
+
+CANDIDATES = 1_000
+FAR = 1e6  # a length on which nothing changes
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a member gained in a generation.
+
+    Attributes:
+        places: each hyperparameter as its share of the range, in [0, 1], in the order of the ranges.
+        generation: when. gain: its fitness, less what it was a generation before; finite.
+    """
+
+    places: tuple[float, ...]
+    generation: int
+    gain: float
+
+
+def places_of(agent: Any, ranges: Mapping[str, RLParameter]) -> tuple[float, ...]:
+    """The agent's hyperparameters as shares of their ranges (`Trial.places`)."""
+    return tuple(share_at(name, each, float(getattr(agent, name))) for name, each in ranges.items())
+
+
+def propose(
+    trials: Sequence[Trial],
+    pending: Sequence[Sequence[float]],
+    generation: int,
+    ranges: Mapping[str, RLParameter],
+    rng: np.random.Generator,
+) -> dict[str, float | int]:
+    """The values that maximise mean + sqrt(beta) * deviation of the gain that is expected in `generation`.
+
+    Population-based bandits (Parker-Holder, Nguyen and Roberts 2020, arXiv:2002.02518, section 4): the kernel is
+    k((x, i), (x', j)) = exp(-|x - x'|^2 / 2 l^2) * (1 - epsilon)^(|i - j| / 2), so that what was learned long ago
+    counts less; several proposals of one generation are kept apart by the deviations of a process that has seen those
+    before (`pending`) too; beta = 0.2 ln(0.4 n) after n trials. Lengths, epsilon and the noise maximise the likelihood.
+    Before two gains differ the values are random.
+
+    Args:
+        trials: all that is known. pending: places of the proposals that this generation has seen already.
+        ranges: of the hyperparameters, in the order of `Trial.places`.
+    Raises:
+        ConfigError: scikit-learn is not installed.
+    """
+    candidates = rng.random((CANDIDATES, len(ranges)))
+    gains = np.array([trial.gain for trial in trials])
+    if len(trials) < 2 or gains.std() == 0.0:
+        chosen = candidates[0]
+    else:
+        chosen = candidates[int(np.argmax(_bounds(trials, gains, pending, generation, candidates)))]
+    return {name: value_at(name, each, float(x)) for (name, each), x in zip(ranges.items(), chosen, strict=True)}
+
+
+def _bounds(
+    trials: Sequence[Trial],
+    gains: NDArray[np.float64],
+    pending: Sequence[Sequence[float]],
+    generation: int,
+    candidates: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Upper confidence bound of the gain of each candidate."""
+    points = np.array([[*trial.places, trial.generation] for trial in trials])
+    now = np.column_stack([candidates, np.full(len(candidates), generation)])
+    process = process_over(points.shape[1] - 1)
+    standard = (gains - gains.mean()) / gains.std()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a length at the end of its range is what few trials give
+        process.fit(points, standard)
+    mean = process.predict(now)
+    seen = np.vstack([points, *([*place, generation] for place in pending)])
+    process.set_params(optimizer=None, kernel=process.kernel_)
+    process.fit(seen, np.zeros(len(seen)))  # deviations do not depend on the gains
+    deviation = process.predict(now, return_std=True)[1]
+    beta = max(0.0, 0.2 * np.log(0.4 * len(trials)))
+    return np.asarray(mean + np.sqrt(beta) * deviation)
+
+
+def gaussian_processes() -> Any:
+    """scikit-learn's module of them; ConfigError where it is not installed."""
+    try:
+        from sklearn import gaussian_process
+    except ImportError:
+        raise ConfigError(
+            'evolution.scheme=pb2: scikit-learn is not installed. fix: pip install "agilerl[bandit]"'
+        ) from None
+    return gaussian_process
+
+
+def process_over(dimensions: int) -> Any:
+    """An unfitted process over [hyperparameters, generation] columns: each factor of the kernel is blind to the others'
+    columns, where its length is FAR. (1 - epsilon)^(d / 2) is exp(-d / l) with l = -2 / ln(1 - epsilon)."""
+    library = gaussian_processes()
+    blind, near, decay = (FAR, FAR), (0.05, 2.0), (1.0, 200.0)
+    space = library.kernels.RBF([0.5] * dimensions + [FAR], [near] * dimensions + [blind])
+    time = library.kernels.Matern([FAR] * dimensions + [20.0], [blind] * dimensions + [decay], nu=0.5)
+    return library.GaussianProcessRegressor(space * time + library.kernels.WhiteKernel(0.1, (1e-3, 2.0)))

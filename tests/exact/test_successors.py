@@ -1,0 +1,204 @@
+"""Schemes that replace members by copies of others, against hand-worked tables."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agilerl.errors import ConfigError
+from agilerl.hpo.bandit import Trial, process_over, propose
+from agilerl.hpo.founders import share_at, value_at
+from agilerl.hpo.operators import HyperparameterConfig, RLParameter
+from agilerl.telemetry.record import MemberRecord
+from agilerl.training.successors import MultipleFrequencies, PopulationBandit
+
+RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")
+RATE = {"lr": RLParameter(1e-4, 1e-2)}
+
+
+class Member:
+    """What a scheme needs of an agent; `weights` say whose copy it is."""
+
+    def __init__(self, index: int, lr: float, weights: str | None = None) -> None:
+        self.index, self.lr, self.weights = index, lr, weights or f"w{index}"
+        self.fitness: list[float] = []
+        self.registry = SimpleNamespace(hp_config=HyperparameterConfig(**copy.deepcopy(RATE)))
+        self.hooks = 0
+        self.mut = "None"
+
+    def clone(self, index: int) -> Member:
+        child = Member(index, self.lr, self.weights)
+        child.fitness = list(self.fitness)
+        return child
+
+    def mutation_hook(self) -> None:
+        self.hooks += 1
+
+
+def records(members: list[Member], fitness: list[float]) -> list[MemberRecord]:
+    for member, value in zip(members, fitness, strict=True):
+        member.fitness.append(value)
+    return [replace(RECORD, id=m.index, fitness=f) for m, f in zip(members, fitness, strict=True)]
+
+
+# -- places in a range -------------------------------------------------------------------------------------------------
+
+
+def test_a_share_of_a_range_is_one_on_its_scale() -> None:
+    """Two decades: the middle is 1e-3. Discounts: 0.9 to 0.999 are horizons of 10 to 1,000, the middle is 100."""
+    gamma = RLParameter(0.9, 0.999)
+    assert value_at("lr", RATE["lr"], 0.5) == pytest.approx(1e-3)
+    assert share_at("lr", RATE["lr"], 1e-3) == pytest.approx(0.5)
+    assert share_at("gamma", gamma, 0.99) == pytest.approx(0.5)
+    assert share_at("dropout", RLParameter(0.0, 0.8), 0.2) == pytest.approx(0.25)
+    assert share_at("lr", RATE["lr"], 1.0) == pytest.approx(1.0), "outside: the nearer end"
+    assert share_at("lr", RLParameter(1e-3, 1e-3), 1e-3) == 0.0
+
+
+# -- the bandit's model ------------------------------------------------------------------------------------------------
+
+
+def test_the_kernel_is_near_in_hyperparameters_times_near_in_time() -> None:
+    """Length 0.5 and decay 20: exp(-0.3 ** 2 / 0.5) * exp(-4 / 20) = 0.8353 * 0.8187 = 0.6839. The noise is not part of
+    what two different trials share."""
+    kernel = process_over(1).kernel
+    assert kernel(np.array([[0.2, 1.0]]), np.array([[0.5, 5.0]])).item() == pytest.approx(0.6839, abs=1e-4)
+
+
+def trials_of(gain: Any, generation: int, places: Any = None) -> list[Trial]:
+    places = np.linspace(0.0, 1.0, 11) if places is None else places
+    return [Trial((float(x),), generation, float(gain(x))) for x in places]
+
+
+def test_the_proposal_is_where_gains_are_highest() -> None:
+    for top in (0.2, 0.8):
+        known = trials_of(lambda x, top=top: -((x - top) ** 2), 1) + trials_of(lambda x, top=top: -((x - top) ** 2), 2)
+        values = propose(known, [], 3, RATE, np.random.default_rng(0))
+        assert share_at("lr", RATE["lr"], values["lr"]) == pytest.approx(top, abs=0.1)
+
+
+def test_late_trials_count_more_than_early_ones() -> None:
+    early = [trial for generation in range(5) for trial in trials_of(lambda x: -x, generation)]
+    late = [trial for generation in range(60, 65) for trial in trials_of(lambda x: x, generation)]
+    values = propose(early + late, [], 65, RATE, np.random.default_rng(0))
+    assert share_at("lr", RATE["lr"], values["lr"]) > 0.8
+
+
+def test_proposals_of_one_generation_are_kept_apart() -> None:
+    """What was tried in the middle gained and lost alike: one goes to an end, the next one to the other."""
+    known = [Trial((0.5,), 1, gain) for gain in (-1.0, 1.0)] * 8
+    first = share_at("lr", RATE["lr"], float(propose(known, [], 1, RATE, np.random.default_rng(1))["lr"]))
+    again = share_at("lr", RATE["lr"], float(propose(known, [(first,)], 1, RATE, np.random.default_rng(1))["lr"]))
+    assert min(first, again) < 0.1
+    assert max(first, again) > 0.9
+
+
+def test_without_two_different_gains_the_proposal_is_random_within_the_range() -> None:
+    drawn = {propose(t, [], 1, RATE, np.random.default_rng(s))["lr"] for t in ([], trials_of(lambda x: 1.0, 0))
+             for s in range(4)}  # fmt: skip
+    assert len(drawn) == 4, "both cases are the first of equal draws"
+    assert all(1e-4 <= value <= 1e-2 for value in drawn)
+
+
+# -- the bandit's population -------------------------------------------------------------------------------------------
+
+
+def test_the_worst_quarter_becomes_copies_of_the_best_and_gains_are_remembered() -> None:
+    members = [Member(i, 1e-3) for i in range(8)]
+    scheme = PopulationBandit(seed=0)
+    after, births = scheme.next(members, records(members, [5, 1, 9, 4, 0, 8, 3, 2]), 1)
+    assert scheme.trials == [], "the first fitness is no gain"
+    assert [m.weights for m in after[:1] + after[2:4] + after[5:]] == ["w0", "w2", "w3", "w5", "w6", "w7"]
+    assert {after[1].weights, after[4].weights} <= {"w2", "w5"}
+    assert [after[4].index, after[1].index] == [8, 9], "the worst first"
+    assert [(b.id, b.parent, b.kind, b.path) for b in births] == [
+        (8, int(after[4].weights[1:]), "rl_hp", "lr"), (9, int(after[1].weights[1:]), "rl_hp", "lr")
+    ]  # fmt: skip
+    assert births[0].before == {"lr": 1e-3}
+    assert births[0].after == {"lr": after[4].lr}
+    assert births[0].parent_fitness in (9, 8)
+    assert [m.hooks for m in after] == [0, 1, 0, 0, 1, 0, 0, 0]
+    again, _ = scheme.next(after, records(after, [6, 10, 9, 4, 9, 8, 3, 2]), 2)
+    gains = [trial.gain for trial in scheme.trials]
+    of = {2: 9.0, 5: 8.0}  # what a copy's parent had
+    assert gains == [1, 10 - of[int(after[1].weights[1:])], 0, 0, 9 - of[int(after[4].weights[1:])], 0, 0, 0]
+    assert again[1].weights == after[1].weights
+
+
+def test_the_bandit_goes_on_from_its_state() -> None:
+    def part(scheme: PopulationBandit, members: list[Member], generation: int) -> list[Member]:
+        return scheme.next(
+            members, records(members, [math.sin(7 * m.index + generation) for m in members]), generation
+        )[0]
+
+    members = [Member(i, 1e-4 * (i + 1)) for i in range(4)]
+    scheme = PopulationBandit(seed=5)
+    for generation in (1, 2, 3):
+        members = part(scheme, members, generation)
+    again = PopulationBandit(seed=0)
+    again.load_state(scheme.state())
+    twins = copy.deepcopy(members)
+    assert [m.lr for m in part(scheme, members, 4)] == [m.lr for m in part(again, twins, 4)]
+
+
+def test_a_bandit_without_ranges_is_a_mistake() -> None:
+    lone = Member(0, 1e-3)
+    lone.registry = SimpleNamespace(hp_config=HyperparameterConfig())
+    with pytest.raises(ConfigError, match=r"pb2 chooses hyperparameters: name ranges in mutation\.rl_hp_selection"):
+        PopulationBandit(0).next([lone], records([lone], [0.0]), 1)
+
+
+# -- several frequencies -----------------------------------------------------------------------------------------------
+
+
+def evolve(fitness: list[float], generation: int, frequencies: tuple[int, ...] = (1, 4)) -> list[Member]:
+    """Members 0 to 3 evolve every generation, 4 to 7 every fourth one; member i has the rate (i + 1) / 1,000."""
+    members = [Member(i, (i + 1) / 1000) for i in range(8)]
+    return MultipleFrequencies(frequencies, 8, seed=0).next(members, records(members, fitness), generation)[0]
+
+
+def test_parts_evolve_at_their_own_paces() -> None:
+    """Ranked 0, 1, 2, 3 each: 3 becomes a copy of 0 with a rate one step off; the third is better than any other."""
+    fitness = [8.0, 7.0, 6.0, 1.0, 5.0, 4.0, 3.0, 2.0]
+    after = evolve(fitness, 1)
+    assert [m.weights for m in after] == ["w0", "w1", "w2", "w0", "w4", "w5", "w6", "w7"]
+    assert after[3].lr in (pytest.approx(0.0008), pytest.approx(0.0012))
+    assert [m.index for m in after] == [0, 1, 2, 8, 4, 5, 6, 7]
+    whole = evolve(fitness, 4)
+    assert [m.weights for m in whole] == ["w0", "w1", "w2", "w0", "w4", "w5", "w0", "w4"]
+
+
+def test_migrants_of_slower_parts_bring_their_hyperparameters_and_those_of_faster_ones_do_not() -> None:
+    """Generation 4: member 2 gives way to 4, from the slower part, whose rate it takes; generation 4 of the other case:
+    member 6 gives way to 0, from the faster part, and takes the rate of 4, the best of its own."""
+    slower = evolve([4.0, 3.0, 2.0, 1.0, 8.0, 7.0, 6.0, 5.0], 1)
+    assert (slower[2].weights, slower[2].lr) == ("w4", 0.005)
+    faster = evolve([8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 4)
+    assert (faster[6].weights, faster[6].lr) == ("w0", 0.005)
+    assert (faster[2].weights, faster[2].lr) == ("w2", 0.003), "no better one elsewhere"
+
+
+def test_a_migrant_that_is_not_needed_goes_to_the_next_who_is_worse() -> None:
+    """Two parts of eight: of the third quarter 4 and 5 (fitness 12 and 2) only 5 is worse than the best other (9)."""
+    members = [Member(i, 1e-3) for i in range(16)]
+    fitness = [16.0, 15.0, 14.0, 13.0, 12.0, 2.0, 1.0, 0.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.5]
+    after, births = MultipleFrequencies((1, 99), 16, seed=0).next(members, records(members, fitness), 1)
+    assert [m.weights for m in after[:8]] == ["w0", "w1", "w2", "w3", "w4", "w8", "w0", "w1"]
+    assert [(b.parent, b.kind, b.path) for b in births] == [(8, "none", ""), (0, "rl_hp", "lr"), (1, "rl_hp", "lr")]
+
+
+def test_members_that_make_no_quarters_are_a_mistake() -> None:
+    with pytest.raises(ConfigError, match=r"expected a multiple of 8 members, got 6\. fix: training\.pop_size=8"):
+        MultipleFrequencies((1, 10), 6, seed=0)
+
+
+def test_a_member_without_a_number_is_the_worst() -> None:
+    after = evolve([math.nan, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 1)
+    assert [m.weights for m in after[:4]] == ["w1", "w1", "w2", "w3"]
+    assert after[0].index == 8
