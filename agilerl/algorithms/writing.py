@@ -36,7 +36,10 @@ def backend(agent: Any) -> RolloutBackend:
     if agent.rollout_backend == "vllm":
         from agilerl.language.vllm import VLLM  # an optional package
 
-        return VLLM(agent.base)
+        if agent.base.writer is None:  # its copy of the base takes minutes to load
+            agent.base.writer = VLLM(agent.base)
+        writer: RolloutBackend = agent.base.writer
+        return writer
     made: RolloutBackend = BACKENDS[agent.rollout_backend]()
     return made
 

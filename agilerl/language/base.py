@@ -72,6 +72,7 @@ class BaseModel:
 
     Attributes:
         pad_id, end_id: the tokens that pad, and that end a text; they may be one.
+        writer: a back end that holds a copy of this base and writes for all of its adapters; made when it is asked for.
     """
 
     def __init__(self, model: Any, tokenizer: Any, source: str = "") -> None:
@@ -88,6 +89,7 @@ class BaseModel:
             )
         self.width = int(config.hidden_size)
         self.context = int(getattr(config, "max_position_embeddings", 0)) or None
+        self.writer: Any = None
         self._peft: Any = None
         self._slots: dict[str, Slot] = {}
         self._first: dict[str, dict[str, Tensor]] = {}

@@ -209,9 +209,8 @@ def test_the_published_hand_written_loop_learns() -> None:
         assert ids[0].shape[0] == 1
 
 
-def test_vllm_is_given_the_adapter_and_what_it_writes_is_laid_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def vllm_calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The package is not here: its place is taken by what has the calls that are used, and records them."""
     calls: list[dict[str, Any]] = []
 
@@ -221,7 +220,8 @@ def test_vllm_is_given_the_adapter_and_what_it_writes_is_laid_out(
 
         def generate(self, given: Any, parameters: Any, lora_request: Any, use_tqdm: bool) -> Any:
             assert (Path(lora_request[2]) / "adapter_model.safetensors").is_file()
-            calls.append({"prompts": [g["prompt_token_ids"] for g in given], **parameters})
+            prompts = [g["prompt_token_ids"] for g in given]
+            calls.append({"prompts": prompts, "adapter": lora_request[1], **parameters})
             end = base().tokenizer.eos_token_id
             answer = types.SimpleNamespace(token_ids=[5, 6, end])
             return [types.SimpleNamespace(outputs=[answer] * parameters["n"]) for _ in given]
@@ -232,13 +232,32 @@ def test_vllm_is_given_the_adapter_and_what_it_writes_is_laid_out(
     monkeypatch.setitem(sys.modules, "vllm", package)
     monkeypatch.setitem(sys.modules, "vllm.lora", types.ModuleType("vllm.lora"))
     monkeypatch.setitem(sys.modules, "vllm.lora.request", request)
+    monkeypatch.setattr(base(), "writer", None)
+    return calls
+
+
+def test_vllm_is_given_the_adapter_and_what_it_writes_is_laid_out(vllm_calls: list[dict[str, Any]]) -> None:
     (agent,) = population(size=1)
     given = pad_left(prompts(), agent.pad_token_id, "cpu")
     how = Sampling(max_tokens=6, temperature=0.7)
     with SequentialAdapters(agent).acting("actor") as forward:
         texts = VLLM(agent.base).write(agent.base, forward, given, 2, [how], torch.rand(12, 6), [agent.actor])
-    assert calls[0]["model"] == str(folder())
-    assert calls[1]["prompts"] == prompts()
-    assert (calls[1]["n"], calls[1]["max_tokens"], calls[1]["temperature"]) == (2, 6, 0.7)
+    loaded, wrote = vllm_calls
+    assert loaded["model"] == str(folder())
+    assert wrote["prompts"] == prompts()
+    assert (wrote["n"], wrote["max_tokens"], wrote["temperature"]) == (2, 6, 0.7)
     assert texts.tokens.shape == (12, given[0].shape[1] + 6)
     assert texts.said.sum(-1).tolist() == [3] * 12
+
+
+def test_vllm_loads_a_base_once_for_all_members_and_iterations(vllm_calls: list[dict[str, Any]]) -> None:
+    """Its engine keeps adapters by their number, so that each one it is handed needs another."""
+    members = population(size=2)
+    how = Sampling(max_tokens=6, temperature=0.7)
+    for agent in (*members, *members):
+        agent.rollout_backend = "vllm"
+        given = pad_left(prompts(), agent.pad_token_id, "cpu")
+        with SequentialAdapters(agent).acting("actor") as forward:
+            agent.backend().write(agent.base, forward, given, 2, [how], torch.rand(12, 6), [agent.actor])
+    assert [call.get("model") for call in vllm_calls] == [str(folder()), None, None, None, None]
+    assert len({call["adapter"] for call in vllm_calls[1:]}) == 4
