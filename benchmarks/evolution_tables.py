@@ -17,6 +17,7 @@ import numpy as np
 
 Line = Mapping[str, Any]
 DRAWS = 2_000
+MISSED = 1e9  # more than any CPU seconds and any score
 
 
 def share(score: float, random: float, target: float) -> float:
@@ -46,6 +47,20 @@ def probability_of_improvement(ours: Sequence[float], theirs: Sequence[float]) -
     """P(X > Y) + P(X = Y) / 2 over all pairs of runs."""
     x, y = np.asarray(ours)[:, None], np.asarray(theirs)[None, :]
     return float(np.mean((x > y) + 0.5 * (x == y)))
+
+
+def of_runs(lines: Sequence[Line]) -> list[float]:
+    """What orders runs: CPU seconds to the target, less is better; behind all of these the final score, more is better.
+    As one number each, of which more is better."""
+    return [
+        -float(line["reached"]["cpu_seconds"]) if line["reached"] else float(line["final"]["score"]) - MISSED
+        for line in lines
+    ]
+
+
+def better(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The probability that a run of the first is better than one of the second, in the order of `of_runs`."""
+    return probability_of_improvement(ours, theirs)
 
 
 def interval(

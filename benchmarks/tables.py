@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import io
 import json
-from collections import Counter
 from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
 import board_games
+import evolution_page
 import lockstep
 import offline
 import offline_beside
-import untuned
 from curve_tables import curve_rows, latest_curves, short_curve
 from runner import RESULTS, read_lines
 from solve import ALL, path_of
@@ -380,34 +379,6 @@ def board_rows() -> list[str]:
     return rows if len(rows) > 6 else []
 
 
-def untuned_rows() -> list[str]:
-    """The bare command on environments without presets, all seeds."""
-    rows = [
-        "",
-        "| environment, solved at | solved | scores of the seeds | CPU seconds, median (all) | ended by |",
-        "|---|---|---|---|---|",
-    ]
-    for env_id, threshold in untuned.TASKS.items():
-        lines = read_lines(untuned.path_of(env_id))
-        last = [line for line in lines if line["key"]["commit"] == lines[-1]["key"]["commit"]]
-        if not last:
-            continue
-        last.sort(key=lambda line: int(line["key"]["seed"]))
-        scores = " ".join(f"{line['score']:.3g}" for line in last)
-        seconds = sorted(line["cpu_seconds"] for line in last)
-        ends = ", ".join(f"{count} {name}" for name, count in Counter(line["stopped"] for line in last).items())
-        rows.append(
-            f"| {env_id}, {threshold:g} | {sum(line['solved'] for line in last)} of {len(last)} | {scores} | "
-            f"{median(seconds):.0f} ({seconds[0]:.0f} to {seconds[-1]:.0f}) | {ends} |"
-        )
-    return [
-        *rows, "",
-        "`python benchmarks/untuned.py`, seeds 0, 1, 2, ..., PPO chosen by the command in all of them. The score is the",
-        "mean of 100 fresh episodes that chose nothing; CPU seconds are those of the whole run without them, beside",
-        "other jobs on two shared cores, 600 at most. Thresholds are explained in that file.", "",
-    ]  # fmt: skip
-
-
 def main() -> None:
     parts = [
         HEAD.splitlines(), solve_rows(), curve_rows(), throughput_rows(), shares_rows(), replay_rows(), scaling_rows(),
@@ -421,7 +392,7 @@ def main() -> None:
     readme.write_text(before + text + after, encoding="utf-8")
     page = ROOT / "docs" / "evolution.md"
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-    page.write_text("\n".join([before + BEGIN, *untuned_rows(), END]) + rest.split(END)[1], encoding="utf-8")
+    page.write_text("\n".join([before + BEGIN, *evolution_page.rows(), END]) + rest.split(END)[1], encoding="utf-8")
     OUT.write_text("\n\n".join("\n".join(part).rstrip() for part in parts if part) + "\n", encoding="utf-8")
 
 

@@ -56,6 +56,16 @@ def test_the_probability_of_improvement_counts_ties_as_half() -> None:
     assert tables.probability_of_improvement([1.0, 2.0], [1.0, 0.0]) == pytest.approx((0.5 + 1 + 1 + 1) / 4)
 
 
+def test_a_run_is_better_that_is_sooner_at_the_target_or_higher_without_it() -> None:
+    """At 4 and 6 CPU seconds against 5 and a miss: better, worse; better, better: three of four. Misses by score."""
+    soon, late = line("a", 0, [(4.0, 9.0)], reached=9.0), line("a", 1, [(6.0, 9.0)], reached=9.0)
+    other, miss = line("b", 0, [(5.0, 9.0)], reached=9.0), {**line("b", 1, [(9.0, 3.0)]), "final": {"score": 3.0}}
+    ours, theirs = tables.of_runs([soon, late]), tables.of_runs([other, miss])
+    assert tables.better(ours, theirs) == pytest.approx(3 / 4)
+    higher = {**miss, "final": {"score": 4.0}}
+    assert tables.better(tables.of_runs([higher]), tables.of_runs([miss])) == 1.0
+
+
 def test_profiles_count_what_is_above() -> None:
     assert tables.profile([0.0, 0.5, 1.0, 1.0], [0.0, 0.5, 0.95]) == [0.75, 0.5, 0.5]
 

@@ -1,0 +1,199 @@
+"""The tables of docs/evolution.md from the lines of `evolution.py` and `untuned.py`; `tables.py` writes them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import untuned
+from evolution import ARMS, PAIRS, STARTS, path_of
+from evolution_tables import better, compared, interval, iqm_difference, of_runs, score_at, share
+from runner import read_lines
+
+SEEDS = range(10)  # of claims; others are for development
+WITHIN = 3.0  # times the environment steps from the good start
+WORDS = {
+    "lr_low": "rate / 10", "lr_high": "rate x 10", "gamma_low": "gamma 0.9", "narrow": "8 units",
+    "batch_16": "batch 16", "off_centre": "range off-centre",
+}  # fmt: skip
+Runs = dict[tuple[str, str, str], list[dict[str, Any]]]
+
+
+def runs() -> Runs:
+    """(pair, start, arm) -> the lines of claims' seeds, of the last commit, by seed."""
+    found: Runs = defaultdict(list)
+    for pair in PAIRS:
+        for line in read_lines(path_of(pair)):
+            key = line["key"]
+            if key["seed"] in SEEDS:
+                found[pair, key["start"], key["arm"]].append(line)
+    newest = {place: lines[-1]["key"].get("commit") for place, lines in found.items()}
+    return {
+        place: sorted((x for x in lines if x["key"].get("commit") == newest[place]), key=lambda x: x["key"]["seed"])
+        for place, lines in found.items()
+    }
+
+
+def shares(pair: str, lines: Sequence[dict[str, Any]]) -> list[float]:
+    """Of the way from random play to the target, at the budget of CPU seconds."""
+    about = PAIRS[pair]
+    scores = [score_at(line, "cpu_seconds", line["key"]["cpu_budget"]) for line in lines]
+    return [share(score, about.random, about.target) for score in scores]
+
+
+def to_target(lines: Sequence[dict[str, Any]], by: str = "cpu_seconds") -> list[float]:
+    """What the runs used that reached the target."""
+    return [line["reached"][by] for line in lines if line["reached"]]
+
+
+def reached(lines: Sequence[dict[str, Any]]) -> str:
+    """ "9 of 10, 12 s": how many, and the median of their CPU seconds."""
+    seconds = to_target(lines)
+    return f"{len(seconds)} of {len(lines)}" + (f", {median(seconds):.0f} s" if seconds else "")
+
+
+def never_worse_rows(found: Runs) -> list[str]:
+    rows = [
+        "### From a good start",
+        "",
+        "| environment, algorithm | fixed population | ours | ours less fixed, share of the way to the target, 95 % |",
+        "|---|---|---|---|",
+    ]
+    begun = len(rows)
+    for pair in PAIRS:
+        fixed, ours = found.get((pair, "good", "fixed")), found.get((pair, "good", "ours"))
+        if not fixed or not ours:
+            continue
+        both = [shares(pair, ours), shares(pair, fixed)]
+        low, high = interval([both], iqm_difference)
+        gain = f"{100 * iqm_difference(both):+.1f} % ({100 * low:+.1f} to {100 * high:+.1f})"
+        rows.append(f"| {pair.replace(':', ', ')} | {reached(fixed)} | {reached(ours)} | {gain} |")
+    return [] if len(rows) == begun else [
+        *rows, "",
+        "How many of the seeds reached the target, and the median of their CPU seconds; the difference is that of",
+        "interquartile means at equal CPU seconds.", "",
+    ]  # fmt: skip
+
+
+def rescue_rows(found: Runs) -> list[str]:
+    bad = [start for start in STARTS if start != "good"]
+    rows = [
+        "### From bad starts",
+        "",
+        f"| environment, algorithm | arm | {' | '.join(WORDS[start] for start in bad)} |",
+        f"|---|---|{'---|' * len(bad)}",
+    ]
+    begun = len(rows)
+    for pair in PAIRS:
+        for arm in ("ours", "random", "fixed"):
+            if not any((pair, start, arm) in found for start in bad):
+                continue
+            steps = to_target(found.get((pair, "good", arm), []), "env_steps")
+            limit = WITHIN * median(steps) if steps else None
+            cells = [rescued(found.get((pair, start, arm), []), limit) for start in bad]
+            rows.append(f"| {pair.replace(':', ', ')} | {arm} | {' | '.join(cells)} |")
+    return [] if len(rows) == begun else [
+        *rows, "",
+        "How many of the seeds reached the target within the budget, the median of their CPU seconds, and in",
+        f"parentheses how many within {WITHIN:g} times the environment steps that the same arm needs from the good",
+        "start (median of the seeds). `random` trains the same founders without selection and without rates that",
+        "follow the divergence.", "",
+    ]  # fmt: skip
+
+
+def rescued(lines: Sequence[dict[str, Any]], limit: float | None) -> str:
+    """ "10 of 10, 12 s (9)"."""
+    if not lines:
+        return "-"
+    near = "" if limit is None else f" ({sum(steps <= limit for steps in to_target(lines, 'env_steps'))})"
+    return reached(lines) + near
+
+
+def beaten_rows(found: Runs) -> list[str]:
+    rows = [
+        "### Against others, over the bad starts",
+        "",
+        "| against | over | ours is better, 95 % | ours less theirs, share of the way, 95 % | reached: ours, theirs | "
+        "CPU seconds to the target: ours, theirs |",
+        "|---|---|---|---|---|---|",
+    ]
+    begun = len(rows)
+    for arm in (name for name in ARMS if name != "ours"):
+        places = [
+            (pair, start) for pair, start, each in found
+            if each == arm and start != "good" and (pair, start, "ours") in found
+        ]  # fmt: skip
+        if not places:
+            continue
+        mine, theirs = [found[*place, "ours"] for place in places], [found[*place, arm] for place in places]
+        strata = [[of_runs(a), of_runs(b)] for a, b in zip(mine, theirs, strict=True)]
+        low, high = interval(strata, lambda arms: better(*arms))
+        value = sum(better(*stratum) for stratum in strata) / len(strata)
+        parts = [[shares(p, a), shares(p, b)] for (p, _), a, b in zip(places, mine, theirs, strict=True)]
+        gain = compared(parts)["iqm_difference"]
+        pooled = [[line for lines in side for line in lines] for side in (mine, theirs)]
+        pairs = ", ".join(dict.fromkeys(pair.replace(":", " ") for pair, _ in places))
+        rows.append(
+            f"| {arm} | {pairs}: {len(places)} starts | {value:.2f} ({low:.2f} to {high:.2f}) | "
+            f"{100 * gain['value']:+.0f} % ({100 * gain['low']:+.0f} to {100 * gain['high']:+.0f}) | "
+            f"{len(to_target(pooled[0]))} of {len(pooled[0])}, {len(to_target(pooled[1]))} of {len(pooled[1])} | "
+            f"{middle(pooled[0])}, {middle(pooled[1])} |"
+        )
+    return [] if len(rows) == begun else [
+        *rows, "",
+        "Better: reaches the target in fewer CPU seconds; of two runs that do not, the higher score. CPU seconds are",
+        "medians over all runs; those that missed the target count as longer than any.", "",
+    ]  # fmt: skip
+
+
+def middle(lines: Sequence[dict[str, Any]]) -> str:
+    """Median CPU seconds to the target of all runs; "> budget" where half of them missed it."""
+    seconds = sorted(line["reached"]["cpu_seconds"] if line["reached"] else float("inf") for line in lines)
+    value = median(seconds)
+    return f"{value:.0f}" if value < float("inf") else f"> {median(line['key']['cpu_budget'] for line in lines):.0f}"
+
+
+def untuned_rows() -> list[str]:
+    """The bare command on environments without presets, all seeds."""
+    rows = [
+        "### The bare command",
+        "",
+        "| environment, solved at | solved | scores of the seeds | CPU seconds, median (all) | ended by |",
+        "|---|---|---|---|---|",
+    ]
+    for env_id, threshold in untuned.TASKS.items():
+        lines = read_lines(untuned.path_of(env_id))
+        last = [line for line in lines if line["key"]["commit"] == lines[-1]["key"]["commit"]]
+        if not last:
+            continue
+        last.sort(key=lambda line: int(line["key"]["seed"]))
+        scores = " ".join(f"{line['score']:.3g}" for line in last)
+        seconds = sorted(line["cpu_seconds"] for line in last)
+        ends = ", ".join(f"{count} {name}" for name, count in Counter(line["stopped"] for line in last).items())
+        rows.append(
+            f"| {env_id}, {threshold:g} | {sum(line['solved'] for line in last)} of {len(last)} | {scores} | "
+            f"{median(seconds):.0f} ({seconds[0]:.0f} to {seconds[-1]:.0f}) | {ends} |"
+        )
+    return [
+        *rows, "",
+        "`python benchmarks/untuned.py`, seeds 0, 1, 2, ..., PPO chosen by the command in all of them. The score is",
+        "the mean of 100 fresh episodes that chose nothing; CPU seconds are those of the whole run without them,",
+        "beside other jobs on two shared cores, 600 at most. Thresholds are explained in that file.", "",
+    ]  # fmt: skip
+
+
+def claim_rows() -> list[str]:
+    """What `evolution.py` has shown so far."""
+    found = runs()
+    parts = [*never_worse_rows(found), *rescue_rows(found), *beaten_rows(found)]
+    return [] if not parts else [
+        *parts,
+        "`python benchmarks/evolution.py --pairs ... --starts ... --arms ... --seeds 0-9`; budgets, starts and arms",
+        "are in that file. Two runs at a time on two shared cores.", "",
+    ]  # fmt: skip
+
+
+def rows() -> list[str]:
+    return ["", *untuned_rows(), *claim_rows()]
