@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import untuned
 from evolution import ARMS, PAIRS, STARTS, path_of
 from evolution_tables import better, compared, interval, iqm_difference, of_runs, score_at, share
-from runner import read_lines
+from runner import RESULTS, read_lines
 
 SEEDS = range(10)  # of claims; others are for development
 WITHIN = 3.0  # times the environment steps from the good start
@@ -18,6 +19,7 @@ WORDS = {
     "lr_low": "rate / 10", "lr_high": "rate x 10", "gamma_low": "gamma 0.9", "narrow": "8 units",
     "batch_16": "batch 16", "off_centre": "range off-centre",
 }  # fmt: skip
+FIGURE = Path(__file__).parents[1] / "docs" / "images" / "evolution_bad_starts.svg"
 Runs = dict[tuple[str, str, str], list[dict[str, Any]]]
 
 
@@ -184,9 +186,8 @@ def untuned_rows() -> list[str]:
     ]  # fmt: skip
 
 
-def claim_rows() -> list[str]:
+def claim_rows(found: Runs) -> list[str]:
     """What `evolution.py` has shown so far."""
-    found = runs()
     parts = [*never_worse_rows(found), *rescue_rows(found), *beaten_rows(found)]
     return [] if not parts else [
         *parts,
@@ -195,5 +196,67 @@ def claim_rows() -> list[str]:
     ]  # fmt: skip
 
 
+# Arms of development that have gone, or meant something else then.
+ONCE = {
+    "norm": "scales of observations and rewards that are found, fixed population",
+    "norm-race": "the same, race of eight, rates that follow the divergence",
+    "norm-race-4": "the same with four members: what became ours",
+    "adaptive-race": "race of eight, rates that follow the divergence",
+    "adaptive-halving": "successive halving of eight, rates that follow the divergence",
+    "halving-training": "successive halving of eight by training returns",
+}
+
+
+def development_rows() -> list[str]:
+    """Every run on the way here, in the order of the commits."""
+    lines = read_lines(RESULTS / "evolution-development.jsonl")
+    rows = [
+        "### On the way here",
+        "",
+        "| environment, algorithm | start | arm | commit | CPU seconds to the target | environment steps |",
+        "|---|---|---|---|---|---|",
+    ]
+    for line in lines:
+        key, found = line["key"], line["reached"]
+        arm = f"{key['arm']}: {ONCE[key['arm']]}" if key["arm"] in ONCE else key["arm"]
+        cells = [f"{found['cpu_seconds']:.0f}", f"{found['env_steps']:,}"] if found else ["not reached", "-"]
+        about = [key["pair"].replace(":", ", "), WORDS.get(key["start"], key["start"]), arm, key["commit"]]
+        rows.append(f"| {' | '.join([*about, *cells])} |")
+    return [] if not lines else [
+        *rows, "",
+        "Development, one seed each (1000), every run that was made with the instrument, the worse ones too.", "",
+    ]  # fmt: skip
+
+
+def draw(found: Runs) -> bool:
+    """A figure: of each pair and arm the share of runs from bad starts that reached the target within so many CPU
+    seconds. False where there are no runs."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    places = {pair: [arm for arm in ARMS if any((pair, s, arm) in found for s in WORDS)] for pair in PAIRS}
+    pairs = [pair for pair, arms in places.items() if len(arms) > 1]
+    if not pairs:
+        return False
+    with rc_context({"svg.hashsalt": "agilerl", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(4 * len(pairs), 3.2), layout="constrained")
+        for axes, pair in zip(figure.subplots(1, len(pairs), squeeze=False)[0], pairs, strict=True):
+            for arm in places[pair]:
+                lines = [line for start in WORDS for line in found.get((pair, start, arm), [])]
+                seconds = sorted(to_target(lines))
+                budget = max(line["key"]["cpu_budget"] for line in lines)
+                shares_within = [place / len(lines) for place in range(len(seconds) + 1)]
+                axes.step([0.0, *seconds, budget], [*shares_within, shares_within[-1]], where="post",
+                          label=f"{arm} ({len(lines)} runs)")  # fmt: skip
+            axes.set(title=pair.replace(":", ", "), xlabel="CPU seconds", ylim=(0, 1.02))
+            axes.legend(loc="lower right", frameon=False)
+        figure.axes[0].set_ylabel("runs at the target")
+        FIGURE.parent.mkdir(exist_ok=True)
+        figure.savefig(FIGURE, metadata={"Date": None})
+    return True
+
+
 def rows() -> list[str]:
-    return ["", *untuned_rows(), *claim_rows()]
+    found = runs()
+    shown = ["![Runs from bad starts at the target, by CPU seconds](images/evolution_bad_starts.svg)", ""]
+    return ["", *untuned_rows(), *claim_rows(found), *(shown if draw(found) else []), *development_rows()]
