@@ -11,8 +11,8 @@ first answers 30 % of the test questions (every tenth update is tested): the sta
 * sft: further supervised training on the same questions for as many CPU seconds as grpo took, settings tuned likewise;
 * population: four members with learning rates spread evenly in their logarithm over two decades, evolved and halved:
   after the first generation two go on, the best one and a copy of the winner of a tournament whose learning rate has
-  mutated; after the fourth the best one alone, to which all steps are left. Half the prompts of grpo each, rates that
-  fall to zero, at most 1.5 times grpo's CPU seconds. The answer is the fittest one at the end.
+  mutated; after the second the best one alone, to which all steps are left. At most 1.5 times grpo's CPU seconds. The
+  answer is the fittest one at the end.
 
 Training, test and report questions are disjoint; a sum and the same sum with its terms exchanged count as two. Scores
 are greedy accuracies on the 512 report questions, which choose nothing. CPU seconds are those of the process, with all
@@ -55,8 +55,8 @@ WRITING = {"variant": "dapo", "group_size": 8, "temperature": 0.5, "max_output_t
            "dynamic_sampling": 0}  # fmt: skip
 GRPO_SETTINGS = {"lr": 1e-3, "lr_schedule": "linear", "prompts": 64, "iterations": 800}
 SFT_SETTINGS = {"lr": 1e-3, "examples": 128}
-POPULATION = {"lr": (1e-4, 1e-2), "lr_schedule": "linear", "prompts": 32, "iterations": 1900, "interval": 25,
-              "share": 1.5, "members": {0: 4, 1: 2, 4: 1}}  # fmt: skip
+POPULATION = {"lr": (1e-4, 1e-2), "lr_schedule": "linear", "prompts": 64, "iterations": 1100, "interval": 25,
+              "share": 1.5, "members": {0: 4, 1: 2, 2: 1}}  # fmt: skip
 
 
 def questions(seed: int) -> dict[str, list[dict[str, str]]]:
