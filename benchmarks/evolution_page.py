@@ -162,8 +162,9 @@ def untuned_rows() -> list[str]:
     rows = [
         "### The bare command",
         "",
-        "| environment, solved at | solved | scores of the seeds | CPU seconds, median (all) | ended by |",
-        "|---|---|---|---|---|",
+        "| environment, solved at | solved | scores of the seeds | CPU seconds, median (all) | ended by | "
+        "Stable-Baselines3: solved, median score |",
+        "|---|---|---|---|---|---|",
     ]
     for env_id, threshold in untuned.TASKS.items():
         lines = read_lines(untuned.path_of(env_id))
@@ -176,14 +177,23 @@ def untuned_rows() -> list[str]:
         ends = ", ".join(f"{count} {name}" for name, count in Counter(line["stopped"] for line in last).items())
         rows.append(
             f"| {env_id}, {threshold:g} | {sum(line['solved'] for line in last)} of {len(last)} | {scores} | "
-            f"{median(seconds):.0f} ({seconds[0]:.0f} to {seconds[-1]:.0f}) | {ends} |"
+            f"{median(seconds):.0f} ({seconds[0]:.0f} to {seconds[-1]:.0f}) | {ends} | {of_sb3(env_id, threshold)} |"
         )
     return [
         *rows, "",
         "`python benchmarks/untuned.py`, seeds 0, 1, 2, ..., PPO chosen by the command in all of them. The score is",
         "the mean of 100 fresh episodes that chose nothing; CPU seconds are those of the whole run without them,",
-        "beside other jobs on two shared cores, 600 at most. Thresholds are explained in that file.", "",
+        "beside other jobs on two shared cores, 600 at most. Thresholds are explained in that file.",
+        "Stable-Baselines3's PPO with its defaults had the CPU seconds of our run of each seed (`--sb3`).", "",
     ]  # fmt: skip
+
+
+def of_sb3(env_id: str, threshold: float) -> str:
+    """ "0 of 10, -200"; "-" where it did not run."""
+    scores = [line["final"]["score"] for line in read_lines(untuned.path_of(env_id, "-sb3"))]
+    if not scores:
+        return "-"
+    return f"{sum(score >= threshold for score in scores)} of {len(scores)}, {median(scores):.3g}"
 
 
 def claim_rows(found: Runs) -> list[str]:
