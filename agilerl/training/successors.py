@@ -28,15 +28,11 @@ def successor(parent: Any, index: int, values: Mapping[str, float], generation: 
     before = {name: getattr(child, name) for name in values}
     for name, value in values.items():
         setattr(child, name, value)
-    path = ", ".join(values)
-    child.mut, child.mutation_record = path or "None", MutationRecord("rl_hp", path, before, dict(values), 0.0)
+    path, kind, fitness = ", ".join(values), "rl_hp" if values else "none", parent.fitness
+    child.mut, child.mutation_record = path or "None", MutationRecord(kind, path, before, dict(values), 0.0)
     child.mutation_hook()
-    kind = "rl_hp" if values else "none"
-    return child, Birth(index, parent.index, generation, kind, path, before, dict(values), 0.0, _fitness(parent))
-
-
-def _fitness(agent: Any) -> float | None:
-    return float(agent.fitness[-1]) if agent.fitness else None
+    last = float(fitness[-1]) if fitness else None
+    return child, Birth(index, parent.index, generation, kind, path, before, dict(values), 0.0, last)
 
 
 def _numbers(agent: Any) -> dict[str, Any]:
