@@ -13,13 +13,12 @@ chooses at random), half of them from each seat. A connect-four agent counts as 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from typing import Any
 
-from runner import RESULTS, grouped, package_commit, read_lines, run_jobs, seed_range
+from runner import RESULTS, grouped, job_parser, package_commit, read_lines, run_jobs
 
 GAMES = 500  # of one match
 PREFIX = "pettingzoo.classic."
@@ -95,14 +94,10 @@ def summary(game: str, algo: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job")
+    parser = job_parser(__doc__, seeds="0", workers=1)
     parser.add_argument("--games", nargs="+", default=list(TARGETS), choices=list(TARGETS))
     parser.add_argument("--algo", default="IPPO", choices=["IPPO", "MAPPO"])
-    parser.add_argument("--seeds", type=seed_range, default=seed_range("0"))
     parser.add_argument("--set", dest="sets", action="append", default=[], help="change the preset: a.b=v (tuning)")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--summary", action="store_true")
     args = parser.parse_args()
     if args.job:
         print(json.dumps(run_one(json.loads(args.job))))

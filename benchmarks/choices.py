@@ -11,7 +11,6 @@ right where it is the best of these means, or not below it by more than a standa
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -19,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
+from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
 
 TRUTH = 64  # episodes
 TASKS = ("LunarLander-v3:DQN", "LunarLander-v3:PPO", "CartPole-v1:DQN")
@@ -106,12 +105,8 @@ def jobs_for(task: str, seeds: list[int]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job")
+    parser = job_parser(__doc__, seeds="0-2", workers=1)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS[:2]), choices=TASKS, metavar="ENV:ALGO")
-    parser.add_argument("--seeds", type=seed_range, default=seed_range("0-2"))
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--summary", action="store_true")
     args = parser.parse_args()
     if args.job:
         print(json.dumps(run_one(json.loads(args.job))))

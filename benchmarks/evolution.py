@@ -28,7 +28,7 @@ from typing import Any
 
 from evolution_tables import compare, summarise
 from peers_clock import FINAL, SECOND, CheckpointClock, test_seeds
-from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
+from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
 
 CHECKPOINTS = 12
 TEST_EPISODES = 100
@@ -310,15 +310,11 @@ def job_of(pair: str, start: str, arm: str, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job")
+    parser = job_parser(__doc__, seeds="0-9", workers=1)
     parser.add_argument("--pairs", nargs="+", default=list(PAIRS), choices=list(PAIRS), metavar="ENV:ALGO")
     parser.add_argument("--starts", nargs="+", default=list(STARTS), choices=list(STARTS))
     parser.add_argument("--arms", nargs="+", default=["fixed", "random", "published"], choices=list(ARMS))
-    parser.add_argument("--seeds", type=seed_range, default=seed_range("0-9"))
     parser.add_argument("--python", help="interpreter of the opponent's environment")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--summary", action="store_true")
     parser.add_argument("--against", choices=list(ARMS), metavar="ARM", help="compare the other arms with this one")
     args = parser.parse_args()
     if args.job:

@@ -10,14 +10,13 @@ when within a generation. Shipped presets without evolution and without a stop. 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from typing import Any
 
 import numpy as np
-from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
+from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
 
 STEPS = {"CartPole-v1": 12_000, "LunarLander-v3": 40_000}  # per member
 POINTS = (0.25, 0.5, 0.75, 1.0)
@@ -86,12 +85,8 @@ def summary(env_id: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job")
+    parser = job_parser(__doc__, seeds="0-9", workers=2)
     parser.add_argument("--envs", nargs="+", default=list(STEPS), choices=list(STEPS))
-    parser.add_argument("--seeds", type=seed_range, default=seed_range("0-9"))
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--summary", action="store_true")
     args = parser.parse_args()
     if args.job:
         print(json.dumps(run_one(json.loads(args.job))))

@@ -18,7 +18,6 @@ continuous data also have "last": the mean over all members of the last generati
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import json
 import os
@@ -31,7 +30,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from runner import RESULTS, grouped, package_commit, read_lines, run_jobs, seed_range
+from runner import RESULTS, grouped, job_parser, package_commit, read_lines, run_jobs
 
 DATA = Path(os.environ.get("AGILERL_DATA", Path(__file__).parent / "data"))
 
@@ -250,15 +249,11 @@ def chosen(words: list[str]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job")
+    parser = job_parser(__doc__, seeds="0-9", workers=2)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), metavar="ENV[:ALGO[:DATA]]")
-    parser.add_argument("--seeds", type=seed_range, default=seed_range("0-9"))
     parser.add_argument("--no-evolution", action="store_true")
     parser.add_argument("--set", dest="sets", action="append", default=[], help="change the preset: a.b=v (tuning)")
-    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--make", action="store_true", help="make the data sets and stop")
-    parser.add_argument("--summary", action="store_true")
     args = parser.parse_args()
     if args.job:
         print(json.dumps(run_one(json.loads(args.job))))

@@ -11,7 +11,6 @@ generation, and that parent where it lived on. Fitness is in shares of the way f
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 
 from evolution import ARMS, PAIRS, STARTS, settings
 from evolution_tables import rounded
-from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
+from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
 
 AFTER = (1, 3, 5)  # generations
 KINDS = {"no_mut": 0.3, "arch_mut": 0.3, "new_layer": 0.3, "params_mut": 0.2, "act_mut": 0.2, "rl_hp_mut": 0.3}
@@ -148,12 +147,8 @@ def jobs_for(pair: str, seeds: list[int]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job")
+    parser = job_parser(__doc__, seeds="0-2", workers=1)
     parser.add_argument("--pairs", nargs="+", default=list(DEFAULT), choices=list(PAIRS), metavar="ENV:ALGO")
-    parser.add_argument("--seeds", type=seed_range, default=seed_range("0-2"))
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--summary", action="store_true")
     args = parser.parse_args()
     if args.job:
         print(json.dumps(run_one(json.loads(args.job))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -91,6 +92,16 @@ def run_jobs(
 
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(run, missing))
+
+
+def job_parser(about: str | None, seeds: str, workers: int) -> argparse.ArgumentParser:
+    """The options that scripts of seeded jobs share; `--job` is how `run_jobs` calls them."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument("--seeds", type=seed_range, default=seed_range(seeds), help=f"{seeds} if not given")
+    parser.add_argument("--workers", type=int, default=workers, help="runs at a time")
+    parser.add_argument("--summary", action="store_true", help="print what is there, run nothing")
+    return parser
 
 
 def seed_range(text: str) -> list[int]:

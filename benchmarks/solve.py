@@ -12,14 +12,13 @@ evaluation and confirmations included, the final test excluded.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from statistics import median
 from typing import Any
 
-from runner import RESULTS, grouped, package_commit, read_lines, run_jobs, seed_range
+from runner import RESULTS, grouped, job_parser, package_commit, read_lines, run_jobs
 
 # "environment:algorithm" -> (score that counts as solved, seeds that must reach it, number of seeds)
 TASKS = {
@@ -124,14 +123,10 @@ def summary(task: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job")
+    parser = job_parser(__doc__, seeds="0-9", workers=2)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(ALL), metavar="ENV:ALGO")
-    parser.add_argument("--seeds", type=seed_range, default=seed_range("0-9"))
     parser.add_argument("--no-evolution", action="store_true")
     parser.add_argument("--set", dest="sets", action="append", default=[], help="change the preset: a.b=v (tuning)")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--summary", action="store_true")
     args = parser.parse_args()
     if args.job:
         print(json.dumps(run_one(json.loads(args.job))))

@@ -15,7 +15,6 @@ Stable-Baselines3 gets its defaults (PPO, MlpPolicy) and as many CPU seconds as 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -23,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from runner import RESULTS, grouped, package_commit, read_lines, run_jobs, seed_range
+from runner import RESULTS, grouped, job_parser, package_commit, read_lines, run_jobs
 
 CPU_SECONDS = 600.0
 # Score that counts as solved, and where it comes from.
@@ -127,14 +126,10 @@ def summary(env_id: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job")
+    parser = job_parser(__doc__, seeds="0-9", workers=1)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), metavar="ENV")
-    parser.add_argument("--seeds", type=seed_range, default=seed_range("0-9"))
     parser.add_argument("--sb3", action="store_true", help="the opponent, for seeds that have a line of ours")
     parser.add_argument("--python", help="interpreter of the opponent's environment")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--summary", action="store_true")
     args = parser.parse_args()
     if args.job:
         print(json.dumps(run_one(json.loads(args.job))))
