@@ -234,7 +234,7 @@ def development_rows() -> list[str]:
         rows.append(f"| {' | '.join([*about, *cells])} |")
     return [] if not lines else [
         *rows, "",
-        "Development, one seed each (1000), every run that was made with the instrument, the worse ones too.", "",
+        "Development on seed 1000: the runs of our own arms that are kept, the worse ones too.", "",
     ]  # fmt: skip
 
 
