@@ -59,6 +59,12 @@ WIDE = {
     "SAC": {"lr_actor": (1e-4, 1e-2), "lr_critic": (1e-4, 1e-2), "gamma": (0.9, 0.999)},
     "TD3": {"lr_actor": (1e-4, 1e-2), "lr_critic": (1e-4, 1e-2), "gamma": (0.9, 0.999)},
 }
+# What founders of "ours" differ in, where it is not what the general preset says.
+OURS = {
+    "DQN": {"lr": (2e-4, 5e-3), "gamma": (0.98, 0.998)},
+    "SAC": {"lr_actor": (2e-4, 5e-3), "lr_critic": (2e-4, 5e-3), "gamma": (0.98, 0.998)},
+    "TD3": {"lr_actor": (2e-4, 5e-3), "lr_critic": (2e-4, 5e-3), "gamma": (0.98, 0.998)},
+}
 PAIRS = {
     f"{pair.env}:{pair.algo}": pair
     for pair in (
@@ -109,6 +115,7 @@ class Arm:
     evolution: bool = True
     ranges: bool = False  # founders and mutations use the wide ranges, not those of the general preset
     rate: bool = False  # the algorithm's own rule for its learning rate, if it has one
+    own: bool = False  # ranges of OURS, where the algorithm has some
     opponent: str | None = None
 
 
@@ -150,7 +157,7 @@ ARMS = {
     "adaptive-random": Arm(SPREAD, rate=True, evolution=False, ranges=True),
     "adaptive-race": Arm(RACE, rate=True, ranges=True),
     # What the bare command does: the general preset as it is.
-    "ours": Arm(RACE, rate=True),
+    "ours": Arm(RACE, rate=True, own=True),
     "sb3": Arm(opponent="opponent_peers.py"),
     "optuna": Arm(opponent="opponent_peers.py"),
     "ray": Arm(opponent="opponent_peers.py"),
@@ -186,10 +193,11 @@ def settings(pair: Pair, start: Start, arm: Arm) -> dict[str, Any]:
             for key, value in (("hidden_size", [start.width]), ("min_mlp_nodes", start.width))
         }
         changes["network.latent_dim"] = start.width
-    if arm.ranges:
+    ranges = WIDE[pair.algo] if arm.ranges else OURS.get(pair.algo, {}) if arm.own else {}
+    if ranges:
         changes["mutation.rl_hp_selection"] = {
-            name: dict(zip(("min", "max"), range_of(pair, start, name, values), strict=True))
-            for name in WIDE[pair.algo]
+            name: dict(zip(("min", "max"), range_of(start, name, values, usual), strict=True))
+            for name, usual in ranges.items()
         }
     changes["training.target_score"] = None
     manifest = apply_overrides(manifest, changes, "start")
@@ -199,11 +207,10 @@ def settings(pair: Pair, start: Start, arm: Arm) -> dict[str, Any]:
     return manifest.as_dict()
 
 
-def range_of(pair: Pair, start: Start, name: str, values: dict[str, Any]) -> tuple[float, float]:
-    low, high = WIDE[pair.algo][name]
+def range_of(start: Start, name: str, values: dict[str, Any], usual: tuple[float, float]) -> tuple[float, float]:
     if start.off_centre and name.startswith("lr"):
         return 0.001 * values[name], 10**0.1 * values[name]
-    return low, high
+    return usual
 
 
 class Measurer:
@@ -302,7 +309,7 @@ def job_of(pair: str, start: str, arm: str, seed: int) -> dict[str, Any]:
     ):  # by CPU seconds alone: a search whose trials are sized by steps would end in its first
         key["step_budget"] = job["step_budget"] = None
         job |= {"trial_steps": about.env_steps // 20, "perturbation_interval": about.env_steps // 80}
-        low, high = range_of(about, begin, "lr", {"lr": 1e-3}) if begin.off_centre else (1e-4, 1e-2)
+        low, high = range_of(begin, "lr", {"lr": 1e-3}, (1e-4, 1e-2))
         job["start"] = {**asdict(begin), "lr_range": [low, high], "gamma_range": [0.9, 0.999]}
         return {**job, "key": key}
     config = settings(about, begin, way)

@@ -31,7 +31,7 @@ from agilerl.utils.utils import create_population, make_vect_envs
 PATH = RESULTS / "wordle.jsonl"
 WORD_COUNT, TRIES, GAMES = 16, 3, 30_000
 NET = {"n_layer": 1, "n_embd": 64, "n_head": 4, "dim_feedfwd": 256}
-PHASES = ((1_200, 1.5e-3), (400, 3e-4), (400, 1e-4))  # updates, learning rate
+PHASES = ((3_600, 1.5e-3), (1_200, 3e-4), (1_200, 1e-4))  # updates, learning rate
 EVERY = 200  # updates between evaluations
 COMMON = {"BATCH_SIZE": 64}
 OWN: dict[str, dict[str, Any]] = {

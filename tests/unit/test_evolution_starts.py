@@ -1,0 +1,54 @@
+"""What the starts and arms of the evolution benchmark change of the general presets."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def evolution(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    known = set(sys.modules)
+    import evolution
+
+    yield evolution
+    for name in set(sys.modules) - known:
+        if Path(getattr(sys.modules[name], "__file__", None) or ".").parent.name == "benchmarks":
+            del sys.modules[name]
+
+
+def config(evolution: Any, pair: str, start: str, arm: str) -> dict[str, Any]:
+    found: dict[str, Any] = evolution.settings(evolution.PAIRS[pair], evolution.STARTS[start], evolution.ARMS[arm])
+    return found
+
+
+@pytest.mark.parametrize(("start", "factor"), [("good", 1.0), ("lr_low", 0.1), ("lr_high", 10.0)])
+def test_a_start_moves_every_rate(evolution: Any, start: str, factor: float) -> None:
+    known = config(evolution, "Pendulum-v1:SAC", "good", "fixed")["algorithm"]
+    found = config(evolution, "Pendulum-v1:SAC", start, "fixed")["algorithm"]
+    for name in ("lr_actor", "lr_critic", "lr_alpha"):
+        assert found[name] == pytest.approx(factor * known[name])
+
+
+def test_ours_has_ranges_of_its_own_and_a_race(evolution: Any) -> None:
+    found = config(evolution, "CartPole-v1:DQN", "gamma_low", "ours")
+    assert found["mutation"]["rl_hp_selection"] == {
+        "lr": {"min": 2e-4, "max": 5e-3},
+        "gamma": {"min": 0.98, "max": 0.998},
+    }
+    assert found["algorithm"]["gamma"] == 0.9
+    assert (found["evolution"]["founders"], found["evolution"]["scheme"]) == ("spread", "race")
+    fixed = config(evolution, "CartPole-v1:DQN", "gamma_low", "fixed")
+    assert fixed["evolution"]["scheme"] == "tournament"
+    assert fixed["mutation"]["rl_hp_selection"]["lr"] == {"min": 1e-4, "max": 1e-2}
+
+
+@pytest.mark.parametrize("arm", ["ours", "random"])
+def test_an_off_centre_range_ends_a_tenth_of_a_decade_above_the_good_rate(evolution: Any, arm: str) -> None:
+    found = config(evolution, "CartPole-v1:DQN", "off_centre", arm)
+    good = config(evolution, "CartPole-v1:DQN", "good", "fixed")["algorithm"]["lr"]
+    span = found["mutation"]["rl_hp_selection"]["lr"]
+    assert (span["min"], span["max"]) == (pytest.approx(0.001 * good), pytest.approx(10**0.1 * good))
+    assert found["algorithm"]["lr"] == pytest.approx(0.1 * good)
