@@ -59,9 +59,8 @@ WIDE = {
     "SAC": {"lr_actor": (1e-4, 1e-2), "lr_critic": (1e-4, 1e-2), "gamma": (0.9, 0.999)},
     "TD3": {"lr_actor": (1e-4, 1e-2), "lr_critic": (1e-4, 1e-2), "gamma": (0.9, 0.999)},
 }
-# What founders of "ours" differ in, where it is not what the general preset says.
+# What founders of "ours" differ in, where general presets do not say it.
 OURS = {
-    "DQN": {"lr": (2e-4, 5e-3), "gamma": (0.98, 0.998)},
     "SAC": {"lr_actor": (2e-4, 5e-3), "lr_critic": (2e-4, 5e-3), "gamma": (0.98, 0.998)},
     "TD3": {"lr_actor": (2e-4, 5e-3), "lr_critic": (2e-4, 5e-3), "gamma": (0.98, 0.998)},
 }
@@ -115,7 +114,7 @@ class Arm:
     evolution: bool = True
     ranges: bool = False  # founders and mutations use the wide ranges, not those of the general preset
     rate: bool = False  # the algorithm's own rule for its learning rate, if it has one
-    own: bool = False  # ranges of OURS, where the algorithm has some
+    own: bool = False  # ranges of OURS or of the general preset
     opponent: str | None = None
 
 
@@ -193,8 +192,9 @@ def settings(pair: Pair, start: Start, arm: Arm) -> dict[str, Any]:
             for key, value in (("hidden_size", [start.width]), ("min_mlp_nodes", start.width))
         }
         changes["network.latent_dim"] = start.width
-    ranges = WIDE[pair.algo] if arm.ranges else OURS.get(pair.algo, {}) if arm.own else {}
-    if ranges:
+    if arm.ranges or arm.own:
+        general = {name: (span.min, span.max) for name, span in manifest.mutation.rl_hp_selection.items()}
+        ranges = WIDE[pair.algo] if arm.ranges else OURS.get(pair.algo, general)
         changes["mutation.rl_hp_selection"] = {
             name: dict(zip(("min", "max"), range_of(start, name, values, usual), strict=True))
             for name, usual in ranges.items()

@@ -12,6 +12,7 @@ from agilerl.sources.source import Tally
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
 from agilerl.training.evolution import Births
+from agilerl.training.screening import recent_returns
 
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
@@ -76,6 +77,9 @@ class EvolveResult:
 class BestAgent:
     """Keeps a copy of the best agent of a run: a confirmation beats fitness, a better one beats a worse one.
 
+    Where returns have a ceiling, as CartPole's 500, a lucky agent reaches it as a better one does: of two that are
+    equally fit the one with the higher training returns is kept.
+
     Args:
         on_best: each is called with the copy whenever there is a better one.
 
@@ -95,8 +99,12 @@ class BestAgent:
         """Keep a copy of `agent` if it is better; agents without `clone` are never kept."""
         if confirmed is not None:
             better = self.confirmed is None or confirmed > self.confirmed
+        elif self.confirmed is not None:
+            better = False
+        elif self.agent is None or fitness != self.fitness:
+            better = self.agent is None or fitness > self.fitness
         else:
-            better = self.confirmed is None and (self.agent is None or fitness > self.fitness)
+            better = has_trained_better(agent, self.agent)
         if better and callable(getattr(agent, "clone", None)):
             self.agent, self.confirmed, self.fitness, self.generation = agent.clone(), confirmed, fitness, generation
             self.announce()
@@ -111,6 +119,12 @@ class BestAgent:
         if self.agent is not None or not population:
             return self.agent
         return population[int(np.argmax(ranked(fitness)))]
+
+
+def has_trained_better(agent: Any, other: Any) -> bool:
+    """Whether the last training returns of `agent` have the higher mean; no where it has none."""
+    own, known = recent_returns(agent), recent_returns(other)
+    return bool(own) and (not known or float(np.mean(own)) > float(np.mean(known)))
 
 
 def ranked(fitness: Sequence[float]) -> list[float]:

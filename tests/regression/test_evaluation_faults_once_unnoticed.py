@@ -93,7 +93,8 @@ def played() -> Iterator[list[dict[str, list[int]]]]:
     run = agilerl.train(
         Choices, "DQN", population=MEMBERS, steps=20 * GENERATIONS, evo_steps=20, num_envs=1, eval_episodes=2,
         target_score=-1.0, confirm_episodes=3, stop_margin=1e6, elite_rescore_episodes=4, seed=5, device="cpu",
-        out=None, verbose=False,
+        out=None, verbose=False, eval_members=None, confirm_screen=0, scheme="tournament", founders="equal",
+        restarts=False,
     )  # fmt: skip
     run.best.evaluate(5, env=Choices())
     left = iter(Choices.log)

@@ -13,6 +13,7 @@ import torch
 
 import agilerl
 from agilerl.telemetry.record import BaseSink
+from agilerl.training.result import BestAgent
 
 
 class Lottery(gym.Env[np.ndarray, Any]):
@@ -33,7 +34,7 @@ class Lottery(gym.Env[np.ndarray, Any]):
 RUN: dict[str, Any] = {
     "algo": "DQN", "population": 3, "num_envs": 2, "steps": 800, "training.evo_steps": 100, "eval_episodes": 2,
     "elite_rescore_episodes": 0, "latent_dim": 8, "batch_size": 8, "learning_delay": 8, "learn_step": 50,
-    "verbose": False, "confirm_episodes": 64,
+    "verbose": False, "confirm_episodes": 64, "eval_members": None,
 }  # fmt: skip
 
 
@@ -95,3 +96,33 @@ def test_a_stopped_run_confirms_the_same_best_to_the_bit(stop_after: int, tmp_pa
     files = [path / "best/policy.safetensors" for path in (whole.path, part.path)]
     assert files[0].read_bytes() == files[1].read_bytes()
     assert json.loads((part.path / "run.json").read_text())["result"]["confirmed"] == whole.result["confirmed"]
+
+
+class Member:
+    """An agent that knows its training returns and can be copied."""
+
+    def __init__(self, name: str, *scores: float) -> None:
+        self.name, self.scores = name, list(scores)
+
+    def clone(self) -> Member:
+        return Member(self.name, *self.scores)
+
+
+def test_of_equally_fit_agents_the_one_with_higher_training_returns_is_kept() -> None:
+    heard: list[str] = []
+    best = BestAgent(lambda agent: heard.append(agent.name))
+    for generation, (agent, fitness) in enumerate(
+        [
+            (Member("lucky", 246.0, 250.0), 500.0),
+            (Member("without episodes"), 500.0),
+            (Member("less trained", 240.0), 500.0),
+            (Member("steady", 480.0, 500.0), 500.0),
+            (Member("less fit", 500.0), 499.0),
+        ]
+    ):
+        best.offer(agent, fitness, None, generation)
+    assert heard == ["lucky", "steady"]
+    assert (best.agent.name, best.fitness, best.generation) == ("steady", 500.0, 3)
+    best.offer(Member("confirmed", 100.0), 450.0, 470.0, 5)
+    best.offer(Member("unconfirmed", 500.0), 450.0, None, 6)
+    assert best.agent.name == "confirmed"

@@ -43,7 +43,8 @@ def test_ours_has_ranges_of_its_own_and_a_race(evolution: Any) -> None:
     assert (found["evolution"]["founders"], found["evolution"]["scheme"]) == ("spread", "race")
     fixed = config(evolution, "CartPole-v1:DQN", "gamma_low", "fixed")
     assert fixed["evolution"]["scheme"] == "tournament"
-    assert spans(fixed)["lr"] == (1e-4, 1e-2)
+    assert spans(fixed) == spans(found)
+    assert spans(config(evolution, "CartPole-v1:DQN", "good", "random"))["lr"] == (1e-4, 1e-2)
 
 
 @pytest.mark.parametrize("arm", ["ours", "random"])
