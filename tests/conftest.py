@@ -31,6 +31,10 @@ LONG = (
     "unit/test_team_training.py::test_scores_that_are_not_summed_are_rows_by_agent_and_selection_follows_their_mean[MATD3]",
 )
 
+# What takes a change apart rather than tests it: runs that are killed and damaged, float64 references, ranks, every
+# snippet of the documentation. `.ci/run` and `make test` have them, the fast suite has not.
+THOROUGH = ("differential/", "distributed/", "documents/", "faults/", "contract/test_house.py")
+
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
@@ -48,5 +52,8 @@ def registered_for_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.hookimpl(tryfirst=True)  # before cases are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.partition("tests/")[2].startswith(LONG):
+        name = item.nodeid.partition("tests/")[2]
+        if name.startswith(LONG):
             item.add_marker(pytest.mark.slow)
+        if name.startswith(THOROUGH):
+            item.add_marker(pytest.mark.thorough)
