@@ -155,7 +155,7 @@ ARMS = {
     "adaptive": Arm(rate=True, evolution=False),
     "adaptive-random": Arm(SPREAD, rate=True, evolution=False, ranges=True),
     "adaptive-race": Arm(RACE, rate=True, ranges=True),
-    # What the bare command does: the general preset as it is.
+    # What the general presets of PPO and DQN do; SAC and TD3 with the ranges of OURS.
     "ours": Arm(RACE, rate=True, own=True),
     "sb3": Arm(opponent="opponent_peers.py"),
     "optuna": Arm(opponent="opponent_peers.py"),

@@ -99,12 +99,10 @@ class BestAgent:
         """Keep a copy of `agent` if it is better; agents without `clone` are never kept."""
         if confirmed is not None:
             better = self.confirmed is None or confirmed > self.confirmed
-        elif self.confirmed is not None:
-            better = False
-        elif self.agent is None or fitness != self.fitness:
-            better = self.agent is None or fitness > self.fitness
+        elif fitness == self.fitness and self.agent is not None:
+            better = self.confirmed is None and has_trained_better(agent, self.agent)
         else:
-            better = has_trained_better(agent, self.agent)
+            better = self.confirmed is None and (self.agent is None or fitness > self.fitness)
         if better and callable(getattr(agent, "clone", None)):
             self.agent, self.confirmed, self.fitness, self.generation = agent.clone(), confirmed, fitness, generation
             self.announce()

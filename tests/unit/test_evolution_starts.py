@@ -1,22 +1,13 @@
 """What the starts and arms of the evolution benchmark change of the general presets."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 
 @pytest.fixture
-def evolution(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    known = set(sys.modules)
-    import evolution
-
-    yield evolution
-    for name in set(sys.modules) - known:
-        if Path(getattr(sys.modules[name], "__file__", None) or ".").parent.name == "benchmarks":
-            del sys.modules[name]
+def evolution(benchmark_module: Any) -> Any:
+    return benchmark_module("evolution")
 
 
 def config(evolution: Any, pair: str, start: str, arm: str) -> dict[str, Any]:

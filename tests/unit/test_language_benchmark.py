@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def language(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module, which is no part of the package."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    for name in ("language", "runner"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    import language
-
-    return language
+def language(benchmark_module: Any) -> Any:
+    return benchmark_module("language")
 
 
 class Member:

@@ -1,7 +1,6 @@
 """The table of continuous data, from result lines."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,10 @@ SCORES = {"random": -1000.0, "expert": -200.0}
 
 
 @pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    known = set(sys.modules)
-    import offline
-    import offline_beside
-    import tables
-
-    monkeypatch.setattr(offline, "RESULTS", tmp_path)
-    monkeypatch.setattr(offline_beside, "RESULTS", tmp_path)
-    yield tables
-    for name in set(sys.modules) - known:
-        if Path(getattr(sys.modules[name], "__file__", None) or ".").parent.name == "benchmarks":
-            del sys.modules[name]
+def tables(benchmark_module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    for name in ("offline", "offline_beside"):
+        monkeypatch.setattr(benchmark_module(name), "RESULTS", tmp_path)
+    return benchmark_module("tables")
 
 
 def write(path: Path, lines: list[dict[str, Any]]) -> None:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def operators(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module, which is no part of the package."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    for name in ("operators", "evolution", "evolution_tables", "peers_clock", "runner"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    import operators
-
-    return operators
+def operators(benchmark_module: Any) -> Any:
+    return benchmark_module("operators")
 
 
 def birth(index: int, parent: int | None, generation: int, kind: str) -> dict[str, Any]:
