@@ -70,11 +70,13 @@ def presets() -> Iterator[str]:
     from agilerl.config import preset_for, preset_names
     from agilerl.telemetry.console import count, number
 
-    for name in preset_names():
+    names = preset_names()
+    width = max(map(len, names)) + 2
+    for name in names:
         preset = preset_for(name)
         training = preset.training
         budget = f"{training.pop_size} members x {count(training.max_steps)} {preset.steps}"
-        yield f"{name:<33}{preset.algorithm.name:<12}{budget}   target {number(training.target_score)}"
+        yield f"{name:<{width}}{preset.algorithm.name:<12}{budget}   target {number(training.target_score)}"
 
 
 def environments() -> Iterator[str]:

@@ -30,6 +30,11 @@ def test_the_list_of_algorithms_needs_no_torch() -> None:
     assert found.stdout.strip() == "False"
 
 
+def test_each_preset_is_set_apart_from_its_algorithm() -> None:
+    lines = [line.split() for line in listing("presets")]
+    assert ["pettingzoo.classic.connect_four_v3", "IPPO"] in [words[:2] for words in lines]
+
+
 def test_environments_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "NEEDS", {"classic_control": ("no_such_module", "box2d")})
     lines = dict(line.split(None, 1) for line in listing.listing("envs") if len(line.split()) > 1)
