@@ -31,8 +31,8 @@ LONG = (
     "unit/test_team_training.py::test_scores_that_are_not_summed_are_rows_by_agent_and_selection_follows_their_mean[MATD3]",
 )
 
-# More than half of the time of all tests: runs that are killed and damaged, float64 references, ranks, every snippet of the
-# documentation. `.ci/run` and `make test` have them, the fast suite, which has five minutes, has not.
+# More than half of the time of all tests: runs that are killed and damaged, float64 references, ranks, every snippet of
+# the documentation. `.ci/run` and `make test` have them, the fast suite, which has five minutes, has not.
 THOROUGH = ("differential/", "distributed/", "documents/", "faults/", "contract/test_house.py")
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])

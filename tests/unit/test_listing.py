@@ -31,7 +31,7 @@ def test_the_list_of_algorithms_needs_no_torch() -> None:
 
 
 def test_each_preset_is_set_apart_from_its_algorithm() -> None:
-    lines = [line.split() for line in listing("presets")]
+    lines = [line.split() for line in listing.listing("presets")]
     assert ["pettingzoo.classic.connect_four_v3", "IPPO"] in [words[:2] for words in lines]
 
 
