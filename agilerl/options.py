@@ -38,6 +38,8 @@ class LoopOptions:
             Without a target as many, at most, confirm the best agents of the last generations.
         confirm_screen: so many of these are played first; the others only where they lie at most a standard error below
             the target. 0: all at once.
+        confirm_most: where their mean reaches the target by less than `stop_errors`, more follow, until that is decided
+            or so many have been played. 0: none follow.
         stop_errors: as `stop_margin`, in standard errors of what these episodes gave; both add up.
         evolve_from: share of the budget before which nothing is selected or mutated.
         evolve_last: whether the last generation is evolved too, as published; its children never train.
@@ -73,6 +75,7 @@ class LoopOptions:
     fitness_window: int = 1
     confirm_episodes: int = 0
     confirm_screen: int = 0
+    confirm_most: int = 0
     stop_margin: float = 0.0
     stop_errors: float = 0.0
     evolve_from: float = 0.0
@@ -99,7 +102,7 @@ class LoopOptions:
 
     def __post_init__(self) -> None:
         self._check_counts(1, "max_steps", "evo_steps", "eval_episodes", "fitness_window", "threads")
-        self._check_counts(0, "confirm_episodes", "confirm_screen", "rescore_episodes")
+        self._check_counts(0, "confirm_episodes", "confirm_screen", "confirm_most", "rescore_episodes")
         self._check_counts(
             1,
             *(

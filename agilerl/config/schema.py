@@ -30,8 +30,8 @@ def _model_of(cls: Any) -> type[BaseModel]:
 
 # Keys of the training section that came after results had been stored under the hashes of manifests.
 ADDED_LATER = (
-    "carry_envs", "confirm_screen", "dataset", "eval_members", "explore_least", "fitness", "fqe_gamma", "fqe_updates",
-    "held_out", "normalize_rewards", "opponents", "patience", "reward_floor", "stop_errors", "threads",
+    "carry_envs", "confirm_most", "confirm_screen", "dataset", "eval_members", "explore_least", "fitness", "fqe_gamma",
+    "fqe_updates", "held_out", "normalize_rewards", "opponents", "patience", "reward_floor", "stop_errors", "threads",
 )  # fmt: skip
 USUAL_OPTIONS = OffPolicyOptions()
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
@@ -137,6 +137,7 @@ class Training(Section):
     evolve_from: Fraction = USUAL_OPTIONS.evolve_from
     confirm_episodes: CountOrZero = 100
     confirm_screen: CountOrZero = USUAL_OPTIONS.confirm_screen
+    confirm_most: CountOrZero = USUAL_OPTIONS.confirm_most
     stop_margin: NonNegative = USUAL_OPTIONS.stop_margin
     stop_errors: NonNegative = USUAL_OPTIONS.stop_errors
     reward_floor: Number | None = USUAL_OPTIONS.reward_floor

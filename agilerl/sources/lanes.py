@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -179,21 +180,29 @@ class Evaluator:
         return self._run(learner, seeds(self.seed, Purpose.EVALUATION, self._share(count), generation, _RESCORE))
 
     def confirm(self, learner: Learner, generation: int, count: int) -> float:
-        """Mean return of one member over `count` fresh episodes that chose nothing.
+        """Mean return of one member over `count` fresh episodes that chose nothing; `error` is its standard error.
 
-        Of `confirm_screen` of them alone, where these lie more than their standard error below the target.
+        Of `confirm_screen` of them alone, where these lie more than their standard error below the target. Where the
+        mean reaches the target by less than `stop_errors` of its standard errors, more episodes follow, until that is
+        decided or `confirm_most` have been played.
         """
-        episodes = seeds(self.seed, Purpose.CONFIRMATION, self._share(count), generation)
-        target, screen = self.options.target, self._share(self.options.confirm_screen)
-        if target is None or not 0 < screen < len(episodes):
-            return self._run(learner, episodes)[0]
-        first = self._run(learner, episodes[:screen])[0]
-        if first + self.error < target:
-            return first
-        share, error = screen / len(episodes), self.error
-        rest = self._run(learner, episodes[screen:])[0]
-        self.error = math.hypot(share * error, (1 - share) * self.error)
-        return share * first + (1 - share) * rest
+        count, screen, options = self._share(count), self._share(self.options.confirm_screen), self.options
+        if options.target is None:
+            return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, count, generation))[0]
+        screen = screen if screen < count else 0
+        most = max(count, self._share(options.confirm_most))
+        ends = [screen, *range(count, most, count - screen), most]
+        episodes = seeds(self.seed, Purpose.CONFIRMATION, most, generation)
+        goal, mean, error = options.target + options.stop_margin, 0.0, 0.0
+        for begin, end in itertools.pairwise([0, *ends] if screen else ends):
+            share, new = begin / end, self._run(learner, episodes[begin:end])[0]
+            mean = share * mean + (1 - share) * new
+            error = self.error = math.hypot(share * error, (1 - share) * self.error)
+            is_hopeless = end < count and mean + error < options.target
+            is_decided = end >= count and not goal <= mean < goal + options.stop_errors * error
+            if is_hopeless or is_decided:
+                break
+        return mean
 
     def _share(self, count: int) -> int:
         """How many of `count` episodes each rank plays: as many on every rank, so that their mean is that of all."""

@@ -36,6 +36,7 @@ SMALL |= {
     "eval_members": None,
     "patience": None,
     "confirm_screen": 0,
+    "confirm_most": 0,
     "stop_errors": 0.0,
     "evolve_from": 0.1,
     "normalize_rewards": False,

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import agilerl
+from agilerl.options import OffPolicyOptions
+from agilerl.sources.lanes import Evaluator
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.result import BestAgent
 
@@ -126,3 +128,56 @@ def test_of_equally_fit_agents_the_one_with_higher_training_returns_is_kept() ->
     best.offer(Member("confirmed", 100.0), 450.0, 470.0, 5)
     best.offer(Member("unconfirmed", 500.0), 450.0, None, 6)
     assert best.agent.name == "confirmed"
+
+
+class Scripted(Evaluator):
+    """Episodes whose returns are known, in the order of their seeds."""
+
+    def __init__(self, returns: list[float], **options: Any) -> None:
+        super().__init__(None, OffPolicyOptions(**options), seed=0)
+        self.returns, self.played = returns, list[int]()
+
+    def _run(self, learner: Any, episode_seeds: np.ndarray) -> list[float]:
+        begin = sum(self.played)
+        self.played.append(len(episode_seeds))
+        found = np.array(self.returns[begin : begin + len(episode_seeds)])
+        self.error = float(found.std(ddof=1) / len(found) ** 0.5)
+        return [float(found.mean())]
+
+
+@pytest.mark.parametrize(
+    ("returns", "most", "played"),
+    [
+        ([0, 8, 0, 8, 8, 8, 8, 8], 0, [4]),  # nothing follows unless it is asked for
+        ([0, 8, 0, 8, 8, 8, 8, 8], 8, [4, 4]),  # 4 reaches 3.5, by less than two errors of 2.3
+        ([0, 8, 0, 8, 0, 0, 0, 0, 8, 8], 10, [4, 4]),  # after eight it does no more
+        ([6, 8, 6, 8, 0, 0, 0, 0], 8, [4]),  # 7 is above 3.5 by more than two errors of 0.58
+        ([0, 8, 0, 0, 8, 8, 8, 8], 8, [4]),  # below the target nothing follows
+        ([0, 8, 0, 8, 0, 8, 0, 8, 0, 8], 10, [4, 4, 2]),  # never decided
+    ],
+)
+def test_episodes_follow_while_the_mean_is_above_the_target_by_less_than_its_errors(
+    returns: list[float], most: int, played: list[int]
+) -> None:
+    evaluator = Scripted(returns, target=3.5, stop_errors=2.0, confirm_episodes=4, confirm_most=most)
+    mean = evaluator.confirm(None, 0, 4)
+    assert evaluator.played == played
+    assert mean == pytest.approx(np.mean(returns[: sum(played)]))
+
+
+def test_the_error_of_a_confirmation_is_that_of_its_parts_together() -> None:
+    evaluator = Scripted([0, 8, 0, 8, 6, 8], target=3.5, stop_errors=2.0, confirm_episodes=4, confirm_most=6)
+    assert evaluator.confirm(None, 0, 4) == 5.0
+    # Of four: the deviation 4.619, the error 2.309; of two: 1.414, 1.0. Together sqrt((4/6 2.309)^2 + (2/6 1)^2).
+    assert evaluator.error == pytest.approx(1.575, abs=5e-4)
+
+
+def test_after_the_screen_episodes_follow_in_parts_of_equal_size() -> None:
+    evaluator = Scripted(
+        [0, 8] * 10, target=3.5, stop_errors=2.0, confirm_episodes=8, confirm_screen=2, confirm_most=18
+    )
+    evaluator.confirm(None, 0, 8)
+    assert evaluator.played == [2, 6, 6, 4]
+    hopeless = Scripted([0, 0.5] * 10, target=3.5, confirm_episodes=8, confirm_screen=2, confirm_most=18)
+    hopeless.confirm(None, 0, 8)
+    assert hopeless.played == [2]
