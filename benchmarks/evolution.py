@@ -171,8 +171,8 @@ def path_of(pair: str) -> Path:
 # -- our own arms -----------------------------------------------------------------------------------------------------
 
 
-def settings(pair: Pair, start: Start, arm: Arm) -> dict[str, Any]:
-    """The manifest of an arm from a start, as plain data."""
+def settings(pair: Pair, start: Start, arm: Arm) -> Any:
+    """The manifest of an arm from a start."""
     from agilerl.config import apply_overrides, apply_sets, preset_for
 
     manifest = apply_sets(preset_for(pair.env, pair.algo, general=True), pair.sets)
@@ -203,8 +203,7 @@ def settings(pair: Pair, start: Start, arm: Arm) -> dict[str, Any]:
     manifest = apply_overrides(manifest, changes, "start")
     manifest = apply_overrides(manifest, {**arm.sets, **(own_rule if arm.rate else {})}, "arm")
     members = manifest.training.pop_size
-    manifest = apply_overrides(manifest, {"training.max_steps": 2 * pair.env_steps // members}, "budget")
-    return manifest.as_dict()
+    return apply_overrides(manifest, {"training.max_steps": 2 * pair.env_steps // members}, "budget")
 
 
 def range_of(start: Start, name: str, values: dict[str, Any], usual: tuple[float, float]) -> tuple[float, float]:
@@ -312,8 +311,9 @@ def job_of(pair: str, start: str, arm: str, seed: int) -> dict[str, Any]:
         low, high = range_of(begin, "lr", {"lr": 1e-3}, (1e-4, 1e-2))
         job["start"] = {**asdict(begin), "lr_range": [low, high], "gamma_range": [0.9, 0.999]}
         return {**job, "key": key}
-    config = settings(about, begin, way)
-    return {**job, "key": {**key, "commit": package_commit()}, "config": config, "evolution": way.evolution}
+    manifest = settings(about, begin, way)
+    key |= {"commit": package_commit(), "settings": manifest.hash()}
+    return {**job, "key": key, "config": manifest.as_dict(), "evolution": way.evolution}
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import untuned
 from evolution import ARMS, PAIRS, STARTS, path_of
 from evolution_tables import better, compared, interval, iqm_difference, of_runs, score_at, share
-from runner import RESULTS, read_lines
+from runner import RESULTS, of_last_key, read_lines
 
 SEEDS = range(10)  # of claims; others are for development
 WITHIN = 3.0  # times the environment steps from the good start
@@ -24,18 +24,14 @@ Runs = dict[tuple[str, str, str], list[dict[str, Any]]]
 
 
 def runs() -> Runs:
-    """(pair, start, arm) -> the lines of claims' seeds, of the last commit, by seed."""
+    """(pair, start, arm) -> the lines of claims' seeds, of the last commit and settings, by seed."""
     found: Runs = defaultdict(list)
     for pair in PAIRS:
         for line in read_lines(path_of(pair)):
             key = line["key"]
             if key["seed"] in SEEDS:
                 found[pair, key["start"], key["arm"]].append(line)
-    newest = {place: lines[-1]["key"].get("commit") for place, lines in found.items()}
-    return {
-        place: sorted((x for x in lines if x["key"].get("commit") == newest[place]), key=lambda x: x["key"]["seed"])
-        for place, lines in found.items()
-    }
+    return {place: of_last_key(lines) for place, lines in found.items()}
 
 
 def shares(pair: str, lines: Sequence[dict[str, Any]]) -> list[float]:
@@ -170,11 +166,9 @@ def untuned_rows() -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for env_id, threshold in untuned.TASKS.items():
-        lines = read_lines(untuned.path_of(env_id))
-        last = [line for line in lines if line["key"]["commit"] == lines[-1]["key"]["commit"]]
+        last = of_last_key(read_lines(untuned.path_of(env_id)))
         if not last:
             continue
-        last.sort(key=lambda line: int(line["key"]["seed"]))
         scores = " ".join(f"{line['score']:.3g}" for line in last)
         seconds = sorted(line["cpu_seconds"] for line in last)
         ends = ", ".join(f"{count} {name}" for name, count in Counter(line["stopped"] for line in last).items())

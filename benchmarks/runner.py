@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -57,6 +57,13 @@ def grouped(lines: Iterable[dict[str, Any]]) -> list[tuple[dict[str, Any], list[
     for line in lines:
         groups.setdefault(json.dumps({k: v for k, v in line["key"].items() if k != "seed"}), []).append(line)
     return [(json.loads(group), sorted(found, key=lambda line: line["key"]["seed"])) for group, found in groups.items()]
+
+
+def of_last_key(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines whose keys are those of the last one but for the seed, by seed."""
+    keys = [{k: v for k, v in line["key"].items() if k != "seed"} for line in lines]
+    found = [line for line, key in zip(lines, keys, strict=True) if key == keys[-1]]
+    return sorted(found, key=lambda line: int(line["key"]["seed"]))
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, median, mode, stdev
 from typing import Any
 
 import board_games
@@ -18,7 +19,7 @@ import lockstep
 import offline
 import offline_beside
 from curve_tables import curve_rows, latest_curves, short_curve
-from runner import RESULTS, read_lines
+from runner import RESULTS, of_last_key, read_lines
 from solve import ALL, path_of
 from throughput_setups import SETUPS
 from throughput_teams import TEAMS
@@ -275,7 +276,7 @@ def offline_rows() -> list[str]:
     ]
     found = 0
     for task, wanted in offline.TASKS.items():
-        lines = latest_offline(offline.path_of(task))
+        lines = of_last_key(read_lines(offline.path_of(task)))
         if not lines:
             continue
         found += 1
@@ -295,14 +296,6 @@ def offline_rows() -> list[str]:
             f"| {', '.join(task.split(':'))} | {goal} | {reached} | {scores} | {of_data:.1f} | {updates:,.0f} | {cpu:.0f} |"
         )
     return rows if found else []
-
-
-def latest_offline(path: Path) -> list[dict[str, Any]]:
-    """The lines whose keys are those of the last one in the file but for the seed, by seed."""
-    lines = read_lines(path)
-    last = {k: v for k, v in lines[-1]["key"].items() if k != "seed"} if lines else {}
-    lines = [line for line in lines if {k: v for k, v in line["key"].items() if k != "seed"} == last]
-    return sorted(lines, key=lambda line: int(line["key"]["seed"]))
 
 
 def continuous_rows() -> list[str]:
@@ -327,8 +320,8 @@ def continuous_rows() -> list[str]:
     for env_id in offline.ROWS:
         for quality in offline.QUALITIES:
             names = [f"{env_id}:{algo}:{quality}" for algo in algos]
-            ours = [latest_offline(offline.path_of(name)) for name in names]
-            theirs = [latest_offline(offline_beside.path_of(name)) for name in names]
+            ours = [of_last_key(read_lines(offline.path_of(name))) for name in names]
+            theirs = [of_last_key(read_lines(offline_beside.path_of(name))) for name in names]
             known = next((lines[0] for lines in ours if lines), None)
             if known is None:
                 continue
@@ -344,11 +337,16 @@ def continuous_rows() -> list[str]:
                     ])
                     for lines in theirs
                 ]  # fmt: skip
-                about = (
-                    f"{env_id} {quality}{'' if of_data is None else f', {of_data:.0f}'} | {known['updates_member']:,}"
-                )
+                about = f"{env_id} {quality}{'' if of_data is None else f', {of_data:.0f}'} | {updates_of(algos, ours)}"
                 rows.append(f"| {about if which == 'chosen' else ' | '} | {which} | {' | '.join(cells)} |")
     return rows if found else []
+
+
+def updates_of(algos: Sequence[str], ours: Sequence[Sequence[dict[str, Any]]]) -> str:
+    """ "3,000, CQL 1,000": how many an agent makes, by the algorithms that are made so; first what most of them make."""
+    made = {algo: lines[0]["updates_member"] for algo, lines in zip(algos, ours, strict=True) if lines}
+    usual = mode(made.values())
+    return ", ".join([f"{usual:,}", *(f"{algo} {count:,}" for algo, count in made.items() if count != usual)])
 
 
 def mean_and_spread(values: list[Any], usual: int = 5) -> str:

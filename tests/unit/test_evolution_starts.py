@@ -11,7 +11,8 @@ def evolution(benchmark_module: Any) -> Any:
 
 
 def config(evolution: Any, pair: str, start: str, arm: str) -> dict[str, Any]:
-    found: dict[str, Any] = evolution.settings(evolution.PAIRS[pair], evolution.STARTS[start], evolution.ARMS[arm])
+    manifest = evolution.settings(evolution.PAIRS[pair], evolution.STARTS[start], evolution.ARMS[arm])
+    found: dict[str, Any] = manifest.as_dict()
     return found
 
 
@@ -44,3 +45,11 @@ def test_an_off_centre_range_ends_a_tenth_of_a_decade_above_the_good_rate(evolut
     good = config(evolution, "CartPole-v1:DQN", "good", "fixed")["algorithm"]["lr"]
     assert spans(found)["lr"] == (pytest.approx(0.001 * good), pytest.approx(10**0.1 * good))
     assert found["algorithm"]["lr"] == pytest.approx(0.1 * good)
+
+
+def test_the_key_of_a_run_holds_its_settings(evolution: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = evolution.job_of("CartPole-v1:DQN", "good", "ours", 0)
+    assert job["key"] == evolution.job_of("CartPole-v1:DQN", "good", "ours", 0)["key"]
+    monkeypatch.setitem(evolution.ARMS, "ours", evolution.Arm({**evolution.RACE, "training.eval_members": 2}, own=True))
+    other = evolution.job_of("CartPole-v1:DQN", "good", "ours", 0)["key"]
+    assert {name for name in other if other[name] != job["key"][name]} == {"settings"}
