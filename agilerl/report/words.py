@@ -19,12 +19,13 @@ class Ended:
 
     Attributes:
         algo, env: names. steps: what its budget counts. path: its directory, None without one.
-        target: the return to reach. score: mean return of the closing test, else of the confirmation, else None.
+        target: the return to reach. score: mean return of the closing test, else of the confirmation, else the best
+            fitness, else None. is_fitness: whether it is the last of these.
         stopped: "target", "budget", "plateau" or what else ended it.
         made: steps of all members. budget: steps of one member, as configured.
         history: fitness by generation, then member. lineage: every birth. members: at the start.
         best: id of the best agent, None where there is none. values: its hyperparameters by name.
-        ranges: hyperparameter -> (least, most) that evolution may use.
+        ranges: hyperparameter -> (least, most) that evolution may use. seed: of the run.
         others: algorithms that may learn where this one has not, in words.
     """
 
@@ -44,6 +45,8 @@ class Ended:
     values: Mapping[str, float]
     ranges: Mapping[str, tuple[float, float]]
     others: str
+    seed: int
+    is_fitness: bool = False
 
 
 def in_words(run: Ended) -> str:
@@ -57,9 +60,11 @@ def _found(run: Ended) -> str:
     if run.score is None:
         return f"{about} ended after {made}; nothing has been scored."
     came = f"a mean return of {number(run.score)}"
+    if run.is_fitness:  # the best of many noisy means
+        came = f"a fitness of {number(run.score)}, which also chose the agent, so that fresh episodes may give less"
     if run.target is None:
         why = " and had stopped getting better" if run.stopped == "plateau" else ""
-        return f"{about} came to {came} in {made}{why}."
+        return f"{about} came to {came}{',' if run.is_fitness else ''} in {made}{why}."
     if run.score >= run.target:
         return f"{about} reached its target of {number(run.target)}: {came}, in {made}."
     if run.stopped == "target":
@@ -90,7 +95,7 @@ def _won(run: Ended) -> str:
 def _next(run: Ended) -> str:
     go_on = "more steps" if run.path is None else f"agilerl resume {run.path} --steps {2 * run.budget}"
     if run.score is not None and run.target is not None and run.score >= run.target:
-        return "Next: another seed (--seed 1) shows whether it was luck."
+        return f"Next: another seed (--seed {run.seed + 1}) shows whether it was luck."
     other = f"another algorithm ({run.others})"
     gained, late = _gains(run.history)
     if gained <= 0:

@@ -79,6 +79,7 @@ class Run:
                 path=None if self.path is None else str(self.path),
                 target=training.target_score,
                 score=score,
+                is_fitness=test is None and self.result.get("confirmed") is None,
                 stopped=str(self.result.get("stopped")),
                 made=int(self.result.get("env_steps_population") or 0),
                 budget=training.max_steps,
@@ -88,6 +89,7 @@ class Run:
                 best=getattr(self.best, "index", None),
                 values=getattr(self.best, "hyperparameters", dict)(),
                 ranges={name: (limits.min, limits.max) for name, limits in ranges.items()},
+                seed=training.seed,
                 others=worth_a_try(
                     self.manifest.algorithm.name, isinstance(getattr(self.best, "action_space", None), spaces.Box)
                 ),

@@ -36,6 +36,7 @@ ENDED = Ended(
     values={"lr": 8e-4, "gamma": 0.998, "tau": 0.01},
     ranges={"lr": (1e-4, 1e-2), "gamma": (0.9, 0.998)},
     others="DQN or RainbowDQN",
+    seed=4,
 )
 
 
@@ -43,7 +44,7 @@ def test_a_target_that_was_reached() -> None:
     assert in_words(ENDED) == (
         "PPO on Hills-v0 reached its target of 100: a mean return of 120, in 64k env steps of all members together. "
         "The best agent has lr 8e-4, gamma 0.998, after 1 change of hyperparameters and 1 of its network. gamma stands "
-        "at the edge of its range: widen it. Next: another seed (--seed 1) shows whether it was luck."
+        "at the edge of its range: widen it. Next: another seed (--seed 5) shows whether it was luck."
     )
 
 
@@ -57,6 +58,18 @@ def test_a_run_that_was_still_getting_better_says_how_to_go_on() -> None:
 def test_a_stop_at_the_target_that_fresh_episodes_do_not_bear_out() -> None:
     assert "stopped at its target of 100, but fresh episodes give a mean return of 97" in in_words(
         replace(ENDED, score=97.0)
+    )
+
+
+def test_a_score_that_chose_its_agent_is_said_to_have_done_so() -> None:
+    said = in_words(replace(ENDED, target=None, stopped="callback", score=0.625, is_fitness=True))
+    assert said.startswith(
+        "PPO on Hills-v0 came to a fitness of 0.625, which also chose the agent, so that fresh episodes may give less, "
+        "in 64k env steps of all members together."
+    )
+    assert (
+        "of 100: a fitness of 70, which also chose the agent, so that fresh episodes may give less, in 64k"
+        in in_words(replace(ENDED, score=70.0, stopped="budget", is_fitness=True))
     )
 
 
@@ -88,7 +101,7 @@ def test_a_plateau_without_a_target() -> None:
 def test_a_run_of_its_own_can_be_put_in_words_and_the_command_does(tmp_path: Path) -> None:
     small = {"steps": 512, "population": 2, "num_envs": 4, "learn_step": 64, "evo_steps": 256, "eval_episodes": 2}
     run = agilerl.train("CartPole-v1", "PPO", preset=False, seed=1, out=None, verbose=False, **small)
-    assert run.in_words().startswith("PPO on CartPole-v1 did not reach its target of 475: a mean return of ")
+    assert run.in_words().startswith("PPO on CartPole-v1 did not reach its target of 475: a fitness of ")
     sets = [part for name, value in small.items() for part in ("--set", f"{name}={value}")][4:]
     command = ["train", "CartPole-v1", "--no-preset", "--steps", "512", "--population", "2", "--seed", "1", *sets]
     done = CliRunner().invoke(app, [*command, "--out", str(tmp_path), "--test-episodes", "2", "--quiet"])
