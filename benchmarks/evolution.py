@@ -24,11 +24,14 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evolution_tables import compare, summarise
 from peers_clock import FINAL, SECOND, CheckpointClock, test_seeds
 from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
+
+if TYPE_CHECKING:
+    from agilerl.config import Manifest
 
 CHECKPOINTS = 12
 TEST_EPISODES = 100
@@ -171,7 +174,7 @@ def path_of(pair: str) -> Path:
 # -- our own arms -----------------------------------------------------------------------------------------------------
 
 
-def settings(pair: Pair, start: Start, arm: Arm) -> Any:
+def settings(pair: Pair, start: Start, arm: Arm) -> Manifest:
     """The manifest of an arm from a start."""
     from agilerl.config import apply_overrides, apply_sets, preset_for
 

@@ -89,7 +89,7 @@ SETS = {
     "Pendulum-v1": (*ALIKE, "training.max_steps=3000", "training.evo_steps=500"),
     "HalfCheetah-v5": (*ALIKE, *WIDE, "training.max_steps=5000", "training.evo_steps=1000", "training.pop_size=1"),
 }
-# An update of CQL costs ten to forty times those of the others.
+# An update of CQL costs six to fifty times those of the others.
 FEWER = {f"{env_id}:CQL": ("training.max_steps=1000", "training.evo_steps=250") for env_id in SETS}
 ALONE = ("HalfCheetah-v5",)  # one member, no evolution: there four times the updates cost hours
 # Of the training of medium and expert: generations so short that one of them lies between random and expert play, in

@@ -191,10 +191,10 @@ class Evaluator:
             return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, count, generation))[0]
         screen = screen if screen < count else 0
         most = max(count, self._share(options.confirm_most))
-        ends = [screen, *range(count, most, count - screen), most]
+        ends = sorted({0, screen, *range(count, most, count - screen), most})
         episodes = seeds(self.seed, Purpose.CONFIRMATION, most, generation)
         goal, mean, error = options.target + options.stop_margin, 0.0, 0.0
-        for begin, end in itertools.pairwise([0, *ends] if screen else ends):
+        for begin, end in itertools.pairwise(ends):
             share, new = begin / end, self._run(learner, episodes[begin:end])[0]
             mean = share * mean + (1 - share) * new
             error = self.error = math.hypot(share * error, (1 - share) * self.error)
