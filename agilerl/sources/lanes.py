@@ -90,6 +90,7 @@ class Evaluator:
         env_steps: environment steps of all evaluations so far.
         by_agent: id of a member -> returns of its agents in the last evaluation, where they are not summed.
         error: standard error of the mean return of the last evaluation's first member.
+        errors: id of a member -> that of its fitness in this generation.
         limit: of an episode.
         lanes: those in use, by the number of copies of the environment; 0 is the environment itself.
     """
@@ -113,6 +114,7 @@ class Evaluator:
         self.limit = EpisodeLimit.of(env, options.eval_steps, options.evo_steps // self._num_envs)
         self._replicable = callable(getattr(env, "replicate", None))
         self.error = 0.0
+        self.errors: dict[int, float] = {}
         self.lanes: dict[int, Lanes] = {}
 
     def _lanes_for(self, count: int, members: int) -> Lanes:
@@ -147,10 +149,12 @@ class Evaluator:
         if self.ranks.size > 1:  # each has played as many episodes
             fitness = self.ranks.average(fitness).tolist()
             rows = None if rows is None else self.ranks.average(rows)
-        returns = found.returns[0].reshape(len(found.returns[0]), -1).mean(1)
-        self.error = float(returns.std(ddof=1) / math.sqrt(len(returns) * self.ranks.size)) if len(returns) > 1 else 0.0
-        if self.ranks.size > 1:  # the same number everywhere
-            self.error = float(self.ranks.average([self.error])[0])
+        returns = found.returns.reshape(members, count, -1).mean(2)
+        errors = returns.std(1, ddof=1) / math.sqrt(count * self.ranks.size) if count > 1 else np.zeros(members)
+        if self.ranks.size > 1:  # the same numbers everywhere
+            errors = self.ranks.average(errors)
+        self.error = float(errors[0])
+        self.errors |= {agent.index: float(error) for agent, error in zip(learner.agents, errors, strict=True)}
         self.env_steps += int(self.ranks.sum(found.env_steps)) if self.ranks.size > 1 else int(found.env_steps)
         if rows is not None:
             self.by_agent |= {agent.index: row for agent, row in zip(learner.agents, rows.tolist(), strict=True)}
@@ -172,7 +176,7 @@ class Evaluator:
 
     def population(self, learner: Learner, generation: int) -> list[float]:
         """Mean return of every member over this generation's episodes; the same seeds for all."""
-        count, self.by_agent = self._share(self.options.eval_episodes), {}
+        count, self.by_agent, self.errors = self._share(self.options.eval_episodes), {}, {}
         return self._run(learner, seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
 
     def rescore(self, learner: Learner, generation: int, count: int) -> list[float]:
@@ -470,6 +474,11 @@ class LaneSource(Generic[Options]):
             return None
         with self._adopted([agent]) as learner:
             return self.evaluator.confirm(learner, number, episodes or self.options.confirm_episodes)
+
+    @property
+    def fitness_errors(self) -> Mapping[int, float]:
+        """Id of a member -> standard error of the fitness that `evaluate` gave it last, where it is known."""
+        return getattr(self.evaluator, "errors", {})
 
     @property
     def confirmed_error(self) -> float:

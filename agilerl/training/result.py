@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -77,35 +78,42 @@ class EvolveResult:
 class BestAgent:
     """Keeps a copy of the best agent of a run: a confirmation beats fitness, a better one beats a worse one.
 
-    Where returns have a ceiling, as CartPole's 500, a lucky agent reaches it as a better one does: of two that are
-    equally fit the one with the higher training returns is kept.
+    The highest fitness of many generations is a lucky one: of a few episodes, at times of an agent that is no good. So
+    where two agents are no further apart than two standard errors of their difference, and where they are equally fit,
+    as at CartPole's 500, the one with the higher training returns is kept.
 
     Args:
         on_best: each is called with the copy whenever there is a better one.
 
     Attributes:
-        agent: the copy, None before the first. fitness: that it was kept for.
+        agent: the copy, None before the first. fitness: that it was kept for. error: its standard error.
         confirmed: mean of its confirmation, None without one. generation: in which it was found.
     """
 
     def __init__(self, *on_best: Callable[[Any], None] | None) -> None:
         self.on_best = [hear for hear in on_best if hear is not None]
         self.agent: Any = None
-        self.fitness = -np.inf
+        self.fitness, self.error = -np.inf, 0.0
         self.confirmed: float | None = None
         self.generation = 0
 
-    def offer(self, agent: Any, fitness: float, confirmed: float | None, generation: int) -> None:
-        """Keep a copy of `agent` if it is better; agents without `clone` are never kept."""
+    def offer(self, agent: Any, fitness: float, confirmed: float | None, generation: int, error: float = 0.0) -> None:
+        """Keep a copy of `agent` if it is better; agents without `clone` are never kept. error: of its fitness."""
         if confirmed is not None:
             better = self.confirmed is None or confirmed > self.confirmed
-        elif fitness == self.fitness and self.agent is not None:
-            better = self.confirmed is None and has_trained_better(agent, self.agent)
         else:
-            better = self.confirmed is None and (self.agent is None or fitness > self.fitness)
+            better = self.confirmed is None and (self.agent is None or self._is_beaten(agent, fitness, error))
         if better and callable(getattr(agent, "clone", None)):
-            self.agent, self.confirmed, self.fitness, self.generation = agent.clone(), confirmed, fitness, generation
+            self.agent, self.confirmed, self.generation = agent.clone(), confirmed, generation
+            self.fitness, self.error = fitness, error
             self.announce()
+
+    def _is_beaten(self, agent: Any, fitness: float, error: float) -> bool:
+        gap = 0.0 if fitness == self.fitness else abs(fitness - self.fitness)
+        own, known = recent_returns(agent), recent_returns(self.agent)
+        if own and known and gap <= 2 * math.hypot(error, self.error):
+            return float(np.mean(own)) > float(np.mean(known))
+        return fitness > self.fitness or (fitness == self.fitness and bool(own) and not known)
 
     def announce(self) -> None:
         """Tell `on_best` of the copy, if there is one."""
@@ -117,12 +125,6 @@ class BestAgent:
         if self.agent is not None or not population:
             return self.agent
         return population[int(np.argmax(ranked(fitness)))]
-
-
-def has_trained_better(agent: Any, other: Any) -> bool:
-    """Whether the last training returns of `agent` have the higher mean; no where it has none."""
-    own, known = recent_returns(agent), recent_returns(other)
-    return bool(own) and (not known or float(np.mean(own)) > float(np.mean(known)))
 
 
 def ranked(fitness: Sequence[float]) -> list[float]:

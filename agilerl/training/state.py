@@ -70,6 +70,7 @@ class SavableLoop:
         loop, best = self.loop, self.loop.best
         agent = None if best.agent is None else best.agent.run_state()
         known = {"fitness": float(best.fitness), "confirmed": best.confirmed, "generation": best.generation}
+        known["error"] = best.error
         rest = {
             "result": loop.result.counters(),
             "history": [[float(value) for value in row] for row in loop.result.history],
@@ -97,7 +98,7 @@ class SavableLoop:
         if best["agent"] is not None:
             lead = filled(None, templates, best["agent"])
             loop.best.agent, loop.best.fitness, loop.best.confirmed = lead, best["fitness"], best["confirmed"]
-            loop.best.generation = best["generation"]
+            loop.best.generation, loop.best.error = best["generation"], best.get("error", 0.0)
         for name, value in rest["result"].items():
             setattr(loop.result, name, value)
         then = facts.get("options") or {}

@@ -12,10 +12,13 @@ import pytest
 import torch
 
 import agilerl
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.lanes import Evaluator
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.result import BestAgent
+from agilerl.utils.utils import create_population, make_vect_envs
 
 
 class Lottery(gym.Env[np.ndarray, Any]):
@@ -128,6 +131,42 @@ def test_of_equally_fit_agents_the_one_with_higher_training_returns_is_kept() ->
     best.offer(Member("confirmed", 100.0), 450.0, 470.0, 5)
     best.offer(Member("unconfirmed", 500.0), 450.0, None, 6)
     assert best.agent.name == "confirmed"
+
+
+@pytest.mark.parametrize(
+    ("fitness", "error", "score", "is_kept"),
+    [
+        (-160.0, 15.0, -150.0, True),  # 40 lower, two errors of the difference are 50: training decides
+        (-160.0, 15.0, -870.0, False),
+        (-160.0, 5.0, -150.0, True),  # two errors are 41
+        (-171.0, 15.0, -150.0, False),  # 51 lower: fitness decides
+        (-100.0, 5.0, -870.0, False),  # 20 higher, not told apart, and trained worse
+        (-60.0, 5.0, -870.0, True),  # 60 higher
+    ],
+)
+def test_agents_that_evaluations_cannot_tell_apart_are_told_apart_by_training_returns(
+    fitness: float, error: float, score: float, is_kept: bool
+) -> None:
+    best = BestAgent()
+    best.offer(Member("lucky", -862.0), -120.0, None, 0, error=20.0)
+    best.offer(Member("other", score), fitness, None, 1, error)
+    assert best.agent.name == ("other" if is_kept else "lucky")
+    assert (best.fitness, best.error) == ((fitness, error) if is_kept else (-120.0, 20.0))
+
+
+def test_the_errors_of_a_generation_are_known_by_member() -> None:
+    env = make_vect_envs(num_envs=2, make_env=Lottery)
+    spaces = {"observation_space": Lottery.observation_space, "action_space": Lottery.action_space}
+    agents = create_population("DQN", population_size=2, **spaces, seed=0)
+    evaluator = Evaluator(env, OffPolicyOptions(eval_episodes=16), seed=0)
+    learner = Learner(agents, choose(agents, "sequential"))
+    first, second = evaluator.population(learner, 0)
+    assert first == second  # the same seeds for all
+    share = (first + 8) / 16  # of 16 episodes give 8, the others -8: variance 256 share (1 - share)
+    error = (256 * share * (1 - share) / 15) ** 0.5
+    assert 0 < share < 1
+    assert evaluator.errors == pytest.approx({agent.index: error for agent in agents})
+    env.close()
 
 
 class Scripted(Evaluator):
