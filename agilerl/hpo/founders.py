@@ -32,16 +32,24 @@ def has_scale(name: str, low: float, high: float) -> bool:
     return high < 1.0 if name in DISCOUNTS else low > 0.0
 
 
+def is_learning_rate(name: str) -> bool:
+    return name == "lr" or name.startswith("lr_")
+
+
 def spread(ranges: Mapping[str, RLParameter], count: int, seed: int) -> list[dict[str, float | int]]:
     """`count` draws of all hyperparameters, stratified: each range is cut into `count` parts of equal width (on the
     scale of `to_scale`), and each part is drawn from once (Latin hypercube sampling, McKay et al. 1979, section 2).
 
     A tenth of the range of one hyperparameter thus holds a founder if there are ten, which independent draws do not
-    promise. Integers are rounded.
+    promise. Integers are rounded. The learning rates of a founder lie at the same share of their ranges: drawn one by
+    one, few founders have an actor and a critic that both learn.
     """
     drawn: list[dict[str, float | int]] = [{} for _ in range(count)]
-    for number, (name, parameter) in enumerate(sorted(ranges.items())):
-        rng = stream(seed, Purpose.FOUNDERS, member=number)
+    names = sorted(ranges)
+    first_rate = next((number for number, name in enumerate(names) if is_learning_rate(name)), 0)
+    for number, name in enumerate(names):
+        parameter = ranges[name]
+        rng = stream(seed, Purpose.FOUNDERS, member=first_rate if is_learning_rate(name) else number)
         shares = (rng.permutation(count) + rng.random(count)) / count
         for founder, share in zip(drawn, shares.tolist(), strict=True):
             founder[name] = value_at(name, parameter, share)

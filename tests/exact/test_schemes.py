@@ -51,6 +51,13 @@ def test_every_part_of_a_range_has_one_founder() -> None:
     assert spread(ranges, 8, seed=4) != drawn
 
 
+def test_the_learning_rates_of_a_founder_lie_at_the_same_share_of_their_ranges() -> None:
+    alone = {"gamma": RLParameter(0.9, 0.999), "lr_actor": RLParameter(1e-4, 1e-2)}
+    drawn = spread({**alone, "lr_critic": RLParameter(1e-3, 1e-1)}, 4, seed=3)
+    assert [each["lr_critic"] for each in drawn] == pytest.approx([10 * each["lr_actor"] for each in drawn])
+    assert [{name: each[name] for name in alone} for each in drawn] == spread(alone, 4, seed=3)
+
+
 def test_a_range_that_begins_at_zero_is_spread_evenly() -> None:
     values = sorted(each["dropout"] for each in spread({"dropout": RLParameter(0.0, 0.8)}, 4, seed=0))
     assert [math.floor(value / 0.2) for value in values] == [0, 1, 2, 3]
