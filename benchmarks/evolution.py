@@ -79,8 +79,8 @@ PAIRS = {
         Pair("LunarLander-v3", "DQN", -180.0, 200.0, 2_000_000, 200.0),
         Pair("LunarLander-v3", "PPO", -180.0, 200.0, 3_000_000, 150.0),
         Pair("Pendulum-v1", "PPO", -1230.0, -170.0, 3_000_000, 150.0),
-        Pair("Pendulum-v1", "SAC", -1230.0, -170.0, 500_000, 150.0),
-        Pair("Pendulum-v1", "TD3", -1230.0, -170.0, 500_000, 150.0),
+        Pair("Pendulum-v1", "SAC", -1230.0, -170.0, 150_000, 150.0),
+        Pair("Pendulum-v1", "TD3", -1230.0, -170.0, 150_000, 150.0),
         Pair("LunarLanderContinuous-v3", "PPO", -190.0, 200.0, 3_000_000, 150.0),
         Pair("LunarLanderContinuous-v3", "SAC", -190.0, 200.0, 1_500_000, 400.0),
     )

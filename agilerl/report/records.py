@@ -136,10 +136,16 @@ class RunRecords:
 
     @cached_property
     def winner(self) -> Member | None:
-        """The best member: the best confirmation decides, else the best fitness; the first of equals, as in the run.
+        """The best member as the run has recorded it. Of a run that has not ended, and of one from before this was
+        recorded, the one with the best confirmation, else the best fitness; the first of equals.
 
         Fitness is the mean over a member's last `tournament_selection.eval_loop` generations, its ancestors' included.
         """
+        result = self.facts.get("result") or {}
+        known = (result.get("best_member"), result.get("best_generation"))
+        recorded = [m for generation in self.generations for m in generation if (m.id, m.generation) == known]
+        if recorded:
+            return recorded[0]
         window = self.setting("tournament_selection.eval_loop", 1)
         window = window if isinstance(window, int) and window > 0 else 1
         best, rank = None, (0, -math.inf)

@@ -190,8 +190,9 @@ def _finish(
     manifest: Manifest, directory: RunDirectory | None, result: Any, signum: int | None, lost: Mapping[str, Any]
 ) -> Run:
     facts = result.counters()
-    finite = [f for generation in result.history for f in generation if math.isfinite(f)]
-    facts["best_fitness"] = max(finite, default=None)
+    if result.best_fitness is None:  # nobody could be copied
+        finite = [f for generation in result.history for f in generation if math.isfinite(f)]
+        facts["best_fitness"] = max(finite, default=None)
     if manifest.training.target_score is None and result.confirmed is not None:
         facts["best_fitness"] = result.confirmed  # what the best agent is worth; the other is a maximum of noise
     if result.test is not None:

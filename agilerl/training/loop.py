@@ -268,7 +268,7 @@ class TrainingLoop:
         errors = getattr(self.source, "fitness_errors", {})  # of one generation; a window has as many more episodes
         error = errors.get(leader.index, 0.0) / np.sqrt(min(self.options.fitness_window, len(leader.fitness)))
         self.best.offer(leader, value, confirmed, number, float(error))
-        self.result.best, self.result.confirmed = self.best.agent, self.best.confirmed
+        self.best.tell(self.result)
         margin = self.options.stop_margin + self.options.stop_errors * getattr(self.source, "confirmed_error", 0.0)
         is_confirmed = confirmed is None or target is None or confirmed >= target + margin
         if is_over:

@@ -27,7 +27,8 @@ class EvolveResult:
 
     Attributes:
         population: the agents after the last generation (after evolution if one followed).
-        best: an independent copy of the best agent: the one with the best confirmation, else the best fitness.
+        best: an independent copy of the best agent: the one with the best confirmation, else as `BestAgent` says.
+        best_member, best_generation, best_fitness: its id, when it was found, and the fitness it had then.
         history: `history[generation][member]` fitness.
         births: every birth, founders first.
         env_steps_member, env_steps_population: training steps of the furthest member, and of all members.
@@ -53,6 +54,9 @@ class EvolveResult:
     updates: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    best_member: int | None = None
+    best_generation: int | None = None
+    best_fitness: float | None = None
     confirmed: float | None = None
     stopped: str = "budget"
     restarts: int = 0
@@ -114,6 +118,13 @@ class BestAgent:
         if own and known and gap <= 2 * math.hypot(error, self.error):
             return float(np.mean(own)) > float(np.mean(known))
         return fitness > self.fitness or (fitness == self.fitness and bool(own) and not known)
+
+    def tell(self, result: EvolveResult) -> None:
+        """Write down which agent is the best."""
+        result.best, result.confirmed = self.agent, self.confirmed
+        if self.agent is not None:
+            result.best_member, result.best_generation = getattr(self.agent, "index", None), self.generation
+            result.best_fitness = float(self.fitness) if math.isfinite(self.fitness) else None
 
     def announce(self) -> None:
         """Tell `on_best` of the copy, if there is one."""

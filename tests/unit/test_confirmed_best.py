@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import agilerl
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.options import OffPolicyOptions
+from agilerl.report.records import RunRecords
 from agilerl.sources.lanes import Evaluator
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.result import BestAgent
@@ -78,6 +80,21 @@ def test_the_confirmation_costs_a_fifth_of_the_training_at_most(budget: int, epi
     records = Records()
     agilerl.train(Lottery, out=None, sinks=[records], **{**RUN, "steps": budget, "training.evo_steps": budget})
     assert records.steps == [6 + episodes]  # share 0.2 x 3 members x budget / 4 candidates, at least eval_episodes
+
+
+def test_the_report_shows_the_agent_that_the_run_has_kept(tmp_path: Path) -> None:
+    run = agilerl.train(Lottery, out=tmp_path / "run", sinks=[Records()], **RUN, target_score=1e6)
+    assert run.path is not None
+    records = RunRecords.read(run.path)
+    kept = (run.result["best_member"], run.result["best_generation"])
+    assert records.winner is not None
+    assert (records.winner.id, records.winner.generation) == kept
+    assert records.winner.fitness == run.result["best_fitness"]
+    assert kept[0] == run.best.index
+    # Nothing of a run that has not ended says so: the highest fitness is shown.
+    unknown = replace(records, facts={})
+    assert unknown.winner is not None
+    assert unknown.winner.fitness == max(member.fitness for row in records.generations for member in row)
 
 
 def test_runs_with_a_target_confirm_as_before() -> None:
