@@ -62,11 +62,6 @@ WIDE = {
     "SAC": {"lr_actor": (1e-4, 1e-2), "lr_critic": (1e-4, 1e-2), "gamma": (0.9, 0.999)},
     "TD3": {"lr_actor": (1e-4, 1e-2), "lr_critic": (1e-4, 1e-2), "gamma": (0.9, 0.999)},
 }
-# What founders of "ours" differ in, where general presets do not say it.
-OURS = {
-    "SAC": {"lr_actor": (2e-4, 5e-3), "lr_critic": (2e-4, 5e-3), "gamma": (0.98, 0.998)},
-    "TD3": {"lr_actor": (2e-4, 5e-3), "lr_critic": (2e-4, 5e-3), "gamma": (0.98, 0.998)},
-}
 PAIRS = {
     f"{pair.env}:{pair.algo}": pair
     for pair in (
@@ -117,7 +112,7 @@ class Arm:
     evolution: bool = True
     ranges: bool = False  # founders and mutations use the wide ranges, not those of the general preset
     rate: bool = False  # the algorithm's own rule for its learning rate, if it has one
-    own: bool = False  # ranges of OURS or of the general preset
+    own: bool = False  # the ranges of the general preset
     opponent: str | None = None
 
 
@@ -158,7 +153,7 @@ ARMS = {
     "adaptive": Arm(rate=True, evolution=False),
     "adaptive-random": Arm(SPREAD, rate=True, evolution=False, ranges=True),
     "adaptive-race": Arm(RACE, rate=True, ranges=True),
-    # What the general presets of PPO and DQN do; SAC and TD3 with the ranges of OURS.
+    # What the general presets do.
     "ours": Arm(RACE, rate=True, own=True),
     "sb3": Arm(opponent="opponent_peers.py"),
     "optuna": Arm(opponent="opponent_peers.py"),
@@ -197,7 +192,7 @@ def settings(pair: Pair, start: Start, arm: Arm) -> Manifest:
         changes["network.latent_dim"] = start.width
     if arm.ranges or arm.own:
         general = {name: (span.min, span.max) for name, span in manifest.mutation.rl_hp_selection.items()}
-        ranges = WIDE[pair.algo] if arm.ranges else OURS.get(pair.algo, general)
+        ranges = WIDE[pair.algo] if arm.ranges else general
         changes["mutation.rl_hp_selection"] = {
             name: dict(zip(("min", "max"), range_of(start, name, values, usual), strict=True))
             for name, usual in ranges.items()
