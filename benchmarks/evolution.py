@@ -120,6 +120,7 @@ class Arm:
 PLAIN = {
     "evolution.founders": "equal",
     "evolution.scheme": "tournament",
+    "evolution.widths": None,
     "training.eval_members": None,
     "training.patience": None,
     "training.elite_rescore_episodes": 0,
@@ -173,7 +174,8 @@ def settings(pair: Pair, start: Start, arm: Arm) -> Manifest:
     """The manifest of an arm from a start."""
     from agilerl.config import apply_overrides, apply_sets, preset_for
 
-    manifest = apply_sets(preset_for(pair.env, pair.algo, general=True), pair.sets)
+    general_preset = preset_for(pair.env, pair.algo, general=True)
+    manifest = apply_sets(general_preset, pair.sets)
     own_rule = RATE.get(pair.algo, {})
     manifest = apply_overrides(manifest, {**PLAIN, **dict.fromkeys(own_rule, "constant")}, "plain")
     values = manifest.algorithm.hyperparameters
@@ -197,6 +199,8 @@ def settings(pair: Pair, start: Start, arm: Arm) -> Manifest:
             name: dict(zip(("min", "max"), range_of(start, name, values, usual), strict=True))
             for name, usual in ranges.items()
         }
+    if arm.own:
+        changes |= {"evolution.founders": "spread", "evolution.widths": general_preset.evolution.widths}
     changes["training.target_score"] = None
     manifest = apply_overrides(manifest, changes, "start")
     manifest = apply_overrides(manifest, {**arm.sets, **(own_rule if arm.rate else {})}, "arm")

@@ -333,7 +333,7 @@ def on_preset(
         raise ConfigError(f"{source}: environment.name is missing. fix: add it, or name the environment in the call.")
     base = preset_for(str(named["environment"]), named.get("algorithm"))
     asked = [f"{section}.{key}" for section, keys in plain.items() if isinstance(keys, Mapping) for key in keys]
-    return manifest_from(_with_tournaments(_merge(base.as_dict(), plain), asked), source)
+    return manifest_from(_giving_way(_merge(base.as_dict(), plain), asked), source)
 
 
 def _from_published(data: Mapping[str, Any], source: str, env_id: str | None, algo: str | None) -> Manifest:
@@ -507,13 +507,15 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
                 target[section] = {}
             target = target[section]
         target[leaf] = value
-    return manifest_from(_with_tournaments(data, asked), source)
+    return manifest_from(_giving_way(data, asked), source)
 
 
-def _with_tournaments(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:
+def _giving_way(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:
     """Settings of tournaments and mutations ask for these in place of another scheme of a preset, and another scheme is
-    asked for in place of a preset's chances of mutations."""
+    asked for in place of a preset's chances of mutations, equal founders in place of its widths."""
     paths = list(asked)
+    if "evolution.founders" in paths and "evolution.widths" not in paths and data["evolution"]["founders"] == "equal":
+        data = {**data, "evolution": {**data["evolution"], "widths": None}}
     if "evolution.scheme" not in paths:
         if any(path.startswith(_OF_TOURNAMENTS) for path in paths):
             return {**data, "evolution": {**data.get("evolution", {}), "scheme": "tournament"}}

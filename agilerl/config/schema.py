@@ -216,6 +216,9 @@ class Evolution(Section):
     """With whom a population begins, and how it becomes smaller or other."""
 
     founders: Literal["equal", "spread"] = "equal"  # spread: all but the first draw from the ranges of mutation
+    widths: tuple[Count, Count] | None = (
+        None  # of spread: no dense layer or latent vector of all but the first is narrower or wider
+    )
     # halving, race: members end, half of them at each rung, or who is behind; pb2, mf_pbt: copies of the best replace
     # the worst, with hyperparameters of a bandit (extra "bandit"), or in parts of the population at several paces
     scheme: Literal["tournament", "halving", "race", "pb2", "mf_pbt"] = "tournament"
@@ -285,7 +288,12 @@ class Manifest(Section):
                 f"mutation.probabilities is of evolution.scheme=tournament; with {scheme} {WITHOUT_MUTATION[scheme]}. "
                 "fix: evolution.scheme=tournament, or leave it out."
             )
-        usual = Evolution()
+        usual, widths = Evolution(), self.evolution.widths
+        if widths is not None and (self.evolution.founders != "spread" or widths[0] > widths[1]):
+            raise ValueError(
+                f"evolution.widths={list(widths)} bound the units of founders that are spread, from and to; "
+                f"got founders={self.evolution.founders}. fix: evolution.founders=spread, evolution.widths=[64,256]."
+            )
         for name, schemes in OF_SCHEMES.items():
             if scheme not in schemes and getattr(self.evolution, name) != getattr(usual, name):
                 raise ValueError(

@@ -48,11 +48,10 @@ def spread(ranges: Mapping[str, RLParameter], count: int, seed: int) -> list[dic
     names = sorted(ranges)
     first_rate = next((number for number, name in enumerate(names) if is_learning_rate(name)), 0)
     for number, name in enumerate(names):
-        parameter = ranges[name]
         rng = stream(seed, Purpose.FOUNDERS, member=first_rate if is_learning_rate(name) else number)
         shares = (rng.permutation(count) + rng.random(count)) / count
         for founder, share in zip(drawn, shares.tolist(), strict=True):
-            founder[name] = value_at(name, parameter, share)
+            founder[name] = value_at(name, ranges[name], share)
     return drawn
 
 

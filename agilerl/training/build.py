@@ -123,6 +123,9 @@ def make_founders(
         env: as it was handed over, None where it was made by its id. train_env: what they train in.
     """
     population = make_population(manifest, train_env, seed, device)
+    if ancestors is None and manifest.evolution.widths is not None:
+        within = make_population(within_widths(manifest, *manifest.evolution.widths), train_env, seed, device)
+        population = [*population[:1], *within[1:]]
     if ancestors is not None:
         population = ancestors.adopt(population)
     elif manifest.evolution.founders == "spread":
@@ -133,6 +136,27 @@ def make_founders(
         agent.environment = {"id": name, "kwargs": kwargs} if env is None else None
         agent.evaluated_in = EvaluatedIn.of(manifest, env)
     return population
+
+
+def within_widths(manifest: Manifest, low: int, high: int) -> Manifest:
+    """The manifest with `low` to `high` units in each dense layer and in the latent vector; where that changes one, the
+    bounds of its mutation give way."""
+    network = manifest.network
+
+    def dense(part: Any) -> Any:
+        units = [min(max(each, low), high) for each in part.hidden_size]
+        bounds = {"min_mlp_nodes": min(part.min_mlp_nodes, *units), "max_mlp_nodes": max(part.max_mlp_nodes, *units)}
+        return part.model_copy(update={"hidden_size": units, **bounds})
+
+    latent = min(max(network.latent_dim, low), high)
+    changes = {
+        "latent_dim": latent,
+        "min_latent_dim": min(network.min_latent_dim, latent),
+        "max_latent_dim": max(network.max_latent_dim, latent),
+        "encoder_config": None if network.encoder_config is None else dense(network.encoder_config),
+        "head_config": dense(network.head_config),
+    }
+    return manifest.model_copy(update={"network": network.model_copy(update=changes)})
 
 
 def _save_best(run_directory: RunDirectory, agent: Any) -> None:

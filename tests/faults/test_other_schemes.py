@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import agilerl
@@ -94,6 +95,27 @@ def test_founders_differ_but_the_first_is_as_configured(tmp_path: Path) -> None:
         **{**RACE, "steps": 128, "founders": "equal", "lr_schedule": "constant"}, out=None, verbose=False
     )
     assert len({agent.lr for agent in equal.population}) == 1
+
+
+@pytest.mark.parametrize(("widths", "units"), [([16, 32], [16, 16]), ([2, 4], [4, 4]), ([4, 32], [8, 12])])
+def test_founders_within_widths_are_those_of_populations_of_these_widths(widths: list[int], units: list[int]) -> None:
+    def founders(**settings: Any) -> list[Any]:
+        case = {**SAC, "steps": 128, "scheme": "race", "learning_delay": 10_000, **settings}
+        return list(agilerl.train(**case, out=None, verbose=False).population)
+
+    def network(latent: int, hidden: int) -> dict[str, Any]:
+        given = {"latent_dim": latent, "min_latent_dim": 4}
+        for part in ("encoder_config", "head_config"):
+            given |= {f"{part}.hidden_size": [hidden], f"{part}.min_mlp_nodes": 4}
+        return {f"network.{name}": value for name, value in given.items()}
+
+    found = founders(widths=widths, **network(8, 12))
+    configured, within = founders(widths=None, **network(8, 12)), founders(widths=None, **network(*units))
+    for agent, same in zip(found, [configured[0], *within[1:]], strict=True):  # nothing is learned so early
+        assert agent.actor.latent_dim == same.actor.latent_dim
+        others = same.actor.state_dict()
+        assert all(torch.equal(value, others[name]) for name, value in agent.actor.state_dict().items())
+        assert (agent.lr_actor, agent.gamma) == (same.lr_actor, same.gamma)
 
 
 def test_a_run_that_begins_anew_says_so_and_keeps_its_budget(tmp_path: Path) -> None:

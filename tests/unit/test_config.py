@@ -258,6 +258,22 @@ def test_what_a_scheme_does_not_read_is_named(setting: str, scheme: str) -> None
         )
 
 
+@pytest.mark.parametrize(
+    "settings", [["evolution.widths=[32,128]"], ["evolution.founders=spread", "evolution.widths=[128,32]"]]
+)
+def test_widths_are_of_spread_founders_and_in_order(settings: list[str]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"evolution\.widths=\[.* bound the units of founders that are spread.* fix: "
+    ):
+        apply_sets(manifest_from({"algorithm": {"name": "PPO"}}), settings)
+
+
+def test_equal_founders_are_asked_for_in_place_of_the_widths_of_a_preset() -> None:
+    preset = preset_for("an environment without one", "SAC", general=True)
+    assert preset.evolution.widths == (64, 256)
+    assert apply_sets(preset, ["evolution.founders=equal"]).evolution.widths is None
+
+
 @pytest.mark.parametrize("scheme", ["pb2", "mf_pbt"])
 def test_schemes_that_change_hyperparameters_need_ranges(scheme: str) -> None:
     ranges = ["mutation.rl_hp_selection.lr={min: 1.0e-4, max: 1.0e-2}"]
