@@ -1,7 +1,7 @@
 """Runs one job of `evolution.py` with agilerl 2.58.0's published evolution, in an environment of its own.
 
     python3.11 -m venv /path/to/original
-    /path/to/original/bin/pip install agilerl==2.58.0 "gymnasium[box2d,mujoco]"
+    /path/to/original/bin/pip install agilerl==2.58.0 peft transformers accelerate "gymnasium[box2d,mujoco]"
     /path/to/original/bin/python benchmarks/opponent_original_evolution.py --job '{"arm": "agilerl-2.58.0", ...}'
 
 The job and the line are those of `opponent_peers.py`; `lr_factor` multiplies the class's default learning rates. Only

@@ -85,6 +85,8 @@ def run_jobs(
     done = {json.dumps(line["key"], sort_keys=True) for line in read_lines(path)}
     missing = [job for job in jobs if json.dumps(job["key"], sort_keys=True) not in done]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if python != sys.executable:  # an environment of its own: nothing of this one
+        environment.pop("PYTHONPATH", None)
     about = facts()
 
     def run(job: dict[str, Any]) -> None:
@@ -93,7 +95,7 @@ def run_jobs(
         if done.returncode:
             print(f"job {job['key']} failed:\n{done.stderr}", file=sys.stderr, flush=True)
             return
-        line = {**json.loads(done.stdout.splitlines()[-1]), **about}
+        line = {**about, **json.loads(done.stdout.splitlines()[-1])}  # an opponent names its own versions
         append_line(path, line)
         print(json.dumps({k: v for k, v in line.items() if k not in ("history", "versions", "command")}), flush=True)
 
