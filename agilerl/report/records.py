@@ -73,6 +73,8 @@ class RunRecords:
         """
         directory = RunDirectory.open(path)
         facts, (config, settings) = directory.facts(), _settings(directory.path)
+        if facts.get("status") in ("running", "failed"):  # after a resume: the result is of the run until then
+            facts = {**facts, "result": {}}
         with malformed(directory.path):
             rows = _rows(directory.path / METRICS)
             by_generation: dict[int, list[Member]] = {}

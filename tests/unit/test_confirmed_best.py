@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.options import OffPolicyOptions
 from agilerl.report.records import RunRecords
+from agilerl.runs.directory import RunDirectory
 from agilerl.sources.lanes import Evaluator
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.result import BestAgent
@@ -91,10 +91,12 @@ def test_the_report_shows_the_agent_that_the_run_has_kept(tmp_path: Path) -> Non
     assert (records.winner.id, records.winner.generation) == kept
     assert records.winner.fitness == run.result["best_fitness"]
     assert kept[0] == run.best.index
-    # Nothing of a run that has not ended says so: the highest fitness is shown.
-    unknown = replace(records, facts={})
-    assert unknown.winner is not None
-    assert unknown.winner.fitness == max(member.fitness for row in records.generations for member in row)
+    # A run that has been resumed and goes on has the result of before in its record: the highest fitness is shown.
+    RunDirectory(run.path).update(status="running", result={"env_steps_population": 1})
+    going_on = RunRecords.read(run.path)
+    assert going_on.winner is not None
+    assert going_on.winner.fitness == max(member.fitness for row in records.generations for member in row)
+    assert going_on.env_steps == records.env_steps
 
 
 def test_runs_with_a_target_confirm_as_before() -> None:
