@@ -227,6 +227,8 @@ ONCE = {
     "adaptive-race": "race of eight, rates that follow the divergence",
     "adaptive-halving": "successive halving of eight, rates that follow the divergence",
     "halving-training": "successive halving of eight by training returns",
+    "widths-32-128": "founders of 32 to 128 units, drawn",
+    "widths-32-64": "founders of 32 to 64 units, drawn",
 }
 
 
@@ -247,7 +249,7 @@ def development_rows() -> list[str]:
         rows.append(f"| {' | '.join([*about, *cells])} |")
     return [] if not lines else [
         *rows, "",
-        "Development on seed 1000: the runs of our own arms that are kept, the worse ones too.", "",
+        "Development on seeds 1000 and 1001: the runs of our own arms that are kept, the worse ones too.", "",
     ]  # fmt: skip
 
 
