@@ -75,6 +75,7 @@ class TrainingLoop:
         self.population = begin_alike(population, self.evolution, ranks)
         self.callbacks = Callbacks(callbacks)
         self.best = BestAgent(on_best, self.callbacks.best)
+        self._judged: set[int] = set()  # ids of those that were evaluated in this generation
         self.store, self.check = store, check
         self.options, self.seed, self.env_id, self.source = options, seed, env_id, source
         self.asked_steps = options.max_steps  # of one member, if none ends before the others
@@ -215,6 +216,7 @@ class TrainingLoop:
         before = {agent.index: len(agent.fitness) for agent in self.population}
         steps = self.source.evaluation_env_steps
         judged = promising(sound, self.options.eval_members)
+        self._judged = {agent.index for agent in judged}
         with evaluation_mode(self.population):
             values = self.source.evaluate(judged, number)
         played = max(1, len(judged) * self.options.eval_episodes)
@@ -255,7 +257,9 @@ class TrainingLoop:
     def _try_to_stop(self, number: int) -> tuple[float | None, bool]:
         """(mean of the confirmation where there was one, stop?); keeps the best agent so far."""
         values, target = ranked([self._window(a) for a in self.population]), self._target
-        value, leader = max(values), self.population[int(np.argmax(values))]
+        value = max(values)
+        fittest = [agent for agent, own in zip(self.population, values, strict=True) if own == value]
+        leader = max(fittest, key=lambda agent: agent.index in self._judged)  # not one that has played nothing
         is_reached = target is not None and value >= target
         is_over = target is None and not self._is_relative
         is_over = is_over and has_plateaued(self.result.history, self.options.patience)

@@ -28,12 +28,11 @@ def promising(members: Sequence[Any], count: int | None) -> list[Any]:
 
 
 def screened(members: Sequence[Any], found: Mapping[int, float]) -> dict[int, float]:
-    """Fitness of the members that were not evaluated: their recent training returns, below the lowest in `found`.
+    """Fitness of the members that were not evaluated: their recent training returns, at most the lowest in `found`.
 
     Returns of a policy that explores are no measure of the greedy one, but among members that explore alike they rank.
     A member that has finished no episode either is the last one.
     """
     lowest = min((value for value in found.values() if value == value), default=np.inf)
-    below = float(np.nextafter(lowest, -np.inf))  # a tie would make a leader of who has played nothing
     others = [(agent.index, recent_returns(agent)) for agent in members if agent.index not in found]
-    return {index: min(below, float(np.mean(own)) if own else -np.inf) for index, own in others}
+    return {index: min(lowest, float(np.mean(own)) if own else -np.inf) for index, own in others}

@@ -19,6 +19,7 @@ from agilerl.report.records import RunRecords
 from agilerl.runs.directory import RunDirectory
 from agilerl.sources.lanes import Evaluator
 from agilerl.telemetry.record import BaseSink
+from agilerl.training import loop
 from agilerl.training.result import BestAgent
 from agilerl.utils.utils import create_population, make_vect_envs
 
@@ -97,6 +98,20 @@ def test_the_report_shows_the_agent_that_the_run_has_kept(tmp_path: Path) -> Non
     assert going_on.winner is not None
     assert going_on.winner.fitness == max(member.fitness for row in records.generations for member in row)
     assert going_on.env_steps == records.env_steps
+
+
+class Sure(Lottery):
+    """Every episode is worth 8."""
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return np.zeros(1, np.float32), 8.0, True, False, {}
+
+
+def test_of_equally_fit_members_the_one_that_was_evaluated_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "promising", lambda members, count: members[1:2])
+    run = agilerl.train(Sure, out=None, **RUN, target_score=8.0)
+    assert run.history == [[8.0] * 3]
+    assert run.result["best_member"] == 1
 
 
 def test_runs_with_a_target_confirm_as_before() -> None:
