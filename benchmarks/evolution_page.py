@@ -93,8 +93,8 @@ def rescue_rows(found: Runs) -> list[str]:
             cells = [rescued(found.get((pair, start, arm), []), limit) for start in bad]
             rows.append(f"| {pair.replace(':', ', ')} | {arm} | {' | '.join(cells)} |")
     control = [
-        "`random` trains the same founders without selection and without rates that follow the divergence; `fixed` one",
-        "configuration.",
+        "`random` trains founders drawn over wide ranges of learning rate and horizon, without selection and without",
+        "rates that follow the divergence; `fixed` one configuration.",
     ] if any(arm != "ours" and start in WORDS for _, start, arm in found) else []  # fmt: skip
     return [] if len(rows) == begun else [
         *rows, "",

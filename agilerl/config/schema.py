@@ -216,9 +216,7 @@ class Evolution(Section):
     """With whom a population begins, and how it becomes smaller or other."""
 
     founders: Literal["equal", "spread"] = "equal"  # spread: all but the first draw from the ranges of mutation
-    widths: tuple[Count, Count] | None = (
-        None  # of spread: no dense layer or latent vector of all but the first is narrower or wider
-    )
+    widths: tuple[Count, Count] | None = None  # of spread: bounds of the units of all but the first
     # halving, race: members end, half of them at each rung, or who is behind; pb2, mf_pbt: copies of the best replace
     # the worst, with hyperparameters of a bandit (extra "bandit"), or in parts of the population at several paces
     scheme: Literal["tournament", "halving", "race", "pb2", "mf_pbt"] = "tournament"

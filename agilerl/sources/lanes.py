@@ -90,7 +90,7 @@ class Evaluator:
         env_steps: environment steps of all evaluations so far.
         by_agent: id of a member -> returns of its agents in the last evaluation, where they are not summed.
         error: standard error of the mean return of the last evaluation's first member.
-        errors: id of a member -> that of its fitness in this generation.
+        errors: id of a member -> that of its own mean in its last evaluation of this generation.
         limit: of an episode.
         lanes: those in use, by the number of copies of the environment; 0 is the environment itself.
     """
