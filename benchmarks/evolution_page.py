@@ -127,8 +127,10 @@ def beaten_rows(found: Runs) -> list[str]:
                 (pair, start) for pair, start, each in found
                 if each == arm and (start == "good") is is_good and (pair, start, "ours") in found
             ]  # fmt: skip
-            if places and not (arm == "fixed" and is_good):  # that is the table of good starts
-                rows.append(beaten_row(found, arm, places))
+            if arm == "fixed" and is_good:  # that is the table of good starts
+                continue
+            groups = [[place] for place in places] if is_good else [places] * bool(places)
+            rows += [beaten_row(found, arm, group) for group in groups]
     return [] if len(rows) == begun else [
         *rows, "",
         "Better: reaches the target in fewer CPU seconds; of two runs that do not, the higher score. CPU seconds are",
@@ -187,7 +189,7 @@ def untuned_rows() -> list[str]:
             continue
         scores = " ".join(f"{line['score']:.3g}" for line in last)
         seconds = sorted(line["cpu_seconds"] for line in last)
-        ends = ", ".join(f"{count} {name}" for name, count in Counter(line["stopped"] for line in last).items())
+        ends = ", ".join(f"{count} {name}" for name, count in Counter(ended_by(line) for line in last).items())
         rows.append(
             f"| {env_id}, {threshold:g} | {sum(line['solved'] for line in last)} of {len(last)} | {scores} | "
             f"{median(seconds):.0f} ({seconds[0]:.0f} to {seconds[-1]:.0f}) | {ends} | {of_sb3(env_id, threshold)} |"
@@ -196,9 +198,16 @@ def untuned_rows() -> list[str]:
         *rows, "",
         "`python benchmarks/untuned.py`, seeds 0, 1, 2, ..., PPO chosen by the command in all of them. The score is",
         "the mean of 100 fresh episodes that chose nothing; CPU seconds are those of the whole run without them,",
-        "beside other jobs on two shared cores, 600 at most. Thresholds are explained in that file.",
+        "beside other jobs on two shared cores; the generation in which they reach 600 is the last. Thresholds are",
+        "explained in that file.",
         "Stable-Baselines3's PPO with its defaults had the CPU seconds of our run of each seed (`--sb3`).", "",
     ]  # fmt: skip
+
+
+def ended_by(line: dict[str, Any]) -> str:
+    """What stopped a run: "target", "plateau", "budget", "CPU seconds"."""
+    stopped: str = line["stopped"]
+    return "CPU seconds" if stopped.endswith(f"{untuned.Limit.__name__}.on_generation") else stopped
 
 
 def of_sb3(env_id: str, threshold: float) -> str:
