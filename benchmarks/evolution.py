@@ -9,16 +9,20 @@ what is wrong with it. An *arm* is a way to train: a configuration of `agilerl.t
 environment of its own (`opponent_peers.py`, `opponent_original_evolution.py`).
 
 A run ends when it has used its budget of CPU seconds and its budget of environment steps (training and evaluation, all
-members together); at each `CHECKPOINTS`-th part of either one, what the arm would return plays 100 fresh greedy
-episodes, which count for neither. It ends before that where such a test reaches the target and a second, independent
-one does too: "reached". Scores are reported as shares of the way from random play to the target, 1 at most.
+members together); at each `--checkpoints`-th part of either one, what the arm would return plays 100 fresh greedy
+episodes, which count for neither; nor do imports, as of the opponents. It ends before that where such a test reaches
+the target and a second, independent one does too: "reached". Scores are reported as shares of the way from random play
+to the target, 1 at most.
 Seeds from 1000 up are for development; claims are made on seeds 0 to 9.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
+import pkgutil
 import sys
 import time
 from collections.abc import Callable
@@ -154,8 +158,9 @@ ARMS = {
     "adaptive": Arm(rate=True, evolution=False),
     "adaptive-random": Arm(SPREAD, rate=True, evolution=False, ranges=True),
     "adaptive-race": Arm(RACE, rate=True, ranges=True),
-    # What the general presets do.
+    # What the general presets do, and the same where nobody's training ends.
     "ours": Arm(RACE, rate=True, own=True),
+    "unselected": Arm({**SPREAD, "training.eval_members": 1}, evolution=False, rate=True, own=True),
     "sb3": Arm(opponent="opponent_peers.py"),
     "optuna": Arm(opponent="opponent_peers.py"),
     "ray": Arm(opponent="opponent_peers.py"),
@@ -266,11 +271,20 @@ def members_of(record: Any) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def load_everything(package: Any) -> None:
+    """The clocks of opponents begin after their imports too."""
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):  # of extras that are not installed
+                importlib.import_module(module.name)
+
+
 def run_one(job: dict[str, Any]) -> dict[str, Any]:
     """Train one seed of one of our arms."""
     import agilerl
 
-    clock = CheckpointClock(job["cpu_budget"], job["step_budget"], CHECKPOINTS)
+    load_everything(agilerl)
+    clock = CheckpointClock(job["cpu_budget"], job["step_budget"], job["checkpoints"])
     measurer = Measurer(job, clock)
     run = agilerl.train(
         job["env"], config=job["config"], seed=job["key"]["seed"], evolution=job["evolution"], out=None, verbose=False,
@@ -296,13 +310,14 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
 # -- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def job_of(pair: str, start: str, arm: str, seed: int) -> dict[str, Any]:
+def job_of(pair: str, start: str, arm: str, seed: int, checkpoints: int = CHECKPOINTS) -> dict[str, Any]:
     about, begin, way = PAIRS[pair], STARTS[start], ARMS[arm]
     key: dict[str, Any] = {"pair": pair, "start": start, "arm": arm, "seed": seed}
     key |= {"cpu_budget": about.cpu_seconds, "step_budget": about.env_steps}
+    key |= {} if checkpoints == CHECKPOINTS else {"checkpoints": checkpoints}
     job: dict[str, Any] = {
         "env": about.env, "algo": about.algo, "seed": seed, "arm": arm, "target": about.target,
-        "cpu_budget": about.cpu_seconds, "step_budget": about.env_steps, "checkpoints": CHECKPOINTS,
+        "cpu_budget": about.cpu_seconds, "step_budget": about.env_steps, "checkpoints": checkpoints,
         "test_episodes": TEST_EPISODES,
     }  # fmt: skip
     if (
@@ -323,6 +338,7 @@ def main() -> None:
     parser.add_argument("--pairs", nargs="+", default=list(PAIRS), choices=list(PAIRS), metavar="ENV:ALGO")
     parser.add_argument("--starts", nargs="+", default=list(STARTS), choices=list(STARTS))
     parser.add_argument("--arms", nargs="+", default=["fixed", "random", "published"], choices=list(ARMS))
+    parser.add_argument("--checkpoints", type=int, default=CHECKPOINTS, help=f"parts of a budget; {CHECKPOINTS}")
     parser.add_argument("--python", help="interpreter of the opponent's environment")
     parser.add_argument("--against", choices=list(ARMS), metavar="ARM", help="compare the other arms with this one")
     args = parser.parse_args()
@@ -331,7 +347,7 @@ def main() -> None:
         return
     for pair in args.pairs:
         for arm in args.arms if not args.summary else ():
-            jobs = [job_of(pair, start, arm, seed) for start in args.starts for seed in args.seeds]
+            jobs = [job_of(pair, start, arm, seed, args.checkpoints) for start in args.starts for seed in args.seeds]
             run_arm(ARMS[arm], path_of(pair), jobs, args)
         summarise(pair, PAIRS[pair].random, PAIRS[pair].target, read_lines(path_of(pair)))
     if args.against:

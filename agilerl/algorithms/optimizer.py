@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from agilerl.modules.morph import Transfer
 
 SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")  # running means of squared gradients
+_ANSWER = "__dynamo_disable"  # of torch's compiler about a method, kept by `torch._disable_dynamo`
 _FUSED = ("Adam", "AdamW", "SGD")  # torch runs these as one kernel with fused=True, 1.3 to 1.5 times faster
 
 
@@ -59,7 +62,8 @@ class OptimizerWrapper:
             options["fused"] = True
         groups = [{"params": list(names.values())} for names in self._parameters]
         make: Any = self.optimizer_cls
-        optimizer: torch.optim.Optimizer = make(groups, lr=self.lr, **options)
+        with without_compiler():
+            optimizer: torch.optim.Optimizer = make(groups, lr=self.lr, **options)
         return optimizer
 
     def step(self) -> None:
@@ -68,16 +72,19 @@ class OptimizerWrapper:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop (or zero) the gradients of the wrapped networks."""
-        self.optimizer.zero_grad(set_to_none)
+        with without_compiler():
+            self.optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
         """torch's format; every tensor is a copy that owns its storage."""
-        state: dict[str, Any] = _own_tensors(self.optimizer.state_dict())
+        with without_compiler():
+            state: dict[str, Any] = _own_tensors(self.optimizer.state_dict())
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copy `state` in; nothing is shared with it afterwards. The agent's learning rate follows at its next use."""
-        self.optimizer.load_state_dict(_own_tensors(dict(state)))
+        with without_compiler():
+            self.optimizer.load_state_dict(_own_tensors(dict(state)))
 
     def set_lr(self, lr: float) -> None:
         """Change the learning rate in place; moments and step counts stay."""
@@ -158,6 +165,28 @@ class OptimizerWrapper:
 
     def __repr__(self) -> str:
         return f"OptimizerWrapper({self.optimizer_cls.__name__}, networks={self.network_names}, lr={self.lr})"
+
+
+@contextlib.contextmanager
+def without_compiler() -> Iterator[None]:
+    """Methods of torch optimisers do not load torch's compiler, two seconds of every new process.
+
+    They load it only to tell it that it must not look into them (`torch._disable_dynamo`), and keep what it answers in
+    an attribute of the plain method. Where nobody has loaded the compiler, that attribute is the method itself
+    meanwhile, and gone afterwards.
+    """
+    if "torch._dynamo" in sys.modules:
+        yield
+        return
+    plain = [getattr(method, "__wrapped__", None) for method in vars(torch.optim.Optimizer).values()]
+    marked = [method for method in plain if method is not None and not hasattr(method, _ANSWER)]
+    for method in marked:
+        setattr(method, _ANSWER, method)
+    try:
+        yield
+    finally:
+        for method in marked:
+            delattr(method, _ANSWER)
 
 
 def _named(modules: Sequence[nn.Module]) -> list[dict[str, nn.Parameter]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from agilerl.backward import with_slopes
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import approximate_kl, categorical_gradient, clipped_surrogate
@@ -40,7 +41,7 @@ def policy_gradient(
             entropy = sampled_entropy(leaf, batch) if kind.kind == "squashed" else kind.entropy(leaf, batch.legal)
         with torch.no_grad():
             loss, slope = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, hp["clip_coef"], weight)
-        (gradient,) = torch.autograd.grad((log_prob, entropy), leaf, (slope, of_entropy))
+        (gradient,) = torch.autograd.grad(with_slopes((log_prob, entropy), (slope, of_entropy)), leaf)
         log_prob, entropy = log_prob.detach(), entropy.detach()
     divergence = approximate_kl(log_prob, batch.log_prob, weight)
     return loss, (weight * entropy).sum(-1), divergence, gradient

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from agilerl.backward import with_slopes
 from agilerl.engine.protocol import Network, Trainable
 from agilerl.modules.layers import set_noise
 from agilerl.networks.base import EvolvableNetwork
@@ -109,7 +110,7 @@ class ModuleEngine:
 
     def descend(self, optimizer: str, ran: Tensor, grad: Tensor, max_norm: Tensor | None = None) -> None:
         getattr(self._agent, optimizer).zero_grad()
-        ran.backward(grad)  # type: ignore[no-untyped-call]
+        with_slopes([ran], [grad]).backward()  # type: ignore[no-untyped-call]
         self._move(optimizer, max_norm)
 
     def descend_all(
@@ -124,7 +125,7 @@ class ModuleEngine:
         if not is_live and self.ranks.size == 1:
             return
         getattr(self._agent, optimizer).zero_grad()
-        torch.autograd.backward(list(outputs), list(grads))
+        with_slopes(outputs, grads).backward()  # type: ignore[no-untyped-call]
         self._move(optimizer, max_norm, is_live)
 
     def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,3 +54,38 @@ def test_the_facade_names_what_it_has() -> None:
     assert issubclass(agilerl.AgileRLWarning, UserWarning)
     with pytest.raises(AttributeError, match="has no attribute 'trian'"):
         agilerl.trian  # noqa: B018
+
+
+TRAINING = {
+    "PPO": ("CartPole-v1", 512),
+    "DQN": ("CartPole-v1", 4000),
+    "SAC": ("Pendulum-v1", 600),
+    "PPO, continuous": ("Pendulum-v1", 512),
+}
+
+
+@pytest.mark.parametrize("case", TRAINING)
+def test_training_does_not_load_the_compiler(case: str, tmp_path: Path) -> None:
+    """Torch loads it, sympy with it, behind some calls of optimisers and of autograd: seconds of every short run."""
+    env_id, steps = TRAINING[case]
+    code = (
+        f"import sys, agilerl\nrun = agilerl.train({env_id!r}, {case.split(',')[0]!r}, steps={steps},"
+        f" population=2, verbose=False, out={str(tmp_path)!r})\n"
+        "assert run.result['updates'] > 0\n"
+        "agilerl.load(run.path).best.evaluate(episodes=2)\n"
+        "print([m for m in ('torch._dynamo', 'sympy', 'torch.fx.experimental.symbolic_shapes') if m in sys.modules])"
+    )
+    assert python("-c", code).strip() == "[]"
+
+
+def test_the_compiler_is_as_it_was_after_an_optimizer_is_made() -> None:
+    """What keeps it away is undone: compiled code meets torch's own methods."""
+    code = (
+        "import torch\nfrom agilerl.algorithms.optimizer import OptimizerWrapper\n"
+        "net = torch.nn.Linear(2, 2)\nwrapped = OptimizerWrapper(torch.optim.Adam, net, 1e-3)\n"
+        "methods = [m.__wrapped__ for m in vars(torch.optim.Optimizer).values() if hasattr(m, '__wrapped__')]\n"
+        "assert len(methods) >= 3\nprint([m for m in methods if hasattr(m, '__dynamo_disable')])\n"
+        "torch.compile(net, backend='eager')(torch.ones(1, 2)).sum().backward()\nwrapped.step()\n"
+        "assert wrapped.state_dict()['state'][0]['step'] == 1"
+    )
+    assert python("-c", code).strip() == "[]"

@@ -25,6 +25,7 @@ LAYERS = {
     "threads": 1,
     "tree": 1,
     "typing": 1,
+    "backward": 2,
     "checkpoint": 2,
     "envs": 2,
     "language": 2,

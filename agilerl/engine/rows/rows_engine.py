@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.backward import with_slopes
 from agilerl.engine.parts import WHOLE, Cluster, MemberBinding, Part, PartKind, PartName, clusters_of, parts_of
 from agilerl.engine.protocol import Network
 from agilerl.engine.rows.cohort import Cohort, Rows
@@ -411,7 +412,7 @@ class RowsEngine:
         live: Sequence[bool] | None = None,
     ) -> None:
         self._gradients.begin()
-        torch.autograd.backward(list(outputs), list(grads))
+        with_slopes(outputs, grads).backward()  # type: ignore[no-untyped-call]
         self._gradients.finish()
         self._move((optimizer,), max_norm, live)
 
