@@ -3,10 +3,11 @@
     python benchmarks/choices.py --tasks LunarLander-v3:DQN --seeds 0-2
     python benchmarks/choices.py --summary
 
-Presets are trained to the end of their budgets; in every generation, before selection, each member plays `TRUTH` fresh
-greedy episodes, the same for all, which nothing else sees. What would have been chosen by evaluating all members, or
-only the most promising ones by their last training returns (`training.eval_members`), or by these returns alone, is
-right where it is the best of these means, or not below it by more than a standard error of the difference.
+Presets, with evaluation of all members, are trained to the end of their budgets; in every generation, before selection,
+each member plays `TRUTH` fresh greedy episodes, the same for all, which nothing else sees. What would have been chosen
+by evaluating all members, or only the most promising ones by their last training returns (`training.eval_members`), or
+by these returns alone, is right where it is the best of these means, or not below it by more than a standard error of
+the difference.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def jobs_for(task: str, seeds: list[int]) -> list[dict[str, Any]]:
     from agilerl.config import apply_sets, preset_for
 
     env_id, algo = task.split(":")
-    manifest = apply_sets(preset_for(env_id, algo), ["training.target_score=null"])
+    manifest = apply_sets(preset_for(env_id, algo), ["training.target_score=null", "training.eval_members=null"])
     key = {"task": task, "env": env_id, "preset": manifest.hash(), "commit": package_commit()}
     return [{"key": {**key, "seed": seed}, "config": manifest.as_dict()} for seed in seeds]
 

@@ -120,6 +120,10 @@ class Arm:
     opponent: str | None = None
 
 
+def probabilities(kinds: dict[str, float]) -> dict[str, float]:
+    return {f"mutation.probabilities.{kind}": value for kind, value in kinds.items()}
+
+
 # What general presets do beside their values: taken away from every arm, and given back to "ours".
 PLAIN = {
     "evolution.founders": "equal",
@@ -141,7 +145,7 @@ ARMS = {
     "single": Arm({"training.pop_size": 1}, evolution=False),
     # The published operators: equal founders, tournaments, steps of 0.8 and 1.2, all kinds of mutation.
     "published": Arm(
-        {"evolution.scheme": "tournament", "mutation.probabilities": ALL_KINDS, "training.evolve_from": 0.0},
+        {"evolution.scheme": "tournament", "training.evolve_from": 0.0, **probabilities(ALL_KINDS)},
         ranges=True,
     ),
     # The same draws, with more and more selection.

@@ -11,6 +11,7 @@ from typing import Any
 import untuned
 from evolution import ARMS, PAIRS, STARTS, path_of
 from evolution_tables import better, compared, interval, iqm_difference, of_runs, score_at, share
+from operators_page import choice_rows, operator_rows
 from runner import RESULTS, of_last_key, read_lines
 
 SEEDS = range(10)  # of claims; others are for development
@@ -293,4 +294,5 @@ def draw(found: Runs) -> bool:
 def rows() -> list[str]:
     found = runs()
     shown = ["![Runs from bad starts at the target, by CPU seconds](images/evolution_bad_starts.svg)", ""]
-    return ["", *untuned_rows(), *claim_rows(found), *(shown if draw(found) else []), *development_rows()]
+    parts = [*untuned_rows(), *claim_rows(found), *(shown if draw(found) else []), *choice_rows(), *operator_rows()]
+    return ["", *parts, *development_rows()]

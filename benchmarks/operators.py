@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from evolution import ARMS, PAIRS, STARTS, settings
+from evolution import ARMS, PAIRS, STARTS, probabilities, settings
 from evolution_tables import rounded
 from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
 
@@ -134,11 +134,11 @@ def rows(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any
 
 
 def jobs_for(pair: str, seeds: list[int]) -> list[dict[str, Any]]:
-    from agilerl.config import apply_overrides, manifest_from
+    from agilerl.config import apply_overrides
 
     about = PAIRS[pair]
-    manifest = manifest_from(settings(about, STARTS["good"], ARMS["published"]))
-    manifest = apply_overrides(manifest, {"mutation.probabilities": KINDS}, "operators")
+    manifest = settings(about, STARTS["good"], ARMS["published"])
+    manifest = apply_overrides(manifest, probabilities(KINDS), "operators")
     key = {"pair": pair, "settings": manifest.hash(), "commit": package_commit(), "cpu_seconds": about.cpu_seconds}
     return [
         {"key": {**key, "seed": seed}, "env": about.env, "config": manifest.as_dict(), "cpu_seconds": about.cpu_seconds}

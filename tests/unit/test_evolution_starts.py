@@ -53,3 +53,28 @@ def test_the_key_of_a_run_holds_its_settings(evolution: Any, monkeypatch: pytest
     monkeypatch.setitem(evolution.ARMS, "ours", evolution.Arm({**evolution.RACE, "training.eval_members": 2}, own=True))
     other = evolution.job_of("CartPole-v1:DQN", "good", "ours", 0)["key"]
     assert {name for name in other if other[name] != job["key"][name]} == {"settings"}
+
+
+def test_every_arm_of_ours_is_a_configuration_from_every_start(evolution: Any) -> None:
+    own = [arm for arm in evolution.ARMS.values() if arm.opponent is None]
+    found = {
+        evolution.settings(evolution.PAIRS["CartPole-v1:PPO"], evolution.STARTS["good"], arm).hash() for arm in own
+    }
+    assert len(found) > len(own) // 2  # evolution is on or off beside the configuration
+    for start in evolution.STARTS.values():
+        for pair in evolution.PAIRS.values():
+            evolution.settings(pair, start, evolution.ARMS["published"])
+
+
+def test_operators_have_every_kind_on(benchmark_module: Any) -> None:
+    operators = benchmark_module("operators")
+    (job,) = operators.jobs_for("CartPole-v1:DQN", [3])
+    assert job["config"]["mutation"]["probabilities"] == operators.KINDS
+    assert job["key"]["seed"] == 3
+
+
+def test_choices_know_the_fitness_of_every_member(benchmark_module: Any) -> None:
+    """The preset of LunarLander-v3 evaluates two of four."""
+    (job,) = benchmark_module("choices").jobs_for("LunarLander-v3:DQN", [3])
+    assert job["config"]["training"].get("eval_members") is None
+    assert job["config"]["training"].get("target_score") is None

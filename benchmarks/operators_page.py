@@ -1,0 +1,85 @@
+"""Tables of docs/evolution.md from the lines of `choices.py` and `operators.py`; `evolution_page.py` puts them in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import choices
+import operators
+from evolution import PAIRS
+from runner import of_last_key, read_lines
+
+KINDS = {
+    "none": "none", "rl_hp": "hyperparameter", "parameters": "noise on weights", "activation": "activation",
+    "add node": "units added", "remove node": "units removed", "add layer": "layer added",
+    "remove layer": "layer removed", "add latent": "latent units added", "remove latent": "latent units removed",
+}  # fmt: skip
+EVALUATED = {0: "none: training returns alone"}
+
+
+def choice_rows() -> list[str]:
+    """How often the best member is found by evaluating fewer of them."""
+    rows = [
+        "### Right choices",
+        "",
+        "| environment, algorithm | evaluated of a population of four | right, share of the generations | "
+        "return lost by wrong ones, mean |",
+        "|---|---|---|---|",
+    ]
+    begun, generations = len(rows), dict[str, int]()
+    for task in choices.TASKS:
+        lines = read_lines(choices.path_of(task))
+        for row in choices.rows(task, of_last_key(lines) if lines else []):
+            generations[task] = row["generations"]
+            rows.append(
+                f"| {task.replace(':', ', ')} | {EVALUATED.get(row['evaluated'], row['evaluated'])} | "
+                f"{row['right']:.2f} ± {row['error']:.2f} | {row['lost']:.1f} |"
+            )
+    counts = ", ".join(f"{count} ({task.replace(':', ', ')})" for task, count in generations.items())
+    return [] if len(rows) == begun else [
+        *rows, "",
+        f"`python benchmarks/choices.py`, {counts} generations of whole runs of the preset: right is a",
+        f"member whose mean over {choices.TRUTH} episodes that nothing else has seen is the best, or below it by at",
+        "most a standard error of the difference. Those who are evaluated, by eight episodes, are the ones with the",
+        "best training returns.", "",
+    ]  # fmt: skip
+
+
+def operator_rows() -> list[str]:
+    """What became of each kind of mutation."""
+    spans = ", ".join(str(after) for after in operators.AFTER[:-1]) + f" and {operators.AFTER[-1]}"
+    rows = [
+        "### Mutations by what became of them",
+        "",
+        f"| environment, algorithm | kind | tries | alive after {spans} generations | "
+        "fitness above unmutated siblings then, % of the way to the target |",
+        "|---|---|---|---|---|",
+    ]
+    begun, runs = len(rows), dict[str, int]()
+    for pair in PAIRS:
+        lines = read_lines(operators.path_of(pair))
+        if not lines:
+            continue
+        last = of_last_key(lines)
+        runs[pair] = len(last)
+        for row in operators.rows({pair: last}):
+            after = [row[f"after {count}"] for count in operators.AFTER]
+            alive = " ".join("-" if each["survive"] is None else f"{each['survive']:.2f}" for each in after)
+            rows.append(
+                f"| {pair.replace(':', ', ')} | {KINDS.get(row['kind'], row['kind'])} | {row['tries']} | {alive} | "
+                f"{', '.join(gain(each) for each in after)} |"
+            )
+    counts = ", ".join(f"{count} of {pair.replace(':', ', ')}" for pair, count in runs.items())
+    return [] if len(rows) == begun else [
+        *rows, "",
+        f"`python benchmarks/operators.py`, runs of the published operators with every kind on: {counts}.",
+        "Alive: somebody descends from it. Fitness: of its living descendants, less that of clones of the same parent",
+        "that were not mutated, and of the parent; ± a standard error, where both sides live.", "",
+    ]  # fmt: skip
+
+
+def gain(each: dict[str, Any]) -> str:
+    if each["gain"] is None:
+        return "-"
+    error = each["error"]
+    return f"{100 * each['gain']:+.0f}" + ("" if error is None or error != error else f" ± {100 * error:.0f}")
