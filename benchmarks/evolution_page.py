@@ -130,7 +130,8 @@ def beaten_rows(found: Runs) -> list[str]:
             ]  # fmt: skip
             if arm == "fixed" and is_good:  # that is the table of good starts
                 continue
-            groups = [[place] for place in places] if is_good else [places] * bool(places)
+            groups = [[p for p in places if p[0] == pair] for pair in dict.fromkeys(pair for pair, _ in places)]
+            groups = [places, *groups] if len(groups) > 1 and not is_good else groups
             rows += [beaten_row(found, arm, group) for group in groups]
     return [] if len(rows) == begun else [
         *rows, "",
@@ -225,7 +226,8 @@ def claim_rows(found: Runs) -> list[str]:
     return [] if not parts else [
         *parts,
         "`python benchmarks/evolution.py --pairs ... --starts ... --arms ... --seeds 0-9`; budgets, starts and arms",
-        "are in that file. Two runs at a time on two shared cores.", "",
+        "are in that file. Two or three runs at a time on two shared cores. A run is tested at each twelfth of its",
+        "budgets, at each sixtieth where its key has `checkpoints`: times to the target are the next such part's.", "",
     ]  # fmt: skip
 
 
