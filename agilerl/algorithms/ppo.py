@@ -39,7 +39,7 @@ from agilerl.rng import Purpose, seeds
 
 POLICY_KEYS = ("squash_output", "log_std_init")  # of `net_config`, not for the critic
 SCHEDULES = ("constant", "linear")
-RATE_STEP, USUAL_KL = 1.5, 0.01  # of lr_schedule="adaptive"
+RATE_STEP, USUAL_KL = 10.0, 0.01  # of lr_schedule="adaptive": largest factor of one step
 RATE_LIMITS = (1e-6, 1e-2)
 ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
 
@@ -72,7 +72,7 @@ class PPO(RLAlgorithm):
         max_seq_len: longest sequence that gradients flow through; None takes that of the encoder configuration.
         lr_schedule, clip_schedule: "constant", or "linear" to 0 over the budget of a training function. `lr_schedule`
             may be "adaptive" too (`adapt_rate`): `target_kl` is then the divergence that it aims at, 0.01 where it is
-            None, and ends no epochs.
+            None, and epochs end beyond twice that.
         clip_value_loss: False leaves the value loss unclipped.
         normalize_observations: shift and scale observations by their running mean and deviation, which move after each
             rollout and are saved with the networks.
@@ -296,15 +296,28 @@ class PPO(RLAlgorithm):
         """Whether the learning rate follows the divergence of rollouts."""
         return self.lr_schedule == "adaptive"
 
-    def adapt_rate(self, divergence: float) -> None:
-        """Move `lr` by a factor of 1.5 after a rollout, up where the policy moved by less than half of the divergence
-        aimed at, down where it moved by more than twice.
+    @property
+    def divergence_aim(self) -> float:
+        """Of a rollout, where the learning rate follows it."""
+        return USUAL_KL if self.target_kl is None else self.target_kl
 
-        The thresholds are those by which Schulman et al. 2017 (arXiv:1707.06347, section 4) adapt a penalty's weight.
+    @property
+    def divergence_limit(self) -> float:
+        """Beyond which the rate falls: a rollout's epochs end there too."""
+        return 2 * self.divergence_aim
+
+    def adapt_rate(self, divergence: float) -> None:
+        """Move `lr` after a rollout in which the policy has moved by less than half of the divergence aimed at, or by
+        more than twice, to where it would have moved by as much: by sqrt(aim / divergence), at most tenfold.
+
+        A divergence grows with the square of a step (Kakade 2001, "A natural policy gradient", section 2). The
+        thresholds are those by which Schulman et al. 2017 (arXiv:1707.06347, section 4) adapt a penalty's weight.
         """
-        aim = USUAL_KL if self.target_kl is None else self.target_kl
-        factor = 1 / RATE_STEP if divergence > 2 * aim else RATE_STEP if divergence < aim / 2 else 1.0
-        self.lr = float(min(max(self.lr * factor, RATE_LIMITS[0]), RATE_LIMITS[1]))
+        aim = self.divergence_aim
+        if aim / 2 <= divergence <= self.divergence_limit or math.isnan(divergence):
+            return
+        factor = math.sqrt(aim / divergence) if divergence > aim / RATE_STEP**2 else RATE_STEP
+        self.lr = float(min(max(self.lr * max(factor, 1 / RATE_STEP), RATE_LIMITS[0]), RATE_LIMITS[1]))
 
     def hyperparameters(self) -> dict[str, float]:
         """What the records show: the live attributes, before any schedule."""

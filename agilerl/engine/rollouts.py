@@ -457,7 +457,8 @@ def learn_rollout(
             report.updates += int(counts[i])
             report.epochs += 1
             report.kl = found[i] / max(1, int(counts[i]))
-            if member.target_kl is not None and report.kl > member.target_kl and not adapts[i]:
+            limit = member.divergence_limit if adapts[i] else member.target_kl
+            if limit is not None and report.kl > limit:
                 active[i] = False
     if any(adapts):
         for member, report, follows in zip(members, reports, adapts, strict=True):
