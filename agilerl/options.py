@@ -25,11 +25,15 @@ class LoopOptions:
     Attributes:
         max_steps: environment steps per member, to whole vector steps (on-policy: rollouts).
         evo_steps: steps per member between evaluations (a generation).
+        evo_first: steps of the first generation; each later one lasts as long as all before it together, until that is
+            `evo_steps`. None: all last that long.
         eval_steps: cut evaluation episodes there; None: where the environment ends them, and where it has no limit of
             its own after a generation's vector steps, at least 1,000 (`envs.limits.EpisodeLimit`).
         eval_episodes: evaluation episodes per member and generation.
         eval_members: how many members are evaluated in a generation, those whose training returns are the highest (see
             `training.screening`); None: all.
+        eval_screen: so many of these episodes all of them play; the others only those who lie at most a standard error
+            below the best (`rollouts.evaluate.contested`). 0: all play all.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
         patience: of a run without a target: it ends after so many generations without a better one, once anything has
             been learned (`training.stopping`); None: never.
@@ -67,9 +71,11 @@ class LoopOptions:
 
     max_steps: int = 1_000_000
     evo_steps: int = 10_000
+    evo_first: int | None = None
     eval_steps: int | None = None
     eval_episodes: int = 16
     eval_members: int | None = None
+    eval_screen: int = 0
     target: float | None = None
     patience: int | None = None
     fitness_window: int = 1
@@ -102,15 +108,17 @@ class LoopOptions:
 
     def __post_init__(self) -> None:
         self._check_counts(1, "max_steps", "evo_steps", "eval_episodes", "fitness_window", "threads")
-        self._check_counts(0, "confirm_episodes", "confirm_screen", "confirm_most", "rescore_episodes")
+        self._check_counts(0, "eval_screen", "confirm_episodes", "confirm_screen", "confirm_most", "rescore_episodes")
         self._check_counts(
             1,
             *(
                 name
-                for name in ("eval_steps", "eval_members", "patience", "checkpoint")
+                for name in ("evo_first", "eval_steps", "eval_members", "patience", "checkpoint")
                 if getattr(self, name) is not None
             ),
         )
+        if self.eval_screen == 1:
+            raise ConfigError("eval_screen=1: one episode tells no standard error. fix: eval_screen=2, or 0 for none.")
         _within("evolve_from", self.evolve_from, 0, 1)
         self._check_fitness()
         if self.opponents not in (None, "self"):
@@ -149,6 +157,10 @@ class LoopOptions:
     def of(cls, given: Mapping[str, Any], **more: Any) -> Self:
         """The options that have names in `given`, whatever else is there; `more` wins."""
         return cls(**{**{f.name: given[f.name] for f in fields(cls) if f.name in given}, **more})
+
+    def generation_steps(self, begun: int) -> int:
+        """Environment steps of one member in the generation before which it has made `begun`."""
+        return self.evo_steps if self.evo_first is None else min(self.evo_steps, max(self.evo_first, begun))
 
     @cached_property
     def changes_rewards(self) -> bool:

@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,7 @@ class Arm:
     evolution: bool = True
     ranges: bool = False  # founders and mutations use the wide ranges, not those of the general preset
     rate: bool = False  # the algorithm's own rule for its learning rate, if it has one
-    own: bool = False  # the ranges of the general preset
+    own: bool = False  # the ranges and the PLAIN keys of the general preset
     opponent: str | None = None
 
 
@@ -130,6 +131,7 @@ PLAIN = {
     "evolution.scheme": "tournament",
     "evolution.widths": None,
     "training.eval_members": None,
+    "training.eval_screen": 0,
     "training.patience": None,
     "training.elite_rescore_episodes": 0,
 }
@@ -163,8 +165,8 @@ ARMS = {
     "adaptive-random": Arm(SPREAD, rate=True, evolution=False, ranges=True),
     "adaptive-race": Arm(RACE, rate=True, ranges=True),
     # What the general presets do, and the same where nobody's training ends.
-    "ours": Arm(RACE, rate=True, own=True),
-    "unselected": Arm({**SPREAD, "training.eval_members": 1}, evolution=False, rate=True, own=True),
+    "ours": Arm(rate=True, own=True),
+    "unselected": Arm(evolution=False, rate=True, own=True),
     "sb3": Arm(opponent="opponent_peers.py"),
     "optuna": Arm(opponent="opponent_peers.py"),
     "ray": Arm(opponent="opponent_peers.py"),
@@ -209,7 +211,7 @@ def settings(pair: Pair, start: Start, arm: Arm) -> Manifest:
             for name, usual in ranges.items()
         }
     if arm.own:
-        changes |= {"evolution.founders": "spread", "evolution.widths": general_preset.evolution.widths}
+        changes |= {key: reduce(getattr, key.split("."), general_preset) for key in PLAIN if key != "training.patience"}
     changes["training.target_score"] = None
     manifest = apply_overrides(manifest, changes, "start")
     manifest = apply_overrides(manifest, {**arm.sets, **(own_rule if arm.rate else {})}, "arm")

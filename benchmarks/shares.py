@@ -25,7 +25,7 @@ from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.team_fast import ParticleLanes
 from agilerl.envs.teams import TeamLanes
 from agilerl.sources.acting import Acting
-from agilerl.sources.lanes import Evaluator
+from agilerl.sources.evaluator import Evaluator
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rollouts import OnPolicyGeneration
 from agilerl.sources.updates import Updates

@@ -118,6 +118,7 @@ OF_ENVIRONMENTS = (
     "environment.with_state",
     "training.eval_steps",
     "training.eval_episodes",
+    "training.eval_screen",
     "training.learning_delay",
     "training.random_steps",
     "training.eps_start",

@@ -30,8 +30,9 @@ def _model_of(cls: Any) -> type[BaseModel]:
 
 # Keys of the training section that came after results had been stored under the hashes of manifests.
 ADDED_LATER = (
-    "carry_envs", "confirm_most", "confirm_screen", "dataset", "eval_members", "explore_least", "fitness", "fqe_gamma",
-    "fqe_updates", "held_out", "normalize_rewards", "opponents", "patience", "reward_floor", "stop_errors", "threads",
+    "carry_envs", "confirm_most", "confirm_screen", "dataset", "eval_members", "eval_screen", "evo_first",
+    "explore_least", "fitness", "fqe_gamma", "fqe_updates", "held_out", "normalize_rewards", "opponents", "patience",
+    "reward_floor", "stop_errors", "threads",
 )  # fmt: skip
 USUAL_OPTIONS = OffPolicyOptions()
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
@@ -120,9 +121,11 @@ class Training(Section):
     max_steps: Count = 200_000
     pop_size: Count = 4
     evo_steps: Count = USUAL_OPTIONS.evo_steps
+    evo_first: Count | None = USUAL_OPTIONS.evo_first  # generations that double until they last evo_steps
     eval_steps: Count | None = USUAL_OPTIONS.eval_steps
     eval_episodes: Count = 8
     eval_members: Count | None = USUAL_OPTIONS.eval_members  # the most promising by training returns; null: all
+    eval_screen: CountOrZero = USUAL_OPTIONS.eval_screen
     learning_delay: CountOrZero = 1000
     random_steps: CountOrZero = USUAL_OPTIONS.random_steps
     eps_start: Fraction = USUAL_OPTIONS.eps_start

@@ -117,6 +117,23 @@ def evaluate(
     return EvaluationResult(np.concatenate(returns, 1), lengths, int(lengths.sum()), cut)
 
 
+def contested(returns: np.ndarray) -> list[int]:
+    """Slots of the members of which more episodes may show that they are the best, in their order.
+
+    Those whose returns lie below the best one's by at most one standard error of the differences, which are paired: the
+    episodes are the same for all. Evaluation then is a race (Maron and Moore 1994, "Hoeffding races") of two rounds.
+
+    Args:
+        returns: [N, episodes], at least two episodes.
+    """
+    means = returns.mean(1)
+    if np.isnan(means).all():
+        return list(range(len(means)))
+    gaps = returns[int(np.nanargmax(means))] - returns
+    errors = gaps.std(1, ddof=1) / np.sqrt(returns.shape[1])
+    return np.flatnonzero(gaps.mean(1) <= errors).tolist()
+
+
 def first_episodes(
     act: Callable[[Any, np.ndarray | None], np.ndarray],
     lanes: Lanes,

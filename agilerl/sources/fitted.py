@@ -5,7 +5,7 @@ What it is worth, and where it errs, is said in `docs/offline_evaluation.md`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose, seeds, stream
 from agilerl.sources.dataset import Dataset
+from agilerl.sources.evaluator import Adopts
 from agilerl.tree import map_leaves
 
 NETWORK: dict[str, Any] = {
@@ -183,7 +184,7 @@ class FittedQ(RLAlgorithm):
 
 
 class FittedEvaluator:
-    """Judges members on the held-out rows: `sources.lanes.Evaluator` where nothing is played.
+    """Judges members on the held-out rows: `sources.evaluator.Evaluator` where nothing is played.
 
     A member's fitness is the mean of Q(s₀, π(s₀)) over the first observations of the held-out episodes: a discounted
     value, in the rewards of the data. All members are judged from the same weights, by the same rows in the same order,
@@ -224,8 +225,8 @@ class FittedEvaluator:
         return (
             f"fitness: values by fitted Q evaluation, discounted by {gamma:g} (a reward of 1 in every step for ever is "
             f"{1 / (1 - gamma):g}), on {episodes} held-out episodes, {len(self.rows)} of {rows} transitions; no "
-            "episode is played, so eval_episodes, eval_steps, confirm_episodes, rescore_episodes and a target, which "
-            "is a return, have no part"
+            "episode is played, so eval_episodes, eval_screen, eval_steps, confirm_episodes, rescore_episodes and a "
+            "target, which is a return, have no part"
         )
 
     def facts(self) -> dict[str, Any]:
@@ -236,6 +237,11 @@ class FittedEvaluator:
         """Nothing is open."""
 
     # --- as of `Evaluator` --------------------------------------------------------------------------------------------
+
+    def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]:
+        """No episodes, so no stages: as `population`."""
+        with adopted(agents) as learner:
+            return self.population(learner, generation)
 
     def population(self, learner: Learner, generation: int) -> list[float]:
         """The value of every member."""

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import math
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
-
-import numpy as np
+from typing import Any, Generic, TypeVar
 
 from agilerl.algorithms import USUAL_FOR_TEAMS
 from agilerl.engine.choose import Choice, choose
@@ -19,211 +15,18 @@ from agilerl.engine.rows.kernels import TORCH
 from agilerl.env_ids import is_team_id
 from agilerl.envs.adapters import ChannelsFirstLanes, EnvPoolLanes
 from agilerl.envs.lanes import name_of
-from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.readable import readable
-from agilerl.envs.step import Lanes, StepBatch, VectorLanes, as_lanes
+from agilerl.envs.step import Lanes, VectorLanes, as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
-from agilerl.ranks import ONE, Ranks
-from agilerl.rng import Purpose, seeds
-from agilerl.rollouts.evaluate import EvaluationResult, evaluate
+from agilerl.ranks import ONE
 from agilerl.sources.determinism import Probe, probe_determinism
+from agilerl.sources.evaluator import Evaluator, Judge
 from agilerl.sources.own_learn import OwnLearn, brings_own_learn
 from agilerl.sources.rewards import refuse_scaling
 from agilerl.sources.source import CARRIED_NOTE, Shard, Shared, Steps, Tally, agreed
 from agilerl.spaces import without_texts
-
-# Blocks of `Purpose.EVALUATION` seeds within one generation, so that no two uses share an episode.
-_FITNESS, _RESCORE = 0, 1
-
-
-class CheckedLanes:
-    """Other lanes, with a call before every reset and every step of them."""
-
-    def __init__(self, lanes: Lanes, check: Callable[[], None]) -> None:
-        self.lanes, self.check = lanes, check
-        self.num_lanes, self.backend = lanes.num_lanes, lanes.backend
-        self.single_observation_space = lanes.single_observation_space
-        self.single_action_space = lanes.single_action_space
-
-    def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
-        self.check()
-        return self.lanes.reset(seeds)
-
-    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        self.check()
-        return self.lanes.step(actions, active)
-
-    def close(self) -> None:
-        self.lanes.close()
-
-
-class Judge(Protocol):
-    """What a source asks of an `Evaluator`, or of what stands in its place (`sources.fitted`)."""
-
-    env_steps: int
-    by_agent: dict[int, list[float]]
-    lanes: dict[int, Lanes]
-
-    def population(self, learner: Learner, generation: int) -> list[float]: ...
-
-    def rescore(self, learner: Learner, generation: int, count: int) -> list[float] | None: ...
-
-    def confirm(self, learner: Learner, generation: int, count: int) -> float | None: ...
-
-    def one(self, agent: Any) -> float: ...
-
-    def close(self) -> None: ...
-
-
-class Evaluator:
-    """Evaluates members of one run.
-
-    Args:
-        env: what `make_vect_envs` built is replicated; any other environment evaluates one member at a time.
-        check: called between vector steps; what it raises ends the evaluation there.
-        sum_scores: of teams; False takes the mean over agents in place of the sum.
-        ranks: each plays its share of the episodes, from seeds of its own; fitness is the mean over all of them.
-
-    Attributes:
-        env_steps: environment steps of all evaluations so far.
-        by_agent: id of a member -> returns of its agents in the last evaluation, where they are not summed.
-        error: standard error of the mean return of the last evaluation's first member.
-        errors: id of a member -> that of its own mean in its last evaluation of this generation.
-        limit: of an episode.
-        lanes: those in use, by the number of copies of the environment; 0 is the environment itself.
-    """
-
-    def __init__(
-        self,
-        env: Any,
-        options: LoopOptions,
-        seed: int,
-        check: Callable[[], None] | None = None,
-        *,
-        sum_scores: bool = True,
-        ranks: Ranks = ONE,
-    ) -> None:
-        self.env, self.options, self.seed, self.check = env, options, ranks.seed(seed), check
-        self.ranks = ranks
-        self.sum_scores = sum_scores
-        self.by_agent: dict[int, list[float]] = {}
-        self.env_steps = 0
-        self._num_envs = max(1, int(getattr(env, "num_envs", 1)))
-        self.limit = EpisodeLimit.of(env, options.eval_steps, options.evo_steps // self._num_envs)
-        self._replicable = callable(getattr(env, "replicate", None))
-        self.error = 0.0
-        self.errors: dict[int, float] = {}
-        self.lanes: dict[int, Lanes] = {}
-
-    def _lanes_for(self, count: int, members: int) -> Lanes:
-        """Lanes for about `count` episodes at once, as many for each member; replicas come in whole environments."""
-        if not self._replicable:
-            count = 0
-        step = members // math.gcd(members, self._num_envs)
-        copies = -(-count // (self._num_envs * step)) * step
-        if copies not in self.lanes:
-            lanes = self.env.replicate(copies, reset_ended=False) if copies else as_lanes(self.env)
-            self.lanes[copies] = ChannelsFirstLanes(lanes) if self.options.swap_channels else lanes
-        return self.lanes[copies]
-
-    def close(self) -> None:
-        """Close the replicas; an environment that was handed over stays open."""
-        if self._replicable:
-            for lanes in self.lanes.values():
-                lanes.close()
-            self.lanes.clear()
-
-    def _run(self, learner: Learner, episode_seeds: np.ndarray) -> list[float]:
-        members, count = len(learner.agents), len(episode_seeds)
-        if not self._replicable and members > 1:
-            each = (Learner([agent], choose([agent], "sequential")) for agent in learner.agents)
-            return [self._run(one, episode_seeds)[0] for one in each]
-        lanes = self._lanes_for(members * count, members)
-        if self.check is not None:
-            lanes = CheckedLanes(lanes, self.check)
-        found = self._play(learner, lanes, episode_seeds)
-        self.limit.say(found.lengths, found.cut)
-        fitness, rows = self._fitness(found), None if self.sum_scores else self._rows(found)
-        if self.ranks.size > 1:  # each has played as many episodes
-            fitness = self.ranks.average(fitness).tolist()
-            rows = None if rows is None else self.ranks.average(rows)
-        returns = found.returns.reshape(members, count, -1).mean(2)
-        errors = returns.std(1, ddof=1) / math.sqrt(count * self.ranks.size) if count > 1 else np.zeros(members)
-        if self.ranks.size > 1:  # the same numbers everywhere
-            errors = self.ranks.average(errors)
-        self.error = float(errors[0])
-        self.errors |= {agent.index: float(error) for agent, error in zip(learner.agents, errors, strict=True)}
-        self.env_steps += int(self.ranks.sum(found.env_steps)) if self.ranks.size > 1 else int(found.env_steps)
-        if rows is not None:
-            self.by_agent |= {agent.index: row for agent, row in zip(learner.agents, rows.tolist(), strict=True)}
-        return fitness
-
-    def _play(self, learner: Learner, lanes: Lanes, episode_seeds: np.ndarray) -> EvaluationResult:
-        """One episode a seed with every member."""
-        count, by_agent = len(episode_seeds), not self.sum_scores
-        return evaluate(learner, lanes, len(learner.agents), count, episode_seeds, self.limit.steps, by_agent=by_agent)
-
-    def _rows(self, found: EvaluationResult) -> np.ndarray:
-        """[N, M] what each agent of every team has reached."""
-        rows: np.ndarray = found.returns.mean(1)
-        return rows
-
-    def _fitness(self, found: EvaluationResult) -> list[float]:
-        """What every member has reached."""
-        return [float(np.mean(row)) for row in found.returns]
-
-    def population(self, learner: Learner, generation: int) -> list[float]:
-        """Mean return of every member over this generation's episodes; the same seeds for all."""
-        count, self.by_agent, self.errors = self._share(self.options.eval_episodes), {}, {}
-        return self._run(learner, seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
-
-    def rescore(self, learner: Learner, generation: int, count: int) -> list[float]:
-        """Mean return over `count` further episodes of this generation."""
-        return self._run(learner, seeds(self.seed, Purpose.EVALUATION, self._share(count), generation, _RESCORE))
-
-    def confirm(self, learner: Learner, generation: int, count: int) -> float:
-        """Mean return of one member over `count` fresh episodes that chose nothing; `error` is its standard error.
-
-        Of `confirm_screen` of them alone, where these lie more than their standard error below the target. Where the
-        mean reaches the target by less than `stop_errors` of its standard errors, more episodes follow, until that is
-        decided or `confirm_most` have been played.
-        """
-        count, screen, options = self._share(count), self._share(self.options.confirm_screen), self.options
-        if options.target is None:
-            return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, count, generation))[0]
-        screen = screen if screen < count else 0
-        most = max(count, self._share(options.confirm_most))
-        ends = sorted({0, screen, *range(count, most, count - screen), most})
-        episodes = seeds(self.seed, Purpose.CONFIRMATION, most, generation)
-        goal, mean, error = options.target + options.stop_margin, 0.0, 0.0
-        for begin, end in itertools.pairwise(ends):
-            share, new = begin / end, self._run(learner, episodes[begin:end])[0]
-            mean = share * mean + (1 - share) * new
-            error = self.error = math.hypot(share * error, (1 - share) * self.error)
-            is_hopeless = end < count and mean + error < options.target
-            is_decided = end >= count and not goal <= mean < goal + options.stop_errors * error
-            if is_hopeless or is_decided:
-                break
-        return mean
-
-    def _share(self, count: int) -> int:
-        """How many of `count` episodes each rank plays: as many on every rank, so that their mean is that of all."""
-        return -(-count // self.ranks.size)
-
-    def one(self, agent: Any) -> float:
-        """An agent with a `test` of its own; it appends to its own fitness. `check` is called before it only."""
-        if self.check is not None:
-            self.check()
-        loop = max(1, self.options.eval_episodes // self._num_envs)
-        more: dict[str, Any] = {"swap_channels": self.options.swap_channels, "max_steps": self.limit.steps}
-        if self.sum_scores:
-            return float(agent.test(self.env, **more, loop=loop))
-        row = np.asarray(agent.test(self.env, **more, loop=loop, sum_scores=False), float)
-        self.by_agent[agent.index] = row.reshape(-1).tolist()
-        return float(row.mean())
-
 
 Options = TypeVar("Options", bound=LoopOptions)
 
@@ -426,9 +229,9 @@ class LaneSource(Generic[Options]):
         made = min(int(agent.steps[-1]) for agent in population)  # by the member that needs most
         at_once = self.env_steps_at_once
         left = -(-(self.options.max_steps - made) // at_once)  # vector steps: the last generation is shorter
-        first, vector_steps = self.shared, self.steps_of_generation(self.options.evo_steps) // at_once
+        first, steps = self.shared, self.steps_of_generation(self.options.generation_steps(begun))
         seed = self.ranks.seed(self.run_seed)
-        vector_steps = max(1, min(vector_steps, left))
+        vector_steps = max(1, min(steps // at_once, left))
         for group in [slots] if self.lockstep else [[slot] for slot in slots]:
             agents = [population[slot] for slot in group]
             shared = replace(self.shared, epsilon=first.epsilon, statistics=self.statistics(agents))
@@ -461,7 +264,18 @@ class LaneSource(Generic[Options]):
         with self._adopted(agents) as learner:
             if learner.name == OwnLearn.name:
                 return [self.evaluator.one(agent) for agent in agents]
-            return self.evaluator.population(learner, number)
+            if not self._is_staged(len(agents)):
+                return self.evaluator.population(learner, number)
+        return self.evaluator.staged(self._adopted, agents, number)
+
+    def _is_staged(self, members: int) -> bool:
+        """Whether a part of the episodes decides who plays the others."""
+        return members > 1 and 0 < self.options.eval_screen < self.options.eval_episodes
+
+    @property
+    def screened_out(self) -> frozenset[int]:
+        """Ids of the members that have not played all of the last evaluation's episodes."""
+        return getattr(self.evaluator, "screened_out", frozenset())
 
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
         if self.learner == OwnLearn.name:

@@ -142,7 +142,8 @@ class LanguageSource:
     def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
         members = len(population)
         left = -(-(self.options.max_steps - begun) // self.batch_size)
-        iterations = max(1, min(self.steps_of_generation(self.options.evo_steps) // self.batch_size, left))
+        steps = self.steps_of_generation(self.options.generation_steps(begun))
+        iterations = max(1, min(steps // self.batch_size, left))
         tallies = [Tally() for _ in population]
         rngs = [stream(self.ranks.seed(self.run_seed), Purpose.WRITING, number, slot) for slot in range(members)]
         slot_of = {id(agent): slot for slot, agent in enumerate(population)}

@@ -22,8 +22,9 @@ from agilerl.options import LoopOptions, OfflineOptions
 from agilerl.rng import Purpose
 from agilerl.sources.dataset import Dataset, read_dataset
 from agilerl.sources.determinism import Probe
+from agilerl.sources.evaluator import Judge
 from agilerl.sources.fitted import FittedEvaluator, NoLanes, hold_out, unjudged
-from agilerl.sources.lanes import Judge, LaneSource
+from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
 from agilerl.sources.updates import Schedule, Updates

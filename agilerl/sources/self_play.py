@@ -34,7 +34,7 @@ from agilerl.errors import ConfigError, EnvError, NotAvailableYetError
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.evaluate import EvaluationResult, evaluate
-from agilerl.sources.lanes import Evaluator
+from agilerl.sources.evaluator import Evaluator
 from agilerl.sources.rollouts import Group
 from agilerl.sources.source import Shard, Steps, Tally
 from agilerl.sources.team_rollouts import TeamGeneration, TeamRolloutSource
@@ -289,6 +289,9 @@ class AgainstOpponents(Evaluator):
         """(returns [N, episodes] of the members' seats, which seats [episodes])."""
         seats = Match.seats(found.returns.shape[1])
         return found.returns[:, np.arange(len(seats)), seats], seats
+
+    def _each(self, found: EvaluationResult) -> np.ndarray:
+        return self._own(found)[0]
 
     def _rows(self, found: EvaluationResult) -> np.ndarray:
         own, seats = self._own(found)

@@ -75,7 +75,7 @@ class TrainingLoop:
         self.population = begin_alike(population, self.evolution, ranks)
         self.callbacks = Callbacks(callbacks)
         self.best = BestAgent(on_best, self.callbacks.best)
-        self._judged: set[int] = set()  # ids of those that were evaluated in this generation
+        self._judged: set[int] = set()  # ids of those that were evaluated in full in this generation
         self.store, self.check = store, check
         self.options, self.seed, self.env_id, self.source = options, seed, env_id, source
         self.asked_steps = options.max_steps  # of one member, if none ends before the others
@@ -216,10 +216,11 @@ class TrainingLoop:
         before = {agent.index: len(agent.fitness) for agent in self.population}
         steps = self.source.evaluation_env_steps
         judged = promising(sound, self.options.eval_members)
-        self._judged = {agent.index for agent in judged}
         with evaluation_mode(self.population):
             values = self.source.evaluate(judged, number)
-        played = max(1, len(judged) * self.options.eval_episodes)
+        out: frozenset[int] = getattr(self.source, "screened_out", frozenset())
+        self._judged = {agent.index for agent in judged} - out
+        played = max(1, len(self._judged) * self.options.eval_episodes + len(out) * self.options.eval_screen)
         self._episode_length = (self.source.evaluation_env_steps - steps) / played
         found = {agent.index: value for agent, value in zip(judged, values, strict=True)}
         found |= screened(sound, found)

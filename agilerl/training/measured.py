@@ -38,7 +38,8 @@ def steps_in(manifest: Manifest, env: Any, device: str, minutes: float) -> tuple
     members, training = manifest.training.pop_size, manifest.training
     tried = max(TRIED, int(manifest.algorithm.hyperparameters.get("learn_step") or 0))
     changes = {
-        "max_steps": 2 * tried, "evo_steps": tried, "eval_episodes": 1, "confirm_episodes": 0, "target_score": None,
+        "max_steps": 2 * tried, "evo_steps": tried, "evo_first": None, "eval_episodes": 1, "eval_screen": 0,
+        "confirm_episodes": 0, "target_score": None,
         "learning_delay": 0, "random_steps": 0, "elite_rescore_episodes": 0, "patience": None,
     }  # fmt: skip
     trial = manifest.model_copy(update={"training": training.model_copy(update=changes)})

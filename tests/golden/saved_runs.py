@@ -34,6 +34,8 @@ SMALL |= {
     "evolution.founders": "equal",
     "restarts": False,
     "eval_members": None,
+    "eval_screen": 0,
+    "evo_first": None,
     "patience": None,
     "confirm_screen": 0,
     "confirm_most": 0,

@@ -14,7 +14,7 @@ from agilerl.algorithms import DDPG, DQN
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.hpo import HyperparameterConfig, Mutations, RLParameter, TournamentSelection
 from agilerl.hpo.mutation import MutationRecord
-from agilerl.sources.lanes import Evaluator
+from agilerl.sources.evaluator import Evaluator
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs

@@ -17,7 +17,7 @@ from agilerl.engine.learner import Learner
 from agilerl.options import OffPolicyOptions
 from agilerl.report.records import RunRecords
 from agilerl.runs.directory import RunDirectory
-from agilerl.sources.lanes import Evaluator
+from agilerl.sources.evaluator import Evaluator
 from agilerl.telemetry.record import BaseSink
 from agilerl.training import loop
 from agilerl.training.result import BestAgent

@@ -20,7 +20,7 @@ from agilerl.envs.limits import LEAST, EpisodeLimit, time_limit
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLWarning, EnvError
 from agilerl.options import LoopOptions
-from agilerl.sources.lanes import Evaluator
+from agilerl.sources.evaluator import Evaluator
 
 SMALL = {"latent_dim": 8, "encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}}
 

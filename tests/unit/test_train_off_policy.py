@@ -26,7 +26,7 @@ from agilerl.errors import AgileRLWarning, NotAvailableYetError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import LoopOptions
-from agilerl.sources.lanes import Evaluator
+from agilerl.sources.evaluator import Evaluator
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import create_population, make_vect_envs
 

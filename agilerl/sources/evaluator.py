@@ -1,0 +1,259 @@
+"""What judges members: whole greedy episodes, the same for all, in stages where that is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
+from agilerl.envs.adapters import ChannelsFirstLanes
+from agilerl.envs.limits import EpisodeLimit
+from agilerl.envs.step import Lanes, StepBatch, as_lanes
+from agilerl.options import LoopOptions
+from agilerl.ranks import ONE, Ranks
+from agilerl.rng import Purpose, seeds
+from agilerl.rollouts.evaluate import EvaluationResult, contested, evaluate
+
+# Blocks of `Purpose.EVALUATION` seeds within one generation, so that no two uses share an episode.
+_FITNESS, _RESCORE = 0, 1
+
+
+class CheckedLanes:
+    """Other lanes, with a call before every reset and every step of them."""
+
+    def __init__(self, lanes: Lanes, check: Callable[[], None]) -> None:
+        self.lanes, self.check = lanes, check
+        self.num_lanes, self.backend = lanes.num_lanes, lanes.backend
+        self.single_observation_space = lanes.single_observation_space
+        self.single_action_space = lanes.single_action_space
+
+    def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
+        self.check()
+        return self.lanes.reset(seeds)
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
+        self.check()
+        return self.lanes.step(actions, active)
+
+    def close(self) -> None:
+        self.lanes.close()
+
+
+Adopts = Callable[[Sequence[Any]], contextlib.AbstractContextManager[Any]]
+
+
+class Judge(Protocol):
+    """What a source asks of an `Evaluator`, or of what stands in its place (`sources.fitted`)."""
+
+    env_steps: int
+    by_agent: dict[int, list[float]]
+    lanes: dict[int, Lanes]
+
+    def population(self, learner: Learner, generation: int) -> list[float]: ...
+
+    def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]: ...
+
+    def rescore(self, learner: Learner, generation: int, count: int) -> list[float] | None: ...
+
+    def confirm(self, learner: Learner, generation: int, count: int) -> float | None: ...
+
+    def one(self, agent: Any) -> float: ...
+
+    def close(self) -> None: ...
+
+
+class Evaluator:
+    """Evaluates members of one run.
+
+    Args:
+        env: what `make_vect_envs` built is replicated; any other environment evaluates one member at a time.
+        check: called between vector steps; what it raises ends the evaluation there.
+        sum_scores: of teams; False takes the mean over agents in place of the sum.
+        ranks: each plays its share of the episodes, from seeds of its own; fitness is the mean over all of them.
+
+    Attributes:
+        env_steps: environment steps of all evaluations so far.
+        by_agent: id of a member -> returns of its agents in the last evaluation, where they are not summed.
+        error: standard error of the mean return of the last evaluation's first member.
+        errors: id of a member -> that of its own mean in its last evaluation of this generation.
+        returns: [N, episodes] of the last evaluation, of all ranks.
+        screened_out: ids of the members that have played `eval_screen` episodes alone in the last generation.
+        limit: of an episode.
+        lanes: those in use, by the number of copies of the environment; 0 is the environment itself.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        options: LoopOptions,
+        seed: int,
+        check: Callable[[], None] | None = None,
+        *,
+        sum_scores: bool = True,
+        ranks: Ranks = ONE,
+    ) -> None:
+        self.env, self.options, self.seed, self.check = env, options, ranks.seed(seed), check
+        self.ranks = ranks
+        self.sum_scores = sum_scores
+        self.by_agent: dict[int, list[float]] = {}
+        self.env_steps = 0
+        self._num_envs = max(1, int(getattr(env, "num_envs", 1)))
+        self.limit = EpisodeLimit.of(env, options.eval_steps, options.evo_steps // self._num_envs)
+        self._replicable = callable(getattr(env, "replicate", None))
+        self.error = 0.0
+        self.errors: dict[int, float] = {}
+        self.returns = np.zeros((0, 0))
+        self.screened_out: frozenset[int] = frozenset()
+        self.lanes: dict[int, Lanes] = {}
+
+    def _lanes_for(self, count: int, members: int) -> Lanes:
+        """Lanes for about `count` episodes at once, as many for each member; replicas come in whole environments."""
+        if not self._replicable:
+            count = 0
+        step = members // math.gcd(members, self._num_envs)
+        copies = -(-count // (self._num_envs * step)) * step
+        if copies not in self.lanes:
+            lanes = self.env.replicate(copies, reset_ended=False) if copies else as_lanes(self.env)
+            self.lanes[copies] = ChannelsFirstLanes(lanes) if self.options.swap_channels else lanes
+        return self.lanes[copies]
+
+    def close(self) -> None:
+        """Close the replicas; an environment that was handed over stays open."""
+        if self._replicable:
+            for lanes in self.lanes.values():
+                lanes.close()
+            self.lanes.clear()
+
+    def _run(self, learner: Learner, episode_seeds: np.ndarray) -> list[float]:
+        members, count = len(learner.agents), len(episode_seeds)
+        if not self._replicable and members > 1:
+            each = (Learner([agent], choose([agent], "sequential")) for agent in learner.agents)
+            found_alone = [(self._run(one, episode_seeds)[0], self.returns) for one in each]
+            self.returns = np.concatenate([returns for _, returns in found_alone])
+            return [fitness for fitness, _ in found_alone]
+        lanes = self._lanes_for(members * count, members)
+        if self.check is not None:
+            lanes = CheckedLanes(lanes, self.check)
+        found = self._play(learner, lanes, episode_seeds)
+        self.limit.say(found.lengths, found.cut)
+        fitness, rows = self._fitness(found), None if self.sum_scores else self._rows(found)
+        if self.ranks.size > 1:  # each has played as many episodes
+            fitness = self.ranks.average(fitness).tolist()
+            rows = None if rows is None else self.ranks.average(rows)
+        returns = self.returns = self._each(found)
+        errors = returns.std(1, ddof=1) / math.sqrt(count * self.ranks.size) if count > 1 else np.zeros(members)
+        if self.ranks.size > 1:  # the same numbers everywhere
+            errors = self.ranks.average(errors)
+            self.returns = np.concatenate(self.ranks.gather_rows(returns), 1)
+        self.error = float(errors[0])
+        self.errors |= {agent.index: float(error) for agent, error in zip(learner.agents, errors, strict=True)}
+        self.env_steps += int(self.ranks.sum(found.env_steps)) if self.ranks.size > 1 else int(found.env_steps)
+        if rows is not None:
+            self.by_agent |= {agent.index: row for agent, row in zip(learner.agents, rows.tolist(), strict=True)}
+        return fitness
+
+    def _play(self, learner: Learner, lanes: Lanes, episode_seeds: np.ndarray) -> EvaluationResult:
+        """One episode a seed with every member."""
+        count, by_agent = len(episode_seeds), not self.sum_scores
+        return evaluate(learner, lanes, len(learner.agents), count, episode_seeds, self.limit.steps, by_agent=by_agent)
+
+    def _each(self, found: EvaluationResult) -> np.ndarray:
+        """[N, episodes] what fitness is the mean of."""
+        each: np.ndarray = found.returns.reshape(*found.returns.shape[:2], -1).mean(2)
+        return each
+
+    def _rows(self, found: EvaluationResult) -> np.ndarray:
+        """[N, M] what each agent of every team has reached."""
+        rows: np.ndarray = found.returns.mean(1)
+        return rows
+
+    def _fitness(self, found: EvaluationResult) -> list[float]:
+        """What every member has reached."""
+        return [float(np.mean(row)) for row in found.returns]
+
+    def population(self, learner: Learner, generation: int) -> list[float]:
+        """Mean return of every member over this generation's episodes; the same seeds for all."""
+        count, self.by_agent, self.errors = self._share(self.options.eval_episodes), {}, {}
+        self.screened_out = frozenset()
+        return self._run(learner, seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
+
+    def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]:
+        """As `population`, of which those play `eval_screen` episodes alone of whom more would not show that they are
+        the best; none of them counts for more than any who has played all.
+
+        adopted: makes a learner of some of the agents.
+        """
+        count, screen = self._share(self.options.eval_episodes), self._share(self.options.eval_screen)
+        if screen >= count:  # of few episodes by many ranks
+            with adopted(agents) as learner:
+                return self.population(learner, generation)
+        episodes = seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS)
+        self.by_agent, self.errors = {}, {}
+        with adopted(agents) as learner:
+            means = self._run(learner, episodes[:screen])
+        kept = contested(self.returns)
+        errors, rows = dict(self.errors), dict(self.by_agent)
+        with adopted([agents[slot] for slot in kept]) as learner:
+            rest = self._run(learner, episodes[screen:])
+        share = screen / count
+        for slot, mean in zip(kept, rest, strict=True):
+            means[slot] = share * means[slot] + (1 - share) * mean
+            number = agents[slot].index
+            self.errors[number] = math.hypot(share * errors[number], (1 - share) * self.errors[number])
+            if number in self.by_agent:
+                both = rows[number], self.by_agent[number]
+                self.by_agent[number] = [share * a + (1 - share) * b for a, b in zip(*both, strict=True)]
+        lowest = min(means[slot] for slot in kept)
+        self.screened_out = frozenset(agent.index for slot, agent in enumerate(agents) if slot not in kept)
+        return [mean if slot in kept else min(mean, lowest) for slot, mean in enumerate(means)]
+
+    def rescore(self, learner: Learner, generation: int, count: int) -> list[float]:
+        """Mean return over `count` further episodes of this generation."""
+        return self._run(learner, seeds(self.seed, Purpose.EVALUATION, self._share(count), generation, _RESCORE))
+
+    def confirm(self, learner: Learner, generation: int, count: int) -> float:
+        """Mean return of one member over `count` fresh episodes that chose nothing; `error` is its standard error.
+
+        Of `confirm_screen` of them alone, where these lie more than their standard error below the target. Where the
+        mean reaches the target by less than `stop_errors` of its standard errors, more episodes follow, until that is
+        decided or `confirm_most` have been played.
+        """
+        count, screen, options = self._share(count), self._share(self.options.confirm_screen), self.options
+        if options.target is None:
+            return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, count, generation))[0]
+        screen = screen if screen < count else 0
+        most = max(count, self._share(options.confirm_most))
+        ends = sorted({0, screen, *range(count, most, count - screen), most})
+        episodes = seeds(self.seed, Purpose.CONFIRMATION, most, generation)
+        goal, mean, error = options.target + options.stop_margin, 0.0, 0.0
+        for begin, end in itertools.pairwise(ends):
+            share, new = begin / end, self._run(learner, episodes[begin:end])[0]
+            mean = share * mean + (1 - share) * new
+            error = self.error = math.hypot(share * error, (1 - share) * self.error)
+            is_hopeless = end < count and mean + error < options.target
+            is_decided = end >= count and not goal <= mean < goal + options.stop_errors * error
+            if is_hopeless or is_decided:
+                break
+        return mean
+
+    def _share(self, count: int) -> int:
+        """How many of `count` episodes each rank plays: as many on every rank, so that their mean is that of all."""
+        return -(-count // self.ranks.size)
+
+    def one(self, agent: Any) -> float:
+        """An agent with a `test` of its own; it appends to its own fitness. `check` is called before it only."""
+        if self.check is not None:
+            self.check()
+        loop = max(1, self.options.eval_episodes // self._num_envs)
+        more: dict[str, Any] = {"swap_channels": self.options.swap_channels, "max_steps": self.limit.steps}
+        if self.sum_scores:
+            return float(agent.test(self.env, **more, loop=loop))
+        row = np.asarray(agent.test(self.env, **more, loop=loop, sum_scores=False), float)
+        self.by_agent[agent.index] = row.reshape(-1).tolist()
+        return float(row.mean())

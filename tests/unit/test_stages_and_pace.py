@@ -1,0 +1,173 @@
+"""Generations that begin short and double; evaluations in which some episodes decide who plays the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import agilerl
+from agilerl.errors import ConfigError
+from agilerl.options import LanguageOptions, LoopOptions
+from agilerl.rollouts.evaluate import contested
+from agilerl.telemetry.record import BaseSink
+
+SMALL: dict[str, Any] = {
+    "num_envs": 2, "learn_step": 32, "update_epochs": 1, "latent_dim": 8, "eval_episodes": 6, "confirm_episodes": 0,
+    "restarts": False, "target_score": None, "patience": None, "evolve_from": 0.0, "verbose": False,
+}  # fmt: skip
+
+
+# --- the pace
+
+
+@pytest.mark.parametrize(
+    ("first", "lengths"), [(None, [8, 8, 8]), (1, [1, 1, 2, 4, 8, 8]), (3, [3, 3, 6, 8]), (8, [8, 8]), (100, [8, 8])]
+)
+def test_generations_double_until_they_last_evo_steps(first: int | None, lengths: list[int]) -> None:
+    options, begun = LoopOptions(evo_steps=8, evo_first=first), 0
+    for length in lengths:
+        assert options.generation_steps(begun) == length
+        begun += length
+
+
+def test_a_run_has_the_generations_that_its_options_say() -> None:
+    steps: list[int] = []
+    run = agilerl.train(
+        "CartPole-v1", "PPO", preset=False, population=2, steps=448, evo_steps=128, evo_first=32, out=None,
+        callbacks=[lambda record: steps.append(record.env_steps)], **SMALL,
+    )  # fmt: skip
+    assert steps == [32, 64, 128, 256, 384, 448]
+    assert run.result["env_steps_population"] <= 2 * 448
+
+
+# --- the stages
+
+
+@pytest.mark.parametrize(
+    ("returns", "kept"),
+    [
+        ([[10, 10], [0, 0], [9, 9]], [0]),  # without spread the best alone
+        ([[10, 10], [10, 10]], [0, 1]),  # nothing tells them apart
+        ([[10, 0], [8, 1]], [0, 1]),  # differences 2 and -1: 0.5 behind, error 1.5
+        ([[10, 0], [8, -2.2]], [0]),  # 2 and 2.2: 2.1 behind, error 0.1
+        ([[10, 0], [9, -3]], [0]),  # 1 and 3: 2 behind, error 1
+        ([[0, 0, 3], [3, 0, 0], [1, 1, 1]], [0, 1, 2]),
+        ([[np.nan, 1], [2, 2]], [1]),  # who has diverged is not in question
+        ([[np.nan, np.nan], [np.nan, np.nan]], [0, 1]),
+    ],
+)
+def test_who_is_within_a_standard_error_of_the_paired_differences_goes_on(returns: Any, kept: list[int]) -> None:
+    assert contested(np.array(returns, float)) == kept
+
+
+class Scripted(gym.Env[Any, Any]):
+    """Episodes of one step that are worth `action`: member by member, since policies differ."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.ones(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.ones(1, np.float32), float(np.asarray(action).reshape(-1)[0]), True, False, {}
+
+
+def scripted(screen: int, **more: Any) -> Any:
+    return agilerl.train(
+        Scripted, "PPO", preset=False, population=4, steps=64, evo_steps=64, out=None, evolution=False, seed=3,
+        **{"eval_screen": screen, "eval_members": None, "normalize_rewards": False, **SMALL, **more},
+    )  # fmt: skip
+
+
+def test_only_those_who_may_be_the_best_play_all_episodes_and_fitness_ranks_as_before() -> None:
+    whole, staged = scripted(0), scripted(2)
+    assert whole.result["evaluation_env_steps"] == 4 * 6
+    assert staged.result["evaluation_env_steps"] == 4 * 2 + 4  # one is the best, and every episode says so
+    assert staged.history == [[pytest.approx(value) for value in whole.history[0]]]
+    assert staged.result["best_member"] == whole.result["best_member"] == int(np.argmax(whole.history[0]))
+
+
+def test_nobody_who_was_screened_out_counts_for_more_than_who_played_all() -> None:
+    """Member 2 leads after two episodes and is worth less after six; 0 and 1, behind by then, do not overtake it."""
+    from agilerl.sources.evaluator import Evaluator
+
+    returns = {True: [[3.0, 3.0], [4.0, 4.0], [9.0, 9.0]], False: [[1.0] * 4]}
+
+    class Fake(Evaluator):
+        def __init__(self) -> None:
+            self.options = LoopOptions(eval_episodes=6, eval_screen=2)
+            self.seed, self.returns = 0, np.zeros((0, 0))
+            self.by_agent, self.errors = {}, {}
+
+        def _share(self, count: int) -> int:
+            return count
+
+        def _run(self, learner: Any, episode_seeds: np.ndarray) -> list[float]:
+            found = returns[len(episode_seeds) == 2]
+            self.returns = np.array(found)
+            self.errors = {agent.index: 0.5 for agent in learner.agents}
+            return [float(np.mean(row)) for row in found]
+
+    class Member:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+    class Adopted:
+        def __init__(self, agents: Any) -> None:
+            self.agents = agents
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            return None
+
+    fake = Fake()
+    found = fake.staged(Adopted, [Member(5), Member(6), Member(7)], 0)
+    lead = 9 * 2 / 6 + 1 * 4 / 6
+    assert found == [3.0, pytest.approx(lead), pytest.approx(lead)]
+    assert fake.screened_out == {5, 6}
+    assert fake.errors[7] == pytest.approx(np.hypot(0.5 / 3, 0.5 * 2 / 3))
+
+
+def test_one_episode_is_no_stage_and_language_policies_have_no_episodes() -> None:
+    with pytest.raises(ConfigError, match="eval_screen=1"):
+        LoopOptions(eval_screen=1)
+    with pytest.raises(ConfigError, match="evo_first"):
+        LoopOptions(evo_first=0)
+    with pytest.raises(ConfigError, match=r"training\.eval_screen"):
+        agilerl.train("arithmetic/addition-2", preset=False, eval_screen=2, out=None)
+    assert LanguageOptions(evo_steps=8, evo_first=2).generation_steps(2) == 2
+
+
+def test_a_run_that_was_stopped_between_short_generations_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    class Stop(BaseSink):
+        def progress(self, env_steps: int, seconds: float) -> None:
+            if env_steps > 96:
+                raise KeyboardInterrupt
+
+    given: dict[str, Any] = {
+        "preset": False,
+        "population": 3,
+        "steps": 384,
+        "evo_steps": 128,
+        "evo_first": 32,
+        "seed": 2,
+    }
+    given |= {"eval_screen": 2, "eval_members": None, "scheme": "race", "founders": "spread", **SMALL}
+    whole = agilerl.train("CartPole-v1", "PPO", out=tmp_path / "whole", **given)
+    part = agilerl.train("CartPole-v1", "PPO", out=tmp_path / "part", sinks=[Stop()], **given)
+    assert part.interrupted
+    resumed = agilerl.resume(part.path, verbose=False)
+    assert resumed.history == whole.history
+    assert resumed.result["evaluation_env_steps"] == whole.result["evaluation_env_steps"]
+    for name, weight in whole.best.policy_state().items():
+        assert torch.equal(weight, resumed.best.policy_state()[name]), name
