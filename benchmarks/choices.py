@@ -4,10 +4,9 @@
     python benchmarks/choices.py --summary
 
 Presets, with evaluation of all members, are trained to the end of their budgets; in every generation, before selection,
-each member plays `TRUTH` fresh greedy episodes, the same for all, which nothing else sees. What would have been chosen
-by evaluating all members, or only the most promising ones by their last training returns (`training.eval_members`), or
-by these returns alone, is right where it is the best of these means, or not below it by more than a standard error of
-the difference.
+each member plays `TRUTH` fresh greedy episodes, the same for all, which nothing else sees. `EPISODES` of them, one
+block after another, stand for an evaluation, the others for the truth. What a `Way` of evaluating chooses by the first
+is right where the others' mean is the best, or below it by at most a standard error of the difference.
 """
 
 from __future__ import annotations
@@ -16,12 +15,16 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from statistics import mean, stdev
+from dataclasses import dataclass
+from statistics import mean
 from typing import Any
 
+import numpy as np
 from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
 
-TRUTH = 64  # episodes
+from agilerl.rollouts.evaluate import contested
+
+TRUTH, EPISODES = 64, 8
 TASKS = ("LunarLander-v3:DQN", "LunarLander-v3:PPO", "CartPole-v1:DQN")
 
 
@@ -56,42 +59,67 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     return {"key": key, "generations": found, **steps}
 
 
-def choice(generation: Mapping[str, Any], members: int | None) -> int:
-    """The slot that is chosen by evaluating the `members` with the best training returns; None: by these alone."""
-    training = [math.inf if value is None else value for value in generation["training"]]
-    order = sorted(range(len(training)), key=lambda slot: -training[slot])
-    if members is None:
-        return order[0]
-    return max(order[:members], key=lambda slot: generation["fitness"][slot])
+# -- what would have been chosen --------------------------------------------------------------------------------------
 
 
-def is_right(generation: Mapping[str, Any], slot: int) -> bool:
-    """Whether the chosen member's true mean is the best, or below it by at most a standard error of the difference."""
-    truth = generation["truth"]
-    best = max(range(len(truth)), key=lambda other: mean(truth[other]))
-    gaps = [a - b for a, b in zip(truth[best], truth[slot], strict=True)]  # equal episodes: they are paired
-    return mean(gaps) <= stdev(gaps) / math.sqrt(len(gaps))
+@dataclass(frozen=True)
+class Way:
+    """To evaluate: the `members` with the best training returns (None: all) by `EPISODES`, of which all of them play
+    `screen` first (0: all at once), and those the others that `contested` names. 0 members: by training returns alone.
+    """
+
+    name: str
+    members: int | None = None
+    screen: int = 0
+
+    def __call__(self, returns: np.ndarray, training: Sequence[float | None]) -> tuple[int, int]:
+        """(the slot that is chosen, episodes played), of [N, EPISODES] returns."""
+        known = np.array([math.inf if value is None else value for value in training])
+        order = np.argsort(-known, kind="stable")
+        if self.members == 0:
+            return int(order[0]), 0
+        judged = sorted(order[: self.members].tolist())
+        kept = contested(returns[judged, : self.screen]) if self.screen else range(len(judged))
+        slots = [judged[place] for place in kept]
+        played = self.screen * (len(judged) - len(slots)) + returns.shape[1] * len(slots)
+        return max(slots, key=lambda slot: returns[slot].mean()), played
+
+
+WAYS = (
+    Way("all by 8 episodes"),
+    Way("all by 2, then the contested by 6 more", screen=2),
+    Way("all by 3, then the contested by 5 more", screen=3),
+    Way("the two best by training returns by 8", members=2),
+    Way("the best by training returns by 8", members=1),
+    Way("none: training returns alone", members=0),
+)
+
+
+def judged(generation: Mapping[str, Any], way: Way) -> list[tuple[bool, float, int]]:
+    """(is it right, return lost, episodes) of each block of episodes of a generation."""
+    truth, found = np.array(generation["truth"]), []
+    for begin in range(0, truth.shape[1], EPISODES):
+        rest = np.delete(truth, range(begin, begin + EPISODES), axis=1)
+        slot, played = way(truth[:, begin : begin + EPISODES], generation["training"])
+        gaps = rest[rest.mean(1).argmax()] - rest[slot]  # equal episodes: they are paired
+        right = bool(gaps.mean() <= gaps.std(ddof=1) / math.sqrt(len(gaps)))
+        found.append((right, float(gaps.mean()), played))
+    return found
 
 
 def rows(task: str, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One per number of evaluated members: right choices, and what a wrong one costs."""
+    """One per way of evaluating: right choices, what wrong ones cost, and how many episodes are played."""
     generations = [generation for line in lines for generation in line["generations"]]
     if not generations:
         return []
     table = []
-    size = len(generations[0]["truth"])
-    for members in (*range(size, 0, -1), None):
-        chosen = [choice(generation, members) for generation in generations]
-        lost = [
-            max(map(mean, generation["truth"])) - mean(generation["truth"][slot])
-            for generation, slot in zip(generations, chosen, strict=True)
-        ]
-        right = [is_right(generation, slot) for generation, slot in zip(generations, chosen, strict=True)]
-        share = mean(right)
+    for way in WAYS:
+        each = [np.mean(judged(generation, way), 0) for generation in generations]
+        right, lost, episodes = np.mean(each, 0).tolist()
+        error = float(np.std([row[0] for row in each], ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else math.nan
         table.append({
-            "task": task, "runs": len(lines), "generations": len(generations),
-            "evaluated": members or 0, "of": size, "right": round(share, 3),
-            "error": round(math.sqrt(share * (1 - share) / len(right)), 3), "lost": round(mean(lost), 2),
+            "task": task, "runs": len(lines), "generations": len(generations), "evaluated": way.name,
+            "right": round(right, 3), "error": round(error, 3), "lost": round(lost, 2), "episodes": round(episodes, 1),
         })  # fmt: skip
     return table
 
@@ -100,7 +128,9 @@ def jobs_for(task: str, seeds: list[int]) -> list[dict[str, Any]]:
     from agilerl.config import apply_sets, preset_for
 
     env_id, algo = task.split(":")
-    manifest = apply_sets(preset_for(env_id, algo), ["training.target_score=null", "training.eval_members=null"])
+    manifest = apply_sets(
+        preset_for(env_id, algo), ["training.target_score=null", "training.eval_members=null", "training.eval_screen=0"]
+    )
     key = {"task": task, "env": env_id, "preset": manifest.hash(), "commit": package_commit()}
     return [{"key": {**key, "seed": seed}, "config": manifest.as_dict()} for seed in seeds]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import untuned
-from evolution import ARMS, PAIRS, STARTS, path_of
+from evolution import ARMS, CHECKPOINTS, PAIRS, STARTS, path_of
 from evolution_tables import better, compared, interval, iqm_difference, of_runs, score_at, share
 from operators_page import choice_rows, operator_rows
 from runner import RESULTS, of_last_key, read_lines
@@ -47,10 +48,15 @@ def to_target(lines: Sequence[dict[str, Any]], by: str = "cpu_seconds") -> list[
     return [line["reached"][by] for line in lines if line["reached"]]
 
 
+def in_seconds(value: float) -> str:
+    """With a tenth where that matters."""
+    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
+
+
 def reached(lines: Sequence[dict[str, Any]]) -> str:
     """ "9 of 10, 12 s": how many, and the median of their CPU seconds."""
     seconds = to_target(lines)
-    return f"{len(seconds)} of {len(lines)}" + (f", {median(seconds):.0f} s" if seconds else "")
+    return f"{len(seconds)} of {len(lines)}" + (f", {in_seconds(median(seconds))} s" if seconds else "")
 
 
 def never_worse_rows(found: Runs) -> list[str]:
@@ -141,9 +147,27 @@ def beaten_rows(found: Runs) -> list[str]:
     ]  # fmt: skip
 
 
+def clock_of(line: dict[str, Any]) -> int:
+    """Into how many parts the budgets of a run were cut, at each of which it was tested."""
+    return int(line["key"].get("checkpoints", CHECKPOINTS))
+
+
+def as_tested(line: dict[str, Any], clock: int) -> dict[str, Any]:
+    """A run as if it had been tested at fewer parts of its budget of CPU seconds: it reaches the target at the next."""
+    if line["reached"] is None or clock_of(line) == clock:
+        return line
+    part = line["key"]["cpu_budget"] / clock
+    return {**line, "reached": {**line["reached"], "cpu_seconds": part * ceil(line["reached"]["cpu_seconds"] / part)}}
+
+
 def beaten_row(found: Runs, arm: str, places: Sequence[tuple[str, str]]) -> str:
-    """Ours beside another arm over these (pair, start)."""
-    mine, theirs = [found[*place, "ours"] for place in places], [found[*place, arm] for place in places]
+    """Ours beside another arm over these (pair, start), by the coarser clock of both."""
+    mine, theirs = [], []
+    for place in places:
+        both = found[*place, "ours"], found[*place, arm]
+        clock = min(clock_of(line) for lines in both for line in lines)
+        for side, lines in zip((mine, theirs), both, strict=True):
+            side.append([as_tested(line, clock) for line in lines])
     strata = [[of_runs(a), of_runs(b)] for a, b in zip(mine, theirs, strict=True)]
     low, high = interval(strata, lambda arms: better(*arms))
     value = sum(better(*stratum) for stratum in strata) / len(strata)
@@ -173,7 +197,7 @@ def middle(lines: Sequence[dict[str, Any]]) -> str:
     """Median CPU seconds to the target of all runs; "> budget" where half of them missed it."""
     seconds = sorted(line["reached"]["cpu_seconds"] if line["reached"] else float("inf") for line in lines)
     value = median(seconds)
-    return f"{value:.0f}" if value < float("inf") else f"> {median(line['key']['cpu_budget'] for line in lines):.0f}"
+    return in_seconds(value) if value < float("inf") else f"> {median(line['key']['cpu_budget'] for line in lines):.0f}"
 
 
 def untuned_rows() -> list[str]:
@@ -200,7 +224,7 @@ def untuned_rows() -> list[str]:
         *rows, "",
         "`python benchmarks/untuned.py`, seeds 0, 1, 2, ..., PPO chosen by the command in all of them. The score is",
         "the mean of 100 fresh episodes that chose nothing; CPU seconds are those of the whole run without them,",
-        "beside other jobs on two shared cores; the generation in which they reach 600 is the last. Thresholds are",
+        "beside other jobs on two shared cores; a run ends before the generation that would pass 600. Thresholds are",
         "explained in that file.",
         "Stable-Baselines3's PPO with its defaults had the CPU seconds of our run of each seed (`--sb3`).", "",
     ]  # fmt: skip
@@ -227,7 +251,8 @@ def claim_rows(found: Runs) -> list[str]:
         *parts,
         "`python benchmarks/evolution.py --pairs ... --starts ... --arms ... --seeds 0-9`; budgets, starts and arms",
         "are in that file. Two or three runs at a time on two shared cores. A run is tested at each twelfth of its",
-        "budgets, at each sixtieth where its key has `checkpoints`: times to the target are the next such part's.", "",
+        "budgets, or at as many parts as the `checkpoints` in its key say: times to the target are the next such",
+        "part's, in comparisons by the coarser clock of both.", "",
     ]  # fmt: skip
 
 

@@ -14,7 +14,6 @@ KINDS = {
     "add node": "units added", "remove node": "units removed", "add layer": "layer added",
     "remove layer": "layer removed", "add latent": "latent units added", "remove latent": "latent units removed",
 }  # fmt: skip
-EVALUATED = {0: "none: training returns alone"}
 
 
 def choice_rows() -> list[str]:
@@ -22,9 +21,9 @@ def choice_rows() -> list[str]:
     rows = [
         "### Right choices",
         "",
-        "| environment, algorithm | evaluated of a population of four | right, share of the generations | "
-        "return lost by wrong ones, mean |",
-        "|---|---|---|---|",
+        "| environment, algorithm | evaluated of a population of four | episodes, mean | "
+        "right, share of the generations | return lost, mean |",
+        "|---|---|---|---|---|",
     ]
     begun, generations = len(rows), dict[str, int]()
     for task in choices.TASKS:
@@ -32,16 +31,16 @@ def choice_rows() -> list[str]:
         for row in choices.rows(task, of_last_key(lines) if lines else []):
             generations[task] = row["generations"]
             rows.append(
-                f"| {task.replace(':', ', ')} | {EVALUATED.get(row['evaluated'], row['evaluated'])} | "
+                f"| {task.replace(':', ', ')} | {row['evaluated']} | {row['episodes']:.0f} | "
                 f"{row['right']:.2f} ± {row['error']:.2f} | {row['lost']:.1f} |"
             )
     counts = ", ".join(f"{count} ({task.replace(':', ', ')})" for task, count in generations.items())
     return [] if len(rows) == begun else [
         *rows, "",
         f"`python benchmarks/choices.py`, {counts} generations of whole runs of the preset: right is a",
-        f"member whose mean over {choices.TRUTH} episodes that nothing else has seen is the best, or below it by at",
-        "most a standard error of the difference. Those who are evaluated, by eight episodes, are the ones with the",
-        "best training returns.", "",
+        f"member whose mean over {choices.TRUTH - choices.EPISODES} episodes that did not choose it is the best, or",
+        "below it by at most a standard error of the difference. Contested are those who lie at most a standard error",
+        "of the differences behind the best.", "",
     ]  # fmt: skip
 
 

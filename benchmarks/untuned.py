@@ -46,13 +46,16 @@ def path_of(env_id: str, opponent: str = "") -> Path:
 
 
 class Limit:
-    """Ends a run that has used its CPU seconds."""
+    """Ends a run whose next generation would end after its CPU seconds, if it takes as long as the longest one yet."""
 
     def __init__(self) -> None:
-        self.begun = time.process_time()
+        self.begun = self.last = time.process_time()
+        self.longest = 0.0
 
     def on_generation(self, record: Any) -> bool | None:
-        return False if time.process_time() - self.begun > CPU_SECONDS else None
+        now = time.process_time()
+        self.last, self.longest = now, max(self.longest, now - self.last)
+        return False if now - self.begun + self.longest > CPU_SECONDS else None
 
 
 def run_one(job: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,44 @@
+"""What the page of evolution compares, of benchmarks/evolution_page.py, and when benchmarks/untuned.py ends a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def line(seconds: float | None, checkpoints: int | None = None) -> dict[str, Any]:
+    more = {} if checkpoints is None else {"checkpoints": checkpoints}
+    reached = None if seconds is None else {"cpu_seconds": seconds, "env_steps": 1, "second_score": 500.0}
+    return {
+        "key": {"cpu_budget": 60.0, **more}, "reached": reached, "final": {"score": 0.0}, "curve": [],
+    }  # fmt: skip
+
+
+def test_runs_are_compared_by_the_coarser_clock(benchmark_module: Any) -> None:
+    page = benchmark_module("evolution_page")
+    assert [page.clock_of(line(1.0)), page.clock_of(line(1.0, 120))] == [12, 120]
+    assert page.as_tested(line(5.1, 120), 12)["reached"]["cpu_seconds"] == 10.0
+    assert page.as_tested(line(5.0, 120), 12)["reached"]["cpu_seconds"] == 5.0
+    assert page.as_tested(line(5.1), 12)["reached"]["cpu_seconds"] == 5.1  # as it was
+    assert page.as_tested(line(None, 120), 12)["reached"] is None
+    places = {
+        ("CartPole-v1:PPO", "good", "ours"): [line(6.0, 120)] * 2,
+        ("CartPole-v1:PPO", "good", "sb3"): [line(9.0)] * 2,
+    }
+    row = page.beaten_row(places, "sb3", [("CartPole-v1:PPO", "good")])
+    assert "| 0.00 (0.00 to 0.00) |" in row, "10 by the coarse clock, which is later than 9"
+    assert row.endswith("| 10, 9.0 |")
+
+
+def test_a_run_ends_before_the_generation_that_would_pass_its_limit(
+    benchmark_module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    untuned = benchmark_module("untuned")
+    times = iter([100.0, 300.0, 320.0, 500.0, 501.0])
+    monkeypatch.setattr(untuned.time, "process_time", lambda: next(times))
+    limit = untuned.Limit()
+    assert limit.on_generation(None) is None  # 200 used, and 200 more would do
+    assert limit.on_generation(None) is None
+    assert limit.on_generation(None) is None  # 400 and 200
+    assert limit.on_generation(None) is False  # 401 and 200
