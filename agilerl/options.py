@@ -6,7 +6,7 @@ manifest give options by these names; where they have published another name or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
@@ -161,6 +161,14 @@ class LoopOptions:
     def generation_steps(self, begun: int) -> int:
         """Environment steps of one member in the generation before which it has made `begun`."""
         return self.evo_steps if self.evo_first is None else min(self.evo_steps, max(self.evo_first, begun))
+
+    def generations(self, rounded: Callable[[int], int] = int) -> int:
+        """How many generations `max_steps` make; `rounded`: to whole vector steps, rollouts or batches."""
+        begun = count = 0
+        usual = rounded(self.evo_steps)
+        while begun < self.max_steps and (steps := rounded(self.generation_steps(begun))) < usual:
+            begun, count = begun + steps, count + 1
+        return count + max(0, -(-(self.max_steps - begun) // usual))
 
     @cached_property
     def changes_rewards(self) -> bool:

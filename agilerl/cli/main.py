@@ -263,13 +263,15 @@ def _with_options(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
 def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float | None) -> None:
     from agilerl.api import resolve_device, with_known_env
     from agilerl.config import dump_yaml
+    from agilerl.options import LoopOptions
     from agilerl.telemetry.console import count
     from agilerl.training.resolve import resolve
 
     where = resolve_device(device)
     manifest = resolve(with_known_env(manifest))
     training = manifest.training
-    generations = max(1, -(-training.max_steps // training.evo_steps))
+    names = ("max_steps", "evo_steps", "evo_first")
+    generations = LoopOptions(**{name: getattr(training, name) for name in names}).generations()
     typer.echo(dump_yaml(manifest), nl=False)
     typer.echo(
         f"# {manifest.algorithm.name} on {manifest.environment.name}: {training.pop_size} members x "

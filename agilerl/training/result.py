@@ -170,10 +170,9 @@ def generation_record(
     loop: TrainingLoop, number: int, members: Members, births: Births, confirmation: float | None, seconds: float
 ) -> GenerationRecord:
     """One generation: its members before selection, the births after it, and how far the run is."""
-    per_generation = loop.source.steps_of_generation(loop.options.evo_steps)
     return GenerationRecord(
         generation=number,
-        generations=-(-loop.options.max_steps // per_generation),
+        generations=loop.options.generations(loop.source.steps_of_generation),
         members=members,
         env_steps=loop.result.env_steps_member,
         max_env_steps=loop.options.max_steps,

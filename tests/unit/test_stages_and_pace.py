@@ -35,13 +35,29 @@ def test_generations_double_until_they_last_evo_steps(first: int | None, lengths
         begun += length
 
 
+@pytest.mark.parametrize(
+    ("steps", "first", "count"),
+    [(24, None, 3), (25, None, 4), (24, 8, 3), (20, 3, 4), (24, 3, 5), (3, 3, 1), (4, 3, 2), (1, None, 1)],
+)  # from 3 on: 3, 3, 6, then 8 each
+def test_the_generations_of_a_budget_are_counted(steps: int, first: int | None, count: int) -> None:
+    assert LoopOptions(max_steps=steps, evo_steps=8, evo_first=first).generations() == count
+
+
+def test_generations_are_counted_as_they_are_rounded() -> None:
+    options = LoopOptions(max_steps=24, evo_steps=8, evo_first=3)
+    assert options.generations(lambda steps: -(-steps // 4) * 4) == 4  # 4, 4, 8, 8
+
+
 def test_a_run_has_the_generations_that_its_options_say() -> None:
     steps: list[int] = []
+    counts: set[int] = set()
     run = agilerl.train(
         "CartPole-v1", "PPO", preset=False, population=2, steps=448, evo_steps=128, evo_first=32, out=None,
-        callbacks=[lambda record: steps.append(record.env_steps)], **SMALL,
+        callbacks=[lambda record: steps.append(record.env_steps), lambda record: counts.add(record.generations)],
+        **SMALL,
     )  # fmt: skip
     assert steps == [32, 64, 128, 256, 384, 448]
+    assert counts == {6}
     assert run.result["env_steps_population"] <= 2 * 448
 
 
