@@ -124,8 +124,8 @@ def beaten_rows(found: Runs) -> list[str]:
         "### Against others",
         "",
         "| against | over | ours is better, 95 % | ours less theirs, share of the way, 95 % | reached: ours, theirs | "
-        "CPU seconds to the target: ours, theirs |",
-        "|---|---|---|---|---|---|",
+        "CPU seconds to the target: ours, theirs | environment steps to it, thousands |",
+        "|---|---|---|---|---|---|---|",
     ]
     begun = len(rows)
     for arm in (name for name in ARMS if name != "ours"):
@@ -182,7 +182,7 @@ def beaten_row(found: Runs, arm: str, places: Sequence[tuple[str, str]]) -> str:
         f"| {arm} | {over} | {value:.2f} ({low:.2f} to {high:.2f}) | "
         f"{100 * gain['value']:+.0f} % ({100 * gain['low']:+.0f} to {100 * gain['high']:+.0f}) | "
         f"{len(to_target(pooled[0]))} of {len(pooled[0])}, {len(to_target(pooled[1]))} of {len(pooled[1])} | "
-        f"{middle(pooled[0])}, {middle(pooled[1])} |"
+        f"{middle(pooled[0])}, {middle(pooled[1])} | {middle_steps(pooled[0])}, {middle_steps(pooled[1])} |"
     )
 
 
@@ -198,6 +198,12 @@ def middle(lines: Sequence[dict[str, Any]]) -> str:
     seconds = sorted(line["reached"]["cpu_seconds"] if line["reached"] else float("inf") for line in lines)
     value = median(seconds)
     return in_seconds(value) if value < float("inf") else f"> {median(line['key']['cpu_budget'] for line in lines):.0f}"
+
+
+def middle_steps(lines: Sequence[dict[str, Any]]) -> str:
+    """Median thousands of environment steps to the target, with those of evaluation; "-" where half missed it."""
+    value = median(line["reached"]["env_steps"] if line["reached"] else float("inf") for line in lines)
+    return f"{value / 1000:.0f}" if value < float("inf") else "-"
 
 
 def untuned_rows() -> list[str]:
