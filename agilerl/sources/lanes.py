@@ -120,6 +120,8 @@ class LaneSource(Generic[Options]):
         if self.ranks.size > 1:
             self._check_ranks()
         self.notes.append(f"learner: {self.learner} ({self._choice.reason})")
+        if self.options.eval_screen and self.learner == OwnLearn.name:
+            self.notes.append("eval_screen has no part: agents that bring their own learn() play whole evaluations")
         self.lockstep = self._choose_lockstep()
         self.lanes = self._make_lanes(len(population))
         self.evaluator = self._make_evaluator(population, check)

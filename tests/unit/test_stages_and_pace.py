@@ -11,10 +11,15 @@ import pytest
 import torch
 
 import agilerl
+from agilerl.algorithms import DQN
+from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import ConfigError
-from agilerl.options import LanguageOptions, LoopOptions
+from agilerl.options import LanguageOptions, LoopOptions, OffPolicyOptions
 from agilerl.rollouts.evaluate import contested
+from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import BaseSink
+from agilerl.training.loop import TrainingLoop
+from agilerl.utils.utils import make_vect_envs
 
 SMALL: dict[str, Any] = {
     "num_envs": 2, "learn_step": 32, "update_epochs": 1, "latent_dim": 8, "eval_episodes": 6, "confirm_episodes": 0,
@@ -152,6 +157,19 @@ def test_nobody_who_was_screened_out_counts_for_more_than_who_played_all() -> No
     assert found == [3.0, pytest.approx(lead), pytest.approx(lead)]
     assert fake.screened_out == {5, 6}
     assert fake.errors[7] == pytest.approx(np.hypot(0.5 / 3, 0.5 * 2 / 3))
+
+
+def test_agents_that_learn_by_themselves_say_that_there_are_no_stages() -> None:
+    class Own(DQN):
+        def learn(self, experiences: Any) -> float:
+            return 0.0
+
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    agents = [Own(env.single_observation_space, env.single_action_space, index=n) for n in range(2)]
+    options = OffPolicyOptions(max_steps=40, evo_steps=20, eval_episodes=4, eval_screen=2)
+    loop = TrainingLoop(agents, OffPolicySource(env, ReplayBuffer(100), options), options, seed=1)
+    assert any("eval_screen has no part" in note for note in loop.notes)
+    assert len(loop.run().history[0]) == 2
 
 
 def test_one_episode_is_no_stage_and_language_policies_have_no_episodes() -> None:
