@@ -222,10 +222,12 @@ def _alarm_is_free() -> bool:
 
 
 def _with_alarm(function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Any:
-    armed = True
+    armed, struck = True, False
 
     def over(number: int, frame: Any) -> None:
+        nonlocal struck
         if armed:
+            struck = True
             raise TookTooLongError
 
     before = signal.signal(signal.SIGALRM, over)
@@ -234,9 +236,12 @@ def _with_alarm(function: Callable[..., Any], arguments: tuple[Any, ...], second
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-            return function(*arguments)
+            answer = function(*arguments)
         finally:
             armed = False
+        if struck:  # an `except` has swallowed it, or an error that it caused where it struck
+            raise TookTooLongError
+        return answer
     finally:
         armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)

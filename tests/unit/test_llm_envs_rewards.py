@@ -101,6 +101,17 @@ def test_one_that_swallows_every_exception_is_cut_off(way: str) -> None:
     assert scored(reward, "a", reward_timeout=SHORT).failed.tolist() == [[True]]
 
 
+def test_one_that_swallows_what_the_deadline_causes_has_no_reward(way: str) -> None:
+    def reward(completion: str, answer: str, question: str) -> float:
+        try:
+            forever()
+        except BaseException:
+            return 1.0
+        return 1.0
+
+    assert scored(reward, "a", reward_timeout=SHORT).failed.tolist() == [[True]]
+
+
 def test_after_three_that_hang_the_rest_of_the_batch_is_not_called(way: str) -> None:
     called = []
 
