@@ -32,8 +32,9 @@ class LoopOptions:
         eval_episodes: evaluation episodes per member and generation.
         eval_members: how many members are evaluated in a generation, those whose training returns are the highest (see
             `training.screening`); None: all.
-        eval_screen: so many of these episodes all of them play; the others only those who lie at most a standard error
-            below the best (`rollouts.evaluate.contested`). 0: all play all.
+        eval_screen: so many of these episodes at a time; those who are behind for certain by then
+            (`rollouts.evaluate.contested`) play no more of them, and nobody does once the best one is certain. 0: all
+            play all, as one member alone does.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
         patience: of a run without a target: it ends after so many generations without a better one, once anything has
             been learned (`training.stopping`); None: never.

@@ -4,8 +4,8 @@
     python benchmarks/choices.py --summary
 
 Presets, with evaluation of all members, are trained to the end of their budgets; in every generation, before selection,
-each member plays `TRUTH` fresh greedy episodes, the same for all, which nothing else sees. `EPISODES` of them, one
-block after another, stand for an evaluation, the others for the truth. What a `Way` of evaluating chooses by the first
+each member plays `TRUTH` fresh greedy episodes, the same for all, which nothing else sees. `MOST` of them, one block
+after another, stand for an evaluation, the others for the truth. What a `Way` of evaluating chooses by the first
 is right where the others' mean is the best, or below it by at most a standard error of the difference.
 """
 
@@ -24,7 +24,7 @@ from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
 
 from agilerl.rollouts.evaluate import contested
 
-TRUTH, EPISODES = 64, 8
+TRUTH, MOST = 64, 16
 TASKS = ("LunarLander-v3:DQN", "LunarLander-v3:PPO", "CartPole-v1:DQN")
 
 
@@ -64,31 +64,36 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Way:
-    """To evaluate: the `members` with the best training returns (None: all) by `EPISODES`, of which all of them play
-    `screen` first (0: all at once), and those the others that `contested` names. 0 members: by training returns alone.
+    """To evaluate: the `members` with the best training returns (None: all) by `episodes` of a block, `stage` at a time
+    (0: all at once), which those play whom `contested` names by then, while they are several. 0 members: by training
+    returns alone.
     """
 
     name: str
     members: int | None = None
-    screen: int = 0
+    stage: int = 0
+    episodes: int = 8
 
     def __call__(self, returns: np.ndarray, training: Sequence[float | None]) -> tuple[int, int]:
-        """(the slot that is chosen, episodes played), of [N, EPISODES] returns."""
+        """(the slot that is chosen, episodes played), of [N, at least `episodes`] returns."""
         known = np.array([math.inf if value is None else value for value in training])
         order = np.argsort(-known, kind="stable")
         if self.members == 0:
             return int(order[0]), 0
-        judged = sorted(order[: self.members].tolist())
-        kept = contested(returns[judged, : self.screen]) if self.screen else range(len(judged))
-        slots = [judged[place] for place in kept]
-        played = self.screen * (len(judged) - len(slots)) + returns.shape[1] * len(slots)
-        return max(slots, key=lambda slot: returns[slot].mean()), played
+        kept, end, played = sorted(order[: self.members].tolist()), 0, 0
+        while end < self.episodes and (len(kept) > 1 or not end):
+            begin, end = end, min(self.episodes, end + (self.stage or self.episodes))
+            played += (end - begin) * len(kept)
+            if end < self.episodes:
+                kept = [kept[place] for place in contested(returns[kept, :end])]
+        return max(kept, key=lambda slot: returns[slot, :end].mean()), played
 
 
 WAYS = (
     Way("all by 8 episodes"),
-    Way("all by 2, then the contested by 6 more", screen=2),
-    Way("all by 3, then the contested by 5 more", screen=3),
+    Way("4 episodes at a time, 16 at most", stage=4, episodes=16),
+    Way("4 episodes at a time, 8 at most", stage=4),
+    Way("2 episodes at a time, 8 at most", stage=2),
     Way("the two best by training returns by 8", members=2),
     Way("the best by training returns by 8", members=1),
     Way("none: training returns alone", members=0),
@@ -98,9 +103,9 @@ WAYS = (
 def judged(generation: Mapping[str, Any], way: Way) -> list[tuple[bool, float, int]]:
     """(is it right, return lost, episodes) of each block of episodes of a generation."""
     truth, found = np.array(generation["truth"]), []
-    for begin in range(0, truth.shape[1], EPISODES):
-        rest = np.delete(truth, range(begin, begin + EPISODES), axis=1)
-        slot, played = way(truth[:, begin : begin + EPISODES], generation["training"])
+    for begin in range(0, truth.shape[1], MOST):
+        rest = np.delete(truth, range(begin, begin + MOST), axis=1)
+        slot, played = way(truth[:, begin : begin + MOST], generation["training"])
         gaps = rest[rest.mean(1).argmax()] - rest[slot]  # equal episodes: they are paired
         right = bool(gaps.mean() <= gaps.std(ddof=1) / math.sqrt(len(gaps)))
         found.append((right, float(gaps.mean()), played))
@@ -112,14 +117,17 @@ def rows(task: str, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     generations = [generation for line in lines for generation in line["generations"]]
     if not generations:
         return []
-    table = []
+    table, first = [], None
     for way in WAYS:
-        each = [np.mean(judged(generation, way), 0) for generation in generations]
-        right, lost, episodes = np.mean(each, 0).tolist()
-        error = float(np.std([row[0] for row in each], ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else math.nan
+        each = np.array([np.mean(judged(generation, way), 0) for generation in generations])
+        first = each if first is None else first
+        right, lost, episodes = each.mean(0).tolist()
+        gaps = each[:, 0] - first[:, 0]  # of the same generations
+        error = float(gaps.std(ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else math.nan
         table.append({
             "task": task, "runs": len(lines), "generations": len(generations), "evaluated": way.name,
-            "right": round(right, 3), "error": round(error, 3), "lost": round(lost, 2), "episodes": round(episodes, 1),
+            "right": round(right, 3), "gain": round(float(gaps.mean()), 3), "gain_error": round(error, 3),
+            "lost": round(lost, 2), "episodes": round(episodes, 1),
         })  # fmt: skip
     return table
 

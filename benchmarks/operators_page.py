@@ -22,8 +22,8 @@ def choice_rows() -> list[str]:
         "### Right choices",
         "",
         "| environment, algorithm | evaluated of a population of four | episodes, mean | "
-        "right, share of the generations | return lost, mean |",
-        "|---|---|---|---|---|",
+        "right, share of the generations | above all by 8 | return lost, mean |",
+        "|---|---|---|---|---|---|",
     ]
     begun, generations = len(rows), dict[str, int]()
     for task in choices.TASKS:
@@ -32,15 +32,16 @@ def choice_rows() -> list[str]:
             generations[task] = row["generations"]
             rows.append(
                 f"| {task.replace(':', ', ')} | {row['evaluated']} | {row['episodes']:.0f} | "
-                f"{row['right']:.2f} ± {row['error']:.2f} | {row['lost']:.1f} |"
+                f"{row['right']:.2f} | {row['gain']:+.2f} ± {row['gain_error']:.2f} | {row['lost']:.1f} |"
             )
     counts = ", ".join(f"{count} ({task.replace(':', ', ')})" for task, count in generations.items())
     return [] if len(rows) == begun else [
         *rows, "",
         f"`python benchmarks/choices.py`, {counts} generations of whole runs of the preset: right is a",
-        f"member whose mean over {choices.TRUTH - choices.EPISODES} episodes that did not choose it is the best, or",
-        "below it by at most a standard error of the difference. Contested are those who lie at most a standard error",
-        "of the differences behind the best.", "",
+        f"member whose mean over {choices.TRUTH - choices.MOST} episodes that did not choose it is the best, or",
+        "below it by at most a standard error of the difference. At a time: those who lie more than half a standard",
+        "error of the differences behind the best play no more, and nobody does once one is left. Above: mean and",
+        "standard error over the generations.", "",
     ]  # fmt: skip
 
 

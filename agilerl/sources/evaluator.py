@@ -83,7 +83,8 @@ class Evaluator:
         error: standard error of the mean return of the last evaluation's first member.
         errors: id of a member -> that of its own mean in its last evaluation of this generation.
         returns: [N, episodes] of the last evaluation, of all ranks.
-        screened_out: ids of the members that have played `eval_screen` episodes alone in the last generation.
+        episodes: that have been played by this evaluator. screened_out: ids of the members that have been found behind
+            before all episodes of the last evaluation had been played.
         limit: of an episode.
         lanes: those in use, by the number of copies of the environment; 0 is the environment itself.
     """
@@ -109,6 +110,7 @@ class Evaluator:
         self.error = 0.0
         self.errors: dict[int, float] = {}
         self.returns = np.zeros((0, 0))
+        self.episodes = 0
         self.screened_out: frozenset[int] = frozenset()
         self.lanes: dict[int, Lanes] = {}
 
@@ -153,6 +155,7 @@ class Evaluator:
             self.returns = np.concatenate(self.ranks.gather_rows(returns), 1)
         self.error = float(errors[0])
         self.errors |= {agent.index: float(error) for agent, error in zip(learner.agents, errors, strict=True)}
+        self.episodes += members * count * self.ranks.size
         self.env_steps += int(self.ranks.sum(found.env_steps)) if self.ranks.size > 1 else int(found.env_steps)
         if rows is not None:
             self.by_agent |= {agent.index: row for agent, row in zip(learner.agents, rows.tolist(), strict=True)}
@@ -184,34 +187,41 @@ class Evaluator:
         return self._run(learner, seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
 
     def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]:
-        """As `population`, of which those play `eval_screen` episodes alone of whom more would not show that they are
-        the best; none of them counts for more than any who has played all.
+        """As `population`, in stages of `eval_screen` episodes each. Those who are behind for certain play no further
+        one, and nobody does once it is certain who is the best; who has ended counts for no more than who has gone on.
 
         adopted: makes a learner of some of the agents.
         """
-        count, screen = self._share(self.options.eval_episodes), self._share(self.options.eval_screen)
-        if screen >= count:  # of few episodes by many ranks
-            with adopted(agents) as learner:
-                return self.population(learner, generation)
+        count, stage = self._share(self.options.eval_episodes), self._share(self.options.eval_screen)
         episodes = seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS)
         self.by_agent, self.errors = {}, {}
-        with adopted(agents) as learner:
-            means = self._run(learner, episodes[:screen])
-        kept = contested(self.returns)
-        errors, rows = dict(self.errors), dict(self.by_agent)
-        with adopted([agents[slot] for slot in kept]) as learner:
-            rest = self._run(learner, episodes[screen:])
-        share = screen / count
-        for slot, mean in zip(kept, rest, strict=True):
-            means[slot] = share * means[slot] + (1 - share) * mean
-            number = agents[slot].index
-            self.errors[number] = math.hypot(share * errors[number], (1 - share) * self.errors[number])
-            if number in self.by_agent:
-                both = rows[number], self.by_agent[number]
-                self.by_agent[number] = [share * a + (1 - share) * b for a, b in zip(*both, strict=True)]
-        lowest = min(means[slot] for slot in kept)
-        self.screened_out = frozenset(agent.index for slot, agent in enumerate(agents) if slot not in kept)
-        return [mean if slot in kept else min(mean, lowest) for slot, mean in enumerate(means)]
+        kept, ended = list(range(len(agents))), []
+        means, returns = np.zeros(len(agents)), np.zeros((len(agents), 0))
+        for begin in range(0, count, stage):
+            rows, part = dict(self.by_agent), episodes[begin : begin + stage]
+            with adopted([agents[slot] for slot in kept]) as learner:
+                self._run(learner, part)
+            returns = np.concatenate([returns, self.returns], 1)
+            means[kept], errors = returns.mean(1), returns.std(1, ddof=1) / math.sqrt(returns.shape[1])
+            share = begin / (begin + len(part))
+            for slot, error in zip(kept, errors.tolist(), strict=True):
+                number = agents[slot].index
+                self.errors[number] = error
+                if number in rows:
+                    both = rows[number], self.by_agent[number]
+                    self.by_agent[number] = [share * a + (1 - share) * b for a, b in zip(*both, strict=True)]
+            if begin + stage >= count:
+                break
+            places = contested(returns)
+            ended.append([slot for place, slot in enumerate(kept) if place not in places])
+            kept, returns = [kept[place] for place in places], returns[places]
+            if len(kept) == 1:
+                break
+        for slots in reversed(ended):
+            means[slots] = np.minimum(means[slots], means[kept].min())
+            kept = kept + slots
+        self.screened_out = frozenset(agents[slot].index for slots in ended for slot in slots)
+        return [float(mean) for mean in means]
 
     def rescore(self, learner: Learner, generation: int, count: int) -> list[float]:
         """Mean return over `count` further episodes of this generation."""
@@ -251,6 +261,7 @@ class Evaluator:
         if self.check is not None:
             self.check()
         loop = max(1, self.options.eval_episodes // self._num_envs)
+        self.episodes += loop * self._num_envs
         more: dict[str, Any] = {"swap_channels": self.options.swap_channels, "max_steps": self.limit.steps}
         if self.sum_scores:
             return float(agent.test(self.env, **more, loop=loop))

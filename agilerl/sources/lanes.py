@@ -275,8 +275,13 @@ class LaneSource(Generic[Options]):
         return members > 1 and 0 < self.options.eval_screen < self.options.eval_episodes
 
     @property
+    def evaluation_episodes(self) -> int:
+        """Episodes of all evaluations of this process, of which an evaluation's own are the difference."""
+        return getattr(self.evaluator, "episodes", 0)
+
+    @property
     def screened_out(self) -> frozenset[int]:
-        """Ids of the members that have not played all of the last evaluation's episodes."""
+        """Ids of the members that were found behind before all of the last evaluation's episodes had been played."""
         return getattr(self.evaluator, "screened_out", frozenset())
 
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:

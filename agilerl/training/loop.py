@@ -214,14 +214,14 @@ class TrainingLoop:
     def _evaluate(self, number: int, tallies: list[Tally]) -> list[float]:
         sound = self.quarantine.inspect(self.population, tallies)
         before = {agent.index: len(agent.fitness) for agent in self.population}
-        steps = self.source.evaluation_env_steps
+        steps, episodes = self.source.evaluation_env_steps, getattr(self.source, "evaluation_episodes", 0)
         judged = promising(sound, self.options.eval_members)
         with evaluation_mode(self.population):
             values = self.source.evaluate(judged, number)
         out: frozenset[int] = getattr(self.source, "screened_out", frozenset())
         self._judged = {agent.index for agent in judged} - out
-        played = max(1, len(self._judged) * self.options.eval_episodes + len(out) * self.options.eval_screen)
-        self._episode_length = (self.source.evaluation_env_steps - steps) / played
+        played = getattr(self.source, "evaluation_episodes", 0) - episodes or len(judged) * self.options.eval_episodes
+        self._episode_length = (self.source.evaluation_env_steps - steps) / max(1, played)
         found = {agent.index: value for agent, value in zip(judged, values, strict=True)}
         found |= screened(sound, found)
         fitness = self.quarantine.fitness(self.population, found)

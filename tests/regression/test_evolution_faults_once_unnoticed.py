@@ -67,7 +67,7 @@ class Script:
     def train(self, **options: Any) -> Any:
         return agilerl.train(
             Idle, "DQN", population=len(self.fitness[0]), steps=4 * len(self.fitness), evo_steps=4, num_envs=1,
-            device="cpu", out=None, verbose=False, eval_members=None, confirm_screen=0, scheme="tournament",
+            device="cpu", out=None, verbose=False, eval_screen=0, confirm_screen=0, scheme="tournament",
             founders="equal", restarts=False, **{"confirm_episodes": 0, **options},
         )  # fmt: skip
 

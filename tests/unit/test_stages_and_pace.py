@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import ConfigError
 from agilerl.options import LanguageOptions, LoopOptions, OffPolicyOptions
 from agilerl.rollouts.evaluate import contested
+from agilerl.sources.evaluator import Evaluator
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.loop import TrainingLoop
@@ -75,6 +77,9 @@ def test_a_run_has_the_generations_that_its_options_say() -> None:
         ([[10, 10], [0, 0], [9, 9]], [0]),  # without spread the best alone
         ([[10, 10], [10, 10]], [0, 1]),  # nothing tells them apart
         ([[10, 0], [8, 1]], [0, 1]),  # differences 2 and -1: 0.5 behind, error 1.5
+        ([[10, 0], [8, 0]], [0]),  # differences 2 and 0: 1 behind, error 1
+        ([[10, 0], [8, 0.7]], [0, 1]),  # 2 and -0.7: 0.65 behind, error 1.35, half of it 0.675
+        ([[10, 0], [8, 0.6]], [0]),  # 2 and -0.6: 0.7 behind, half of the error 0.65
         ([[10, 0], [8, -2.2]], [0]),  # 2 and 2.2: 2.1 behind, error 0.1
         ([[10, 0], [9, -3]], [0]),  # 1 and 3: 2 behind, error 1
         ([[0, 0, 3], [3, 0, 0], [1, 1, 1]], [0, 1, 2]),
@@ -82,7 +87,7 @@ def test_a_run_has_the_generations_that_its_options_say() -> None:
         ([[np.nan, np.nan], [np.nan, np.nan]], [0, 1]),
     ],
 )
-def test_who_is_within_a_standard_error_of_the_paired_differences_goes_on(returns: Any, kept: list[int]) -> None:
+def test_who_is_within_half_a_standard_error_of_the_paired_differences_goes_on(returns: Any, kept: list[int]) -> None:
     assert contested(np.array(returns, float)) == kept
 
 
@@ -111,52 +116,63 @@ def scripted(screen: int, **more: Any) -> Any:
 def test_only_those_who_may_be_the_best_play_all_episodes_and_fitness_ranks_as_before() -> None:
     whole, staged = scripted(0), scripted(2)
     assert whole.result["evaluation_env_steps"] == 4 * 6
-    assert staged.result["evaluation_env_steps"] == 4 * 2 + 4  # one is the best, and every episode says so
+    assert staged.result["evaluation_env_steps"] == 4 * 2  # one is the best, and every episode says so
     assert staged.history == [[pytest.approx(value) for value in whole.history[0]]]
     assert staged.result["best_member"] == whole.result["best_member"] == int(np.argmax(whole.history[0]))
 
 
-def test_nobody_who_was_screened_out_counts_for_more_than_who_played_all() -> None:
-    """Member 2 leads after two episodes and is worth less after six; 0 and 1, behind by then, do not overtake it."""
-    from agilerl.sources.evaluator import Evaluator
+class Member:
+    def __init__(self, index: int) -> None:
+        self.index = index
 
-    returns = {True: [[3.0, 3.0], [4.0, 4.0], [9.0, 9.0]], False: [[1.0] * 4]}
 
-    class Fake(Evaluator):
-        def __init__(self) -> None:
-            self.options = LoopOptions(eval_episodes=6, eval_screen=2)
-            self.seed, self.returns = 0, np.zeros((0, 0))
-            self.by_agent, self.errors = {}, {}
+class Played(Evaluator):
+    """Returns that are given, [N, episodes], in place of episodes."""
 
-        def _share(self, count: int) -> int:
-            return count
+    def __init__(self, returns: list[list[float]], **options: int) -> None:
+        self.options = LoopOptions(**options)
+        self.seed, self.given, self.begun = 0, np.array(returns), np.zeros(len(returns), int)
+        self.by_agent, self.errors = {}, {}
 
-        def _run(self, learner: Any, episode_seeds: np.ndarray) -> list[float]:
-            found = returns[len(episode_seeds) == 2]
-            self.returns = np.array(found)
-            self.errors = {agent.index: 0.5 for agent in learner.agents}
-            return [float(np.mean(row)) for row in found]
+    def _share(self, count: int) -> int:
+        return count
 
-    class Member:
-        def __init__(self, index: int) -> None:
-            self.index = index
+    def _run(self, learner: Any, episode_seeds: np.ndarray) -> list[float]:
+        slots = [agent.index - 5 for agent in learner.agents]
+        begin, end = self.begun[slots[0]], self.begun[slots[0]] + len(episode_seeds)
+        self.returns, self.begun[slots] = self.given[slots, begin:end], end
+        means = self.returns.mean(1).tolist()
+        self.by_agent |= {slot + 5: [mean, 2 * mean] for slot, mean in zip(slots, means, strict=True)}
+        return means
 
-    class Adopted:
-        def __init__(self, agents: Any) -> None:
-            self.agents = agents
+    @contextlib.contextmanager
+    def adopted(self, agents: Any) -> Any:
+        self.agents = agents
+        yield self
 
-        def __enter__(self) -> Any:
-            return self
+    def found(self) -> list[float]:
+        return self.staged(self.adopted, [Member(5 + slot) for slot in range(len(self.given))], 0)
 
-        def __exit__(self, *_: Any) -> None:
-            return None
 
-    fake = Fake()
-    found = fake.staged(Adopted, [Member(5), Member(6), Member(7)], 0)
-    lead = 9 * 2 / 6 + 1 * 4 / 6
-    assert found == [3.0, pytest.approx(lead), pytest.approx(lead)]
-    assert fake.screened_out == {5, 6}
-    assert fake.errors[7] == pytest.approx(np.hypot(0.5 / 3, 0.5 * 2 / 3))
+def test_nobody_who_has_ended_counts_for_more_than_who_has_gone_on() -> None:
+    """2 and 3 lead after two episodes and are worth less after six; 0 and 1, behind by then, do not overtake them."""
+    returns = [[3.0] * 6, [4.0] * 6, [9.0, 9.0, *[1.0] * 4], [8.0, 10.0, 0.0, 2.0, 1.0, 2.0]]
+    played = Played(returns, eval_episodes=6, eval_screen=2)
+    lead = [(18 + 4) / 6, (18 + 5) / 6]
+    assert played.found() == pytest.approx([3.0, lead[0], *lead])
+    assert played.begun.tolist() == [2, 2, 6, 6]
+    assert played.screened_out == {5, 6}
+    assert played.errors[7] == pytest.approx(np.std(returns[2], ddof=1) / np.sqrt(6))
+    assert played.by_agent[8] == pytest.approx([lead[1], 2 * lead[1]])
+    assert played.by_agent[5] == [3.0, 6.0]
+
+
+def test_members_end_after_each_stage_and_the_last_one_alone_plays_no_more() -> None:
+    returns = [[5.0, 6.0, 1.0, 1.0, 1.0, 1.0], [6.0, 5.0, 7.0, 7.0, 0.0, 0.0], [0.0] * 6]
+    played = Played(returns, eval_episodes=6, eval_screen=2)
+    assert played.found() == pytest.approx([3.25, 6.25, 0.0])
+    assert played.begun.tolist() == [4, 4, 2]
+    assert played.screened_out == {5, 7}
 
 
 def test_agents_that_learn_by_themselves_say_that_there_are_no_stages() -> None:
