@@ -305,6 +305,8 @@ ONCE = {
     "spread-kl-screen-4": "both",
     "dqn-staged": "evaluation in two stages in place of training returns",
     "dqn-staged-short": "the same with short generations",
+    "dqn-stages-of-4": "short generations, four episodes at a time, half a standard error: what became the preset",
+    "stages-of-4": "four episodes at a time, half a standard error: what became ours",
 }
 
 
