@@ -27,7 +27,7 @@ from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import BestAgent, EvolveResult, generation_record, member_records, ranked, run_plan
 from agilerl.training.screening import promising, screened
 from agilerl.training.state import SavableLoop
-from agilerl.training.stopping import closing_generation
+from agilerl.training.stopping import has_plateaued
 from agilerl.training.together import begin_alike, check_alike, hint, share_observations
 
 # Without a target the best agent of a run is confirmed: the leaders of so many last generations, and the best before
@@ -262,11 +262,10 @@ class TrainingLoop:
         fittest = [agent for agent, own in zip(self.population, values, strict=True) if own == value]
         leader = max(fittest, key=lambda agent: agent.index in self._judged)  # not one that has played nothing
         is_reached = target is not None and value >= target
-        waits = target is None and not self._is_relative
-        closing = closing_generation(self.result.history, self.options.patience, CONFIRMED_GENERATIONS) if waits else 0
-        is_over = closing > CONFIRMED_GENERATIONS
+        is_over = target is None and not self._is_relative
+        is_over = is_over and has_plateaued(self.result.history, self.options.patience)
         if target is None:
-            confirmed = self._confirm_late(leader, number, closing > 0)
+            confirmed = self._confirm_late(leader, number, is_over)
         else:
             confirmed = self.source.confirm(leader, number) if is_reached else None
         if self._is_relative:  # what was best before was so against others
@@ -292,17 +291,17 @@ class TrainingLoop:
         """Whether fitness compares the members of one generation, and not those of two."""
         return bool(getattr(self.source, "fitness_is_relative", False))
 
-    def _confirm_late(self, leader: Any, number: int, is_closing: bool) -> float | None:
+    def _confirm_late(self, leader: Any, number: int, is_over: bool) -> float | None:
         """Mean of `leader` over fresh episodes, in the last generations of a run without a target; None before.
 
-        is_closing: whether this is one of them, whatever is left of the budget.
+        is_over: whether this is the last one, whatever is left of the budget.
 
         The best fitness of a whole run is a maximum of noise: of a few episodes, over all members and generations. So
         the best until then, and each leader after, plays episodes that chose nothing, and those decide.
         """
         left = self.options.max_steps - max(agent.steps[-1] for agent in self.population)
         per_generation = self.source.steps_of_generation(self.options.evo_steps)
-        if not self.options.confirm_episodes or (left >= CONFIRMED_GENERATIONS * per_generation and not is_closing):
+        if not self.options.confirm_episodes or (left >= CONFIRMED_GENERATIONS * per_generation and not is_over):
             return None
         share = CONFIRMED_SHARE * self.options.max_steps * len(self.population) / (CONFIRMED_GENERATIONS + 1)
         least = min(self.options.confirm_episodes, self.options.eval_episodes)

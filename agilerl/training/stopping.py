@@ -29,16 +29,6 @@ def has_plateaued(history: Sequence[Sequence[float]], patience: int | None) -> b
     return bool(smooth[-patience:].max() <= smooth[:-patience].max() + SLIGHT * gained)
 
 
-def closing_generation(history: Sequence[Sequence[float]], patience: int | None, last: int) -> int:
-    """Which of the last generations this one is: 1 where the plateau begins, `last` + 1 where the run ends; 0 before.
-
-    What a run returns is chosen among the leaders of its last generations, by episodes that chose nothing. They follow
-    a plateau as they precede the end of a budget.
-    """
-    since = (after for after in range(last, -1, -1) if has_plateaued(history[: len(history) - after], patience))
-    return next(since, -1) + 1
-
-
 def is_stuck(history: Sequence[Sequence[float]], patience: int) -> bool:
     """As `has_plateaued`; also after twice as many generations in which nothing at all has been gained."""
     if has_plateaued(history, patience):

@@ -15,7 +15,7 @@ from agilerl.hpo.operators import RLParameter
 from agilerl.telemetry.record import MemberRecord
 from agilerl.training.schemes import Race, Restarts, SuccessiveHalving, rungs_of
 from agilerl.training.screening import promising, screened
-from agilerl.training.stopping import closing_generation, has_plateaued, is_stuck
+from agilerl.training.stopping import has_plateaued, is_stuck
 
 RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")
 
@@ -201,17 +201,6 @@ def test_a_plateau_is_no_gain_over_the_patience() -> None:
     assert has_plateaued(flat, 4)
     assert not has_plateaued(flat, None)
     assert not has_plateaued(flat, 40)
-
-
-def test_the_last_generations_are_counted_from_the_plateau_on() -> None:
-    """Three generations' means rise until the 14th (11, 11, 11); the 18th is the first one four after that."""
-    flat = [[float(i)] for i in range(12)] + [[11.0]] * 20
-    begins = next(length for length in range(1, 32) if has_plateaued(flat[:length], 4))
-    assert begins == 18
-    assert [closing_generation(flat[:length], 4, 3) for length in range(16, 23)] == [0, 0, 1, 2, 3, 4, 4]
-    assert closing_generation([*flat[:18], [500.0]], 4, 3) == 2, "what began ends, so that a run's end is known"
-    assert closing_generation(flat, None, 3) == 0
-    assert closing_generation(flat[:18], 4, 0) == 1
 
 
 def test_a_slight_gain_is_none_and_a_larger_one_is() -> None:

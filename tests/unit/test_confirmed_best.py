@@ -21,7 +21,6 @@ from agilerl.sources.evaluator import Evaluator
 from agilerl.telemetry.record import BaseSink
 from agilerl.training import loop
 from agilerl.training.result import BestAgent
-from agilerl.training.stopping import has_plateaued
 from agilerl.utils.utils import create_population, make_vect_envs
 
 
@@ -75,30 +74,6 @@ def test_the_best_of_noise_is_confirmed_in_the_last_generations_and_counted() ->
     assert abs(confirmed) < 8 * 3 / 64**0.5 + 1  # three standard errors, and the best of four
     played = np.diff([0, *records.steps]).tolist()  # an episode has one step: 3 members x 2, then 64 a candidate
     assert played == [6] * 5 + [6 + 2 * 64, 6 + 64, 6 + 64]
-
-
-class Learned(Lottery):
-    """Worth 0 in the first hundred episodes, 8 or -8 after: a gain, and a plateau."""
-
-    begun = 0
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        Learned.begun += 1
-        obs, reward, *rest = super().step(action)
-        return obs, reward - 100 * (Learned.begun < 100), *rest
-
-
-def test_three_more_leaders_are_confirmed_from_a_plateau_on() -> None:
-    records = Records()
-    Learned.begun = 0
-    more = {**RUN, "population": 1, "steps": 8000, "training.patience": 6, "num_envs": 1}
-    run = agilerl.train(Learned, out=None, sinks=[records], **more)
-    assert run.result["stopped"] == "plateau"
-    assert len(records.confirmed) < 80
-    assert [value is None for value in records.confirmed[-6:]] == [True] * 2 + [False] * 4
-    assert has_plateaued(run.history[:-3], 6)
-    assert not has_plateaued(run.history[:-4], 6)
-    assert run.result["confirmed"] >= max(value for value in records.confirmed if value is not None)
 
 
 @pytest.mark.parametrize(("budget", "episodes"), [(800, 64), (160, 24), (16, 2)])
