@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -208,17 +208,12 @@ def middle_steps(lines: Sequence[dict[str, Any]]) -> str:
     return f"{value / 1000:.0f}" if value < float("inf") else "-"
 
 
-def untuned_rows() -> list[str]:
-    """The bare command on environments without presets, all seeds."""
-    rows = [
-        "### The bare command",
-        "",
-        "| environment, solved at | solved | scores of the seeds | CPU seconds, median (all) | ended by | "
-        "Stable-Baselines3: solved, median score |",
-        "|---|---|---|---|---|---|",
-    ]
-    for env_id, threshold in untuned.TASKS.items():
-        last = of_last_key(read_lines(untuned.path_of(env_id)))
+def untuned_table(tasks: Mapping[str, float]) -> list[str]:
+    """The bare command on environments without presets, all seeds; nothing where none of them has run."""
+    rows = []
+    for env_id, threshold in tasks.items():
+        lines = read_lines(untuned.path_of(env_id))
+        last = sorted(of_last_key(lines), key=lambda line: line["key"]["seed"]) if lines else []
         if not last:
             continue
         scores = " ".join(f"{line['score']:.3g}" for line in last)
@@ -228,13 +223,24 @@ def untuned_rows() -> list[str]:
             f"| {env_id}, {threshold:g} | {sum(line['solved'] for line in last)} of {len(last)} | {scores} | "
             f"{median(seconds):.0f} ({seconds[0]:.0f} to {seconds[-1]:.0f}) | {ends} | {of_sb3(env_id, threshold)} |"
         )
+    head = (
+        "| environment, solved at | solved | scores of the seeds | CPU seconds, median (all) | ended by | "
+        "Stable-Baselines3: solved, median score |"
+    )
+    return [head, "|---|---|---|---|---|---|", *rows, ""] if rows else []
+
+
+def untuned_rows() -> list[str]:
+    """Environments of development, and others."""
+    others = untuned_table(untuned.OTHERS)
     return [
-        *rows, "",
+        "### The bare command", "", *untuned_table(untuned.TASKS),
         "`python benchmarks/untuned.py`, seeds 0, 1, 2, ..., PPO chosen by the command in all of them. The score is",
         "the mean of 100 fresh episodes that chose nothing; CPU seconds are those of the whole run without them,",
         "beside other jobs on two shared cores; a run ends before the generation that would pass 600. Thresholds are",
         "explained in that file.",
         "Stable-Baselines3's PPO with its defaults had the CPU seconds of our run of each seed (`--sb3`).", "",
+        *(["Environments that nothing here was developed on (`--others`):", "", *others] if others else []),
     ]  # fmt: skip
 
 

@@ -42,3 +42,22 @@ def test_a_run_ends_before_the_generation_that_would_pass_its_limit(
     assert limit.on_generation(None) is None
     assert limit.on_generation(None) is None  # 400 and 200
     assert limit.on_generation(None) is False  # 401 and 200
+
+
+def test_environments_of_development_and_others_have_tables_of_their_own(
+    benchmark_module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = benchmark_module("evolution_page")
+    tasks, others = list(page.untuned.TASKS), list(page.untuned.OTHERS)
+    assert not set(tasks) & set(others)
+
+    def lines(path: Any) -> list[dict[str, Any]]:
+        value = {page.untuned.path_of(tasks[0]): 480.0, page.untuned.path_of(others[0]): 80.0}.get(path)
+        each = {"score": value, "solved": value == 480.0, "cpu_seconds": 7.0, "stopped": "target"}
+        return [] if value is None else [{**each, "key": {"commit": "a", "seed": seed}} for seed in (1, 0)]
+
+    monkeypatch.setattr(page, "read_lines", lines)
+    rows = page.untuned_rows()
+    middle = rows.index("Environments that nothing here was developed on (`--others`):")
+    assert f"| {tasks[0]}, 475 | 2 of 2 | 480 480 | 7 (7 to 7) | 2 target | - |" in rows[:middle]
+    assert f"| {others[0]}, 90 | 0 of 2 | 80 80 | 7 (7 to 7) | 2 target | - |" in rows[middle:]
