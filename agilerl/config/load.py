@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from agilerl.algorithms import USUAL, USUAL_FOR_LANGUAGE, canonical_name, find_algorithm
 from agilerl.config.convert import convert, is_published
-from agilerl.config.schema import Algorithm, HyperparameterRange, Manifest, algorithm_model
+from agilerl.config.schema import ADDED_LATER, Algorithm, HyperparameterRange, Manifest, Training, algorithm_model
 from agilerl.env_ids import is_language_id
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, nearest
 from agilerl.hostile import read_text
@@ -315,8 +315,9 @@ def on_preset(
 ) -> Manifest:
     """A plain mapping over the preset of its environment; the arguments are those of `load_manifest`.
 
-    A configuration of the published library is translated, with a warning for what has no counterpart here; it says
-    everything by itself, and no preset is read.
+    One that an earlier version has written whole stays what it was: keys that came later have their usual values, and
+    not those of a preset that knows them. A configuration of the published library is translated, with a warning for
+    what has no counterpart here; it says everything by itself, and no preset is read.
     """
     if is_published(data):
         return _from_published(data, source, env_id, algo)
@@ -331,9 +332,19 @@ def on_preset(
     manifest_from(plain, source)  # problems are reported against what the user wrote
     if not named.get("environment"):
         raise ConfigError(f"{source}: environment.name is missing. fix: add it, or name the environment in the call.")
+    if _is_record(plain):
+        return manifest_from(plain, source)
     base = preset_for(str(named["environment"]), named.get("algorithm"))
     asked = [f"{section}.{key}" for section, keys in plain.items() if isinstance(keys, Mapping) for key in keys]
     return manifest_from(_giving_way(_merge(base.as_dict(), plain), asked), source)
+
+
+def _is_record(plain: Mapping[str, Any]) -> bool:
+    """Whether a version of this library wrote it whole, as it is in the directory of a run."""
+    sections = {"format", "environment", "algorithm", "network", "mutation", "tournament_selection"}
+    training = plain.get("training")
+    every = set(Training.model_fields) - set(ADDED_LATER)
+    return sections <= set(plain) and isinstance(training, Mapping) and every <= set(training)
 
 
 def _from_published(data: Mapping[str, Any], source: str, env_id: str | None, algo: str | None) -> Manifest:

@@ -297,3 +297,18 @@ def test_a_manifest_describes_the_encoder_of_other_than_vectors() -> None:
     dense = manifest_from({"network": {"encoder_config": {"hidden_size": [8]}}})
     with pytest.raises(ConfigError, match=r"fix: network\.encoder"):
         net_config(dense, images)
+
+
+def test_a_whole_record_is_not_completed_by_a_preset_that_has_learned_more(tmp_path: Path) -> None:
+    """An earlier version did not know `eval_screen`, which today's preset of CartPole-v1 sets."""
+    today = preset_for("CartPole-v1", "DQN")
+    assert today.training.eval_screen == 4
+    earlier = today.as_dict()
+    del earlier["training"]["eval_screen"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(earlier))
+    assert load_manifest(tmp_path / "config.yaml").training.eval_screen == 0
+    for section, key in (("training", "evo_steps"), ("mutation", None)):  # what somebody has written
+        mine = {**earlier, "training": dict(earlier["training"])}
+        del (mine[section] if key else mine)[key or section]
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(mine))
+        assert load_manifest(tmp_path / "mine.yaml").training.eval_screen == 4, section
