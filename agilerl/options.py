@@ -40,7 +40,7 @@ class LoopOptions:
             been learned (`training.stopping`); None: never.
         fitness_window: how many evaluations a stop averages.
         confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none.
-            Without a target as many, at most, confirm the best agents of the last generations.
+            Where none is reached as many, at most, confirm the best agents of the last generations.
         confirm_screen: so many of these are played first; the others only where they lie at most a standard error below
             the target. 0: all at once.
         confirm_most: where their mean reaches the target by less than `stop_errors`, more follow, until that is decided

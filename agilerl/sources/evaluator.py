@@ -61,7 +61,7 @@ class Judge(Protocol):
 
     def rescore(self, learner: Learner, generation: int, count: int) -> list[float] | None: ...
 
-    def confirm(self, learner: Learner, generation: int, count: int) -> float | None: ...
+    def confirm(self, learner: Learner, generation: int, count: int | None = None) -> float | None: ...
 
     def one(self, agent: Any) -> float: ...
 
@@ -227,16 +227,19 @@ class Evaluator:
         """Mean return over `count` further episodes of this generation."""
         return self._run(learner, seeds(self.seed, Purpose.EVALUATION, self._share(count), generation, _RESCORE))
 
-    def confirm(self, learner: Learner, generation: int, count: int) -> float:
-        """Mean return of one member over `count` fresh episodes that chose nothing; `error` is its standard error.
+    def confirm(self, learner: Learner, generation: int, count: int | None = None) -> float:
+        """Mean return of one member over fresh episodes that chose nothing; `error` is its standard error.
 
-        Of `confirm_screen` of them alone, where these lie more than their standard error below the target. Where the
-        mean reaches the target by less than `stop_errors` of its standard errors, more episodes follow, until that is
+        `count` of them, or without that as many as tell whether it reaches the target: `confirm_episodes`; of
+        `confirm_screen` of them alone, where these lie more than their standard error below the target. Where the mean
+        reaches the target by less than `stop_errors` of its standard errors, more episodes follow, until that is
         decided or `confirm_most` have been played.
         """
-        count, screen, options = self._share(count), self._share(self.options.confirm_screen), self.options
-        if options.target is None:
-            return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, count, generation))[0]
+        options = self.options
+        if count is not None or options.target is None:
+            asked = self._share(options.confirm_episodes if count is None else count)
+            return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, asked, generation))[0]
+        count, screen = self._share(options.confirm_episodes), self._share(options.confirm_screen)
         screen = screen if screen < count else 0
         most = max(count, self._share(options.confirm_most))
         ends = sorted({0, screen, *range(count, most, count - screen), most})

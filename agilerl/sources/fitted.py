@@ -281,7 +281,7 @@ class FittedEvaluator:
         """None: there are no further episodes to play."""
         return None
 
-    def confirm(self, learner: Learner, generation: int, count: int) -> float | None:
+    def confirm(self, learner: Learner, generation: int, count: int | None = None) -> float | None:
         """None: there are no fresh episodes."""
         return None
 

@@ -294,7 +294,7 @@ class LaneSource(Generic[Options]):
         if not self.options.confirm_episodes or self.learner == OwnLearn.name:
             return None
         with self._adopted([agent]) as learner:
-            return self.evaluator.confirm(learner, number, episodes or self.options.confirm_episodes)
+            return self.evaluator.confirm(learner, number, episodes)
 
     @property
     def fitness_errors(self) -> Mapping[int, float]:

@@ -264,7 +264,7 @@ class Source(Protocol):
     def confirm(self, agent: Any, number: int, episodes: int | None = None) -> float | None:
         """Mean return over fresh episodes that chose nothing; None where none are asked for or possible.
 
-        `episodes`: how many; None: `confirm_episodes`.
+        `episodes`: how many; None: as many as tell whether it reaches the target, `confirm_episodes` at first.
         """
 
     def faults(self) -> list[str]:

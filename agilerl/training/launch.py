@@ -193,7 +193,7 @@ def _finish(
     if result.best_fitness is None:  # nobody could be copied
         finite = [f for generation in result.history for f in generation if math.isfinite(f)]
         facts["best_fitness"] = max(finite, default=None)
-    if manifest.training.target_score is None and result.confirmed is not None:
+    if result.stopped != "target" and result.confirmed is not None:
         facts["best_fitness"] = result.confirmed  # what the best agent is worth; the other is a maximum of noise
     if result.test is not None:
         facts["test"] = result.test.as_dict()

@@ -30,8 +30,8 @@ from agilerl.training.state import SavableLoop
 from agilerl.training.stopping import has_plateaued
 from agilerl.training.together import begin_alike, check_alike, hint, share_observations
 
-# Without a target the best agent of a run is confirmed: the leaders of so many last generations, and the best before
-# them, on at most this share of the training steps (docs/decisions.md).
+# The best agent of a run is confirmed, if no target has done so: the leaders of so many last generations, and the best
+# before them, on at most this share of the training steps (docs/decisions.md).
 CONFIRMED_GENERATIONS, CONFIRMED_SHARE = 3, 0.2
 
 
@@ -264,12 +264,9 @@ class TrainingLoop:
         is_reached = target is not None and value >= target
         is_over = target is None and not self._is_relative
         is_over = is_over and has_plateaued(self.result.history, self.options.patience)
-        if target is None:
-            confirmed = self._confirm_late(leader, number, is_over)
-        else:
-            confirmed = self.source.confirm(leader, number) if is_reached else None
+        confirmed = self.source.confirm(leader, number) if is_reached else self._confirm_late(leader, number, is_over)
         if self._is_relative:  # what was best before was so against others
-            self.best.fitness = -np.inf
+            self.best.forget()
         errors = getattr(self.source, "fitness_errors", {})  # of one generation; a window has as many more episodes
         error = errors.get(leader.index, 0.0) / np.sqrt(min(self.options.fitness_window, len(leader.fitness)))
         self.best.offer(leader, value, confirmed, number, float(error))
@@ -292,7 +289,7 @@ class TrainingLoop:
         return bool(getattr(self.source, "fitness_is_relative", False))
 
     def _confirm_late(self, leader: Any, number: int, is_over: bool) -> float | None:
-        """Mean of `leader` over fresh episodes, in the last generations of a run without a target; None before.
+        """Mean of `leader` over fresh episodes, in the last generations of a run that has reached no target; else None.
 
         is_over: whether this is the last one, whatever is left of the budget.
 

@@ -84,13 +84,15 @@ class BestAgent:
 
     The highest fitness of many generations is a lucky one: of a few episodes, at times of an agent that is no good. So
     where two agents are no further apart than two standard errors of their difference, and where they are equally fit,
-    as at CartPole's 500, the one with the higher training returns is kept.
+    as at CartPole's 500, the one with the higher training returns is kept. Nobody is kept who lies further than that
+    below the highest fitness so far, or small steps down would add up.
 
     Args:
         on_best: each is called with the copy whenever there is a better one.
 
     Attributes:
         agent: the copy, None before the first. fitness: that it was kept for. error: its standard error.
+        highest, highest_error: fitness of the fittest that was offered, kept or not, since the last `forget`.
         confirmed: mean of its confirmation, None without one. generation: in which it was found.
     """
 
@@ -98,6 +100,7 @@ class BestAgent:
         self.on_best = [hear for hear in on_best if hear is not None]
         self.agent: Any = None
         self.fitness, self.error = -np.inf, 0.0
+        self.highest, self.highest_error = -np.inf, 0.0
         self.confirmed: float | None = None
         self.generation = 0
 
@@ -111,13 +114,22 @@ class BestAgent:
             self.agent, self.confirmed, self.generation = agent.clone(), confirmed, generation
             self.fitness, self.error = fitness, error
             self.announce()
+        if fitness > self.highest:
+            self.highest, self.highest_error = fitness, error
+
+    def forget(self) -> None:
+        """Let whoever is offered next be better than the copy: its fitness was so against others."""
+        self.fitness = self.highest = -np.inf
 
     def _is_beaten(self, agent: Any, fitness: float, error: float) -> bool:
-        gap = 0.0 if fitness == self.fitness else abs(fitness - self.fitness)
         own, known = recent_returns(agent), recent_returns(self.agent)
-        if own and known and gap <= 2 * math.hypot(error, self.error):
-            return float(np.mean(own)) > float(np.mean(known))
-        return fitness > self.fitness or (fitness == self.fitness and bool(own) and not known)
+        if not own or not known:
+            return fitness > self.fitness or (fitness == self.fitness and bool(own))
+        if _is_above(fitness, error, self.fitness, self.error):
+            return True
+        if _is_above(self.highest, self.highest_error, fitness, error):
+            return False
+        return float(np.mean(own)) > float(np.mean(known))
 
     def tell(self, result: EvolveResult) -> None:
         """Write down which agent is the best."""
@@ -136,6 +148,11 @@ class BestAgent:
         if self.agent is not None or not population:
             return self.agent
         return population[int(np.argmax(ranked(fitness)))]
+
+
+def _is_above(value: float, error: float, other: float, other_error: float) -> bool:
+    """Whether `value` is higher by more than two standard errors of the difference."""
+    return value != other and value - other > 2 * math.hypot(error, other_error)  # two of -inf differ by NaN
 
 
 def ranked(fitness: Sequence[float]) -> list[float]:

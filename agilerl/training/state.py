@@ -70,7 +70,7 @@ class SavableLoop:
         loop, best = self.loop, self.loop.best
         agent = None if best.agent is None else best.agent.run_state()
         known = {"fitness": float(best.fitness), "confirmed": best.confirmed, "generation": best.generation}
-        known["error"] = best.error
+        known |= {"error": best.error, "highest": float(best.highest), "highest_error": best.highest_error}
         rest = {
             "result": loop.result.counters(),
             "history": [[float(value) for value in row] for row in loop.result.history],
@@ -99,6 +99,8 @@ class SavableLoop:
             lead = filled(None, templates, best["agent"])
             loop.best.agent, loop.best.fitness, loop.best.confirmed = lead, best["fitness"], best["confirmed"]
             loop.best.generation, loop.best.error = best["generation"], best.get("error", 0.0)
+            loop.best.highest = best.get("highest", best["fitness"])
+            loop.best.highest_error = best.get("highest_error", loop.best.error)
         for name, value in rest["result"].items():
             setattr(loop.result, name, value)
         then = facts.get("options") or {}

@@ -101,7 +101,7 @@ def test_a_plateau_without_a_target() -> None:
 def test_a_run_of_its_own_can_be_put_in_words_and_the_command_does(tmp_path: Path) -> None:
     small = {"steps": 512, "population": 2, "num_envs": 4, "learn_step": 64, "evo_steps": 256, "eval_episodes": 2}
     run = agilerl.train("CartPole-v1", "PPO", preset=False, seed=1, out=None, verbose=False, **small)
-    assert run.in_words().startswith("PPO on CartPole-v1 did not reach its target of 475: a fitness of ")
+    assert run.in_words().startswith("PPO on CartPole-v1 did not reach its target of 475: a mean return of ")
     sets = [part for name, value in small.items() for part in ("--set", f"{name}={value}")][4:]
     command = ["train", "CartPole-v1", "--no-preset", "--steps", "512", "--population", "2", "--seed", "1", *sets]
     done = CliRunner().invoke(app, [*command, "--out", str(tmp_path), "--test-episodes", "2", "--quiet"])

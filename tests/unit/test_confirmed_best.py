@@ -1,4 +1,4 @@
-"""Without a target the best agent of a run is confirmed, by episodes that chose nothing."""
+"""The best agent of a run that reaches no target is confirmed, by episodes that chose nothing."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_confirmation_costs_a_fifth_of_the_training_at_most(budget: int, epi
 
 
 def test_the_report_shows_the_agent_that_the_run_has_kept(tmp_path: Path) -> None:
-    run = agilerl.train(Lottery, out=tmp_path / "run", sinks=[Records()], **RUN, target_score=1e6)
+    run = agilerl.train(Lottery, out=tmp_path / "run", sinks=[Records()], **{**RUN, "confirm_episodes": 0})
     assert run.path is not None
     records = RunRecords.read(run.path)
     kept = (run.result["best_member"], run.result["best_generation"])
@@ -114,10 +114,14 @@ def test_of_equally_fit_members_the_one_that_was_evaluated_leads(monkeypatch: py
     assert run.result["best_member"] == 1
 
 
-def test_runs_with_a_target_confirm_as_before() -> None:
+def test_a_run_that_misses_its_target_confirms_its_best_in_the_last_generations() -> None:
     records = Records()
-    agilerl.train(Lottery, out=None, sinks=[records], **RUN, target_score=1e6)
-    assert records.confirmed == [None] * 8
+    run = agilerl.train(Lottery, out=None, sinks=[records], **RUN, target_score=1e6, confirm_screen=4)
+    assert [value is None for value in records.confirmed] == [True] * 5 + [False] * 3
+    assert run.result["best_fitness"] == run.result["confirmed"]
+    played = np.diff([0, *records.steps]).tolist()
+    assert played == [6] * 5 + [6 + 2 * 64, 6 + 64, 6 + 64]  # hopeless ones too play on: they are compared here
+    assert run.result["stopped"] == "budget"
 
 
 @pytest.mark.parametrize("stop_after", [3, pytest.param(6, marks=pytest.mark.slow)])
@@ -188,6 +192,21 @@ def test_agents_that_evaluations_cannot_tell_apart_are_told_apart_by_training_re
     assert (best.fitness, best.error) == ((fitness, error) if is_kept else (-120.0, 20.0))
 
 
+def test_many_small_steps_down_do_not_add_up() -> None:
+    best = BestAgent()
+    for generation in range(10):  # each 30 lower and better trained; two errors of a difference are 57
+        best.offer(Member(str(generation), float(generation)), 300.0 - 30 * generation, None, generation, error=20.0)
+    assert (best.agent.name, best.fitness, best.highest) == ("1", 270.0, 300.0)
+    best.offer(Member("less trained", -5.0), 330.0, None, 10, error=20.0)  # above 270 by more than two errors
+    assert (best.agent.name, best.highest) == ("less trained", 330.0)
+    best.offer(Member("lucky", -9.0), 370.0, None, 11, error=20.0)  # not told apart from 330, so that one stays
+    best.offer(Member("lower", 9.0), 300.0, None, 12, error=20.0)  # nor is 300, but it is from 370
+    assert (best.agent.name, best.highest) == ("less trained", 370.0)
+    best.forget()
+    best.offer(Member("anew", 0.0), -10.0, None, 13)
+    assert (best.agent.name, best.highest) == ("anew", -10.0)
+
+
 def test_the_errors_of_a_generation_are_known_by_member() -> None:
     env = make_vect_envs(num_envs=2, make_env=Lottery)
     spaces = {"observation_space": Lottery.observation_space, "action_space": Lottery.action_space}
@@ -233,14 +252,14 @@ def test_episodes_follow_while_the_mean_is_above_the_target_by_less_than_its_err
     returns: list[float], most: int, played: list[int]
 ) -> None:
     evaluator = Scripted(returns, target=3.5, stop_errors=2.0, confirm_episodes=4, confirm_most=most)
-    mean = evaluator.confirm(None, 0, 4)
+    mean = evaluator.confirm(None, 0)
     assert evaluator.played == played
     assert mean == pytest.approx(np.mean(returns[: sum(played)]))
 
 
 def test_the_error_of_a_confirmation_is_that_of_its_parts_together() -> None:
     evaluator = Scripted([0, 8, 0, 8, 6, 8], target=3.5, stop_errors=2.0, confirm_episodes=4, confirm_most=6)
-    assert evaluator.confirm(None, 0, 4) == 5.0
+    assert evaluator.confirm(None, 0) == 5.0
     # Of four: the deviation 4.619, the error 2.309; of two: 1.414, 1.0. Together sqrt((4/6 2.309)^2 + (2/6 1)^2).
     assert evaluator.error == pytest.approx(1.575, abs=5e-4)
 
@@ -249,8 +268,8 @@ def test_after_the_screen_episodes_follow_in_parts_of_equal_size() -> None:
     evaluator = Scripted(
         [0, 8] * 10, target=3.5, stop_errors=2.0, confirm_episodes=8, confirm_screen=2, confirm_most=18
     )
-    evaluator.confirm(None, 0, 8)
+    evaluator.confirm(None, 0)
     assert evaluator.played == [2, 6, 6, 4]
     hopeless = Scripted([0, 0.5] * 10, target=3.5, confirm_episodes=8, confirm_screen=2, confirm_most=18)
-    hopeless.confirm(None, 0, 8)
+    hopeless.confirm(None, 0)
     assert hopeless.played == [2]

@@ -20,7 +20,7 @@ IDS = Meeting.possible_agents
 NET = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}, "latent_dim": 4}
 SHORT: dict[str, Any] = {
     "population": 1, "steps": 48, "evo_steps": 48, "eval_episodes": 1, "confirm_episodes": 0, "num_envs": 2,
-    "batch_size": 8, "verbose": False, "device": "cpu",
+    "batch_size": 8, "verbose": False, "device": "cpu", "seed": 1,
 }  # fmt: skip
 
 
