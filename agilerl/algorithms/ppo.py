@@ -39,7 +39,10 @@ from agilerl.rng import Purpose, seeds
 
 POLICY_KEYS = ("squash_output", "log_std_init")  # of `net_config`, not for the critic
 SCHEDULES = ("constant", "linear")
-RATE_STEP, USUAL_KL = 10.0, 0.01  # of lr_schedule="adaptive": largest factor of one step
+# Of lr_schedule="adaptive": the largest factor of a step while the rate is sought, of a rise after that, and between
+# the rate that was found and the highest one after it.
+RATE_STEP, RATE_RISE, RATE_ROOM = 10.0, 1.5, 3.0
+USUAL_KL = 0.01
 RATE_LIMITS = (1e-6, 1e-2)
 ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
 
@@ -159,6 +162,7 @@ class PPO(RLAlgorithm):
         self._playing: HiddenStates | None = None  # of evaluation
         self.lr_schedule, self.clip_schedule, self.clip_value_loss = lr_schedule, clip_schedule, bool(clip_value_loss)
         self.progress = 0.0
+        self._found_rate: float | None = None  # the first one that has moved the policy by as much as it should
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=index))
         self._rollout_buffer: RolloutBuffer | None = None
         self.actor = self._make_actor(actor_network)
@@ -310,14 +314,22 @@ class PPO(RLAlgorithm):
         """Move `lr` after a rollout in which the policy has moved by less than half of the divergence aimed at, or by
         more than twice, to where it would have moved by as much: by sqrt(aim / divergence), at most tenfold.
 
+        Once it has been found so it rises by half at a time, up to three times what was found: a policy that has
+        converged moves little at any rate, and a higher one would only follow the noise in its advantages.
+
         A divergence grows with the square of a step (Kakade 2001, "A natural policy gradient", section 2). The
         thresholds are those by which Schulman et al. 2017 (arXiv:1707.06347, section 4) adapt a penalty's weight.
         """
-        aim = self.divergence_aim
-        if aim / 2 <= divergence <= self.divergence_limit or math.isnan(divergence):
+        aim, found = self.divergence_aim, self._found_rate
+        if math.isnan(divergence):
             return
-        factor = math.sqrt(aim / divergence) if divergence > aim / RATE_STEP**2 else RATE_STEP
-        self.lr = float(min(max(self.lr * max(factor, 1 / RATE_STEP), RATE_LIMITS[0]), RATE_LIMITS[1]))
+        if not aim / 2 <= divergence <= self.divergence_limit:
+            rise = RATE_STEP if found is None else RATE_RISE
+            highest = RATE_LIMITS[1] if found is None else max(self.lr, min(RATE_ROOM * found, RATE_LIMITS[1]))
+            factor = math.sqrt(aim / divergence) if divergence > aim / rise**2 else rise
+            self.lr = float(min(max(self.lr * max(factor, 1 / RATE_STEP), RATE_LIMITS[0]), highest))
+        if found is None and divergence >= aim / 2:
+            self._found_rate = self.lr
 
     def hyperparameters(self) -> dict[str, float]:
         """What the records show: the live attributes, before any schedule."""

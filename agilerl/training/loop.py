@@ -21,17 +21,18 @@ from agilerl.sources.source import Source, Tally
 from agilerl.telemetry.callbacks import Callbacks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
 from agilerl.threads import fixed_threads
+from agilerl.training.best import BestAgent
 from agilerl.training.evolution import Evolution, Family, TournamentEvolution
 from agilerl.training.population import evaluation_mode, save_population
 from agilerl.training.quarantine import Quarantine
-from agilerl.training.result import BestAgent, EvolveResult, generation_record, member_records, ranked, run_plan
+from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, ranked, run_plan
 from agilerl.training.screening import promising, screened
 from agilerl.training.state import SavableLoop
 from agilerl.training.stopping import has_plateaued
 from agilerl.training.together import begin_alike, check_alike, hint, share_observations
 
 # The best agent of a run is confirmed, if no target has done so: the leaders of so many last generations, and the best
-# before them, on at most this share of the training steps (docs/decisions.md).
+# and the fittest before them, on at most this share of the training steps (docs/decisions.md).
 CONFIRMED_GENERATIONS, CONFIRMED_SHARE = 3, 0.2
 
 
@@ -131,7 +132,7 @@ class TrainingLoop:
                 self.source.close()
                 self.sinks.close()
         windows = [self._window(a) if a.fitness else -np.inf for a in self.population]
-        self.result.best = self.best.or_fittest(self.population, windows)
+        self.result.best = fittest(self.population, windows) if self.best.kept is None else self.best.agent
         self.result.population = self.population
         self.callbacks.end(self.result)
         return self.result
@@ -265,12 +266,12 @@ class TrainingLoop:
         is_over = target is None and not self._is_relative
         is_over = is_over and has_plateaued(self.result.history, self.options.patience)
         confirmed = self.source.confirm(leader, number) if is_reached else self._confirm_late(leader, number, is_over)
-        if self._is_relative:  # what was best before was so against others
+        if self._is_relative and self.best.confirmed is None:  # what was best before was so against others
             self.best.forget()
         errors = getattr(self.source, "fitness_errors", {})  # of one generation; a window has as many more episodes
         error = errors.get(leader.index, 0.0) / np.sqrt(min(self.options.fitness_window, len(leader.fitness)))
         self.best.offer(leader, value, confirmed, number, float(error))
-        self.best.tell(self.result)
+        self.result.note(self.best)
         margin = self.options.stop_margin + self.options.stop_errors * getattr(self.source, "confirmed_error", 0.0)
         is_confirmed = confirmed is None or target is None or confirmed >= target + margin
         if is_over:
@@ -300,11 +301,11 @@ class TrainingLoop:
         per_generation = self.source.steps_of_generation(self.options.evo_steps)
         if not self.options.confirm_episodes or (left >= CONFIRMED_GENERATIONS * per_generation and not is_over):
             return None
-        share = CONFIRMED_SHARE * self.options.max_steps * len(self.population) / (CONFIRMED_GENERATIONS + 1)
+        share = CONFIRMED_SHARE * self.options.max_steps * len(self.population) / (CONFIRMED_GENERATIONS + 2)
         least = min(self.options.confirm_episodes, self.options.eval_episodes)
         episodes = min(self.options.confirm_episodes, max(least, int(share / max(self._episode_length, 1.0))))
-        if self.best.agent is not None and (self.best.confirmed is None or self._is_relative):
-            self.best.confirmed = self.source.confirm(self.best.agent, number, episodes)
+        if self.best.confirmed is None or self._is_relative:
+            self.best.confirm(lambda agent: self.source.confirm(agent, number, episodes))
         return self.source.confirm(leader, number, episodes)
 
     def _evolve(self, number: int, members: Sequence[MemberRecord]) -> tuple[Birth, ...]:

@@ -1,9 +1,9 @@
-"""What a run returns, the best agent that it keeps for that, and the records that the sinks get."""
+"""What a run returns, and the records that the sinks get."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ import numpy as np
 from agilerl.sources.source import Tally
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
+from agilerl.training.best import BestAgent
 from agilerl.training.evolution import Births
-from agilerl.training.screening import recent_returns
 
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
@@ -78,81 +78,17 @@ class EvolveResult:
         )
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
 
-
-class BestAgent:
-    """Keeps a copy of the best agent of a run: a confirmation beats fitness, a better one beats a worse one.
-
-    The highest fitness of many generations is a lucky one: of a few episodes, at times of an agent that is no good. So
-    where two agents are no further apart than two standard errors of their difference, and where they are equally fit,
-    as at CartPole's 500, the one with the higher training returns is kept. Nobody is kept who lies further than that
-    below the highest fitness so far, or small steps down would add up.
-
-    Args:
-        on_best: each is called with the copy whenever there is a better one.
-
-    Attributes:
-        agent: the copy, None before the first. fitness: that it was kept for. error: its standard error.
-        highest, highest_error: fitness of the fittest that was offered, kept or not, since the last `forget`.
-        confirmed: mean of its confirmation, None without one. generation: in which it was found.
-    """
-
-    def __init__(self, *on_best: Callable[[Any], None] | None) -> None:
-        self.on_best = [hear for hear in on_best if hear is not None]
-        self.agent: Any = None
-        self.fitness, self.error = -np.inf, 0.0
-        self.highest, self.highest_error = -np.inf, 0.0
-        self.confirmed: float | None = None
-        self.generation = 0
-
-    def offer(self, agent: Any, fitness: float, confirmed: float | None, generation: int, error: float = 0.0) -> None:
-        """Keep a copy of `agent` if it is better; agents without `clone` are never kept. error: of its fitness."""
-        if confirmed is not None:
-            better = self.confirmed is None or confirmed > self.confirmed
-        else:
-            better = self.confirmed is None and (self.agent is None or self._is_beaten(agent, fitness, error))
-        if better and callable(getattr(agent, "clone", None)):
-            self.agent, self.confirmed, self.generation = agent.clone(), confirmed, generation
-            self.fitness, self.error = fitness, error
-            self.announce()
-        if fitness > self.highest:
-            self.highest, self.highest_error = fitness, error
-
-    def forget(self) -> None:
-        """Let whoever is offered next be better than the copy: its fitness was so against others."""
-        self.fitness = self.highest = -np.inf
-
-    def _is_beaten(self, agent: Any, fitness: float, error: float) -> bool:
-        own, known = recent_returns(agent), recent_returns(self.agent)
-        if not own or not known:
-            return fitness > self.fitness or (fitness == self.fitness and bool(own))
-        if _is_above(fitness, error, self.fitness, self.error):
-            return True
-        if _is_above(self.highest, self.highest_error, fitness, error):
-            return False
-        return float(np.mean(own)) > float(np.mean(known))
-
-    def tell(self, result: EvolveResult) -> None:
+    def note(self, best: BestAgent) -> None:
         """Write down which agent is the best."""
-        result.best, result.confirmed = self.agent, self.confirmed
-        if self.agent is not None:
-            result.best_member, result.best_generation = getattr(self.agent, "index", None), self.generation
-            result.best_fitness = float(self.fitness) if math.isfinite(self.fitness) else None
-
-    def announce(self) -> None:
-        """Tell `on_best` of the copy, if there is one."""
-        for hear in self.on_best if self.agent is not None else ():
-            hear(self.agent)
-
-    def or_fittest(self, population: Sequence[Any], fitness: Sequence[float]) -> Any:
-        """The copy; where none could be kept the fittest member stands, else the first."""
-        if self.agent is not None or not population:
-            return self.agent
-        return population[int(np.argmax(ranked(fitness)))]
+        self.best, self.confirmed = best.agent, best.confirmed
+        if best.kept is not None:
+            self.best_member, self.best_generation = getattr(best.agent, "index", None), best.kept.generation
+            self.best_fitness = float(best.kept.fitness) if math.isfinite(best.kept.fitness) else None
 
 
-def _is_above(value: float, error: float, other: float, other_error: float) -> bool:
-    """Whether `value` is higher by more than two standard errors of the difference."""
-    return value != other and value - other > 2 * math.hypot(error, other_error)  # two of -inf differ by NaN
+def fittest(population: Sequence[Any], fitness: Sequence[float]) -> Any:
+    """The fittest member, of equals the first; None where there is none."""
+    return population[int(np.argmax(ranked(fitness)))] if population else None
 
 
 def ranked(fitness: Sequence[float]) -> list[float]:

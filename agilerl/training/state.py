@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from agilerl.runs.store import Trees
 from agilerl.sources.determinism import Probe
 from agilerl.telemetry.files import jsonable
 from agilerl.telemetry.record import Birth
+from agilerl.training.best import Candidate
 
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
@@ -28,7 +30,8 @@ class SavableLoop:
 
     @property
     def best_generation(self) -> int:
-        return self.loop.best.generation
+        kept = self.loop.best.kept
+        return 0 if kept is None else kept.generation
 
     @property
     def births(self) -> list[Birth]:
@@ -68,9 +71,9 @@ class SavableLoop:
 
     def trees(self) -> Trees:
         loop, best = self.loop, self.loop.best
-        agent = None if best.agent is None else best.agent.run_state()
-        known = {"fitness": float(best.fitness), "confirmed": best.confirmed, "generation": best.generation}
-        known |= {"error": best.error, "highest": float(best.highest), "highest_error": best.highest_error}
+        known = {**_tree(best.kept), "confirmed": best.confirmed}
+        if best.fittest is not None and best.fittest is not best.kept:
+            known["fittest"] = _tree(best.fittest)
         rest = {
             "result": loop.result.counters(),
             "history": [[float(value) for value in row] for row in loop.result.history],
@@ -82,7 +85,7 @@ class SavableLoop:
             "source": loop.source.state(),
             "memories": {name: memory.state(rows=False) for name, memory in self.memories().items()},
         }
-        return {"members": [agent.run_state() for agent in loop.population]}, {"agent": agent, **known}, rest
+        return {"members": [agent.run_state() for agent in loop.population]}, known, rest
 
     def load(self, trees: Trees, facts: Mapping[str, Any]) -> None:
         loop, (members, best, rest) = self.loop, trees
@@ -95,12 +98,9 @@ class SavableLoop:
                 f"the run has {len(saved)} members, the population given has {len(given)}. fix: make as many."
             )
         loop.population = [filled(agent, templates, state) for agent, state in zip(given, saved, strict=True)]
-        if best["agent"] is not None:
-            lead = filled(None, templates, best["agent"])
-            loop.best.agent, loop.best.fitness, loop.best.confirmed = lead, best["fitness"], best["confirmed"]
-            loop.best.generation, loop.best.error = best["generation"], best.get("error", 0.0)
-            loop.best.highest = best.get("highest", best["fitness"])
-            loop.best.highest_error = best.get("highest_error", loop.best.error)
+        loop.best.kept, loop.best.confirmed = _candidate(best, templates), best["confirmed"]
+        if loop.best.confirmed is None:
+            loop.best.fittest = _candidate(best["fittest"], templates) if "fittest" in best else loop.best.kept
         for name, value in rest["result"].items():
             setattr(loop.result, name, value)
         then = facts.get("options") or {}
@@ -145,6 +145,24 @@ def filled(agent: Any, templates: Mapping[str, Any], state: Mapping[str, Any]) -
         agent = templates[kind].clone()
     agent.load_run_state(state)
     return agent
+
+
+def _tree(one: Candidate | None) -> dict[str, Any]:
+    if one is None:
+        return {"agent": None, "fitness": -math.inf, "error": 0.0, "generation": 0}
+    return {
+        "agent": one.agent.run_state(),
+        "fitness": float(one.fitness),
+        "error": float(one.error),
+        "generation": one.generation,
+    }
+
+
+def _candidate(tree: Mapping[str, Any], templates: Mapping[str, Any]) -> Candidate | None:
+    if tree["agent"] is None:
+        return None
+    agent = filled(None, templates, tree["agent"])
+    return Candidate(agent, tree["fitness"], tree.get("error", 0.0), tree["generation"])
 
 
 def _deciding(options: Any) -> dict[str, Any]:

@@ -55,6 +55,23 @@ def test_the_rate_stays_between_its_limits() -> None:
     assert (high.lr, low.lr) == (1e-2, 1e-6)
 
 
+def test_a_rate_that_was_found_rises_by_half_at_a_time_and_to_three_times_at_most() -> None:
+    """A converged policy hardly moves: MiniGrid-DoorKey-5x5-v0 was solved and lost again at rates that swung."""
+    member, rates = agent(lr=1e-5), []
+    for divergence in (1e-5, 0.0025, 0.0, 0.09, 0.0, 0.0049, 0.0, 0.0, 0.04, 0.0):
+        member.adapt_rate(divergence)
+        rates.append(member.lr)
+    # Tenfold, doubled, tenfold, and a third of that is found; by half, by 1 / 0.7, to three times what was found.
+    assert rates == pytest.approx([1e-4, 2e-4, 2e-3, 2e-3 / 3, 1e-3, 1e-3 / 0.7, 2e-3, 2e-3, 1e-3, 1.5e-3], rel=1e-12)
+    assert member.clone().lr == member.lr
+    copy = agent(lr=1e-3)
+    copy.load_run_state(member.run_state())
+    for each in (member, copy):
+        each.adapt_rate(0.0)
+        each.adapt_rate(0.0)
+        assert each.lr == pytest.approx(2e-3, rel=1e-12), "three times 2e-3 / 3"
+
+
 def test_other_schedules_leave_it_and_unknown_ones_are_named() -> None:
     assert not agent(lr_schedule="linear").adapts_rate
     with pytest.raises(ConfigError, match="schedule 'adaptiv'"):

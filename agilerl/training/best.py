@@ -1,0 +1,120 @@
+"""The best agent of a run: who is kept while nothing but noisy fitness is known, and who a confirmation chooses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from agilerl.training.screening import recent_returns
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A copy of an agent: its fitness with the standard error of that, and the generation in which it was copied."""
+
+    agent: Any
+    fitness: float
+    error: float
+    generation: int
+
+
+class BestAgent:
+    """Keeps a copy of the best agent of a run: a confirmation beats fitness, a better one beats a worse one.
+
+    The highest fitness of many generations is a lucky one: of a few episodes, at times of an agent that is no good. So
+    where two agents are no further apart than two standard errors of their difference, and where they are equally fit,
+    as at CartPole's 500, the one with the higher training returns is kept. Nobody is kept who lies further than that
+    below the highest fitness so far, or small steps down would add up. Returns of a policy that explores may mislead
+    too, so the fittest is copied beside it, and a confirmation decides between them.
+
+    Args:
+        on_best: each is called with the copy whenever there is a better one.
+
+    Attributes:
+        kept: the best one, None before the first. fittest: the one with the highest fitness that nothing has confirmed
+            yet; of equals the one with the higher training returns. confirmed: mean of the confirmation of `kept`,
+            None without one.
+    """
+
+    def __init__(self, *on_best: Callable[[Any], None] | None) -> None:
+        self.on_best = [hear for hear in on_best if hear is not None]
+        self.kept: Candidate | None = None
+        self.fittest: Candidate | None = None
+        self.confirmed: float | None = None
+
+    @property
+    def agent(self) -> Any:
+        """The copy of the best one, None before the first."""
+        return None if self.kept is None else self.kept.agent
+
+    def offer(self, agent: Any, fitness: float, confirmed: float | None, generation: int, error: float = 0.0) -> None:
+        """Keep a copy of `agent` if it is better; agents without `clone` are never kept. error: of its fitness."""
+        if confirmed is not None:
+            is_better, is_fittest = self.confirmed is None or confirmed > self.confirmed, False
+        elif self.confirmed is not None:
+            return
+        else:
+            is_fittest = self.fittest is None or _fitter(agent, fitness, self.fittest)
+            is_better = self.kept is None or self._is_beaten(agent, fitness, error)
+        if not (is_better or is_fittest) or not callable(getattr(agent, "clone", None)):
+            return
+        copy = Candidate(agent.clone(), fitness, error, generation)
+        if is_fittest:
+            self.fittest = copy
+        if is_better:
+            self.kept, self.confirmed = copy, confirmed
+            self.announce()
+        if self.confirmed is not None:
+            self.fittest = None
+
+    def _is_beaten(self, agent: Any, fitness: float, error: float) -> bool:
+        assert self.kept is not None
+        own, known = recent_returns(agent), recent_returns(self.kept.agent)
+        if not own or not known:
+            return fitness > self.kept.fitness or (fitness == self.kept.fitness and bool(own))
+        if _is_above(fitness, error, self.kept.fitness, self.kept.error):
+            return True
+        if self.fittest is not None and _is_above(self.fittest.fitness, self.fittest.error, fitness, error):
+            return False
+        return float(np.mean(own)) > float(np.mean(known))
+
+    def confirm(self, play: Callable[[Any], float | None]) -> None:
+        """Let the best one and the fittest play episodes that chose nothing, and keep the better one.
+
+        play: the mean return of an agent in such episodes, None where there are none.
+        """
+        rivals = [self.kept] if self.fittest is self.kept else [self.kept, self.fittest]
+        played = [(one, play(one.agent)) for one in rivals if one is not None]
+        found = [(one, mean) for one, mean in played if mean is not None]
+        if not found:
+            return
+        before, (self.kept, self.confirmed) = self.kept, max(found, key=lambda pair: pair[1])
+        self.fittest = None
+        if self.kept is not before:
+            self.announce()
+
+    def forget(self) -> None:
+        """Let whoever is offered next be better: the fitness of those before was so against others."""
+        self.kept, self.fittest = None, None
+
+    def announce(self) -> None:
+        """Tell `on_best` of the copy, if there is one."""
+        for hear in self.on_best if self.kept is not None else ():
+            hear(self.agent)
+
+
+def _fitter(agent: Any, fitness: float, other: Candidate) -> bool:
+    """Whether `agent` has the higher fitness, or of equal ones the higher training returns."""
+    if fitness != other.fitness:
+        return fitness > other.fitness
+    own, known = recent_returns(agent), recent_returns(other.agent)
+    return bool(own) and (not known or float(np.mean(own)) > float(np.mean(known)))
+
+
+def _is_above(value: float, error: float, other: float, other_error: float) -> bool:
+    """Whether `value` is higher by more than two standard errors of the difference."""
+    return value != other and value - other > 2 * math.hypot(error, other_error)  # two of -inf differ by NaN
