@@ -63,10 +63,9 @@ def test_a_rate_that_was_found_rises_by_half_at_a_time_and_to_three_times_at_mos
         rates.append(member.lr)
     # Tenfold, doubled, tenfold, and a third of that is found; by half, by 1 / 0.7, to three times what was found.
     assert rates == pytest.approx([1e-4, 2e-4, 2e-3, 2e-3 / 3, 1e-3, 1e-3 / 0.7, 2e-3, 2e-3, 1e-3, 1.5e-3], rel=1e-12)
-    assert member.clone().lr == member.lr
     copy = agent(lr=1e-3)
     copy.load_run_state(member.run_state())
-    for each in (member, copy):
+    for each in (member, copy, member.clone()):
         each.adapt_rate(0.0)
         each.adapt_rate(0.0)
         assert each.lr == pytest.approx(2e-3, rel=1e-12), "three times 2e-3 / 3"

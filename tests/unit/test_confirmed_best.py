@@ -233,7 +233,12 @@ def test_a_confirmation_decides_between_the_steady_one_and_the_fittest(
     best.offer(Member("fittest", 0.92), 0.96, None, 0, error=0.003)
     best.offer(Member("steady", 0.96), 0.7, None, 1, error=0.15)
     played: list[str] = []
-    best.confirm(lambda agent: (played.append(agent.name), worth[agent.name])[1])  # type: ignore[func-returns-value]
+
+    def play(agent: Member) -> float:
+        played.append(agent.name)
+        return worth[agent.name]
+
+    best.confirm(play)
     assert played == names_played
     assert (names(best), best.confirmed) == ((kept, None), worth[kept])
     assert heard == ["fittest", "steady"] + ["fittest"] * (kept == "fittest")
