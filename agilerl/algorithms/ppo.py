@@ -78,7 +78,7 @@ class PPO(RLAlgorithm):
             None, and epochs end beyond twice that.
         clip_value_loss: False leaves the value loss unclipped.
         normalize_observations: shift and scale observations by their running mean and deviation, which move after each
-            rollout and are saved with the networks.
+            rollout, the first time before it is learned from, and are saved with the networks.
 
     The other arguments are `DQN`'s.
 
@@ -431,16 +431,24 @@ class PPO(RLAlgorithm):
 
     def learn_buffer(self, buffer: RolloutStore) -> float:
         """As `learn`, from a rollout buffer with the lanes of this agent alone; it is left as it is."""
+        is_first = not self.observation_statistics
+        if is_first:  # it gives the statistics by which it is learned from
+            self._normalise_by(buffer)
         learner = learner_of(self)
         rollout = make_rollout(learner, 0, [self], buffer, next(iter(self.policy_module().parameters())))
         (report,) = learn_rollout(learner, 0, [self], rollout, [self._minibatches])
         learner.settle()
         rollouts.remember(self, buffer, slice(None))
+        if not is_first:
+            self._normalise_by(buffer)
+        return report.mean_loss
+
+    def _normalise_by(self, buffer: RolloutStore) -> None:
+        """Take a rollout's observations into the statistics, where they are kept."""
         if self.normalize_observations:
             statistics = self.running_statistics()
             statistics.update(self.encoder_inputs(buffer.stored("obs")))
             self.take_statistics(statistics)
-        return report.mean_loss
 
     @property
     def rollout_buffer(self) -> RolloutBuffer:

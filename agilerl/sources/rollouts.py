@@ -172,10 +172,14 @@ class OnPolicyGeneration:
             self.obs, info = seen.batch.obs, seen.batch.info
             acting = self._acting
             due = [group for group in acting if group.buffer.position == group.buffer.capacity]
-            for group in due:
-                self._learn(group)
             if due:
-                self._normalise(due)
+                # The first rollout gives the statistics by which it is learned from: what it holds are the
+                # probabilities of the actions as they were drawn, and values are computed anew.
+                first = [group for group in due if not getattr(group.lead, "observation_statistics", True)]
+                self._normalise(first)
+                for group in due:
+                    self._learn(group)
+                self._normalise([group for group in due if group not in first])
                 for group in due:
                     group.buffer.reset()
                 self._acting = [group for group in acting if self._index < group.vector_steps]
@@ -262,11 +266,10 @@ class OnPolicyGeneration:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _learned(self, batch: StepBatch) -> np.ndarray:
-        """Rewards as they are learned from."""
+        """Rewards to store."""
         reward = self.options.learned_reward(batch.reward) if self.options.changes_rewards else batch.reward
-        if self.rewards is not None:
+        if self.rewards is not None:  # stored as they are: the first steps of a run do not tell the scale of a rollout
             self.rewards.see(reward, batch)
-            reward = reward * self.rewards.factor
         return reward
 
     def _draw_ahead(self) -> None:
@@ -315,6 +318,8 @@ class OnPolicyGeneration:
         buffer = group.buffer
         buffer.last_obs = group.of(self.obs)
         buffer.last_value = self._value(group, self.obs)
+        if self.rewards is not None:
+            buffer.stored("reward")[...] *= self.rewards.factor
         rollout = self._rollout(group)
         rngs = [self._minibatches[i] for i in group.members]
         reports = learn_rollout(self.learner, group.number, group.agents, rollout, rngs)
@@ -330,7 +335,7 @@ class OnPolicyGeneration:
 
         Members get the new ones with the end of their own rollout: within a rollout nothing changes.
         """
-        if self._statistics is None:
+        if self._statistics is None or not due:
             return
         seen = []
         for group in due:

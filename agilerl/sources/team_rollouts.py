@@ -53,28 +53,23 @@ class TeamGeneration(OnPolicyGeneration):
         return make_team_rollout(self.learner, group.number, group.agents, group.buffer, self._like)
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
-        self._reward = self._per_agent(batch)
+        self._reward = self._of_agents(batch)
         super().store(reward, batch)
 
     def _learned(self, batch: StepBatch) -> np.ndarray:
-        """Rewards of teams [L] as they are learned from. Their scale is that of the agents' own: sums of a game in
-        which one wins what the other loses have none."""
+        """Rewards of teams [L]. Their scale is that of the agents' own: sums of a game in which one wins what the other
+        loses have none."""
         reward = self._of_agents(batch)
         if self.rewards is not None:
             self.rewards.see(reward, batch)
         summed: np.ndarray = reward.sum(1)
-        return summed if self.rewards is None else summed * self.rewards.factor
+        return summed
 
     def _of_agents(self, batch: StepBatch) -> np.ndarray:
         """Rewards [L, M], shaped and not yet scaled."""
         assert batch.team is not None
         reward = batch.team.reward
         return self.options.learned_reward(reward) if self.options.changes_rewards else reward
-
-    def _per_agent(self, batch: StepBatch) -> np.ndarray:
-        """Rewards [L, M] as they are learned from."""
-        reward = self._of_agents(batch)
-        return reward if self.rewards is None else reward * self.rewards.factor
 
     def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(reward, terminated, truncated, decided) [L, M]: agent by agent.

@@ -97,21 +97,43 @@ def test_replay_holds_rewards_as_they_are_and_learning_sees_them_scaled(monkeypa
     assert run.best.fitness[-1] < -500, "fitness is in the environment's own unit"
 
 
-def test_rollouts_hold_scaled_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[np.ndarray, float]] = []
-    learn = OnPolicyGeneration._learn
+def rollouts_of(env_id: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[np.ndarray, np.ndarray, float]], Any]:
+    """Of every rollout of a run (stored rewards, those that were learned from, factor), and the run."""
+    seen: list[tuple[np.ndarray, np.ndarray, float]] = []
+    stored: list[np.ndarray] = []
+    learn, rollout = OnPolicyGeneration._learn, OnPolicyGeneration._rollout
 
-    def record(self: OnPolicyGeneration, collector: Any) -> None:
+    def before(self: OnPolicyGeneration, group: Any) -> None:
+        stored.append(np.array(group.buffer.stored("reward")))
+        learn(self, group)
+
+    def record(self: OnPolicyGeneration, group: Any) -> Any:
         assert self.rewards is not None
-        seen.append((np.array(collector.buffer.stored("reward")), self.rewards.factor))
-        learn(self, collector)
+        seen.append((stored[-1], np.array(group.buffer.stored("reward")), self.rewards.factor))
+        return rollout(self, group)
 
-    monkeypatch.setattr(OnPolicyGeneration, "_learn", record)
-    run = agilerl.train("Pendulum-v1", "PPO", **{**SMALL, "learn_step": 200})
-    last, factor = seen[-1]
-    assert 0.01 < factor < 0.2
-    assert -17 * 2 * factor < last.min() < last.max() <= 0
+    monkeypatch.setattr(OnPolicyGeneration, "_learn", before)
+    monkeypatch.setattr(OnPolicyGeneration, "_rollout", record)
+    return seen, agilerl.train(env_id, "PPO", **{**SMALL, "learn_step": 200})
+
+
+def test_rollouts_are_scaled_when_they_are_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, run = rollouts_of("Pendulum-v1", monkeypatch)
+    assert len(seen) == 2
+    for raw, learned, factor in seen:
+        assert -17 < raw.min() < -5
+        assert 0.01 < factor < 0.2
+        np.testing.assert_allclose(learned, raw * factor, rtol=1e-12)
     assert run.best.fitness[-1] < -500
+
+
+def test_the_first_steps_of_a_run_have_the_scale_of_their_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sums are 1 after one step of CartPole-v1: their deviation is 0, and 1 / sqrt(1e-8) of it is no scale."""
+    seen, _ = rollouts_of("CartPole-v1", monkeypatch)
+    raw, learned, factor = seen[0]
+    assert (raw == 1.0).all()
+    assert 0.05 < factor < 1.0
+    assert learned.min() == learned.max() == factor
 
 
 def test_agents_with_their_own_learn_are_a_named_error() -> None:

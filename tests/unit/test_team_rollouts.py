@@ -209,19 +209,24 @@ def test_rewards_are_divided_by_the_scale_of_the_team() -> None:
     options = LoopOptions(max_steps=256, evo_steps=128, eval_episodes=1, normalize_rewards=True)
     source, pop = TeamRolloutSource(environment(), options), population(IPPO, 1)
     source.open(pop, 7)
-    lanes, kept = source.lanes, []
+    lanes, raw, kept = source.lanes, [], []
 
     class Seen(TeamGeneration):
         def store(self, reward: np.ndarray, batch: Any) -> None:
             super().store(reward, batch)
-            assert self.rewards is not None
-            np.testing.assert_allclose(self._reward, batch.team.reward * self.rewards.factor)
-            kept.append(self.rewards.factor)
+            raw.append(batch.team.reward)
 
-    shard = Shard(pop, [0], 7, 0, 0, 16, Shared(None, source.shared.rewards))
+        def _rollout(self, group: Any) -> Any:
+            assert self.rewards is not None
+            learned = group.buffer.stored("reward")
+            np.testing.assert_allclose(learned, np.stack(raw[-len(learned) :]) * self.rewards.factor)
+            kept.append(self.rewards.factor)
+            return super()._rollout(group)
+
+    shard = Shard(pop, [0], 7, 0, 0, 32, Shared(None, source.shared.rewards))
     with source._adopted(pop) as learner:
-        assert sum(Seen(shard, lanes, learner, options).run()) == 128
-    assert len(set(kept)) > 3
+        assert sum(Seen(shard, lanes, learner, options).run()) == 256
+    assert len(set(kept)) == len(kept) > 1
     source.close()
 
 
