@@ -252,7 +252,7 @@ def ended_by(line: dict[str, Any]) -> str:
 
 def of_sb3(env_id: str, threshold: float) -> str:
     """ "0 of 10, -200"; "-" where it did not run."""
-    scores = [line["final"]["score"] for line in read_lines(untuned.path_of(env_id, "-sb3"))]
+    scores = [line["final"]["score"] for line in untuned.opponent_lines(env_id)]
     if not scores:
         return "-"
     return f"{sum(score >= threshold for score in scores)} of {len(scores)}, {median(scores):.3g}"

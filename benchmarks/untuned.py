@@ -120,6 +120,12 @@ def opponent_jobs(env_id: str, seeds: list[int]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def opponent_lines(env_id: str) -> list[dict[str, Any]]:
+    """The opponent's newest line of each seed, by seed: an older one had the CPU seconds of an older run of ours."""
+    newest = {line["key"]["seed"]: line for line in read_lines(path_of(env_id, "-sb3"))}
+    return [newest[seed] for seed in sorted(newest)]
+
+
 def summary(env_id: str) -> None:
     """One line per (settings, commit) of an environment, and one of the opponent."""
     for group, lines in grouped(read_lines(path_of(env_id))):
@@ -136,7 +142,7 @@ def summary(env_id: str) -> None:
                 }
             )
         )
-    theirs = sorted(read_lines(path_of(env_id, "-sb3")), key=lambda line: line["key"]["seed"])
+    theirs = opponent_lines(env_id)
     if theirs:
         scores = [round(line["final"]["score"], 2) for line in theirs]
         solved = sum(score >= ALL[env_id] for score in scores)
