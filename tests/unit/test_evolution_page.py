@@ -57,7 +57,17 @@ def test_environments_of_development_and_others_have_tables_of_their_own(
         return [] if value is None else [{**each, "key": {"commit": "a", "seed": seed}} for seed in (1, 0)]
 
     monkeypatch.setattr(page, "read_lines", lines)
+    monkeypatch.setattr(page.untuned, "read_lines", lines)
     rows = page.untuned_rows()
     middle = rows.index("Environments that nothing here was developed on (`--others`):")
     assert f"| {tasks[0]}, 475 | 2 of 2 | 480 480 | 7 (7 to 7) | 2 target | - |" in rows[:middle]
     assert f"| {others[0]}, 90 | 0 of 2 | 80 80 | 7 (7 to 7) | 2 target | - |" in rows[middle:]
+
+
+def test_an_opponents_newest_line_of_each_seed_counts(benchmark_module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was given the CPU seconds of our newest run of that seed; 300 and 400 are of an older one."""
+    page = benchmark_module("evolution_page")
+    each = [(1, 300.0), (0, 400.0), (0, 480.0), (1, 200.0)]
+    lines = [{"key": {"seed": seed}, "final": {"score": score}} for seed, score in each]
+    monkeypatch.setattr(page.untuned, "read_lines", lambda path: lines)
+    assert page.of_sb3("CartPole-v1", 475.0) == "1 of 2, 340"
