@@ -174,8 +174,9 @@ class OnPolicyGeneration:
             due = [group for group in acting if group.buffer.position == group.buffer.capacity]
             if due:
                 # The first rollout gives the statistics by which it is learned from: what it holds are the
-                # probabilities of the actions as they were drawn, and values are computed anew.
-                first = [group for group in due if not getattr(group.lead, "observation_statistics", True)]
+                # probabilities of the actions as they were drawn.
+                is_kept = self._statistics is not None
+                first = [group for group in due if is_kept and not group.lead.running_statistics().count]
                 self._normalise(first)
                 for group in due:
                     self._learn(group)
@@ -266,7 +267,7 @@ class OnPolicyGeneration:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _learned(self, batch: StepBatch) -> np.ndarray:
-        """Rewards to store."""
+        """Rewards that are learned from, before their scale."""
         reward = self.options.learned_reward(batch.reward) if self.options.changes_rewards else batch.reward
         if self.rewards is not None:  # stored as they are: the first steps of a run do not tell the scale of a rollout
             self.rewards.see(reward, batch)
@@ -333,7 +334,8 @@ class OnPolicyGeneration:
     def _normalise(self, due: list[Group]) -> None:
         """Take what was learned from into the population's observation statistics.
 
-        Members get the new ones with the end of their own rollout: within a rollout nothing changes.
+        Members get the new ones with the end of their own rollout, the first ones before it is learned from: within a
+        rollout nothing changes.
         """
         if self._statistics is None or not due:
             return
