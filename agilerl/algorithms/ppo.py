@@ -79,6 +79,8 @@ class PPO(RLAlgorithm):
         clip_value_loss: False leaves the value loss unclipped.
         normalize_observations: shift and scale observations by their running mean and deviation, which move after each
             rollout, the first time before it is learned from, and are saved with the networks.
+        noise_persistence: ρ in [0, 1] of the noise that Box actions are drawn with: its correlation from one step of a
+            lane to the next (`draw_exploration`). 0 draws each step afresh.
 
     The other arguments are `DQN`'s.
 
@@ -132,6 +134,7 @@ class PPO(RLAlgorithm):
         clip_schedule: Annotated[str, hp(values=Literal["constant", "linear"])] = "constant",
         clip_value_loss: Annotated[bool, hp()] = True,
         normalize_observations: Annotated[bool, hp()] = False,
+        noise_persistence: Annotated[Fraction, hp()] = 0.0,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         try:
@@ -141,6 +144,13 @@ class PPO(RLAlgorithm):
         for schedule, known in ((lr_schedule, (*SCHEDULES, "adaptive")), (clip_schedule, SCHEDULES)):
             if schedule not in known:
                 raise ConfigError(unknown_name("schedule", str(schedule), known))
+        if not isinstance(action_space, gym.spaces.Box) and (
+            noise_persistence or "noise_persistence" in self.hp_config.names()
+        ):
+            raise AlgorithmError(
+                f"PPO: noise_persistence is of Box actions, and these are {type(action_space).__name__}. "
+                "fix: leave it out, of the ranges of mutation too."
+            )
         kind = str(getattr(bptt_sequence_type, "value", bptt_sequence_type)).lower()  # an enum member by its value
         if kind not in KINDS:
             raise ConfigError(unknown_name("bptt_sequence_type", kind, KINDS))
@@ -161,6 +171,8 @@ class PPO(RLAlgorithm):
         self._hidden: HiddenStates | None = None  # of `collect_rollouts_recurrent`
         self._playing: HiddenStates | None = None  # of evaluation
         self.lr_schedule, self.clip_schedule, self.clip_value_loss = lr_schedule, clip_schedule, bool(clip_value_loss)
+        self.noise_persistence = noise_persistence
+        self._noise: np.ndarray | None = None  # of the last call of `get_action`
         self.progress = 0.0
         self._found_rate: float | None = None  # the first one that has moved the policy by as much as it should
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=index))
@@ -569,10 +581,26 @@ class PPO(RLAlgorithm):
         return self._shaped(self.distribution.mode(self._raw(outputs), _legal(mask, outputs)))
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Standard normal numbers for Box, uniform ones for the discrete spaces, [*shape, ...]."""
+        """Standard normal numbers for Box, uniform ones for the discrete spaces, [*shape, ...].
+
+        With `noise_persistence` ρ those of Box are ε_t = ρ ε_{t-1} + sqrt(1 - ρ²) ξ_t along the vector steps, where all
+        ξ are independent: each is standard normal, and neighbours correlate by ρ, so that a lane goes on in one
+        direction for 1 / (1 - ρ) steps. The update is as without: it asks for the probability of each action by itself
+        (Hollenstein et al. 2024, "Colored Noise in PPO", arXiv:2312.11091, whose noise has a power spectrum).
+        """
         kind = self.distribution
         draw = rng.standard_normal if kind.is_continuous else rng.random
-        return (draw((*shape, *kind.numbers_shape)),)
+        drawn = draw((*shape, *kind.numbers_shape))
+        if self.noise_persistence and kind.is_continuous and len(shape) > 1:
+            for step in range(1, len(drawn)):
+                drawn[step] = self._going_on(drawn[step - 1], drawn[step])
+        return (drawn,)
+
+    def _going_on(self, last: np.ndarray, fresh: np.ndarray) -> np.ndarray:
+        """Noise of the step after `last`, of as much that is new."""
+        kept = self.noise_persistence
+        noise: np.ndarray = kept * last + math.sqrt(1 - kept * kept) * fresh
+        return noise
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float = 0.0, mask: Mask = None) -> np.ndarray:
         """A sample of the policy [..., *action_shape]; `epsilon` has no meaning."""
@@ -634,6 +662,10 @@ class PPO(RLAlgorithm):
         explores = self.training if training is None else training
         if explores:
             draws = self.draw_exploration(self._exploration, tuple(outputs.shape[:-1]))
+            if self.noise_persistence and kind.is_continuous:  # that of the last call, where it was for as many lanes
+                if self._noise is not None and self._noise.shape == draws[0].shape:
+                    draws = (self._going_on(self._noise, draws[0]),)
+                self._noise = draws[0]
             action, log_prob = self.sample(outputs, draws, mask)
         else:
             chosen = kind.mode(self._raw(outputs), legal)
@@ -697,7 +729,11 @@ class PPO(RLAlgorithm):
         return self.recur(learner_of(self, plain=True).groups[0].engine, obs, hidden)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
-        outputs, _, self._playing = self._run(obs, self._playing)
+        if self.recurrent:
+            outputs, _, self._playing = self._run(obs, self._playing)
+        else:
+            with torch.no_grad():  # the policy alone: nobody asks for values here
+                outputs = self.policy_output(obs)
         return self.environment_action(self.greedy(outputs, mask))
 
     # --- files -----------------------------------------------------------------------------------------------------

@@ -178,12 +178,13 @@ class RLAlgorithm(EvolvableAlgorithm):
         `noisy` keeps the noise of noisy layers, whatever mode the network is in.
         """
         policy = self.policy_module()
-        before = policy.training
+        if policy.training == noisy:  # a walk over all its modules costs as much as a small network's step
+            return raw_output(policy)(self.network_inputs(policy, obs))
         policy.train(noisy)
         try:
             return raw_output(policy)(self.network_inputs(policy, obs))
         finally:
-            policy.train(before)
+            policy.train(not noisy)
 
     def network_inputs(self, network: EvolvableModule, obs: Any) -> Any:
         """Observations as `network` is given them: as they are, or tensors [E, ...] for a module of the user's own."""

@@ -70,6 +70,7 @@ _OF_TOURNAMENTS = ("mutation.probabilities", "tournament_selection.tournament_si
 NULLABLE = ("network.encoder_config",)  # sections that can be set to null as a whole
 _FREE = (
     "mutation.rl_hp_selection.",
+    "evolution.restart_ranges.",
     "environment.kwargs.",
     "network.encoder.",
     "algorithm.lora_config.",
@@ -147,7 +148,7 @@ def _locate(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo 
         section = section_of(fields[str(part)].annotation)
         if section is not None:
             model = section
-        elif part == "rl_hp_selection" and position + 1 < len(loc):
+        elif part in ("rl_hp_selection", "restart_ranges") and position + 1 < len(loc):
             path.append(str(loc[position + 1]))
             rest, bounds = loc[position + 2 :], HyperparameterRange.model_fields
             if rest and rest[0] in bounds:
@@ -363,7 +364,7 @@ def _from_published(data: Mapping[str, Any], source: str, env_id: str | None, al
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` wins, section by section; mutable hyperparameters, keyword arguments and adapters replace whole."""
-    whole = ("rl_hp_selection", "kwargs", "lora_config")
+    whole = ("rl_hp_selection", "restart_ranges", "kwargs", "lora_config")
     both = {k for k, v in over.items() if isinstance(v, Mapping) and isinstance(base.get(k), dict) and k not in whole}
     return {**base, **{k: _merge(base[k], v) if k in both else v for k, v in over.items()}}
 
@@ -581,6 +582,7 @@ def _unique_leaf(leaf: str, paths: list[str], source: str) -> str:
     if matches:
         raise ConfigError(f"{source}: {leaf} is ambiguous: {', '.join(matches)}. fix: write the dotted name.")
     leaves = {p.rpartition(".")[2] for p in paths}
+    leaves |= {alias for (_, alias), name in KEY_ALIASES.items() if name in leaves}
     raise ConfigError(f"{source}: {leaf} is not a known key. {_hint(leaf, sorted(leaves))}")
 
 

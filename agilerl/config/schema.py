@@ -225,6 +225,7 @@ class Evolution(Section):
     scheme: Literal["tournament", "halving", "race", "pb2", "mf_pbt"] = "tournament"
     survivors: Count = 1  # of halving and race: members that are left in the end
     restarts: bool = False  # new founders where nothing gets better for training.patience and a target is left
+    restart_ranges: dict[str, HyperparameterRange] = {}  # from which those draw beside the ranges of mutation
     certainty: Positive = 3.0  # of race: standard errors by which a member is behind that ends
     until: PositiveFraction = 1.0  # of halving: the share of the budget that its rungs divide; survivors use the rest
     judge: Literal["evaluation", "training"] = "evaluation"  # of halving: what ranks the members
@@ -271,13 +272,14 @@ class Manifest(Section):
         empty = {name for name, each in declared.items() if not each.is_number}  # null, and no number where it is set
         values = self.algorithm.hyperparameters.items()
         known = [k for k, v in values if not isinstance(v, bool | str | dict) and not (v is None and k in empty)]
-        for name in self.mutation.rl_hp_selection:
+        named = {f"mutation.rl_hp_selection.{name}": name for name in self.mutation.rl_hp_selection}
+        named |= {f"evolution.restart_ranges.{name}": name for name in self.evolution.restart_ranges}
+        for path, name in named.items():
             if name not in known:
                 close = nearest(name, known, limit=1)
                 hint = f" Did you mean {close[0]!r}?" if close else ""
                 raise ValueError(
-                    f"mutation.rl_hp_selection.{name} is not a hyperparameter of {self.algorithm.name}.{hint} "
-                    f"(known: {', '.join(known)})"
+                    f"{path} is not a hyperparameter of {self.algorithm.name}.{hint} (known: {', '.join(known)})"
                 )
         return self
 
@@ -361,8 +363,12 @@ class Manifest(Section):
         for name in ADDED_LATER:
             if content["training"][name] == usual[name]:
                 del content["training"][name]
+        if not content["algorithm"].get("noise_persistence", True):
+            del content["algorithm"]["noise_persistence"]
         if self.evolution == Evolution():
             del content["evolution"]
+        elif not self.evolution.restart_ranges:
+            del content["evolution"]["restart_ranges"]
         if not content["environment"]["with_state"]:
             del content["environment"]["with_state"]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -10,26 +10,27 @@ import numpy as np
 from agilerl.hpo.operators import RLParameter
 from agilerl.rng import Purpose, stream
 
-# Hyperparameters x in (0, 1) of which 1 - x is the quantity that has a scale: a horizon is 1 / (1 - gamma) steps.
-DISCOUNTS = ("gamma", "gae_lambda")
+# Hyperparameters x in (0, 1) of which 1 - x is the quantity that has a scale: a horizon is 1 / (1 - gamma) steps, and
+# noise persists for 1 / (1 - noise_persistence).
+DECAYS = ("gamma", "gae_lambda", "noise_persistence")
 
 
 def to_scale(name: str, value: float) -> float:
-    """The hyperparameter where equal steps matter equally: its logarithm, or that of 1 - x for discounts.
+    """The hyperparameter where equal steps matter equally: its logarithm, or that of 1 - x for what decays.
 
-    A range that begins at or below 0 (for discounts: ends at or above 1) has no logarithm, so values stay as they are.
+    A range that begins at or below 0 (of what decays: ends at or above 1) has no logarithm; values stay as they are.
     """
-    return float(np.log(1.0 - value) if name in DISCOUNTS else np.log(value))
+    return float(np.log(1.0 - value) if name in DECAYS else np.log(value))
 
 
 def from_scale(name: str, place: float) -> float:
     """The inverse of `to_scale`."""
-    return float(1.0 - np.exp(place) if name in DISCOUNTS else np.exp(place))
+    return float(1.0 - np.exp(place) if name in DECAYS else np.exp(place))
 
 
 def has_scale(name: str, low: float, high: float) -> bool:
     """Whether `to_scale` is defined on all of [low, high]."""
-    return high < 1.0 if name in DISCOUNTS else low > 0.0
+    return high < 1.0 if name in DECAYS else low > 0.0
 
 
 def is_learning_rate(name: str) -> bool:

@@ -80,6 +80,7 @@ def run_manifest(
     else:
         train_env = eval_env = questions(manifest, env, base.tokenizer)
     found = partial(make_founders, manifest, env, train_env, device)
+    found_anew = partial(make_founders, of_restarts(manifest), env, train_env, device)
     population = found(seed, ancestors)
     if manifest.training.explore_least < 1 and not isinstance(population[0].action_space, gym.spaces.Box):
         raise ConfigError(
@@ -92,7 +93,7 @@ def run_manifest(
         kind.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
         options,
         seed=seed,
-        evolution=make_evolution(manifest, seed, device, None if ancestors else found) if evolution else None,
+        evolution=make_evolution(manifest, seed, device, None if ancestors else found_anew) if evolution else None,
         sinks=sinks,
         env_id=manifest.environment.name,
         on_best=None if run_directory is None else partial(_save_best, run_directory),
@@ -136,6 +137,14 @@ def make_founders(
         agent.environment = {"id": name, "kwargs": kwargs} if env is None else None
         agent.evaluated_in = EvaluatedIn.of(manifest, env)
     return population
+
+
+def of_restarts(manifest: Manifest) -> Manifest:
+    """The manifest by which the founders of a restart are made: their ranges are those of mutation and
+    `evolution.restart_ranges`."""
+    ranges = {**manifest.mutation.rl_hp_selection, **manifest.evolution.restart_ranges}
+    mutation = manifest.mutation.model_copy(update={"rl_hp_selection": ranges})
+    return manifest.model_copy(update={"mutation": mutation})
 
 
 def within_widths(manifest: Manifest, low: int, high: int) -> Manifest:

@@ -57,8 +57,9 @@ def with_minutes(manifest: Manifest, env: Any, device: str, minutes: float, verb
     """The manifest with a budget of steps in place of one of minutes; says which."""
     steps, rate, expected = import_module("agilerl.training.measured").steps_in(manifest, env, device, minutes)
     if verbose:
+        said = f"{expected:.2g}"
         print(
-            f"about {expected:.2g} minutes: {count(steps)} steps of each member, "
+            f"about {said} {'minute' if said == '1' else 'minutes'}: {count(steps)} steps of each member, "
             f"at {count(rate)} steps/s of all together",
             flush=True,
         )

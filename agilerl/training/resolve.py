@@ -65,7 +65,7 @@ def resolve(manifest: Manifest, env: Any = None) -> Manifest:
         return resolve_questions(manifest, env)
     check_kind(manifest.algorithm.name, manifest.environment.name, is_gym(env))
     spaces = spaces_of(manifest, env)
-    resolved = with_encoder(manifest, spaces.observation_space)
+    resolved = _without_noise(with_encoder(manifest, spaces.observation_space), spaces.action_space)
     with contextlib.suppress(NotAvailableYetError):  # observations that no encoder reads: the agent names them below
         check_sizes(resolved, *spaces.joint, available_bytes())
     _check_replay(resolved)
@@ -134,6 +134,24 @@ def with_encoder(manifest: Manifest, space: Any) -> Manifest:
         )
     changed = network.model_copy(update={"encoder": _usual_encoder(manifest, space), "encoder_config": None})
     return manifest.model_copy(update={"network": changed})
+
+
+def _without_noise(manifest: Manifest, actions: Any) -> Manifest:
+    """The manifest without the general preset's range for noise that persists, where actions are not Box.
+
+    Raises:
+        ConfigError: a range of the user's own for actions that have no such noise.
+    """
+    ranges, algo, name = manifest.evolution.restart_ranges, manifest.algorithm.name, "noise_persistence"
+    if name not in ranges or isinstance(actions, gym.spaces.Box):
+        return manifest
+    if ranges[name] != preset_for(manifest.environment.name, algo, general=True).evolution.restart_ranges.get(name):
+        raise ConfigError(
+            f"evolution.restart_ranges.{name} is of Box actions; {manifest.environment.name} has {actions}. "
+            "fix: leave it out."
+        )
+    left = {key: dict(limits) for key, limits in ranges.items() if key != name}
+    return apply_overrides(manifest, {"evolution.restart_ranges": left}, "actions")
 
 
 def _without_statistics(manifest: Manifest, space: Any) -> Manifest:

@@ -131,6 +131,7 @@ def test_a_dumped_manifest_is_rerunnable(tmp_path: Path) -> None:
 SETS = [
     ("training.popsize=3", "--set: training.popsize is not a known key. Did you mean 'pop_size'?"),
     ("popsize=3", "--set: popsize is not a known key. Did you mean 'pop_size'?"),
+    ("learning_rat=3", "--set: learning_rat is not a known key. Did you mean 'learning_rate'?"),
     ("trainin.pop_size=3", "--set: trainin.pop_size is not a known key. Did you mean 'training.pop_size'?"),
     ("name=x", "--set: name is ambiguous: algorithm.name, environment.name."),
     ("training=3", "--set: training is a section. fix:"),
