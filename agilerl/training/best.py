@@ -22,6 +22,15 @@ class Candidate:
     generation: int
 
 
+@dataclass(frozen=True)
+class Proof:
+    """What a confirmation has found: the mean of a candidate in episodes that chose nothing, and its standard error."""
+
+    candidate: Candidate
+    mean: float
+    error: float
+
+
 class BestAgent:
     """Keeps a copy of the best agent of a run: a confirmation beats fitness, a better one beats a worse one.
 
@@ -31,13 +40,16 @@ class BestAgent:
     below the highest fitness so far, or small steps down would add up. Returns of a policy that explores may mislead
     too, so the fittest is copied beside it, and a confirmation decides between them.
 
+    A run that goes on after a confirmation has missed its target: who is later fitter than that agent was confirmed to
+    be, by two standard errors, is kept instead, until a confirmation decides; nobody who was confirmed is forgotten.
+
     Args:
         on_best: each is called with the copy whenever there is a better one.
 
     Attributes:
-        kept: the best one, None before the first. fittest: the one with the highest fitness that nothing has confirmed
-            yet; of equals the one with the higher training returns. confirmed: mean of the confirmation of `kept`,
-            None without one.
+        kept: the best one, None before the first. fittest: the one with the highest fitness, above all confirmations,
+            that nothing has confirmed yet; of equals the one with the higher training returns. confirmed: mean of the
+            confirmation of `kept`, None without one. proven: the best confirmation so far.
     """
 
     def __init__(self, *on_best: Callable[[Any], None] | None) -> None:
@@ -45,20 +57,36 @@ class BestAgent:
         self.kept: Candidate | None = None
         self.fittest: Candidate | None = None
         self.confirmed: float | None = None
+        self.proven: Proof | None = None
+
+    @property
+    def has_rivals(self) -> bool:
+        """Whether there is somebody to confirm."""
+        return self.confirmed is None or self.fittest is not None
 
     @property
     def agent(self) -> Any:
         """The copy of the best one, None before the first."""
         return None if self.kept is None else self.kept.agent
 
-    def offer(self, agent: Any, fitness: float, confirmed: float | None, generation: int, error: float = 0.0) -> None:
-        """Keep a copy of `agent` if it is better; agents without `clone` are never kept. error: of its fitness."""
+    def offer(
+        self,
+        agent: Any,
+        fitness: float,
+        confirmed: float | None,
+        generation: int,
+        error: float = 0.0,
+        confirmed_error: float = math.inf,
+    ) -> None:
+        """Keep a copy of `agent` if it is better; agents without `clone` are never kept.
+
+        error: of its fitness. confirmed_error: of the confirmation; where it is not known, only another one beats it.
+        """
         if confirmed is not None:
-            is_better, is_fittest = self.confirmed is None or confirmed > self.confirmed, False
-        elif self.confirmed is not None:
-            return
+            is_better, is_fittest = self.proven is None or confirmed > self.proven.mean, False
         else:
-            is_fittest = self.fittest is None or _fitter(agent, fitness, self.fittest)
+            is_fittest = self.proven is None or fitness > self.proven.mean
+            is_fittest = is_fittest and (self.fittest is None or _fitter(agent, fitness, self.fittest))
             is_better = self.kept is None or self._is_beaten(agent, fitness, error)
         if not (is_better or is_fittest) or not callable(getattr(agent, "clone", None)):
             return
@@ -67,12 +95,21 @@ class BestAgent:
             self.fittest = copy
         if is_better:
             self.kept, self.confirmed = copy, confirmed
+            if confirmed is not None:
+                self._prove(Proof(copy, confirmed, confirmed_error))
             self.announce()
-        if self.confirmed is not None:
+
+    def _prove(self, proof: Proof) -> None:
+        """From now on nobody is a rival who is no fitter than that."""
+        self.proven = proof
+        if self.fittest is not None and not self.fittest.fitness > proof.mean:
             self.fittest = None
 
     def _is_beaten(self, agent: Any, fitness: float, error: float) -> bool:
         assert self.kept is not None
+        if self.confirmed is not None:
+            assert self.proven is not None
+            return _is_above(fitness, error, self.proven.mean, self.proven.error)
         own, known = recent_returns(agent), recent_returns(self.kept.agent)
         if not own or not known:
             return fitness > self.kept.fitness or (fitness == self.kept.fitness and bool(own))
@@ -82,24 +119,30 @@ class BestAgent:
             return False
         return float(np.mean(own)) > float(np.mean(known))
 
-    def confirm(self, play: Callable[[Any], float | None]) -> None:
-        """Let the best one and the fittest play episodes that chose nothing, and keep the better one.
+    def confirm(self, play: Callable[[Any], float | None], anew: bool = False) -> None:
+        """Let the best one and the fittest play episodes that chose nothing, and keep the best of them and of those who
+        have been confirmed.
 
-        play: the mean return of an agent in such episodes, None where there are none.
+        play: the mean return of an agent in such episodes, None where there are none. anew: earlier confirmations do
+        not count, they were against others.
         """
-        rivals = [self.kept] if self.fittest is self.kept else [self.kept, self.fittest]
+        if anew:
+            self.proven = self.confirmed = None
+        rivals = [] if self.confirmed is not None else [self.kept]
+        rivals += [] if self.fittest is self.kept else [self.fittest]
         played = [(one, play(one.agent)) for one in rivals if one is not None]
-        found = [(one, mean) for one, mean in played if mean is not None]
+        found = [Proof(one, mean, math.inf) for one, mean in played if mean is not None]
         if not found:
             return
-        before, (self.kept, self.confirmed) = self.kept, max(found, key=lambda pair: pair[1])
-        self.fittest = None
+        known = [] if self.proven is None else [self.proven]
+        before, self.proven = self.kept, max([*found, *known], key=lambda proof: proof.mean)
+        self.kept, self.confirmed, self.fittest = self.proven.candidate, self.proven.mean, None
         if self.kept is not before:
             self.announce()
 
     def forget(self) -> None:
         """Let whoever is offered next be better: the fitness of those before was so against others."""
-        self.kept, self.fittest = None, None
+        self.kept, self.fittest, self.confirmed, self.proven = None, None, None, None
 
     def announce(self) -> None:
         """Tell `on_best` of the copy, if there is one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -270,7 +271,8 @@ class TrainingLoop:
             self.best.forget()
         errors = getattr(self.source, "fitness_errors", {})  # of one generation; a window has as many more episodes
         error = errors.get(leader.index, 0.0) / np.sqrt(min(self.options.fitness_window, len(leader.fitness)))
-        self.best.offer(leader, value, confirmed, number, float(error))
+        confirmed_error = getattr(self.source, "confirmed_error", math.inf)
+        self.best.offer(leader, value, confirmed, number, float(error), confirmed_error)
         self.result.note(self.best)
         margin = self.options.stop_margin + self.options.stop_errors * getattr(self.source, "confirmed_error", 0.0)
         is_confirmed = confirmed is None or target is None or confirmed >= target + margin
@@ -304,8 +306,8 @@ class TrainingLoop:
         share = CONFIRMED_SHARE * self.options.max_steps * len(self.population) / (CONFIRMED_GENERATIONS + 2)
         least = min(self.options.confirm_episodes, self.options.eval_episodes)
         episodes = min(self.options.confirm_episodes, max(least, int(share / max(self._episode_length, 1.0))))
-        if self.best.confirmed is None or self._is_relative:
-            self.best.confirm(lambda agent: self.source.confirm(agent, number, episodes))
+        if self.best.has_rivals or self._is_relative:
+            self.best.confirm(lambda agent: self.source.confirm(agent, number, episodes), anew=self._is_relative)
         return self.source.confirm(leader, number, episodes)
 
     def _evolve(self, number: int, members: Sequence[MemberRecord]) -> tuple[Birth, ...]:

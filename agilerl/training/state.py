@@ -12,7 +12,7 @@ from agilerl.runs.store import Trees
 from agilerl.sources.determinism import Probe
 from agilerl.telemetry.files import jsonable
 from agilerl.telemetry.record import Birth
-from agilerl.training.best import Candidate
+from agilerl.training.best import BestAgent, Candidate, Proof
 
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
@@ -74,6 +74,10 @@ class SavableLoop:
         known = {**_tree(best.kept), "confirmed": best.confirmed}
         if best.fittest is not None and best.fittest is not best.kept:
             known["fittest"] = _tree(best.fittest)
+        if best.proven is not None:
+            proof = best.proven
+            known["proven"] = {"mean": proof.mean, "error": proof.error}
+            known["proven"] |= {} if proof.candidate is best.kept else _tree(proof.candidate)
         rest = {
             "result": loop.result.counters(),
             "history": [[float(value) for value in row] for row in loop.result.history],
@@ -99,8 +103,11 @@ class SavableLoop:
             )
         loop.population = [filled(agent, templates, state) for agent, state in zip(given, saved, strict=True)]
         loop.best.kept, loop.best.confirmed = _candidate(best, templates), best["confirmed"]
-        if loop.best.confirmed is None:
-            loop.best.fittest = _candidate(best["fittest"], templates) if "fittest" in best else loop.best.kept
+        if "fittest" in best:
+            loop.best.fittest = _candidate(best["fittest"], templates)
+        elif loop.best.confirmed is None:
+            loop.best.fittest = loop.best.kept
+        loop.best.proven = _proof(best, loop.best, templates)
         for name, value in rest["result"].items():
             setattr(loop.result, name, value)
         then = facts.get("options") or {}
@@ -163,6 +170,17 @@ def _candidate(tree: Mapping[str, Any], templates: Mapping[str, Any]) -> Candida
         return None
     agent = filled(None, templates, tree["agent"])
     return Candidate(agent, tree["fitness"], tree.get("error", 0.0), tree["generation"])
+
+
+def _proof(tree: Mapping[str, Any], best: BestAgent, templates: Mapping[str, Any]) -> Proof | None:
+    """The best confirmation; earlier versions saved none beside that of the best agent."""
+    known = tree.get("proven")
+    if known is not None:
+        candidate = _candidate(known, templates) if "agent" in known else best.kept
+        return None if candidate is None else Proof(candidate, known["mean"], known["error"])
+    if best.confirmed is None or best.kept is None:
+        return None
+    return Proof(best.kept, best.confirmed, math.inf)
 
 
 def _deciding(options: Any) -> dict[str, Any]:
