@@ -98,11 +98,12 @@ def test_a_worse_agent_never_replaces_the_best(
     [
         ([[9, 0], [11, 0]], [2], 0, [9, 11]),  # confirmed with 2: it counts more than 9 that nothing confirmed
         ([[11, 0], [12, 0]], [8, 7], 0, [11]),  # the second confirmation was worse
-        ([[11, 0], [9.5, 0]], [8], 0, [11]),
+        ([[11, 0], [7.5, 0]], [8], 0, [11]),
+        ([[11, 0], [9.5, 0]], [8], 0, [11, 9.5]),  # above the 8 that was confirmed, by episodes without any deviation
         ([[11, 0], [12, 0], [0, 13]], [8, 7, 8.5], 1, [0, 0, 13]),
     ],
 )
-def test_a_worse_confirmation_or_none_never_replaces_a_confirmed_best(
+def test_neither_a_worse_confirmation_nor_a_lower_fitness_replaces_a_confirmed_best(
     fitness: list[list[float]], confirmed: list[float], index: int, kept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "CONFIRMED_GENERATIONS", 0)  # only those that reach the target

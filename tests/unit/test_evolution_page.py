@@ -59,7 +59,7 @@ def test_environments_of_development_and_others_have_tables_of_their_own(
     monkeypatch.setattr(page, "read_lines", lines)
     monkeypatch.setattr(page.untuned, "read_lines", lines)
     rows = page.untuned_rows()
-    middle = rows.index("Environments that nothing here was developed on (`--others`):")
+    middle = rows.index(page.OF_OTHERS[0])
     assert f"| {tasks[0]}, 475 | 2 of 2 | 480 480 | 7 (7 to 7) | 2 target | - |" in rows[:middle]
     assert f"| {others[0]}, 90 | 0 of 2 | 80 80 | 7 (7 to 7) | 2 target | - |" in rows[middle:]
 
