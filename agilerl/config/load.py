@@ -16,8 +16,17 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from agilerl.algorithms import USUAL, USUAL_FOR_LANGUAGE, canonical_name, find_algorithm
+from agilerl.algorithms.declared import hyperparameters
 from agilerl.config.convert import convert, is_published
-from agilerl.config.schema import ADDED_LATER, Algorithm, HyperparameterRange, Manifest, Training, algorithm_model
+from agilerl.config.schema import (
+    ADDED_LATER,
+    Algorithm,
+    HyperparameterRange,
+    Manifest,
+    Training,
+    algorithm_model,
+    no_hyperparameter,
+)
 from agilerl.env_ids import is_language_id
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, nearest
 from agilerl.hostile import read_text
@@ -67,6 +76,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     "max_episode_steps": ("train_max_episode_steps", "eval_steps"),
 }
 _OF_TOURNAMENTS = ("mutation.probabilities", "tournament_selection.tournament_size", "tournament_selection.elitism")
+RANGES = ("rl_hp_selection", "restart_ranges")  # sections whose keys are hyperparameters
 NULLABLE = ("network.encoder_config",)  # sections that can be set to null as a whole
 _FREE = (
     "mutation.rl_hp_selection.",
@@ -128,12 +138,21 @@ def _problem(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str) 
     if kind == "extra_forbidden":
         return unknown_key(".".join(str(p) for p in loc), siblings)
     if kind == "missing":
-        return f"{path} is missing. fix: add it."
+        return _no_range(loc, algorithm) or f"{path} is missing. fix: add it."
     if kind == "value_error" and field is None:  # a rule of ours over several keys
         return f"{path}: {message}" if path else message
     if kind == "model_type" or field is None:
         return f"{path} must be a section of keys; got {error['input']!r}."
     return f"{path} must be {describe(field.annotation, field.metadata)}; got {error['input']!r}."
+
+
+def _no_range(loc: tuple[int | str, ...], algorithm: str) -> str:
+    """What to say of a bound that is missing, if nothing of the algorithm has the name of its range; else empty."""
+    section, name = ([str(part) for part in loc] + ["", ""])[1:3]
+    known = [key for key, each in hyperparameters(find_algorithm(algorithm)).items() if each.is_number]
+    if section not in RANGES or name in known:
+        return ""
+    return no_hyperparameter(".".join(map(str, loc[:3])), canonical_name(algorithm), known)
 
 
 def _locate(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo | None, list[str]]:
@@ -148,7 +167,7 @@ def _locate(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo 
         section = section_of(fields[str(part)].annotation)
         if section is not None:
             model = section
-        elif part in ("rl_hp_selection", "restart_ranges") and position + 1 < len(loc):
+        elif part in RANGES and position + 1 < len(loc):
             path.append(str(loc[position + 1]))
             rest, bounds = loc[position + 2 :], HyperparameterRange.model_fields
             if rest and rest[0] in bounds:
@@ -364,7 +383,7 @@ def _from_published(data: Mapping[str, Any], source: str, env_id: str | None, al
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` wins, section by section; mutable hyperparameters, keyword arguments and adapters replace whole."""
-    whole = ("rl_hp_selection", "restart_ranges", "kwargs", "lora_config")
+    whole = (*RANGES, "kwargs", "lora_config")
     both = {k for k, v in over.items() if isinstance(v, Mapping) and isinstance(base.get(k), dict) and k not in whole}
     return {**base, **{k: _merge(base[k], v) if k in both else v for k, v in over.items()}}
 

@@ -276,11 +276,7 @@ class Manifest(Section):
         named |= {f"evolution.restart_ranges.{name}": name for name in self.evolution.restart_ranges}
         for path, name in named.items():
             if name not in known:
-                close = nearest(name, known, limit=1)
-                hint = f" Did you mean {close[0]!r}?" if close else ""
-                raise ValueError(
-                    f"{path} is not a hyperparameter of {self.algorithm.name}.{hint} (known: {', '.join(known)})"
-                )
+                raise ValueError(no_hyperparameter(path, self.algorithm.name, known))
         return self
 
     @model_validator(mode="after")
@@ -373,6 +369,13 @@ class Manifest(Section):
             del content["environment"]["with_state"]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def no_hyperparameter(path: str, algorithm: str, known: list[str]) -> str:
+    """One sentence for a range, at the dotted `path`, of what is no number of the algorithm."""
+    close = nearest(path.rpartition(".")[2], known, limit=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{path} is not a hyperparameter of {algorithm}.{hint} (known: {', '.join(known)})"
 
 
 def _differs(manifest: Manifest, key: str) -> bool:

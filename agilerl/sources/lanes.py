@@ -302,9 +302,9 @@ class LaneSource(Generic[Options]):
         return getattr(self.evaluator, "errors", {})
 
     @property
-    def confirmed_error(self) -> float:
-        """Standard error of what `confirm` returned last."""
-        return float(getattr(self.evaluator, "error", 0.0))
+    def confirmed_error(self) -> float | None:
+        """Standard error of what `confirm` returned last; None where the evaluator does not know it."""
+        return getattr(self.evaluator, "error", None)
 
     # -- for the records ---------------------------------------------------------------------------------------------
 

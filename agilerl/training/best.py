@@ -76,11 +76,11 @@ class BestAgent:
         confirmed: float | None,
         generation: int,
         error: float = 0.0,
-        confirmed_error: float = math.inf,
+        confirmed_error: float | None = None,
     ) -> None:
         """Keep a copy of `agent` if it is better; agents without `clone` are never kept.
 
-        error: of its fitness. confirmed_error: of the confirmation; where it is not known, only another one beats it.
+        error: of its fitness. confirmed_error: of the confirmation; where it is None, only another one beats it.
         """
         if confirmed is not None:
             is_better, is_fittest = self.proven is None or confirmed > self.proven.mean, False
@@ -96,7 +96,7 @@ class BestAgent:
         if is_better:
             self.kept, self.confirmed = copy, confirmed
             if confirmed is not None:
-                self._prove(Proof(copy, confirmed, confirmed_error))
+                self._prove(Proof(copy, confirmed, math.inf if confirmed_error is None else confirmed_error))
             self.announce()
 
     def _prove(self, proof: Proof) -> None:

@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -53,9 +53,13 @@ def resolve_device(device: str) -> str:
     return device
 
 
-def with_minutes(manifest: Manifest, env: Any, device: str, minutes: float, verbose: bool) -> Manifest:
+def with_minutes(
+    manifest: Manifest, env: Any, device: str, minutes: float, verbose: bool, check: Callable[[], None]
+) -> Manifest:
     """The manifest with a budget of steps in place of one of minutes; says which."""
-    steps, rate, expected = import_module("agilerl.training.measured").steps_in(manifest, env, device, minutes)
+    if verbose:
+        print(f"measuring how many steps fit into {minutes:g} minutes", flush=True)
+    steps, rate, expected = import_module("agilerl.training.measured").steps_in(manifest, env, device, minutes, check)
     if verbose:
         said = f"{expected:.2g}"
         print(
@@ -123,10 +127,10 @@ def run_training(
     asked = manifest.environment.name
     if env is None:
         manifest = with_known_env(manifest)
-    with StopSignals():  # a signal ends it at once
+    with StopSignals() as signals:  # one ends it at once
         manifest = import_module("agilerl.training.resolve").resolve(manifest, env)
         if minutes is not None:
-            manifest = with_minutes(manifest, env, resolve_device(device), minutes, verbose)
+            manifest = with_minutes(manifest, env, resolve_device(device), minutes, verbose, signals.check)
     device, parent = resolve_device(device), None if ancestors is None else ancestors.parent()
     setup = Setup(
         manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent

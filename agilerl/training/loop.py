@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -271,10 +270,10 @@ class TrainingLoop:
             self.best.forget()
         errors = getattr(self.source, "fitness_errors", {})  # of one generation; a window has as many more episodes
         error = errors.get(leader.index, 0.0) / np.sqrt(min(self.options.fitness_window, len(leader.fitness)))
-        confirmed_error = getattr(self.source, "confirmed_error", math.inf)
+        confirmed_error = getattr(self.source, "confirmed_error", None)  # not known of every source
         self.best.offer(leader, value, confirmed, number, float(error), confirmed_error)
         self.result.note(self.best)
-        margin = self.options.stop_margin + self.options.stop_errors * getattr(self.source, "confirmed_error", 0.0)
+        margin = self.options.stop_margin + self.options.stop_errors * (confirmed_error or 0.0)
         is_confirmed = confirmed is None or target is None or confirmed >= target + margin
         if is_over:
             self.result.stopped = "plateau"

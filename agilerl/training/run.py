@@ -70,7 +70,8 @@ class Run:
         test, training = closing_test(self._facts()), self.manifest.training
         known = (self.result.get(name) for name in ("confirmed", "best_fitness"))
         score = test["mean"] if test is not None else next((value for value in known if value is not None), None)
-        ranges = self.manifest.mutation.rl_hp_selection
+        manifest = self.manifest
+        ranges = {**manifest.mutation.rl_hp_selection, **manifest.evolution.restart_ranges}
         return in_words(
             Ended(
                 algo=self.manifest.algorithm.name,

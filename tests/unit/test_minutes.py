@@ -22,22 +22,68 @@ def manifest(**more: Any) -> Any:
     return build_manifest("CartPole-v1", "PPO", preset=False, population=2, overrides={**settings, **more})
 
 
+def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float, generation: int = 128) -> list[int]:
+    """Trials whose generations of two members take so many seconds each; how many there were."""
+    clock, heard = iter(range(100)), [0]
+    monkeypatch.setattr(measured.time, "perf_counter", lambda: seconds * next(clock))
+
+    def run(trial: Any, env: Any, *, callbacks: Any, **rest: Any) -> None:
+        own = trial.training
+        assert (own.evo_steps, own.max_steps, own.target_score) == (generation // 2, generation * 4, None)
+        for made in range(generation, 2 * own.max_steps + 1, generation):
+            heard[0] += 1
+            if callbacks[0].on_generation(type("Record", (), {"population_env_steps": made})) is False:
+                return
+
+    monkeypatch.setattr(measured, "run_manifest", run)
+    return heard
+
+
 def test_the_budget_is_what_fits_at_the_measured_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes on by 4 s a look: a trial generation of 2 x 512 steps takes 4 s, so 256 steps a second. In 10
-    minutes, with a quarter for evaluation, that is 122,880 steps, 61,440 of each member, 240 generations."""
-    looks = iter(range(0, 4000, 4))
-    monkeypatch.setattr(measured.time, "perf_counter", lambda: float(next(looks)))
-    monkeypatch.setattr(measured, "run_manifest", pretended)
+    """Generations of 2 x 64 steps take half a second each: 256 steps a second, seen after three. In 10 minutes, with a
+    quarter for evaluation, that is 122,880 steps, 61,440 of each member."""
+    heard = pretend(monkeypatch, 0.5)
     assert measured.steps_in(manifest(), None, "cpu", 10.0) == (61_440, 256.0, 10.0)
+    assert heard == [3], "the first one warms up, two more take a second"
+    pretend(monkeypatch, 0.5)
     assert measured.steps_in(manifest(), None, "cpu", 0.01)[0] == 5 * 256, "five generations at least"
 
 
-def pretended(trial: Any, env: Any, *, callbacks: Any, **rest: Any) -> None:
-    """Two generations of a trial, as the callbacks hear of them."""
-    assert (trial.training.max_steps, trial.training.evo_steps) == (1024, 512)
-    assert trial.training.target_score is None
-    for made in (1024, 2048):
-        callbacks[0](type("Record", (), {"population_env_steps": made}))
+def test_five_generations_are_five_of_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, 0.5)
+    assert measured.steps_in(manifest(evo_first=64), None, "cpu", 0.01)[0] == 5 * 64
+
+
+def test_what_is_fast_is_tried_for_longer_and_what_is_slow_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = pretend(monkeypatch, 1e-3)
+    assert measured.steps_in(manifest(), None, "cpu", 1.0)[1] == pytest.approx(128_000)
+    assert heard == [8], "all of the trial, 1,024 steps"
+    heard = pretend(monkeypatch, 12.0)
+    assert measured.steps_in(manifest(), None, "cpu", 1.0)[1] == pytest.approx(128 / 12)
+    assert heard == [1], "twelve seconds are enough, with what it took to begin"
+
+
+@pytest.mark.parametrize(
+    ("learn_step", "lanes", "tried"),
+    [(64, 4, 64), (2048, 4, 256), (2048, 64, 512)],
+)
+def test_rollouts_of_a_trial_are_short(learn_step: int, lanes: int, tried: int) -> None:
+    trial = measured.trial_of(manifest(learn_step=learn_step, num_envs=lanes))
+    assert trial.algorithm.hyperparameters["learn_step"] == trial.training.evo_steps == tried
+    assert trial.training.eval_steps == 1
+
+
+def test_a_trial_that_is_stopped_is_no_measurement() -> None:
+    """The signal comes while the second generation is made, where a run would come back with an agent to show."""
+    looks = iter(range(100))
+
+    def check() -> None:
+        if next(looks) > 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measured.steps_in(manifest(), None, "cpu", 1.0, check)
+    assert next(looks) >= 22, "it was looked at in the trial"
 
 
 def test_a_run_with_minutes_records_steps_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -11,10 +12,11 @@ import pytest
 import agilerl
 from agilerl.algorithms import PPO
 from agilerl.api import build_manifest
-from agilerl.config import Manifest, apply_overrides, manifest_from, preset_for
+from agilerl.config import Manifest, apply_overrides, apply_sets, manifest_from, preset_for
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.hpo.founders import share_at, value_at
 from agilerl.hpo.operators import RLParameter
+from agilerl.telemetry.console import number
 from agilerl.training.build import make_environments, make_founders, of_restarts
 from agilerl.training.resolve import resolve
 from agilerl.utils.utils import make_vect_envs
@@ -161,6 +163,19 @@ def test_ranges_of_restarts_name_hyperparameters() -> None:
         manifest_from({"env_id": "Pendulum-v1", "algo": "PPO", "evolution": {"restart_ranges": WRONG}}, "test")
 
 
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("evolution.restart_ranges.noise_persistance.max", "Did you mean 'noise_persistence'?"),
+        ("mutation.rl_hp_selection.gama.max", "Did you mean 'gamma'?"),
+        ("mutation.rl_hp_selection.vf_coef.max", "vf_coef.min is missing"),
+    ],
+)
+def test_a_misspelt_range_is_told_its_name_before_its_bound(key: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        apply_sets(preset_for("Pendulum-v1", "PPO", general=True), [f"{key}=0.9"])
+
+
 @pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize("persists", [True, False])
 def test_a_stuck_run_finds_what_noise_of_each_step_by_itself_does_not(persists: bool, seed: int) -> None:
@@ -172,6 +187,7 @@ def test_a_stuck_run_finds_what_noise_of_each_step_by_itself_does_not(persists: 
     if persists:
         assert run.best.index in anew
         assert run.best.noise_persistence > 0.5
+        assert f"noise_persistence {number(run.best.noise_persistence)}" in run.in_words()
 
 
 def test_a_manifest_without_it_keeps_the_hash_of_before() -> None:
