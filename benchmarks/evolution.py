@@ -118,6 +118,7 @@ class Arm:
     ranges: bool = False  # founders and mutations use the wide ranges, not those of the general preset
     rate: bool = False  # the algorithm's own rule for its learning rate, if it has one
     own: bool = False  # the ranges and the PLAIN keys of the general preset
+    widths: bool = False  # founders have layers within those of the general preset, if it has some
     opponent: str | None = None
 
 
@@ -151,7 +152,7 @@ ARMS = {
         ranges=True,
     ),
     # The same draws, with more and more selection.
-    "random": Arm(SPREAD, evolution=False, ranges=True),
+    "random": Arm(SPREAD, evolution=False, ranges=True, widths=True),
     "tournament-spread": Arm(SPREAD, ranges=True),
     "halving": Arm(HALVING, ranges=True),
     "halving-training": Arm({**HALVING, "evolution.judge": "training"}, ranges=True),
@@ -214,7 +215,8 @@ def settings(pair: Pair, start: Start, arm: Arm) -> Manifest:
         changes |= {key: reduce(getattr, key.split("."), general_preset) for key in PLAIN if key != "training.patience"}
     changes["training.target_score"] = None
     manifest = apply_overrides(manifest, changes, "start")
-    manifest = apply_overrides(manifest, {**arm.sets, **(own_rule if arm.rate else {})}, "arm")
+    widths = {"evolution.widths": general_preset.evolution.widths} if arm.widths else {}
+    manifest = apply_overrides(manifest, {**arm.sets, **widths, **(own_rule if arm.rate else {})}, "arm")
     members = manifest.training.pop_size
     return apply_overrides(manifest, {"training.max_steps": 2 * pair.env_steps // members}, "budget")
 

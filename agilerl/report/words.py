@@ -10,6 +10,7 @@ from typing import Any
 from agilerl.telemetry.console import count, number
 from agilerl.telemetry.record import Birth
 
+FEW = 3  # generations at least, from which something can be said
 RISING = 0.05  # of all that was gained: more than this in the last quarter of a run is still getting better
 
 
@@ -96,6 +97,9 @@ def _next(run: Ended) -> str:
     go_on = "more steps" if run.path is None else f"agilerl resume {run.path} --steps {2 * run.budget}"
     if run.score is not None and run.target is not None and run.score >= run.target:
         return f"Next: another seed (--seed {run.seed + 1}) shows whether it was luck."
+    if len(run.history) < FEW and run.stopped == "budget":
+        many = "One generation says" if len(run.history) == 1 else f"{len(run.history)} generations say"
+        return f"{many} little of what can be learned. Next: {go_on}."
     other = f"another algorithm ({run.others})"
     gained, late = _gains(run.history)
     if gained <= 0:

@@ -125,8 +125,9 @@ def make_founders(
     """
     population = make_population(manifest, train_env, seed, device)
     if ancestors is None and manifest.evolution.widths is not None:
-        within = make_population(within_widths(manifest, *manifest.evolution.widths), train_env, seed, device)
-        population = [*population[:1], *within[1:]]
+        bounded = within_widths(manifest, *manifest.evolution.widths)
+        if bounded != manifest:
+            population = [*population[:1], *make_population(bounded, train_env, seed, device)[1:]]
     if ancestors is not None:
         population = ancestors.adopt(population)
     elif manifest.evolution.founders == "spread":

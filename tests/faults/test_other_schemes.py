@@ -118,6 +118,18 @@ def test_founders_within_widths_are_those_of_populations_of_these_widths(widths:
         assert (agent.lr_actor, agent.gamma) == (same.lr_actor, same.gamma)
 
 
+def test_the_bare_command_gives_wide_layers_to_all_but_the_first_founder() -> None:
+    narrow = {f"network.{part}.{key}": value for part in ("encoder_config", "head_config")
+              for key, value in (("hidden_size", [8]), ("min_mlp_nodes", 8))}  # fmt: skip
+    small = {"steps": 64, "evo_steps": 64, "evo_first": None, "learn_step": 64, "eval_episodes": 1, "eval_screen": 0}
+    for given, units in (({**narrow, "network.latent_dim": 8}, [8, 64, 64, 64]), ({}, [64] * 4)):
+        run = agilerl.train(
+            "CartPole-v1", preset=False, seed=1, evolution=False, out=None, verbose=False, **small, **given
+        )
+        assert [agent.actor.latent_dim for agent in run.population] == units
+        assert [agent.critic.latent_dim for agent in run.population] == units
+
+
 def test_a_run_that_begins_anew_says_so_and_keeps_its_budget(tmp_path: Path) -> None:
     path = train(RESTARTS, tmp_path)
     anew = [birth for birth in records(path) if birth["path"] == "restart"]

@@ -88,6 +88,14 @@ def test_what_learned_nothing_is_told_what_else_there_is() -> None:
     assert worth_a_try("ILQL", is_box=False) == "one of BC_LM"
 
 
+def test_one_generation_is_no_reason_for_another_algorithm() -> None:
+    short = replace(ENDED, score=-200.0, stopped="budget", history=[[-200.0, -210.0]])
+    go_on = "Next: agilerl resume runs/Hills-v0/ppo-0001 --steps 40000."
+    assert in_words(short).endswith(f"One generation says little of what can be learned. {go_on}")
+    two = replace(short, history=[[-200.0], [-200.0]])
+    assert in_words(two).endswith(f"2 generations say little of what can be learned. {go_on}")
+
+
 def test_a_plateau_without_a_target() -> None:
     flat = [[0.0], [50.0], *[[60.0]] * 8]
     said = in_words(replace(ENDED, target=None, stopped="plateau", score=60.0, history=flat, ranges={}, best=0))

@@ -39,6 +39,15 @@ def test_ours_has_ranges_of_its_own_and_a_race(evolution: Any) -> None:
     assert spans(config(evolution, "CartPole-v1:DQN", "good", "random"))["lr"] == (1e-4, 1e-2)
 
 
+def test_random_search_has_the_layers_of_ours(evolution: Any) -> None:
+    for pair, widths in (("CartPole-v1:PPO", [64, 1024]), ("Pendulum-v1:SAC", [64, 256]), ("CartPole-v1:DQN", None)):
+        found = {arm: config(evolution, pair, "narrow", arm) for arm in ("ours", "random", "fixed")}
+        assert {arm: each["evolution"]["widths"] for arm, each in found.items()} == {
+            "ours": widths, "random": widths, "fixed": None
+        }  # fmt: skip
+        assert all(each["network"]["head_config"]["hidden_size"] == [8] for each in found.values())
+
+
 @pytest.mark.parametrize("arm", ["ours", "random"])
 def test_an_off_centre_range_ends_a_tenth_of_a_decade_above_the_good_rate(evolution: Any, arm: str) -> None:
     found = config(evolution, "CartPole-v1:DQN", "off_centre", arm)
