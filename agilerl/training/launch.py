@@ -57,17 +57,20 @@ def with_minutes(
     manifest: Manifest, env: Any, device: str, minutes: float, verbose: bool, check: Callable[[], None]
 ) -> Manifest:
     """The manifest with a budget of steps in place of one of minutes; says which."""
-    if verbose:
-        print(f"measuring how many steps fit into {minutes:g} minutes", flush=True)
+    if verbose and minutes > 0:
+        print(f"measuring how many steps fit into {_in_minutes(f'{minutes:g}')}", flush=True)
     steps, rate, expected = import_module("agilerl.training.measured").steps_in(manifest, env, device, minutes, check)
     if verbose:
-        said = f"{expected:.2g}"
         print(
-            f"about {said} {'minute' if said == '1' else 'minutes'}: {count(steps)} steps of each member, "
+            f"about {_in_minutes(f'{expected:.2g}')}: {count(steps)} steps of each member, "
             f"at {count(rate)} steps/s of all together",
             flush=True,
         )
     return apply_overrides(manifest, {"training.max_steps": steps}, "minutes")
+
+
+def _in_minutes(value: str) -> str:
+    return f"{value} {'minute' if value == '1' else 'minutes'}"
 
 
 @dataclass(frozen=True)

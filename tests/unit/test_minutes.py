@@ -90,6 +90,7 @@ def test_a_run_with_minutes_records_steps_and_says_so(tmp_path: Path, capsys: py
     run = agilerl.train("CartPole-v1", "PPO", preset=False, minutes=1e-4, seed=2, out=tmp_path, **SMALL)
     assert run.manifest.training.max_steps == 5 * 256
     said = capsys.readouterr().out
+    assert said.startswith("measuring how many steps fit into 0.0001 minutes\n")
     assert "minutes: 1.3k steps of each member, at " in said
     assert agilerl.load(run.path).manifest.training.max_steps == 5 * 256
 
