@@ -7,15 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.declared import ROLLOUTS, TEAM_ROLLOUTS
 from agilerl.config import Manifest, apply_overrides
 from agilerl.errors import ConfigError
 from agilerl.training.build import run_manifest
 
 LEAST_GENERATIONS = 5
 WITH_EVALUATION = 1.25  # what evaluations and confirmations cost beside training, by experience
-TRIED, TRIED_OF_ROLLOUTS = 512, 256  # steps of one member in a generation of the trial
-LEAST_VECTOR_STEPS = 8  # of a rollout of the trial
+TRIED, LEAST_VECTOR_STEPS = 256, 8  # of one member in a generation of the trial: steps, and vector steps at least
 MOST_TRIED = 8  # generations of the trial
 LONG_ENOUGH, TOO_LONG = 1.0, 10.0  # seconds that are timed, and those after which one generation is enough
 
@@ -60,11 +58,9 @@ def steps_in(
 
 def trial_of(manifest: Manifest) -> Manifest:
     """What is trained and thrown away: generations of a few steps, that are hardly evaluated."""
-    own, rollout = {}, manifest.algorithm.hyperparameters.get("learn_step")
-    tried = TRIED
-    if rollout is not None and find_algorithm(manifest.algorithm.name).experience in (ROLLOUTS, TEAM_ROLLOUTS):
-        # what it costs to learn from a step hardly depends on how many there are
-        tried = min(int(rollout), max(TRIED_OF_ROLLOUTS, LEAST_VECTOR_STEPS * manifest.environment.num_envs))
+    own, learn_step = {}, int(manifest.algorithm.hyperparameters.get("learn_step") or 1)
+    tried = max(TRIED, LEAST_VECTOR_STEPS * manifest.environment.num_envs)
+    if learn_step > tried:  # a rollout: what it costs to learn from a step hardly depends on how many there are
         own = {"algorithm.learn_step": tried}
     changes = {
         "max_steps": MOST_TRIED * tried, "evo_steps": tried, "evo_first": None, "eval_episodes": 1, "eval_screen": 0,

@@ -146,7 +146,7 @@ def test_a_run_that_begins_anew_says_so_and_keeps_its_budget(tmp_path: Path) -> 
 
 def test_a_run_on_a_plateau_ends_and_goes_on_where_it_is_asked_to(tmp_path: Path) -> None:
     # Nobody can gain more than 20; with this seed the first generation has less, so that there is something to gain.
-    case = {**RACE, "steps": 2048, "patience": 3, "seed": 6, "eval_steps": 20}
+    case = {**RACE, "steps": 2048, "patience": 3, "seed": 6, "eval_steps": 20, "widths": None}
     path = train(case, tmp_path)
     facts = json.loads((path / "run.json").read_text())
     assert facts["result"]["stopped"] == "plateau"
