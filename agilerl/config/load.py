@@ -148,11 +148,11 @@ def _problem(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str) 
 
 def _no_range(loc: tuple[int | str, ...], algorithm: str) -> str:
     """What to say of a bound that is missing, if nothing of the algorithm has the name of its range; else empty."""
-    section, name = ([str(part) for part in loc] + ["", ""])[1:3]
-    known = [key for key, each in hyperparameters(find_algorithm(algorithm)).items() if each.is_number]
-    if section not in RANGES or name in known:
+    if len(loc) < 3 or loc[1] not in RANGES:
         return ""
-    return no_hyperparameter(".".join(map(str, loc[:3])), canonical_name(algorithm), known)
+    known = [key for key, each in hyperparameters(find_algorithm(algorithm)).items() if each.is_number]
+    path = ".".join(map(str, loc[:3]))
+    return "" if loc[2] in known else no_hyperparameter(path, canonical_name(algorithm), known)
 
 
 def _locate(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo | None, list[str]]:

@@ -22,15 +22,15 @@ def manifest(**more: Any) -> Any:
     return build_manifest("CartPole-v1", "PPO", preset=False, population=2, overrides={**settings, **more})
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float, generation: int = 512) -> list[int]:
-    """Trials whose generations of two members take so many seconds each; how many there were."""
+def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[int]:
+    """Trials whose generations of two members, 512 steps, take so many seconds each; how many there were."""
     clock, heard = iter(range(100)), [0]
     monkeypatch.setattr(measured.time, "perf_counter", lambda: seconds * next(clock))
 
     def run(trial: Any, env: Any, *, callbacks: Any, **rest: Any) -> None:
         own = trial.training
-        assert (own.evo_steps, own.max_steps, own.target_score) == (generation // 2, generation * 4, None)
-        for made in range(generation, 2 * own.max_steps + 1, generation):
+        assert (own.evo_steps, own.max_steps, own.target_score) == (256, 2048, None)
+        for made in range(512, 2 * 2048 + 1, 512):
             heard[0] += 1
             if callbacks[0].on_generation(type("Record", (), {"population_env_steps": made})) is False:
                 return
