@@ -238,6 +238,10 @@ def make_vect_envs(
         extra = next((extra for extra in ("box2d", "mujoco", "atari") if extra in str(exc).lower()), "envs")
         fix = f'fix: pip install "agilerl[{extra}]"'
         raise EnvError(f"{env_id or 'the environment'}: {exc} {fix}") from exc
+    except ImportError as exc:
+        if env_id is None:
+            raise
+        raise EnvError(f"{env_id} needs what is not installed: {exc}. fix: install what that names.") from exc
     except gymnasium.error.Error as exc:
         raise EnvError(str(exc)) from exc
     vector.factory, vector.env_id, vector.is_plain, vector.backend = factory, env_id, is_plain, backend

@@ -52,6 +52,18 @@ def test_a_missing_dependency_names_the_extra() -> None:
         make_vect_envs(make_env=make)
 
 
+def test_an_id_whose_import_fails_names_it_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry(**keywords: Any) -> Any:
+        raise ImportError("no module of that simulator")
+
+    spec = gymnasium.envs.registration.EnvSpec("NeedsMore-v0", entry_point=entry)
+    monkeypatch.setitem(gymnasium.registry, "NeedsMore-v0", spec)
+    with pytest.raises(EnvError, match=r"NeedsMore-v0 needs .*no module of that simulator.* fix: install"):
+        make_vect_envs("NeedsMore-v0")
+    with pytest.raises(ImportError, match="no module"):  # a factory is the caller's own code: its error is shown whole
+        make_vect_envs(make_env=entry)
+
+
 def test_atari_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)  # as if it were not installed
     with pytest.raises(EnvError, match=r'pip install "agilerl\[atari\]"'):
