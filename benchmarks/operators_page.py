@@ -1,4 +1,4 @@
-"""Tables of docs/evolution.md from the lines of `choices.py` and `operators.py`; `evolution_page.py` puts them in."""
+"""Tables of docs/evolution_tried.md from the lines of `choices.py` and `operators.py`; `tried_page.py` puts them in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = {
 def choice_rows() -> list[str]:
     """How often the best member is found by evaluating fewer of them."""
     rows = [
-        "### Right choices",
+        "## Right choices",
         "",
         "| environment, algorithm | evaluated of a population of four | episodes, mean | "
         "right, share of the generations | above all by 8 | return lost, mean |",
@@ -49,7 +49,7 @@ def operator_rows() -> list[str]:
     """What became of each kind of mutation."""
     spans = ", ".join(str(after) for after in operators.AFTER[:-1]) + f" and {operators.AFTER[-1]}"
     rows = [
-        "### Mutations by what became of them",
+        "## Mutations by what became of them",
         "",
         f"| environment, algorithm | kind | tries | alive after {spans} generations | "
         "fitness above unmutated siblings then, % of the way to the target |",

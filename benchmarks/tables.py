@@ -1,4 +1,6 @@
-"""Writes docs/benchmarks.md and the README's figures from the lines in benchmarks/results: no figure is typed.
+"""Writes docs/benchmarks.md and the figures of README.md, docs/evolution.md and docs/evolution_tried.md.
+
+From the lines in benchmarks/results: no figure is typed.
 
 python benchmarks/tables.py
 """
@@ -18,6 +20,7 @@ import evolution_page
 import lockstep
 import offline
 import offline_beside
+import tried_page
 from curve_tables import curve_rows, latest_curves, short_curve
 from runner import RESULTS, of_last_key, read_lines
 from solve import ALL, path_of
@@ -377,20 +380,21 @@ def board_rows() -> list[str]:
     return rows if len(rows) > 6 else []
 
 
+def put_into(page: Path, rows: Sequence[str]) -> None:
+    """Write the figures of a page that is written by hand otherwise."""
+    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
+    page.write_text("\n".join([before + BEGIN, *rows, END]) + rest.split(END)[1], encoding="utf-8")
+
+
 def main() -> None:
     parts = [
         HEAD.splitlines(), solve_rows(), curve_rows(), throughput_rows(), shares_rows(), replay_rows(), scaling_rows(),
         checkpoint_rows(),
         lockstep_rows(), offline_rows(), continuous_rows(), board_rows(),
     ]  # fmt: skip
-    readme = ROOT / "README.md"
-    before, rest = readme.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    text = "\n".join([BEGIN, *readme_rows(), END])
-    readme.write_text(before + text + after, encoding="utf-8")
-    page = ROOT / "docs" / "evolution.md"
-    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-    page.write_text("\n".join([before + BEGIN, *evolution_page.rows(), END]) + rest.split(END)[1], encoding="utf-8")
+    put_into(ROOT / "README.md", readme_rows())
+    put_into(ROOT / "docs" / "evolution.md", evolution_page.rows())
+    put_into(ROOT / "docs" / "evolution_tried.md", tried_page.rows())
     OUT.write_text("\n\n".join("\n".join(part).rstrip() for part in parts if part) + "\n", encoding="utf-8")
 
 

@@ -20,7 +20,7 @@ from agilerl.spaces import mask_width
 from agilerl.spaces import swap_channels as channels_first
 
 # Standard errors behind the best, from which on more episodes seldom change who that is: by half a one, four episodes
-# at a time choose as well as eight of everybody do, with three fifths as many (docs/evolution.md, "Right choices").
+# at a time choose as well as eight of everybody do, with three fifths as many (docs/evolution_tried.md).
 IN_QUESTION = 0.5
 
 
