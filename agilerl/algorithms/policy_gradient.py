@@ -11,7 +11,7 @@ from agilerl.backward import with_slopes
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import approximate_kl, categorical_gradient, clipped_surrogate
-from agilerl.networks.distributions import ActionDistribution, masked_logits, squashed_normal_sample
+from agilerl.networks.distributions import LOG_STD_MIN, ActionDistribution, Least, masked_logits, squashed_normal_sample
 
 
 def policy_gradient(
@@ -38,7 +38,8 @@ def policy_gradient(
         leaf = raw.requires_grad_()
         with torch.enable_grad():
             log_prob = kind.log_prob(leaf, action, batch.legal)
-            entropy = sampled_entropy(leaf, batch) if kind.kind == "squashed" else kind.entropy(leaf, batch.legal)
+            is_squashed = kind.kind == "squashed"
+            entropy = sampled_entropy(leaf, batch, kind.least) if is_squashed else kind.entropy(leaf, batch.legal)
         with torch.no_grad():
             loss, slope = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, hp["clip_coef"], weight)
         (gradient,) = torch.autograd.grad(with_slopes((log_prob, entropy), (slope, of_entropy)), leaf)
@@ -47,7 +48,7 @@ def policy_gradient(
     return loss, (weight * entropy).sum(-1), divergence, gradient
 
 
-def sampled_entropy(raw: Tensor, batch: RolloutBatch) -> Tensor:
+def sampled_entropy(raw: Tensor, batch: RolloutBatch, least: Least = LOG_STD_MIN) -> Tensor:
     """−log π(a) [..., B] of actions that the present policy draws, a = tanh(μ + σ ε): differentiable through a as well.
 
     A squashed normal has no entropy in closed form. −log π of the stored actions would not do: the expectation of its
@@ -55,4 +56,4 @@ def sampled_entropy(raw: Tensor, batch: RolloutBatch) -> Tensor:
     """
     if batch.noise is None:
         raise ShapeError("a minibatch for a squashed policy needs noise. fix: RolloutBatch(..., noise=[..., B, A]).")
-    return -squashed_normal_sample(raw, batch.noise)[1]
+    return -squashed_normal_sample(raw, batch.noise, least)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 import gymnasium as gym
@@ -32,7 +33,7 @@ from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueView, rescale_action
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
-from agilerl.networks.distributions import ActionDistribution, distribution_of
+from agilerl.networks.distributions import LOG_STD_MIN, ActionDistribution, Least, distribution_of, least_log_std
 from agilerl.networks.value_networks import ValueNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.rng import Purpose, seeds
@@ -79,6 +80,9 @@ class PPO(RLAlgorithm):
         clip_value_loss: False leaves the value loss unclipped.
         normalize_observations: shift and scale observations by their running mean and deviation, which move after each
             rollout, the first time before it is learned from, and are saved with the networks.
+        action_std_min: standard deviation that no Box action falls below while training, as a share of half of its
+            range, so that it goes on exploring; 0 has no such limit. What the untrained policy gives is another matter
+            (`action_std_init`).
         noise_persistence: ρ in [0, 1] of the noise that Box actions are drawn with: its correlation from one step of a
             lane to the next (`draw_exploration`). 0 draws each step afresh.
 
@@ -135,6 +139,7 @@ class PPO(RLAlgorithm):
         clip_value_loss: Annotated[bool, hp()] = True,
         normalize_observations: Annotated[bool, hp()] = False,
         noise_persistence: Annotated[Fraction, hp()] = 0.0,
+        action_std_min: Annotated[Fraction, hp()] = 0.0,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         try:
@@ -171,8 +176,9 @@ class PPO(RLAlgorithm):
         self._hidden: HiddenStates | None = None  # of `collect_rollouts_recurrent`
         self._playing: HiddenStates | None = None  # of evaluation
         self.lr_schedule, self.clip_schedule, self.clip_value_loss = lr_schedule, clip_schedule, bool(clip_value_loss)
-        self.noise_persistence = noise_persistence
+        self.noise_persistence, self.action_std_min = noise_persistence, action_std_min
         self._noise: np.ndarray | None = None  # of the last call of `get_action`
+        self._least: tuple[float, Least] = 0.0, LOG_STD_MIN  # what `action_std_min` was, and is of log std
         self.progress = 0.0
         self._found_rate: float | None = None  # the first one that has moved the policy by as much as it should
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=index))
@@ -278,7 +284,13 @@ class PPO(RLAlgorithm):
     def distribution(self) -> ActionDistribution:
         """What the policy's raw output means."""
         actor = self.policy_module()
-        return actor.distribution if isinstance(actor, StochasticActor) else distribution_of(self.action_space)
+        kind = actor.distribution if isinstance(actor, StochasticActor) else distribution_of(self.action_space)
+        if not self.action_std_min or not isinstance(self.action_space, gym.spaces.Box):
+            return kind
+        if self._least[0] != self.action_std_min:
+            least = least_log_std(self.action_space, self.action_std_min, kind.kind == "squashed")
+            self._least = self.action_std_min, least
+        return replace(kind, least=self._least[1])
 
     def _row(self, action: Tensor) -> Tensor:
         """Stored actions [..., *action_shape] as the distribution takes them: [..., A]."""
@@ -350,7 +362,7 @@ class PPO(RLAlgorithm):
 
     def update_options(self) -> tuple[Any, ...]:
         sequences = self.bptt_sequence_type, self.max_seq_len
-        return self.share_encoders, self.distribution.kind, self.clip_value_loss, *sequences
+        return self.share_encoders, self.distribution, self.clip_value_loss, *sequences
 
     def update_interval(self) -> int:
         """Vector steps of a rollout."""

@@ -359,8 +359,9 @@ class Manifest(Section):
         for name in ADDED_LATER:
             if content["training"][name] == usual[name]:
                 del content["training"][name]
-        if not content["algorithm"].get("noise_persistence", True):
-            del content["algorithm"]["noise_persistence"]
+        for name in ("noise_persistence", "action_std_min"):
+            if not content["algorithm"].get(name, True):
+                del content["algorithm"][name]
         if self.evolution == Evolution():
             del content["evolution"]
         elif not self.evolution.restart_ranges:

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from agilerl.errors import AlgorithmError, ConfigError
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # the limits of the SAC authors' released code
+Least = float | tuple[float, ...]  # log standard deviation of all components of an action, or of each
 LEAST_LOG_STD = -5.0  # of data, whose actions may be all the same
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 MOST = 4096  # joint actions; each is an output of the network
@@ -29,21 +30,27 @@ ILLEGAL = -1e9  # exp gives exactly 0, and products with it stay finite, which t
 # --- normal, and normal squashed by tanh ---------------------------------------------------------------------------
 
 
-def split_normal(raw: Tensor) -> tuple[Tensor, Tensor]:
-    """Raw output [..., 2A] as (mean [..., A], log standard deviation [..., A] within its limits)."""
+def split_normal(raw: Tensor, least: Least = LOG_STD_MIN) -> tuple[Tensor, Tensor]:
+    """Raw output [..., 2A] as (mean [..., A], log standard deviation [..., A] within its limits).
+
+    Args:
+        least: of the log standard deviation, for all components or for each; the lower limit where it is above that.
+    """
     mean, log_std = raw.chunk(2, -1)
-    return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+    if isinstance(least, tuple):
+        log_std, least = log_std.maximum(raw.new_tensor(least)), LOG_STD_MIN
+    return mean, log_std.clamp(max(least, LOG_STD_MIN), LOG_STD_MAX)
 
 
-def normal_sample(raw: Tensor, numbers: Tensor) -> Tensor:
+def normal_sample(raw: Tensor, numbers: Tensor, least: Least = LOG_STD_MIN) -> Tensor:
     """mean + std · ε; raw [..., 2A], standard normal numbers [..., A]; differentiable in `raw`."""
-    mean, log_std = split_normal(raw)
+    mean, log_std = split_normal(raw, least)
     return mean + log_std.exp() * numbers
 
 
-def normal_log_prob(raw: Tensor, value: Tensor) -> Tensor:
+def normal_log_prob(raw: Tensor, value: Tensor, least: Least = LOG_STD_MIN) -> Tensor:
     """Σ_i log N(value_i; mean_i, std_i) [...]; raw [..., 2A], value [..., A]."""
-    mean, log_std = split_normal(raw)
+    mean, log_std = split_normal(raw, least)
     scaled = (value - mean) * (-log_std).exp()
     return (-0.5 * scaled.square() - log_std - HALF_LOG_TWO_PI).sum(-1)
 
@@ -53,26 +60,26 @@ def log_tanh_slope(u: Tensor) -> Tensor:
     return 2 * (math.log(2) - u - F.softplus(-2 * u))
 
 
-def squashed_normal_sample(raw: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+def squashed_normal_sample(raw: Tensor, numbers: Tensor, least: Least = LOG_STD_MIN) -> tuple[Tensor, Tensor]:
     """a = tanh(u), u ~ N(mean, std²), and its log density (Haarnoja et al. 2018, arXiv:1812.05905, appendix C).
 
     log π(a) = Σ_i [log N(u_i; mean_i, std_i) − log(1 − tanh²u_i)], of actions in (-1, 1).
 
     Args:
-        raw: [..., 2A]. numbers: [..., A] standard normal.
+        raw: [..., 2A]. numbers: [..., A] standard normal. least: as of `split_normal`, of u.
 
     Returns:
         (actions [..., A], log densities [...]), both differentiable in `raw`.
     """
-    u = normal_sample(raw, numbers)
-    return u.tanh(), normal_log_prob(raw, u) - log_tanh_slope(u).sum(-1)
+    u = normal_sample(raw, numbers, least)
+    return u.tanh(), normal_log_prob(raw, u, least) - log_tanh_slope(u).sum(-1)
 
 
-def squashed_normal_log_prob(raw: Tensor, action: Tensor) -> Tensor:
+def squashed_normal_log_prob(raw: Tensor, action: Tensor, least: Least = LOG_STD_MIN) -> Tensor:
     """Log density [...] of actions [..., A] in [-1, 1]; one that has been rounded to ±1 counts as the nearest below."""
     edge = 1 - torch.finfo(action.dtype).eps
     u = torch.atanh(action.clamp(-edge, edge))
-    return normal_log_prob(raw, u) - log_tanh_slope(u).sum(-1)
+    return normal_log_prob(raw, u, least) - log_tanh_slope(u).sum(-1)
 
 
 def bounded_mean_log_prob(raw: Tensor, action: Tensor) -> Tensor:
@@ -128,10 +135,12 @@ class ActionDistribution:
         kind: "normal", "squashed", "categorical", "multi_categorical" or "bernoulli".
         sizes: (A,) for normal, squashed and categorical; the number of choices of each part for multi_categorical;
             (bits,) for bernoulli.
+        least: of the log standard deviation of a normal or squashed one, for all components or for each.
     """
 
     kind: str
     sizes: tuple[int, ...]
+    least: Least = LOG_STD_MIN
 
     @property
     def raw_size(self) -> int:
@@ -153,9 +162,9 @@ class ActionDistribution:
     def sample(self, raw: Tensor, numbers: Tensor, mask: Tensor | None = None) -> Tensor:
         """An action per row: raw [..., raw_size], numbers [..., *numbers_shape], mask [..., ΣA] 1 = legal."""
         if self.kind == "normal":
-            return normal_sample(raw, numbers)
+            return normal_sample(raw, numbers, self.least)
         if self.kind == "squashed":
-            return squashed_normal_sample(raw, numbers)[0]
+            return squashed_normal_sample(raw, numbers, self.least)[0]
         logits = masked_logits(raw, mask)
         if self.kind == "bernoulli":
             return (numbers < logits.sigmoid()).to(logits.dtype)  # 1 where the number lies below the probability
@@ -166,9 +175,9 @@ class ActionDistribution:
     def log_prob(self, raw: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         """Log probability or density [...] of given actions."""
         if self.kind == "normal":
-            return normal_log_prob(raw, action)
+            return normal_log_prob(raw, action, self.least)
         if self.kind == "squashed":
-            return squashed_normal_log_prob(raw, action)
+            return squashed_normal_log_prob(raw, action, self.least)
         logits = masked_logits(raw, mask)
         if self.kind == "bernoulli":
             return -F.binary_cross_entropy_with_logits(logits, action.to(logits), reduction="none").sum(-1)
@@ -178,7 +187,7 @@ class ActionDistribution:
     def entropy(self, raw: Tensor, mask: Tensor | None = None) -> Tensor:
         """Entropy [...] in nats. ConfigError for a squashed normal, which has no closed form: average −log π."""
         if self.kind == "normal":
-            return (split_normal(raw)[1] + 0.5 + HALF_LOG_TWO_PI).sum(-1)  # Σ_i (½ + ½ log 2π + log std_i)
+            return (split_normal(raw, self.least)[1] + 0.5 + HALF_LOG_TWO_PI).sum(-1)  # Σ_i (½ + ½ log 2π + log std_i)
         if self.kind == "squashed":
             raise ConfigError("a squashed normal has no entropy in closed form. fix: average -log_prob of samples.")
         logits = masked_logits(raw, mask)
@@ -219,6 +228,20 @@ def distribution_of(space: spaces.Space[Any], squash: bool = False) -> ActionDis
     if isinstance(space, spaces.MultiBinary):
         return ActionDistribution("bernoulli", (int(torch.Size(space.shape).numel()),))
     raise ConfigError(f"actions must be Box, Discrete, MultiDiscrete or MultiBinary; got {space}.")
+
+
+def least_log_std(space: spaces.Box, share: float, squash: bool = False) -> Least:
+    """log(share · half of each component's range), of (-1, 1) before tanh where actions are squashed.
+
+    A component without two finite bounds counts as one of range 2. One number where all components have the same.
+
+    Args:
+        share: above 0.
+    """
+    half = (np.ravel(space.high).astype(np.float64) - np.ravel(space.low).astype(np.float64)) / 2
+    half = np.where((half > 0) & (half < np.finfo(np.float32).max / 2) & (not squash), half, 1.0)
+    found = tuple(float(x) for x in np.log(share * half))
+    return found[0] if len(set(found)) == 1 else found
 
 
 # --- choices as numbers -----------------------------------------------------------------------------------------------
