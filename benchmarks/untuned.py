@@ -39,13 +39,16 @@ TASKS = {
     "MiniGrid-DoorKey-5x5-v0": 0.9,  # of 1; walking straight to the goal gives 0.96
     "MinAtar/Breakout-v1": 8.0,  # random play: 0.5; DQN of Young and Tian 2019 (arXiv:1903.03176): about 8 in 5M frames
 }
-# Environments that were not looked at while the general presets were made.
+# Environments that were not looked at while the general presets were made, but for the three that the page names.
 OTHERS = {
     "MountainCarContinuous-v0": 90.0,  # its registration; restarts have been developed on it since its first row
     "InvertedPendulum-v5": 950.0,  # its registration
     "InvertedDoublePendulum-v5": 9100.0,  # its registration
     "Reacher-v5": -5.0,  # standing still: -12; its registration says -3.75, which the run waits for
     "HalfCheetah-v5": 3000.0,  # random play: -280; its registration says 4,800, which the run waits for
+    "Walker2d-v5": 2000.0,  # standing: 1,000; its registration names none
+    "Swimmer-v5": 360.0,  # its registration
+    "BipedalWalker-v3": 300.0,  # its registration
     "CliffWalking-v1": -17.0,  # the safest way; the shortest is worth -13
     "Taxi-v4": 7.0,  # the shortest ways: 7.9; its registration says 8, which the run waits for
     "FrozenLake8x8-v1": 0.8,  # its registration says 0.85, which the run waits for
