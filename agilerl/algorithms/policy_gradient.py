@@ -11,7 +11,7 @@ from agilerl.backward import with_slopes
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import approximate_kl, categorical_gradient, clipped_surrogate
-from agilerl.networks.distributions import LOG_STD_MIN, ActionDistribution, Least, masked_logits, squashed_normal_sample
+from agilerl.networks.distributions import ActionDistribution, Least, masked_logits, squashed_normal_sample
 
 
 def policy_gradient(
@@ -48,7 +48,7 @@ def policy_gradient(
     return loss, (weight * entropy).sum(-1), divergence, gradient
 
 
-def sampled_entropy(raw: Tensor, batch: RolloutBatch, least: Least = LOG_STD_MIN) -> Tensor:
+def sampled_entropy(raw: Tensor, batch: RolloutBatch, least: Least) -> Tensor:
     """−log π(a) [..., B] of actions that the present policy draws, a = tanh(μ + σ ε): differentiable through a as well.
 
     A squashed normal has no entropy in closed form. −log π of the stored actions would not do: the expectation of its

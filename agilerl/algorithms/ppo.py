@@ -81,8 +81,8 @@ class PPO(RLAlgorithm):
         normalize_observations: shift and scale observations by their running mean and deviation, which move after each
             rollout, the first time before it is learned from, and are saved with the networks.
         action_std_min: standard deviation that no Box action falls below while training, as a share of half of its
-            range, so that it goes on exploring; 0 has no such limit. What the untrained policy gives is another matter
-            (`action_std_init`).
+            range (7.4 at most, which none exceeds), so that it goes on exploring; 0 has no such limit. What the
+            untrained policy gives is another matter (`action_std_init`).
         noise_persistence: ρ in [0, 1] of the noise that Box actions are drawn with: its correlation from one step of a
             lane to the next (`draw_exploration`). 0 draws each step afresh.
 

@@ -55,6 +55,11 @@ def test_density_and_entropy_are_those_of_the_wider_normal(least: Any) -> None:
     torch.testing.assert_close(kind.mode(raw), raw[:, :2])
 
 
+@pytest.mark.parametrize("least", [6.0, (6.0, 7.0)])
+def test_the_upper_limit_goes_first_where_actions_are_large(least: Any) -> None:
+    assert split_normal(torch.zeros(1, 4), least)[1].tolist() == [[2.0, 2.0]]
+
+
 def test_a_squashed_one_is_wider_before_tanh() -> None:
     raw, numbers = torch.tensor([[0.3, -4.0]], dtype=torch.float64), torch.tensor([[1.5]], dtype=torch.float64)
     kind = ActionDistribution("squashed", (1,), math.log(0.2))
