@@ -1,31 +1,28 @@
-"""The tables of docs/evolution.md from the lines of `evolution.py` and `untuned.py`; `tables.py` writes them."""
+"""The tables of docs/evolution.md from the lines of `evolution.py`; `tables.py` writes them."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import untuned
-from evolution import ARMS, CHECKPOINTS, PAIRS, STARTS, path_of
+from evolution_arms import ARMS, CHECKPOINTS, PAIRS, STARTS, lines_of
 from evolution_tables import better, compared, interval, iqm_difference, of_runs, score_at, share
-from runner import of_last_key, read_lines
+from runner import of_last_key
+from untuned_page import untuned_rows
 
 SEEDS = range(10)  # of claims; others are for development
+GENERATION = 8_192  # steps of a member, once generations have grown; of PPO's general preset
 WITHIN = 3.0  # times the environment steps from the good start
 WORDS = {
     "lr_low": "rate / 10", "lr_high": "rate x 10", "gamma_low": "gamma 0.9", "narrow": "8 units",
     "batch_16": "batch 16", "off_centre": "range off-centre",
 }  # fmt: skip
 FIGURE = Path(__file__).parents[1] / "docs" / "images" / "evolution_bad_starts.svg"
-OF_OTHERS = (
-    "Other environments (`--others`). Nothing was tuned on them but for what three showed: noise persists in restarts",
-    "since MountainCarContinuous-v0 was missed (0.0, seed 0), and actions go on exploring since Reacher-v5 was (-7.5,",
-    "then -6.9); HalfCheetah-v5 was looked at for that.",
-)
 Runs = dict[tuple[str, str, str], list[dict[str, Any]]]
 
 
@@ -33,7 +30,7 @@ def runs() -> Runs:
     """(pair, start, arm) -> the lines of claims' seeds, of the last commit and settings, by seed."""
     found: Runs = defaultdict(list)
     for pair in PAIRS:
-        for line in read_lines(path_of(pair)):
+        for line in lines_of(pair):
             key = line["key"]
             if key["seed"] in SEEDS:
                 found[pair, key["start"], key["arm"]].append(line)
@@ -213,59 +210,46 @@ def middle_steps(lines: Sequence[dict[str, Any]]) -> str:
     return f"{value / 1000:.0f}" if value < float("inf") else "-"
 
 
-def untuned_table(tasks: Mapping[str, float]) -> list[str]:
-    """The bare command on environments without presets, all seeds; nothing where none of them has run."""
-    rows = []
-    for env_id, threshold in tasks.items():
-        lines = read_lines(untuned.path_of(env_id))
-        last = sorted(of_last_key(lines), key=lambda line: line["key"]["seed"]) if lines else []
-        if not last:
-            continue
-        scores = " ".join(f"{line['score']:.3g}" for line in last)
-        seconds = sorted(line["cpu_seconds"] for line in last)
-        ends = ", ".join(f"{count} {name}" for name, count in Counter(ended_by(line) for line in last).items())
-        rows.append(
-            f"| {env_id}, {threshold:g} | {sum(line['solved'] for line in last)} of {len(last)} | {scores} | "
-            f"{median(seconds):.0f} ({seconds[0]:.0f} to {seconds[-1]:.0f}) | {ends} | {of_sb3(env_id, threshold)} |"
-        )
-    head = (
-        "| environment, solved at | solved | scores of the seeds | CPU seconds, median (all) | ended by | "
-        "Stable-Baselines3: solved, median score |"
-    )
-    return [head, "|---|---|---|---|---|---|", *rows, ""] if rows else []
+def generations(lines: Sequence[dict[str, Any]]) -> dict[int, list[float]]:
+    """CPU seconds of generations, by how many members trained in them, between two tests of a run."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for line in lines:
+        points = [point for point in line["curve"] if "members" in point]
+        points = [p for i, p in enumerate(points) if not i or p["env_steps"] != points[i - 1]["env_steps"]]
+        for before, after in pairwise(points):
+            members = (after["training_env_steps"] - before["training_env_steps"]) / GENERATION
+            if members in (1, 2, 3, 4) and len(after["members"]) <= members:
+                found[int(members)].append(after["cpu_seconds"] - before["cpu_seconds"])
+    return found
 
 
-def untuned_rows() -> list[str]:
-    """Environments of development, and others."""
-    others = untuned_table(untuned.OTHERS)
+def generation_rows(found: Runs) -> list[str]:
+    """What there is to gain for selection: a population beside its best member alone."""
+    pair = "LunarLander-v3:PPO"
+    lines = [line for start in STARTS if start != "batch_16" for line in found.get((pair, start, "ours"), [])]
+    seconds = generations(lines)
+    if 1 not in seconds:
+        return []
+    alone = median(seconds[1])
     return [
-        "### The bare command", "", *untuned_table(untuned.TASKS),
-        "`python benchmarks/untuned.py`, seeds 0, 1, 2, ..., PPO chosen by the command in all of them. The score is",
-        "the mean of 100 fresh episodes that chose nothing; CPU seconds are those of the whole run without them,",
-        "beside other jobs on two shared cores; a run ends before the generation that would pass 600. Thresholds are",
-        "explained in that file.",
-        "Stable-Baselines3's PPO with its defaults had the CPU seconds of our run of each seed (`--sb3`).", "",
-        *([*OF_OTHERS, "", *others] if others else []),
-    ]  # fmt: skip
-
-
-def ended_by(line: dict[str, Any]) -> str:
-    """What stopped a run: "target", "plateau", "budget", "CPU seconds"."""
-    stopped: str = line["stopped"]
-    return "CPU seconds" if stopped.endswith(f"{untuned.Limit.__name__}.on_generation") else stopped
-
-
-def of_sb3(env_id: str, threshold: float) -> str:
-    """ "0 of 10, -200"; "-" where it did not run."""
-    scores = [line["final"]["score"] for line in untuned.opponent_lines(env_id)]
-    if not scores:
-        return "-"
-    return f"{sum(score >= threshold for score in scores)} of {len(scores)}, {median(scores):.3g}"
+        "### What a generation costs",
+        "",
+        "| members | generations | CPU seconds, median | times one member's |",
+        "|---|---|---|---|",
+        *(
+            f"| {members} | {len(each)} | {median(each):.2f} | {median(each) / alone:.1f} |"
+            for members, each in sorted(seconds.items())
+        ),
+        "",
+        f"`ours` on {pair.replace(':', ', ')}: {GENERATION:,} steps of each member, and their evaluation;",
+        f"{len(lines)} runs from the good start and the bad ones but for minibatches of 16.",
+        "",
+    ]
 
 
 def claim_rows(found: Runs) -> list[str]:
     """What `evolution.py` has shown so far."""
-    parts = [*never_worse_rows(found), *rescue_rows(found), *beaten_rows(found)]
+    parts = [*never_worse_rows(found), *rescue_rows(found), *beaten_rows(found), *generation_rows(found)]
     return [] if not parts else [
         *parts,
         "`python benchmarks/evolution.py --pairs ... --starts ... --arms ... --seeds 0-9`; budgets, starts and arms",

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from evolution import ARMS, PAIRS, STARTS, probabilities, settings
+from evolution_arms import ARMS, PAIRS, STARTS, probabilities, settings
 from evolution_tables import rounded
 from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import choices
 import operators
-from evolution import PAIRS
+from evolution_arms import PAIRS
 from runner import of_last_key, read_lines
 
 KINDS = {

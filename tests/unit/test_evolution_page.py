@@ -1,4 +1,4 @@
-"""What the page of evolution compares, of benchmarks/evolution_page.py, and when benchmarks/untuned.py ends a run."""
+"""What pages of evolution compare (benchmarks/evolution_page.py, untuned_page.py), and when untuned.py ends a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_run_ends_before_the_generation_that_would_pass_its_limit(
 def test_environments_of_development_and_others_have_tables_of_their_own(
     benchmark_module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = benchmark_module("evolution_page")
+    page = benchmark_module("untuned_page")
     tasks, others = list(page.untuned.TASKS), list(page.untuned.OTHERS)
     assert not set(tasks) & set(others)
 
@@ -66,8 +66,30 @@ def test_environments_of_development_and_others_have_tables_of_their_own(
 
 def test_an_opponents_newest_line_of_each_seed_counts(benchmark_module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was given the CPU seconds of our newest run of that seed; 300 and 400 are of an older one."""
-    page = benchmark_module("evolution_page")
+    page = benchmark_module("untuned_page")
     each = [(1, 300.0), (0, 400.0), (0, 480.0), (1, 200.0)]
     lines = [{"key": {"seed": seed}, "final": {"score": score}} for seed, score in each]
     monkeypatch.setattr(page.untuned, "read_lines", lambda path: lines)
     assert page.of_sb3("CartPole-v1", 475.0) == "1 of 2, 340"
+
+
+def point(cpu_seconds: float, steps: int, members: list[dict[str, int]] | None = None) -> dict[str, Any]:
+    more = {} if members is None else {"members": members}
+    return {"cpu_seconds": cpu_seconds, "env_steps": steps, "training_env_steps": steps, **more}
+
+
+def test_a_generation_costs_what_passes_between_two_tests(benchmark_module: Any) -> None:
+    page = benchmark_module("evolution_page")
+    four, one = [{"id": member} for member in range(4)], [{"id": 0}]
+    curve = [
+        point(2.0, 16_384, four),
+        point(6.0, 16_384 + 4 * 8_192, four),
+        point(6.0, 16_384 + 4 * 8_192),  # the checkpoint of the other budget
+        point(7.5, 16_384 + 5 * 8_192, one),
+        point(9.5, 16_384 + 7 * 8_192, one),  # two generations of one member: not two members
+        point(9.9, 16_384 + 7 * 8_192 + 2_048, one),  # no whole one
+    ]
+    found = page.generations([{"curve": curve}])
+    assert {members: [round(each, 3) for each in seconds] for members, seconds in found.items()} == {
+        4: [4.0], 1: [1.5], 2: [2.0],
+    }  # fmt: skip

@@ -1,5 +1,6 @@
 """What the starts and arms of the evolution benchmark change of the general presets."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,10 +57,13 @@ def test_an_off_centre_range_ends_a_tenth_of_a_decade_above_the_good_rate(evolut
     assert found["algorithm"]["lr"] == pytest.approx(0.1 * good)
 
 
-def test_the_key_of_a_run_holds_its_settings(evolution: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_a_run_holds_its_settings(
+    evolution: Any, benchmark_module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = benchmark_module("evolution_arms")
     job = evolution.job_of("CartPole-v1:DQN", "good", "ours", 0)
     assert job["key"] == evolution.job_of("CartPole-v1:DQN", "good", "ours", 0)["key"]
-    monkeypatch.setitem(evolution.ARMS, "ours", evolution.Arm({**evolution.RACE, "training.eval_members": 2}, own=True))
+    monkeypatch.setitem(evolution.ARMS, "ours", arms.Arm({**arms.RACE, "training.eval_members": 2}, own=True))
     other = evolution.job_of("CartPole-v1:DQN", "good", "ours", 0)["key"]
     assert {name for name in other if other[name] != job["key"][name]} == {"settings"}
 
@@ -87,3 +91,13 @@ def test_choices_know_the_fitness_of_every_member(benchmark_module: Any) -> None
     (job,) = benchmark_module("choices").jobs_for("LunarLander-v3:DQN", [3])
     assert job["config"]["training"].get("eval_members") is None
     assert job["config"]["training"].get("target_score") is None
+
+
+def test_members_are_written_once_where_checkpoints_of_both_budgets_are_due(evolution: Any) -> None:
+    clock = evolution.CheckpointClock(120.0, 1_200, 12)
+    measurer = evolution.Measurer({"key": {"seed": 0}, "target": 100.0}, clock)
+    measurer.test = lambda number: 7.0
+    record = SimpleNamespace(population_env_steps=90, evaluation_env_steps=10, members=[])
+    measurer.begun -= 10.0
+    measurer.on_generation(record)
+    assert [(each["by"], "members" in each) for each in measurer.curve] == [("cpu", True), ("steps", False)]
