@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -151,6 +151,7 @@ class Restarts:
     def __init__(self, inner: Evolution, found: Callable[[int], list[Any]], patience: int) -> None:
         self.inner, self.found, self.patience = inner, found, patience
         self.history: list[list[float]] = []  # fitness since the last founding
+        self.returns: list[list[float | None]] = []  # of training episodes since then
         self.number = 0
         self.highest = 0  # of the ids so far
 
@@ -162,13 +163,14 @@ class Restarts:
     ) -> tuple[list[Any], Births]:
         """What `inner` makes of them, or new founders, who go on counting steps where the others stood."""
         self.history.append([record.fitness for record in records])
+        self.returns.append([record.score for record in records])
         self.highest = max(self.highest, *(agent.index for agent in population))
-        if not is_stuck(self.history, self.patience):
+        if not is_stuck(self.history, self.patience, self.returns):
             after, births = self.inner.next(population, records, generation)
             self.highest = max(self.highest, *(agent.index for agent in after))
             return after, births
         self.number += 1
-        self.history, made = [], max(record.env_steps for record in records)
+        self.history, self.returns, made = [], [], max(record.env_steps for record in records)
         getattr(self.inner, "begin_anew", lambda env_steps: None)(made)
         founders = self.found(self.number)
         for place, agent in enumerate(founders, self.highest + 1):
@@ -176,10 +178,15 @@ class Restarts:
         return founders, tuple(Birth(agent.index, None, generation, "founder", "restart") for agent in founders)
 
     def state(self) -> dict[str, Any]:
-        own = {"restart": self.number, "since": [list(row) for row in self.history], "highest": self.highest}
-        return {**self.inner.state(), **own}
+        since = {"since": _rows(self.history), "returns": _rows(self.returns)}
+        return {**self.inner.state(), **since, "restart": self.number, "highest": self.highest}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.inner.load_state(state)
         self.number, self.highest = int(state["restart"]), int(state["highest"])
-        self.history = [list(row) for row in state["since"]]
+        self.history = _rows(state["since"])
+        self.returns = _rows(state.get("returns", ()))  # of runs before 2026-11-26 fitness alone is known
+
+
+def _rows(rows: Iterable[Iterable[Any]]) -> list[list[Any]]:
+    return [list(row) for row in rows]

@@ -128,19 +128,22 @@ def founders(env: str, is_restart: bool, **changes: Any) -> tuple[Manifest, list
 def test_founders_of_a_restart_differ_in_it_where_actions_are_box() -> None:
     manifest, first = founders("Pendulum-v1", False)
     assert [agent.noise_persistence for agent in first] == [0.0] * 4
-    assert [*manifest.evolution.restart_ranges] == ["noise_persistence"]
+    assert [*manifest.evolution.restart_ranges] == ["gamma", "noise_persistence"]
     _, later = founders("Pendulum-v1", True)
     kept = [agent.noise_persistence for agent in later]
     assert kept[0] == 0.0
     assert len({*kept}) == 4
     assert all(0.0 < value <= 0.95 for value in kept[1:])
-    assert [agent.gamma for agent in first] == [agent.gamma for agent in later], "the other draws are as without it"
+    assert [agent.ent_coef for agent in first] == [agent.ent_coef for agent in later], (
+        "the other draws are as without it"
+    )
+    assert max(agent.gamma for agent in first) <= 0.998 < max(agent.gamma for agent in later) <= 0.9999
     assert "noise_persistence" in later[1].hyperparameters()
 
 
 def test_the_general_preset_leaves_it_out_where_they_are_not() -> None:
     manifest, later = founders("CartPole-v1", True)
-    assert manifest.evolution.restart_ranges == {}
+    assert [*manifest.evolution.restart_ranges] == ["gamma"]
     assert [agent.noise_persistence for agent in later] == [0.0] * 4
 
 
