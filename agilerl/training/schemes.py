@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -140,7 +140,9 @@ class Restarts:
     """Another evolution, and a population of new founders whenever nothing has got better for long.
 
     A race is greedy: who learns fast at first wins it, and may be stuck where slower ones would have passed. What was
-    found is not lost, the run keeps its best agent.
+    found is not lost, the run keeps its best agent. Training returns count where they are above fitness: a policy may
+    do better by its draws than by its greedy actions, and learn for long before these show it (Swimmer-v5: 154 and
+    rising for 52). Below it, where exploration puts them, they may rise because noise fades, and count for nothing.
 
     Args:
         inner: between restarts.
@@ -150,8 +152,7 @@ class Restarts:
 
     def __init__(self, inner: Evolution, found: Callable[[int], list[Any]], patience: int) -> None:
         self.inner, self.found, self.patience = inner, found, patience
-        self.history: list[list[float]] = []  # fitness since the last founding
-        self.returns: list[list[float | None]] = []  # of training episodes since then
+        self.history: list[list[float]] = []  # fitness and training returns since the last founding
         self.number = 0
         self.highest = 0  # of the ids so far
 
@@ -162,15 +163,15 @@ class Restarts:
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
         """What `inner` makes of them, or new founders, who go on counting steps where the others stood."""
-        self.history.append([record.fitness for record in records])
-        self.returns.append([record.score for record in records])
+        known = [value for record in records for value in (record.fitness, record.score) if value is not None]
+        self.history.append(known)
         self.highest = max(self.highest, *(agent.index for agent in population))
-        if not is_stuck(self.history, self.patience, self.returns):
+        if not is_stuck(self.history, self.patience):
             after, births = self.inner.next(population, records, generation)
             self.highest = max(self.highest, *(agent.index for agent in after))
             return after, births
         self.number += 1
-        self.history, self.returns, made = [], [], max(record.env_steps for record in records)
+        self.history, made = [], max(record.env_steps for record in records)
         getattr(self.inner, "begin_anew", lambda env_steps: None)(made)
         founders = self.found(self.number)
         for place, agent in enumerate(founders, self.highest + 1):
@@ -178,15 +179,10 @@ class Restarts:
         return founders, tuple(Birth(agent.index, None, generation, "founder", "restart") for agent in founders)
 
     def state(self) -> dict[str, Any]:
-        since = {"since": _rows(self.history), "returns": _rows(self.returns)}
-        return {**self.inner.state(), **since, "restart": self.number, "highest": self.highest}
+        own = {"restart": self.number, "since": [list(row) for row in self.history], "highest": self.highest}
+        return {**self.inner.state(), **own}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.inner.load_state(state)
         self.number, self.highest = int(state["restart"]), int(state["highest"])
-        self.history = _rows(state["since"])
-        self.returns = _rows(state.get("returns", ()))  # of runs before 2026-11-26 fitness alone is known
-
-
-def _rows(rows: Iterable[Iterable[Any]]) -> list[list[Any]]:
-    return [list(row) for row in rows]
+        self.history = [list(row) for row in state["since"]]

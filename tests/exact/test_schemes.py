@@ -252,30 +252,15 @@ def test_who_never_gains_anything_begins_anew_later() -> None:
     assert not is_stuck([[-200.0]] * 9 + [[-150.0]], 5)
 
 
-def test_who_learns_by_training_returns_is_not_stuck() -> None:
-    """Those of one member rise by one a generation, the other has finished no episode yet."""
-    flat = [[-200.0, -200.0]] * 10
-    rising: list[list[float | None]] = [[float(3 + i), None] for i in range(10)]
-    assert is_stuck(flat, 5)
-    assert not is_stuck(flat, 5, rising)
-    assert is_stuck(flat, 5, rising[:7]), "fewer than patience and three say nothing"
-    level: list[list[float | None]] = [*rising[:5], *[[7.0, None]] * 7]
-    assert is_stuck([[-200.0, -200.0]] * 12, 5, level)
-    assert is_stuck(flat, 5, [[None, None]] * 10), "nobody has finished an episode"
-
-
-def test_a_restart_waits_while_training_returns_rise() -> None:
-    """Patience of two, fitness flat since the third generation. Returns smoothed over three generations are 3, 6, 9,
-    12, 14, 15, 15 from the third on: the last two add 3 of 12 with the eighth, and 1 of 12 with the ninth."""
+@pytest.mark.parametrize(("above", "restarts"), [(10.0, False), (-20.0, True)])
+def test_training_returns_that_rise_above_fitness_are_progress(above: float, restarts: bool) -> None:
+    """Fitness 9 from the third generation on; training returns rise by one a generation, above it or below."""
     scheme = Restarts(Race(), lambda number: [member(0), member(1)], patience=2)
     agents = [member(3), member(7)]
-    scores = (0.0, 3.0, 6.0, 9.0, 12.0, 15.0, 15.0, 15.0)
-    for generation, score in enumerate(scores, 1):
+    for generation in range(1, 9):
         fitness = min(9.0, 3.0 * generation)
-        kept = scheme.next(agents, [record(a, fitness, 100 * generation, score) for a in agents], generation)[0]
-        assert kept == agents, generation
-        again = Restarts(Race(), lambda number: [], patience=2)
-        again.load_state(scheme.state())
-        assert again.returns == scheme.returns
-    assert scheme.next(agents, [record(a, 9.0, 900, 15.0) for a in agents], 9)[0] != agents
-    assert scheme.returns == []
+        records = [record(agents[0], fitness, 100 * generation, above + generation), record(agents[1], 0.0, 100)]
+        after, _ = scheme.next(agents, records, generation)
+        if after != agents:
+            break
+    assert (scheme.number == 1) is restarts
