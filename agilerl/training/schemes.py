@@ -142,7 +142,8 @@ class Restarts:
     A race is greedy: who learns fast at first wins it, and may be stuck where slower ones would have passed. What was
     found is not lost, the run keeps its best agent. Training returns count where they are above fitness: a policy may
     do better by its draws than by its greedy actions, and learn for long before these show it (Swimmer-v5: 154 and
-    rising for 52). Below it, where exploration puts them, they may rise because noise fades, and count for nothing.
+    rising for 52). Below it, where exploration puts them, they may rise because noise fades, and count for nothing;
+    so do single lucky episodes, by the median.
 
     Args:
         inner: between restarts.
@@ -163,8 +164,8 @@ class Restarts:
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
         """What `inner` makes of them, or new founders, who go on counting steps where the others stood."""
-        known = [value for record in records for value in (record.fitness, record.score) if value is not None]
-        self.history.append(known)
+        drawn = [float(np.median(own)) for agent in population if (own := recent_returns(agent))]
+        self.history.append([*(record.fitness for record in records), *drawn])
         self.highest = max(self.highest, *(agent.index for agent in population))
         if not is_stuck(self.history, self.patience):
             after, births = self.inner.next(population, records, generation)

@@ -252,14 +252,18 @@ def test_who_never_gains_anything_begins_anew_later() -> None:
     assert not is_stuck([[-200.0]] * 9 + [[-150.0]], 5)
 
 
-@pytest.mark.parametrize(("above", "restarts"), [(10.0, False), (-20.0, True)])
-def test_training_returns_that_rise_above_fitness_are_progress(above: float, restarts: bool) -> None:
-    """Fitness 9 from the third generation on; training returns rise by one a generation, above it or below."""
+@pytest.mark.parametrize(
+    ("returns", "restarts"),
+    [((10.0, 10.0, 10.0), False), ((-20.0, -20.0, -20.0), True), ((-20.0, -20.0, 900.0), True), ((), True)],
+    ids=["above fitness", "below", "one lucky episode", "none yet"],
+)
+def test_training_returns_that_rise_above_fitness_are_progress(returns: tuple[float, ...], restarts: bool) -> None:
+    """Fitness 9 from the third generation on; the returns of one member rise by one a generation."""
     scheme = Restarts(Race(), lambda number: [member(0), member(1)], patience=2)
-    agents = [member(3), member(7)]
     for generation in range(1, 9):
+        agents = [member(3, *(each + generation for each in returns)), member(7)]
         fitness = min(9.0, 3.0 * generation)
-        records = [record(agents[0], fitness, 100 * generation, above + generation), record(agents[1], 0.0, 100)]
+        records = [record(agents[0], fitness, 100 * generation), record(agents[1], 0.0, 100)]
         after, _ = scheme.next(agents, records, generation)
         if after != agents:
             break
