@@ -39,7 +39,7 @@ TASKS = {
     "MiniGrid-DoorKey-5x5-v0": 0.9,  # of 1; walking straight to the goal gives 0.96
     "MinAtar/Breakout-v1": 8.0,  # random play: 0.5; DQN of Young and Tian 2019 (arXiv:1903.03176): about 8 in 5M frames
 }
-# Environments that were not looked at while the general presets were made, but for the three that the page names.
+# Environments that were not looked at while the general presets were made, but for those that the page names.
 OTHERS = {
     "MountainCarContinuous-v0": 90.0,  # its registration; restarts have been developed on it since its first row
     "InvertedPendulum-v5": 950.0,  # its registration
