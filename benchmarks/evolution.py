@@ -1,9 +1,10 @@
-"""Claim: what evolution adds. One JSON line per run in results/evolution-<pair>-<start>.jsonl; no preset is read.
+"""Claim: what evolution adds. One JSON line per run in results/evolution-<pair>-<start>.jsonl.
 
     python benchmarks/evolution.py --pairs LunarLander-v3:PPO --starts good lr_low --arms fixed ours --seeds 1000-1002
     python benchmarks/evolution.py --pairs LunarLander-v3:PPO --arms sb3 --python /path/to/other/python
     python benchmarks/evolution.py --summary --against fixed
 
+No environment's preset is read.
 A *pair* is an environment and an algorithm, with the general preset of that algorithm as its good start. A *start* is
 what is wrong with it. An *arm* is a way to train: a configuration of `agilerl.train`, or an opponent in a Python
 environment of its own (`opponent_peers.py`, `opponent_original_evolution.py`).
@@ -59,10 +60,9 @@ class Measurer:
         training, evaluation = record.population_env_steps, record.evaluation_env_steps
         used = {"cpu_seconds": round(self.cpu_seconds, 2), "env_steps": training + evaluation}
         used |= {"training_env_steps": training, "evaluation_env_steps": evaluation}
-        members = {"members": members_of(record)}  # once, where checkpoints of both budgets are due
-        for by in self.clock.due(used["cpu_seconds"], used["env_steps"]):
+        for place, by in enumerate(self.clock.due(used["cpu_seconds"], used["env_steps"])):
+            members = {} if place else {"members": members_of(record)}  # once, where both budgets are due
             self.curve.append({**used, "score": self.test(len(self.curve)), "by": by, **members})
-            members = {}
             score, target = self.curve[-1]["score"], self.job["target"]
             if score >= target and (second := self.play(SECOND + len(self.curve))) >= target:
                 self.reached = {**used, "score": score, "second_score": second}
