@@ -46,16 +46,19 @@ def untuned_rows() -> list[str]:
         "### The bare command", "", *untuned_table(untuned.TASKS),
         "`python benchmarks/untuned.py`, seeds 0, 1, 2, ..., PPO chosen by the command in all of them. The score is",
         "the mean of 100 fresh episodes that chose nothing; CPU seconds are those of the whole run without them,",
-        "beside other jobs on two shared cores; a run ends before the generation that would pass 600. Thresholds are",
-        "explained in that file.",
+        "beside other jobs on two shared cores; a run ends before the generation that would pass 600, and with a",
+        "budget of ten minutes at measured speed, as the command's (or, before, of 500,000 steps of each member).",
+        "Thresholds are explained in that file.",
         "Stable-Baselines3's PPO with its defaults had the CPU seconds of our run of each seed (`--sb3`).", "",
         *([*OF_OTHERS, "", *others] if others else []),
     ]  # fmt: skip
 
 
 def ended_by(line: dict[str, Any]) -> str:
-    """What stopped a run: "target", "plateau", "budget", "CPU seconds"."""
+    """What stopped a run: "target", "plateau", "budget" (of minutes), "500,000 steps", "CPU seconds"."""
     stopped: str = line["stopped"]
+    if stopped == "budget" and "minutes" not in line["key"]:
+        return "500,000 steps"
     return "CPU seconds" if stopped.endswith(f"{untuned.Limit.__name__}.on_generation") else stopped
 
 

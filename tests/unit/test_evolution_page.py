@@ -44,6 +44,14 @@ def test_a_run_ends_before_the_generation_that_would_pass_its_limit(
     assert limit.on_generation(None) is False  # 401 and 200
 
 
+def test_a_run_has_the_minutes_that_the_command_takes_by_itself(benchmark_module: Any) -> None:
+    from agilerl.cli.main import USUAL_MINUTES
+
+    untuned = benchmark_module("untuned")
+    assert untuned.MINUTES == USUAL_MINUTES
+    assert {job["key"]["minutes"] for job in untuned.jobs_for("CartPole-v1", [0, 1])} == {USUAL_MINUTES}
+
+
 def test_environments_of_development_and_others_have_tables_of_their_own(
     benchmark_module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +70,13 @@ def test_environments_of_development_and_others_have_tables_of_their_own(
     middle = rows.index(page.OF_OTHERS[0])
     assert f"| {tasks[0]}, 475 | 2 of 2 | 480 480 | 7 (7 to 7) | 2 target | - |" in rows[:middle]
     assert f"| {others[0]}, 90 | 0 of 2 | 80 80 | 7 (7 to 7) | 2 target | - |" in rows[middle:]
+
+
+def test_a_budget_of_steps_is_told_from_one_of_minutes(benchmark_module: Any) -> None:
+    page = benchmark_module("untuned_page")
+    assert page.ended_by({"stopped": "budget", "key": {"seed": 0}}) == "500,000 steps"
+    assert page.ended_by({"stopped": "budget", "key": {"seed": 0, "minutes": 10.0}}) == "budget"
+    assert page.ended_by({"stopped": "callback Limit.on_generation", "key": {}}) == "CPU seconds"
 
 
 def test_an_opponents_newest_line_of_each_seed_counts(benchmark_module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
