@@ -83,6 +83,8 @@ class PPO(RLAlgorithm):
         action_std_min: standard deviation that no Box action falls below while training, as a share of half of its
             range (7.4 at most, which none exceeds), so that it goes on exploring; 0 has no such limit. What the
             untrained policy gives is another matter (`action_std_init`).
+        action_ent_steps: Box actions: environment steps of its own after which the weight of entropy falls as their
+            inverse (`entropy_weight`); None keeps it. Actions of other kinds keep it anyway.
         noise_persistence: ρ in [0, 1] of the noise that Box actions are drawn with: its correlation from one step of a
             lane to the next (`draw_exploration`). 0 draws each step afresh.
 
@@ -90,6 +92,7 @@ class PPO(RLAlgorithm):
 
     Attributes:
         progress: share of the budget that is used up, for the schedules; training functions set it.
+        learned_steps: environment steps of the rollouts that were learned from.
         observation_statistics: mean, var and count of the observations learned from, with `normalize_observations`.
     """
 
@@ -140,6 +143,7 @@ class PPO(RLAlgorithm):
         normalize_observations: Annotated[bool, hp()] = False,
         noise_persistence: Annotated[Fraction, hp()] = 0.0,
         action_std_min: Annotated[Fraction, hp()] = 0.0,
+        action_ent_steps: Annotated[Count | None, hp()] = None,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         try:
@@ -177,9 +181,11 @@ class PPO(RLAlgorithm):
         self._playing: HiddenStates | None = None  # of evaluation
         self.lr_schedule, self.clip_schedule, self.clip_value_loss = lr_schedule, clip_schedule, bool(clip_value_loss)
         self.noise_persistence, self.action_std_min = noise_persistence, action_std_min
+        self.action_ent_steps = action_ent_steps
         self._noise: np.ndarray | None = None  # of the last call of `get_action`
         self._least: tuple[float, Least] = 0.0, LOG_STD_MIN  # what `action_std_min` was, and is of log std
         self.progress = 0.0
+        self.learned_steps = 0
         self._found_rate: float | None = None  # the first one that has moved the policy by as much as it should
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=index))
         self._rollout_buffer: RolloutBuffer | None = None
@@ -314,10 +320,23 @@ class PPO(RLAlgorithm):
         return {
             "lr": self._scheduled(self.lr, self.lr_schedule),
             "clip_coef": self._scheduled(self.clip_coef, self.clip_schedule),
-            "ent_coef": self.ent_coef,
+            "ent_coef": self.entropy_weight,
             "vf_coef": self.vf_coef,
             "max_grad_norm": math.inf if self.max_grad_norm is None else self.max_grad_norm,
         }
+
+    @property
+    def entropy_weight(self) -> float:
+        """`ent_coef`, of Box actions times min(1, `action_ent_steps` / `learned_steps`).
+
+        The entropy of a Gaussian has no upper bound and its gradient by every log-deviation is 1, so that a constant
+        weight widens the policy for ever, where that of a categorical one fades as its probabilities even out. The
+        weight falls as 1/t, as rates of stochastic approximation do (Robbins and Monro 1951, eq. 6): what exploration
+        is needed for comes first. `action_std_min` bounds deviations from below.
+        """
+        if self.action_ent_steps is None or not isinstance(self.action_space, gym.spaces.Box):
+            return self.ent_coef
+        return self.ent_coef * min(1.0, self.action_ent_steps / max(1, self.learned_steps))
 
     @property
     def adapts_rate(self) -> bool:

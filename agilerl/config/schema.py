@@ -359,7 +359,7 @@ class Manifest(Section):
         for name in ADDED_LATER:
             if content["training"][name] == usual[name]:
                 del content["training"][name]
-        for name in ("noise_persistence", "action_std_min"):
+        for name in ("noise_persistence", "action_std_min", "action_ent_steps"):
             if not content["algorithm"].get(name, True):
                 del content["algorithm"][name]
         if self.evolution == Evolution():

@@ -427,7 +427,8 @@ def learn_rollout(
 
     Args:
         members: agents with `batch_size`, `update_epochs`, `target_kl` and `draw_entropy_noise(rng, rows)`: what one
-            epoch over so many rows needs of random numbers, [rows, A]; None for nothing.
+            epoch over so many rows needs of random numbers, [rows, A]; None for nothing. Those that have
+            `learned_steps` count the rollout there.
     """
     reports = [LearnReport() for _ in members]
     active, ranks = [True] * len(members), learner.ranks
@@ -460,10 +461,12 @@ def learn_rollout(
             limit = member.divergence_limit if adapts[i] else member.target_kl
             if limit is not None and report.kl > limit:
                 active[i] = False
-    if any(adapts):
-        for member, report, follows in zip(members, reports, adapts, strict=True):
-            if follows:
-                member.adapt_rate(report.kl)
+    for member, report, follows in zip(members, reports, adapts, strict=True):
+        if hasattr(member, "learned_steps"):  # not of teams
+            member.learned_steps += rollout.size * ranks.size
+        if follows:
+            member.adapt_rate(report.kl)
+    if any(adapts) or any(getattr(member, "action_ent_steps", None) for member in members):
         learner.groups[group].refresh()
     if losses:
         total: Any = sum(losses)
