@@ -6,6 +6,7 @@ manifest give options by these names; where they have published another name or 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -35,6 +36,9 @@ class LoopOptions:
         eval_screen: so many of these episodes at a time; those who are behind for certain by then
             (`rollouts.evaluate.contested`) play no more of them, and nobody does once the best one is certain. 0: all
             play all, as one member alone does.
+        eval_share: a generation lasts until its members have trained for the steps of their last evaluation, divided by
+            this, whatever `evo_steps` is: evaluation has about this share of the steps of training at most, where
+            episodes are long. Confirmations do not count. None: generations last as long as `evo_steps` says.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
         patience: of a run without a target: it ends after so many generations without a better one, once anything has
             been learned (`training.stopping`); None: never.
@@ -77,6 +81,7 @@ class LoopOptions:
     eval_episodes: int = 16
     eval_members: int | None = None
     eval_screen: int = 0
+    eval_share: float | None = None
     target: float | None = None
     patience: int | None = None
     fitness_window: int = 1
@@ -120,6 +125,8 @@ class LoopOptions:
         )
         if self.eval_screen == 1:
             raise ConfigError("eval_screen=1: one episode tells no standard error. fix: eval_screen=2, or 0 for none.")
+        if self.eval_share is not None and not 0 < self.eval_share < math.inf:
+            raise ConfigError(f"eval_share must be a number above 0; got {self.eval_share!r}. fix: eval_share=0.5.")
         _within("evolve_from", self.evolve_from, 0, 1)
         self._check_fitness()
         if self.opponents not in (None, "self"):
@@ -159,12 +166,17 @@ class LoopOptions:
         """The options that have names in `given`, whatever else is there; `more` wins."""
         return cls(**{**{f.name: given[f.name] for f in fields(cls) if f.name in given}, **more})
 
-    def generation_steps(self, begun: int) -> int:
-        """Environment steps of one member in the generation before which it has made `begun`."""
-        return self.evo_steps if self.evo_first is None else min(self.evo_steps, max(self.evo_first, begun))
+    def generation_steps(self, begun: int, evaluated: float = 0.0) -> int:
+        """Environment steps of one member in the generation before which it has made `begun`.
+
+        evaluated: those of the evaluation before it, of each member.
+        """
+        steps = self.evo_steps if self.evo_first is None else min(self.evo_steps, max(self.evo_first, begun))
+        return steps if self.eval_share is None else max(steps, math.ceil(evaluated / self.eval_share))
 
     def generations(self, rounded: Callable[[int], int] = int) -> int:
-        """How many generations `max_steps` make; `rounded`: to whole vector steps, rollouts or batches."""
+        """How many generations `max_steps` make, or at most where `eval_share` makes some last longer; `rounded`: to
+        whole vector steps, rollouts or batches."""
         begun = count = 0
         usual = rounded(self.evo_steps)
         while begun < self.max_steps and (steps := rounded(self.generation_steps(begun))) < usual:

@@ -119,6 +119,7 @@ OF_ENVIRONMENTS = (
     "training.eval_steps",
     "training.eval_episodes",
     "training.eval_screen",
+    "training.eval_share",
     "training.learning_delay",
     "training.random_steps",
     "training.eps_start",

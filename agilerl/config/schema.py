@@ -30,7 +30,7 @@ def _model_of(cls: Any) -> type[BaseModel]:
 
 # Keys of the training section that came after results had been stored under the hashes of manifests.
 ADDED_LATER = (
-    "carry_envs", "confirm_most", "confirm_screen", "dataset", "eval_members", "eval_screen", "evo_first",
+    "carry_envs", "confirm_most", "confirm_screen", "dataset", "eval_members", "eval_screen", "eval_share", "evo_first",
     "explore_least", "fitness", "fqe_gamma", "fqe_updates", "held_out", "normalize_rewards", "opponents", "patience",
     "reward_floor", "stop_errors", "threads",
 )  # fmt: skip
@@ -126,6 +126,7 @@ class Training(Section):
     eval_episodes: Count = 8
     eval_members: Count | None = USUAL_OPTIONS.eval_members  # the most promising by training returns; null: all
     eval_screen: CountOrZero = USUAL_OPTIONS.eval_screen
+    eval_share: Positive | None = USUAL_OPTIONS.eval_share  # generations last as long as their evaluation costs
     learning_delay: CountOrZero = 1000
     random_steps: CountOrZero = USUAL_OPTIONS.random_steps
     eps_start: Fraction = USUAL_OPTIONS.eps_start

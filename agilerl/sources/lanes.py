@@ -61,6 +61,7 @@ class LaneSource(Generic[Options]):
 
     kernels = TORCH
     ranks = ONE
+    evaluated = 0.0
     steps_add_up = True
     alone = ""  # why members train one after another and by themselves; empty where they need not
 
@@ -120,8 +121,10 @@ class LaneSource(Generic[Options]):
         if self.ranks.size > 1:
             self._check_ranks()
         self.notes.append(f"learner: {self.learner} ({self._choice.reason})")
-        if self.options.eval_screen and self.learner == OwnLearn.name:
-            self.notes.append("eval_screen has no part: agents that bring their own learn() play whole evaluations")
+        for option in ("eval_screen", "eval_share"):
+            if getattr(self.options, option) and self.learner == OwnLearn.name:
+                own = "agents that bring their own learn() play whole evaluations, whose steps are not known"
+                self.notes.append(f"{option} has no part: {own}")
         self.lockstep = self._choose_lockstep()
         self.lanes = self._make_lanes(len(population))
         self.evaluator = self._make_evaluator(population, check)
@@ -231,7 +234,8 @@ class LaneSource(Generic[Options]):
         made = min(int(agent.steps[-1]) for agent in population)  # by the member that needs most
         at_once = self.env_steps_at_once
         left = -(-(self.options.max_steps - made) // at_once)  # vector steps: the last generation is shorter
-        first, steps = self.shared, self.steps_of_generation(self.options.generation_steps(begun))
+        asked = self.options.generation_steps(begun, self.evaluated)
+        first, steps = self.shared, self.steps_of_generation(asked)
         seed = self.ranks.seed(self.run_seed)
         vector_steps = max(1, min(steps // at_once, left))
         for group in [slots] if self.lockstep else [[slot] for slot in slots]:

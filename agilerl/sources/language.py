@@ -47,6 +47,7 @@ class LanguageSource:
         self._faults: list[str] = []
 
     ranks = ONE
+    evaluated = 0.0
 
     @property
     def batch_size(self) -> int:
@@ -142,7 +143,7 @@ class LanguageSource:
     def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
         members = len(population)
         left = -(-(self.options.max_steps - begun) // self.batch_size)
-        steps = self.steps_of_generation(self.options.generation_steps(begun))
+        steps = self.steps_of_generation(self.options.generation_steps(begun, self.evaluated))
         iterations = max(1, min(steps // self.batch_size, left))
         tallies = [Tally() for _ in population]
         rngs = [stream(self.ranks.seed(self.run_seed), Purpose.WRITING, number, slot) for slot in range(members)]

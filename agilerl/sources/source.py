@@ -204,6 +204,7 @@ class Source(Protocol):
     Attributes:
         options: of the run; the loop replaces them where members that end leave their steps to the others.
         notes: what was chosen, with reasons. evaluation_env_steps: environment steps of all evaluations so far.
+        evaluated: environment steps of each member in the evaluation before the next generation; the loop sets it.
         ranks: processes that train the same members; set before `open`. What is returned is of all of them together.
     """
 
@@ -211,6 +212,7 @@ class Source(Protocol):
     notes: list[str]
     ranks: Ranks
     evaluation_env_steps: int
+    evaluated: float
 
     @property
     def epsilon(self) -> float | None:

@@ -222,7 +222,8 @@ class TrainingLoop:
         out: frozenset[int] = getattr(self.source, "screened_out", frozenset())
         self._judged = {agent.index for agent in judged} - out
         played = getattr(self.source, "evaluation_episodes", 0) - episodes or len(judged) * self.options.eval_episodes
-        self._episode_length = (self.source.evaluation_env_steps - steps) / max(1, played)
+        steps = self.source.evaluation_env_steps - steps
+        self._episode_length, self.source.evaluated = steps / max(1, played), steps / len(self.population)
         found = {agent.index: value for agent, value in zip(judged, values, strict=True)}
         found |= screened(sound, found)
         fitness = self.quarantine.fitness(self.population, found)

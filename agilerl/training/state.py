@@ -84,6 +84,7 @@ class SavableLoop:
             "births": [jsonable(asdict(birth)) for birth in loop.result.births],
             "evolution": {**loop.family.state(), **loop.evolution.state()},
             "evaluation_env_steps": loop.source.evaluation_env_steps,
+            "evaluated": float(loop.source.evaluated),
             "saved_steps": loop.saved_steps,
             **({"by_agent": loop.result.by_agent} if loop.result.by_agent else {}),
             "source": loop.source.state(),
@@ -121,6 +122,7 @@ class SavableLoop:
         loop.family.load_state(rest["evolution"])
         loop.evolution.load_state(rest["evolution"])
         loop.source.evaluation_env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]
+        loop.source.evaluated = rest.get("evaluated", 0.0)
         loop.source.load_state(rest["source"])
         loop.share_budget()
         loop.fit_to_population()

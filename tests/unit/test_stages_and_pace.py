@@ -68,6 +68,51 @@ def test_a_run_has_the_generations_that_its_options_say() -> None:
     assert run.result["env_steps_population"] <= 2 * 448
 
 
+@pytest.mark.parametrize(
+    ("share", "evaluated", "steps"),
+    [(None, 100, 8), (0.5, 0, 8), (0.5, 4, 8), (0.5, 4.5, 9), (0.5, 40, 80), (2.0, 40, 20)],
+)
+def test_a_generation_pays_for_the_evaluation_before_it(share: float | None, evaluated: float, steps: int) -> None:
+    assert LoopOptions(evo_steps=8, eval_share=share).generation_steps(100, evaluated) == steps
+
+
+@pytest.mark.parametrize("share", [0, -1.0, float("inf"), float("nan")])
+def test_a_share_is_above_zero(share: float) -> None:
+    with pytest.raises(ConfigError, match="eval_share"):
+        LoopOptions(eval_share=share)
+
+
+class Forty(gym.Env[Any, Any]):
+    """Episodes of forty steps."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (1,), np.float32), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.left = 40
+        return np.ones(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.left -= 1
+        return np.ones(1, np.float32), 1.0, self.left == 0, False, {}
+
+
+def test_long_episodes_make_generations_long() -> None:
+    """Six of forty steps are 240 of each member: twice as many of training are 15 rollouts of 32."""
+    found: dict[float | None, list[int]] = {}
+    for share in (None, 0.5):
+        steps: list[int] = []
+        run = agilerl.train(
+            Forty, "PPO", preset=False, population=2, steps=1024, evo_steps=32, out=None, evolution=False,
+            eval_share=share, eval_screen=0, **SMALL,
+            callbacks=[lambda record, own=steps: own.append(record.env_steps)],
+        )  # fmt: skip
+        found[share] = steps
+        assert run.result["evaluation_env_steps"] == 240 * 2 * len(steps)
+    assert found[None] == list(range(32, 1025, 32))
+    assert found[0.5] == [32, 512, 992, 1024]
+
+
 # --- the stages
 
 
@@ -182,9 +227,10 @@ def test_agents_that_learn_by_themselves_say_that_there_are_no_stages() -> None:
 
     env = make_vect_envs("CartPole-v1", num_envs=2)
     agents = [Own(env.single_observation_space, env.single_action_space, index=n) for n in range(2)]
-    options = OffPolicyOptions(max_steps=40, evo_steps=20, eval_episodes=4, eval_screen=2)
+    options = OffPolicyOptions(max_steps=40, evo_steps=20, eval_episodes=4, eval_screen=2, eval_share=0.5)
     loop = TrainingLoop(agents, OffPolicySource(env, ReplayBuffer(100), options), options, seed=1)
-    assert any("eval_screen has no part" in note for note in loop.notes)
+    for option in ("eval_screen", "eval_share"):
+        assert any(f"{option} has no part" in note for note in loop.notes)
     assert len(loop.run().history[0]) == 2
 
 
@@ -193,12 +239,16 @@ def test_one_episode_is_no_stage_and_language_policies_have_no_episodes() -> Non
         LoopOptions(eval_screen=1)
     with pytest.raises(ConfigError, match="evo_first"):
         LoopOptions(evo_first=0)
-    with pytest.raises(ConfigError, match=r"training\.eval_screen"):
-        agilerl.train("arithmetic/addition-2", preset=False, eval_screen=2, out=None)
+    for option in ("eval_screen", "eval_share"):
+        with pytest.raises(ConfigError, match=rf"training\.{option}"):
+            agilerl.train("arithmetic/addition-2", preset=False, out=None, **{option: 2})
     assert LanguageOptions(evo_steps=8, evo_first=2).generation_steps(2) == 2
 
 
-def test_a_run_that_was_stopped_between_short_generations_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [None, 1.0])
+def test_a_run_that_was_stopped_between_short_generations_goes_on_to_the_same_bits(
+    tmp_path: Path, share: float | None
+) -> None:
     class Stop(BaseSink):
         def progress(self, env_steps: int, seconds: float) -> None:
             if env_steps > 96:
@@ -212,7 +262,14 @@ def test_a_run_that_was_stopped_between_short_generations_goes_on_to_the_same_bi
         "evo_first": 32,
         "seed": 2,
     }
-    given |= {"eval_screen": 2, "eval_members": None, "scheme": "race", "founders": "spread", **SMALL}
+    given |= {
+        "eval_screen": 2,
+        "eval_share": share,
+        "eval_members": None,
+        "scheme": "race",
+        "founders": "spread",
+        **SMALL,
+    }
     whole = agilerl.train("CartPole-v1", "PPO", out=tmp_path / "whole", **given)
     part = agilerl.train("CartPole-v1", "PPO", out=tmp_path / "part", sinks=[Stop()], **given)
     assert part.interrupted
