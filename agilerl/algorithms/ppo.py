@@ -331,8 +331,8 @@ class PPO(RLAlgorithm):
 
         The entropy of a Gaussian has no upper bound and its gradient by every log-deviation is 1, so that a constant
         weight widens the policy for ever, where that of a categorical one fades as its probabilities even out. The
-        weight falls as 1/t, as rates of stochastic approximation do (Robbins and Monro 1951, eq. 6): what exploration
-        is needed for comes first. `action_std_min` bounds deviations from below.
+        weight falls as 1/t, as steps of stochastic approximation do (Robbins and Monro 1951, A stochastic approximation
+        method): what exploration is needed for comes first. `action_std_min` bounds deviations from below.
         """
         if self.action_ent_steps is None or not isinstance(self.action_space, gym.spaces.Box):
             return self.ent_coef
