@@ -40,8 +40,8 @@ class LoopOptions:
             this, whatever `evo_steps` is: evaluation has about this share of the steps of training at most, where
             episodes are long. Confirmations do not count. None: generations last as long as `evo_steps` says.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
-        patience: of a run without a target: it ends after so many generations without a better one, once anything has
-            been learned (`training.stopping`); None: never.
+        patience: of a run without a target: it ends after so many generations in which neither fitness nor training
+            returns have got better, once anything has been learned (`training.stopping`); None: never.
         fitness_window: how many evaluations a stop averages.
         confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none.
             Where none is reached as many, at most, confirm the best agents of the last generations.

@@ -26,9 +26,9 @@ from agilerl.training.evolution import Evolution, Family, TournamentEvolution
 from agilerl.training.population import evaluation_mode, save_population
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, ranked, run_plan
-from agilerl.training.screening import promising, screened
+from agilerl.training.screening import best_returns, promising, screened
 from agilerl.training.state import SavableLoop
-from agilerl.training.stopping import has_plateaued
+from agilerl.training.stopping import has_plateaued, still_learns
 from agilerl.training.together import begin_alike, check_alike, hint, share_observations
 
 # The best agent of a run is confirmed, if no target has done so: the leaders of so many last generations, and the best
@@ -163,6 +163,7 @@ class TrainingLoop:
         fitness = self._evaluate(number, tallies)
         self._report_faults(self.ranks)
         self.result.history.append(fitness)
+        self.result.returns.append(best_returns(self.population))
         self._keep_rows()
         self.result.generations = number + 1
         self._count(tallies)
@@ -265,7 +266,7 @@ class TrainingLoop:
         leader = max(fittest, key=lambda agent: agent.index in self._judged)  # not one that has played nothing
         is_reached = target is not None and value >= target
         is_over = target is None and not self._is_relative
-        is_over = is_over and has_plateaued(self.result.history, self.options.patience)
+        is_over = is_over and self._has_settled()
         confirmed = self.source.confirm(leader, number) if is_reached else self._confirm_late(leader, number, is_over)
         if self._is_relative and self.best.confirmed is None:  # what was best before was so against others
             self.best.forget()
@@ -280,6 +281,11 @@ class TrainingLoop:
             self.result.stopped = "plateau"
             return confirmed, True
         return confirmed, is_reached and is_confirmed
+
+    def _has_settled(self) -> bool:
+        """Whether neither fitness nor training returns have got better for `patience` generations."""
+        drawn, patience = self.result.returns, self.options.patience
+        return has_plateaued(self.result.history, patience) and not still_learns(drawn, patience or 0)
 
     @property
     def _target(self) -> float | None:

@@ -30,6 +30,7 @@ class EvolveResult:
         best: an independent copy of the best agent: the one with the best confirmation, else as `BestAgent` says.
         best_member, best_generation, best_fitness: its id, when it was found, and the fitness it had then.
         history: `history[generation][member]` fitness.
+        returns: of each generation, the highest median of a member's last training episodes (`screening.best_returns`).
         births: every birth, founders first.
         env_steps_member, env_steps_population: training steps of the furthest member, and of all members.
         evaluation_env_steps: steps of all evaluations, confirmations included.
@@ -46,6 +47,7 @@ class EvolveResult:
     population: list[Any]
     best: Any
     history: list[list[float]] = field(default_factory=list)
+    returns: list[float] = field(default_factory=list)
     births: list[Birth] = field(default_factory=list)
     generations: int = 0
     env_steps_member: int = 0
@@ -71,6 +73,7 @@ class EvolveResult:
             "population",
             "best",
             "history",
+            "returns",
             "births",
             "by_agent",
             "test",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,12 @@ RECENT = 32  # training episodes
 def recent_returns(agent: Any) -> list[float]:
     """Returns of the episodes that a member has finished last while it learned, at most `RECENT`."""
     return [float(score) for score in agent.scores[-RECENT:]]
+
+
+def best_returns(members: Sequence[Any]) -> float:
+    """The highest median of a member's recent training returns, so that no single lucky episode counts; -inf before any
+    episode has ended."""
+    return max((float(np.median(own)) for agent in members if (own := recent_returns(agent))), default=-math.inf)
 
 
 def promising(members: Sequence[Any], count: int | None) -> list[Any]:

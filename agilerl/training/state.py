@@ -81,6 +81,7 @@ class SavableLoop:
         rest = {
             "result": loop.result.counters(),
             "history": [[float(value) for value in row] for row in loop.result.history],
+            "returns": list(loop.result.returns),
             "births": [jsonable(asdict(birth)) for birth in loop.result.births],
             "evolution": {**loop.family.state(), **loop.evolution.state()},
             "evaluation_env_steps": loop.source.evaluation_env_steps,
@@ -117,6 +118,9 @@ class SavableLoop:
             loop.result.stopped = "budget"  # what stopped it no longer does
         loop.result.best, loop.result.population = loop.best.agent, loop.population
         loop.result.history = [list(row) for row in rest["history"]]
+        loop.result.returns = list(
+            rest.get("returns", [-math.inf] * len(loop.result.history))
+        )  # earlier runs saved none
         loop.result.by_agent = [[list(row) for row in rows] for rows in rest.get("by_agent", [])]
         loop.result.births = [Birth(**birth) for birth in rest["births"]]
         loop.family.load_state(rest["evolution"])

@@ -1,4 +1,4 @@
-"""When a run without a target has stopped getting better."""
+"""When a run has stopped getting better."""
 
 from __future__ import annotations
 
@@ -21,12 +21,25 @@ def has_plateaued(history: Sequence[Sequence[float]], patience: int | None) -> b
     """
     if patience is None or len(history) < patience + SMOOTHED:
         return False
-    best = np.array([max((f for f in row if np.isfinite(f)), default=-np.inf) for row in history])
-    smooth = np.convolve(best, np.ones(SMOOTHED) / SMOOTHED, mode="valid")
-    gained = smooth.max() - smooth[np.isfinite(smooth)][0] if np.isfinite(smooth).any() else 0.0
-    if gained <= 0:
+    smooth = smoothed(history)
+    gained = gain_of(smooth)
+    return gained > 0 and not _is_better(smooth, patience, gained)
+
+
+def still_learns(returns: Sequence[float], patience: int) -> bool:
+    """Whether training returns have got better within the last `patience` generations, once anything has been gained.
+
+    Greedy actions may be worth more than draws early on, and less again while the policy learns what withstands its
+    noise: Walker2d-v5 (seed 1000) had a fitness of 2,557 where its draws had 683, and 1,160 where these had 1,188.
+
+    Args:
+        returns: of every generation, those of its best member.
+    """
+    if len(returns) < patience + SMOOTHED:
         return False
-    return bool(smooth[-patience:].max() <= smooth[:-patience].max() + SLIGHT * gained)
+    smooth = smoothed([[value] for value in returns])
+    gained = gain_of(smooth)
+    return gained > 0 and _is_better(smooth, patience, gained)
 
 
 def is_stuck(history: Sequence[Sequence[float]], patience: int) -> bool:
@@ -35,3 +48,18 @@ def is_stuck(history: Sequence[Sequence[float]], patience: int) -> bool:
         return True
     best = [max((f for f in row if np.isfinite(f)), default=-np.inf) for row in history]
     return len(best) >= 2 * patience and max(best) <= best[0]
+
+
+def smoothed(history: Sequence[Sequence[float]]) -> np.ndarray:
+    """Means over `SMOOTHED` generations of the best that is finite, [len(history) - SMOOTHED + 1]."""
+    best = np.array([max((f for f in row if np.isfinite(f)), default=-np.inf) for row in history])
+    return np.convolve(best, np.ones(SMOOTHED) / SMOOTHED, mode="valid")
+
+
+def gain_of(smooth: np.ndarray) -> float:
+    """Of the best over the first that is finite; 0 where none is."""
+    return float(smooth.max() - smooth[np.isfinite(smooth)][0]) if np.isfinite(smooth).any() else 0.0
+
+
+def _is_better(smooth: np.ndarray, patience: int, gained: float) -> bool:
+    return bool(smooth[-patience:].max() > smooth[:-patience].max() + SLIGHT * gained)

@@ -14,8 +14,8 @@ from agilerl.hpo.founders import spread
 from agilerl.hpo.operators import RLParameter
 from agilerl.telemetry.record import MemberRecord
 from agilerl.training.schemes import Race, Restarts, SuccessiveHalving, rungs_of
-from agilerl.training.screening import promising, screened
-from agilerl.training.stopping import has_plateaued, is_stuck
+from agilerl.training.screening import best_returns, promising, screened
+from agilerl.training.stopping import has_plateaued, is_stuck, still_learns
 
 RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")
 
@@ -215,6 +215,28 @@ def test_who_has_learned_nothing_goes_on() -> None:
     assert not has_plateaued([[-200.0]] * 50, 5)
     assert not has_plateaued([[-math.inf]] * 50, 5)
     assert has_plateaued([*[[-200.0]] * 50, *[[-110.0]] * 20], 5)
+
+
+def test_returns_that_rise_are_learning() -> None:
+    """Smoothed over three, of ten 0 to 9: 1 to 8, so 7 gained, of which 2 % are 0.14."""
+    rising = [float(i) for i in range(10)]
+    assert still_learns(rising, 5)
+    assert not still_learns(rising, 8), "too few to say"
+    assert not still_learns([*rising, *[9.0] * 7], 5)
+    assert not still_learns([*rising, *[9.0] * 2, *[9.1] * 5], 5), "0.1 of 8.1"
+    assert still_learns([*rising, *[9.0] * 2, *[9.3] * 5], 5), "0.3 of 8.3"
+
+
+@pytest.mark.parametrize("nothing", [-math.inf, 3.0])
+def test_who_has_no_returns_or_gains_nothing_does_not_learn(nothing: float) -> None:
+    assert not still_learns([nothing] * 50, 5)
+    assert still_learns([*[-math.inf] * 20, *[float(i) for i in range(10)]], 5), "the first ones come late"
+
+
+def test_the_returns_of_a_generation_are_its_best_median() -> None:
+    agents = [member(0, 1.0, 2.0, 900.0), member(1, 3.0, 4.0), member(2)]
+    assert best_returns(agents) == 3.5
+    assert best_returns([member(0)]) == -math.inf
 
 
 # -- restarts ----------------------------------------------------------------------------------------------------------
