@@ -12,7 +12,7 @@ from agilerl.errors import ConfigError
 from agilerl.telemetry.record import Birth, MemberRecord
 from agilerl.training.evolution import Births, Evolution
 from agilerl.training.result import ranked
-from agilerl.training.screening import recent_returns
+from agilerl.training.screening import best_returns, recent_returns
 from agilerl.training.stopping import is_stuck
 
 
@@ -164,8 +164,7 @@ class Restarts:
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
         """What `inner` makes of them, or new founders, who go on counting steps where the others stood."""
-        drawn = [float(np.median(own)) for agent in population if (own := recent_returns(agent))]
-        self.history.append([*(record.fitness for record in records), *drawn])
+        self.history.append([*(record.fitness for record in records), best_returns(population)])
         self.highest = max(self.highest, *(agent.index for agent in population))
         if not is_stuck(self.history, self.patience):
             after, births = self.inner.next(population, records, generation)

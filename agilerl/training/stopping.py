@@ -19,11 +19,7 @@ def has_plateaued(history: Sequence[Sequence[float]], patience: int | None) -> b
     Args:
         history: fitness of every member, generation by generation. patience: None never says so.
     """
-    if patience is None or len(history) < patience + SMOOTHED:
-        return False
-    smooth = smoothed(history)
-    gained = gain_of(smooth)
-    return gained > 0 and not _is_better(smooth, patience, gained)
+    return patience is not None and _is_better(history, patience) is False
 
 
 def still_learns(returns: Sequence[float], patience: int) -> bool:
@@ -35,11 +31,7 @@ def still_learns(returns: Sequence[float], patience: int) -> bool:
     Args:
         returns: of every generation, those of its best member.
     """
-    if len(returns) < patience + SMOOTHED:
-        return False
-    smooth = smoothed([[value] for value in returns])
-    gained = gain_of(smooth)
-    return gained > 0 and _is_better(smooth, patience, gained)
+    return _is_better([[value] for value in returns], patience) is True
 
 
 def is_stuck(history: Sequence[Sequence[float]], patience: int) -> bool:
@@ -50,16 +42,14 @@ def is_stuck(history: Sequence[Sequence[float]], patience: int) -> bool:
     return len(best) >= 2 * patience and max(best) <= best[0]
 
 
-def smoothed(history: Sequence[Sequence[float]]) -> np.ndarray:
-    """Means over `SMOOTHED` generations of the best that is finite, [len(history) - SMOOTHED + 1]."""
+def _is_better(history: Sequence[Sequence[float]], patience: int) -> bool | None:
+    """Whether the last `patience` generations have a better one than all before; None where it is too early to say, or
+    nothing has been gained."""
+    if len(history) < patience + SMOOTHED:
+        return None
     best = np.array([max((f for f in row if np.isfinite(f)), default=-np.inf) for row in history])
-    return np.convolve(best, np.ones(SMOOTHED) / SMOOTHED, mode="valid")
-
-
-def gain_of(smooth: np.ndarray) -> float:
-    """Of the best over the first that is finite; 0 where none is."""
-    return float(smooth.max() - smooth[np.isfinite(smooth)][0]) if np.isfinite(smooth).any() else 0.0
-
-
-def _is_better(smooth: np.ndarray, patience: int, gained: float) -> bool:
+    smooth = np.convolve(best, np.ones(SMOOTHED) / SMOOTHED, mode="valid")
+    gained = smooth.max() - smooth[np.isfinite(smooth)][0] if np.isfinite(smooth).any() else 0.0
+    if gained <= 0:
+        return None
     return bool(smooth[-patience:].max() > smooth[:-patience].max() + SLIGHT * gained)
