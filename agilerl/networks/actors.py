@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.modules.layers import DenseStack
@@ -240,11 +240,22 @@ def _both(parts: Mapping[str, Run], features: Tensor) -> Tensor:
     return torch.cat([parts[name](features) for name in HEADS], -1)
 
 
-class ValueView:
-    """The state value of a shared network, called as a critic is: observations [..., O] -> values [..., 1]."""
+class ValueView(nn.Module):
+    """State value of a shared network, in the place of a critic: observations [..., O] -> values [..., 1].
+
+    Its parameters are those that the value depends on: the network's own encoder and value head, not copies.
+    """
+
+    network: SharedActorCritic
 
     def __init__(self, network: SharedActorCritic) -> None:
-        self.network = network
+        super().__init__()
+        object.__setattr__(self, "network", network)  # not a submodule: its policy head is no part of the value
+        self.encoder, self.value_net = network.encoder, network.value_net
 
-    def __call__(self, obs: Any) -> Tensor:
+    def forward(self, obs: Any) -> Tensor:
         return self.network.value(obs)
+
+    def clone(self) -> Self:
+        """The value of an independent copy of the whole network."""
+        return type(self)(self.network.clone())
