@@ -26,6 +26,7 @@ from agilerl.sources.evaluator import Judge
 from agilerl.sources.fitted import FittedEvaluator, NoLanes, hold_out, unjudged
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
+from agilerl.sources.reported_loss import reported_loss
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
 from agilerl.sources.updates import Schedule, Updates
 from agilerl.sources.watch import Watch, is_sound
@@ -155,8 +156,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
             agent.set_training_mode(True)
         for _ in range(shard.vector_steps):
             rows = self.memory.sample_indices(rng, int(agent.batch_size))
-            loss = agent.learn(self.memory.sample_from_indices(rows))
-            tally.loss_sum += float(np.ravel(loss)[0]) if loss is not None else 0.0
+            tally.loss_sum += reported_loss(agent.learn(self.memory.sample_from_indices(rows))) or 0.0
             tally.updates, tally.env_steps = tally.updates + 1, tally.env_steps + 1
             if not (np.isfinite(tally.loss_sum) and is_sound(agent)):
                 tally.fault = "its loss or its weights are not finite"
