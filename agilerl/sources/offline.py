@@ -215,6 +215,11 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
         raise ConfigError("the data set holds no transition. fix: steps with what follows on them.")
     if dataset.left_out:
         said.append(f"data set: steps without a successor, left out: {dataset.left_out}")
+    if {"timeouts", "next_observations"} <= set(dataset.missing):
+        said.append(
+            "data set: no timeouts and no next_observations: where an episode was cut off, its last step leads into the "
+            "next episode. fix: an array timeouts, True where an episode was cut off"
+        )
     if len(memory):
         said.append(f"the memory held {len(memory)} rows; it now holds the data set's {rows} transitions")
     if memory.max_size < rows:
@@ -233,6 +238,7 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
 def _stored(agent: RLAlgorithm, dataset: Dataset) -> np.ndarray:
     """Actions of a data set as a memory holds them; ShapeError for those of another space."""
     form, action, rows = agent.action_form, dataset.action, len(dataset)
+    action = action.astype(np.int64) if action.dtype == bool else action
     is_box = isinstance(agent.action_space, gym.spaces.Box)
     if not is_box:
         _check_finite({"actions": action})

@@ -15,6 +15,9 @@ from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs.teams import Seen
 from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.options import OfflineOptions
+from agilerl.sources.dataset import read_dataset
+from agilerl.sources.offline import fill
 from agilerl.sources.reported_loss import reported_loss
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
@@ -272,3 +275,23 @@ class Still(gym.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, ...]:
         self.age += 1
         return np.zeros(4, np.float32), 0.0, False, self.age == 3, {}
+
+
+def test_a_data_set_that_does_not_say_where_it_was_cut_off_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = data()
+    said: dict[str, list[str]] = {}
+    for name, arrays in {
+        "whole": rows,
+        "no successors": {k: v for k, v in rows.items() if k != "next_observations"},
+        "timeouts": {**{k: v for k, v in rows.items() if k != "next_observations"}, "timeouts": rows["terminals"]},
+    }.items():
+        said[name] = fill(ReplayBuffer(max_size=200), read_dataset(arrays), learner(), OfflineOptions())
+    assert [any("no timeouts" in line for line in lines) for lines in said.values()] == [False, True, False]
+
+
+def test_actions_of_two_choices_may_be_bool() -> None:
+    memories = [ReplayBuffer(max_size=200) for _ in range(2)]
+    for memory, kind in zip(memories, (bool, np.int64), strict=True):
+        rows = {**data(), "actions": data()["actions"].astype(kind)}
+        fill(memory, read_dataset(rows), learner(), OfflineOptions())
+    assert torch.equal(*(memory.sample_from_indices(np.arange(200))["action"] for memory in memories))
