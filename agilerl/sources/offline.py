@@ -217,7 +217,7 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
         said.append(f"data set: steps without a successor, left out: {dataset.left_out}")
     if {"timeouts", "next_observations"} <= set(dataset.missing):
         said.append(
-            "data set: no timeouts and no next_observations: where an episode was cut off, its last step leads into the "
+            "data set: no timeouts and no next_observations: where an episode was cut, its last step leads into the "
             "next episode. fix: an array timeouts, True where an episode was cut off"
         )
     if len(memory):
