@@ -193,15 +193,18 @@ def differ(built: Space[Any], given: Space[Any]) -> bool:
 
 
 def mask_width(space: Space[Any] | None) -> int:
-    """Entries of an action mask of one lane: one per choice, component by component; 0 where there are none.
+    """Entries of the canonical action mask of one lane (`envs.masks`); 0 where nothing is chosen.
 
-    Of a Dict (the actions of a team) those of all parts, in their order.
+    One per choice, component by component; of a MultiBinary two per bit in C order, whether 0 and whether 1 is legal;
+    of Dict and Tuple (a team's actions, or hybrid ones) those of all parts, in the order of `parts_of`.
     """
     if isinstance(space, spaces.Discrete):
         return int(space.n)
-    if isinstance(space, spaces.Dict):
-        return sum(map(mask_width, space.spaces.values()))
-    return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else 0
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    if isinstance(space, spaces.MultiBinary):
+        return 2 * int(np.prod(space.shape))
+    return 0 if space is None else sum(map(mask_width, parts_of(space).values()))
 
 
 # -- images ----------------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class RawActions(PlainActions):
             return action
         low, high = space.low.ravel(), space.high.ravel()
         scaled = np.clip(rescale_action(action, low, high, _range_of(agent)), low, high)
-        shaped: np.ndarray = scaled.reshape(*action.shape[:-1], *space.shape)
+        shaped: np.ndarray = scaled.reshape((*action.shape[:-1], *space.shape))
         return shaped
 
     def stored(self, agent: RLAlgorithm, action: np.ndarray) -> tuple[np.ndarray, int]:
@@ -178,7 +178,7 @@ def random_actions(
         choices = choices_of(agent)
         legal = None if mask is None else choices.legal(mask)
         return uniform_actions(rng.random(shape), choices.count, legal)
-    return rng.uniform(-1, 1, size=(*shape, *(space.shape or ()))).astype(np.float32)
+    return rng.uniform(-1, 1, size=(*shape, agent.action_size)).astype(np.float32)
 
 
 # --- which action is taken ------------------------------------------------------------------------------------------

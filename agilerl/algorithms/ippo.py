@@ -18,13 +18,14 @@ from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 
 
-class IPPO(MultiAgentRLAlgorithm):
+class IPPO(team_actor_critics.ScaledActions, MultiAgentRLAlgorithm):
     """PPO of every agent by itself: its policy and its value read what it sees, and nothing else.
 
     Agents of one group share both networks, and learn from the rows of all of them. Rows in which an agent was not
     there, or did not decide, count for nothing; see `losses.returns.gae_of_agents` for what its advantages are then.
-    Box actions are clipped to the bounds for the environment alone; with `net_config={"squash_output": True}` they pass
-    through tanh.
+    Box actions are in units of half of their range (`action_scaling`) and clipped to the bounds for the environment
+    alone; with `net_config={"squash_output": True}` they pass through tanh. Dict and Tuple actions have one
+    distribution per part.
 
     Args:
         hp_config: mutable hyperparameters: any numeric argument.
@@ -40,6 +41,7 @@ class IPPO(MultiAgentRLAlgorithm):
         recurrent: recurrent encoders (LSTM) of policies and values; each agent remembers its own episode, see
             `team_memory`.
         bptt_sequence_type, max_seq_len: as of `PPO`, of windows of one lane's time; `batch_size` then counts windows.
+        action_scaling: as of `PPO`; actor_networks bring their own.
 
     The other arguments are `MultiAgentRLAlgorithm`'s.
     """
@@ -87,6 +89,7 @@ class IPPO(MultiAgentRLAlgorithm):
         clip_value_loss: Annotated[bool, hp()] = True,
         lr_schedule: Annotated[Schedule, hp()] = "constant",
         ent_schedule: Annotated[Schedule, hp()] = "constant",
+        action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
         seed: int | None = None,
     ) -> None:
         super().__init__(
@@ -113,7 +116,7 @@ class IPPO(MultiAgentRLAlgorithm):
         self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)
         self.progress = 0.0
         self._minibatches = team_rollouts.minibatch_stream(self)
-        team_actor_critics.build(self, actor_networks, critic_networks)
+        team_actor_critics.build(self, actor_networks, critic_networks, action_scaling)
         self.recurrent = team_memory.remembers(self)
 
     def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:

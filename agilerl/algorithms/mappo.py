@@ -26,7 +26,7 @@ from agilerl.spaces import nested, space_from_json, space_to_json
 LEAST_DEVIATION = 1e-2  # returns that hardly differ are no reason to magnify rounding
 
 
-class MAPPO(MultiAgentRLAlgorithm):
+class MAPPO(team_actor_critics.ScaledActions, MultiAgentRLAlgorithm):
     """PPO of every agent with a value that reads what all of them see, or the state of the environment.
 
     A value that several agents share is told which of them asks. It learns returns in units of their running deviation
@@ -47,6 +47,7 @@ class MAPPO(MultiAgentRLAlgorithm):
         recurrent: recurrent encoders (LSTM) of the policies; each agent remembers its own episode, see `team_memory`.
             Values have no memory: what all agents see, or the state, tells more than an agent's memory of its own.
         bptt_sequence_type, max_seq_len: as of `PPO`, of windows of one lane's time; `batch_size` then counts windows.
+        action_scaling: as of `PPO`; actor_networks bring their own.
         state_space: of the environment's `state()`, where values read `obs["state"]` in place of all observations.
         normalize_values: False lets values be returns as they are.
 
@@ -100,6 +101,7 @@ class MAPPO(MultiAgentRLAlgorithm):
         ent_schedule: Annotated[Schedule, hp()] = "constant",
         state_space: gym.Space[Any] | None = None,
         normalize_values: Annotated[bool, hp()] = True,
+        action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
         seed: int | None = None,
     ) -> None:
         super().__init__(
@@ -128,7 +130,7 @@ class MAPPO(MultiAgentRLAlgorithm):
         self._minibatches = team_rollouts.minibatch_stream(self)
         self.state_space, self.normalize_values = state_space, bool(normalize_values)
         self.value_statistics: dict[str, dict[str, float]] = {}
-        team_actor_critics.build(self, actor_networks, critic_networks)
+        team_actor_critics.build(self, actor_networks, critic_networks, action_scaling)
         self.recurrent = team_memory.remembers(self)
 
     def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:

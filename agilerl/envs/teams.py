@@ -128,7 +128,7 @@ class TeamLanes:
         defined = self._said.decided(acted)
         if defined is not None:
             actions = np.where(np.isnan(defined), actions, defined)
-        per_agent = {agent: list(rows) for agent, rows in self.team.split(actions).items()}
+        per_agent = {agent: trees.unbind(rows) for agent, rows in self.team.split(actions).items()}
         reward = np.zeros((lanes, len(players)))
         terminated, truncated = np.zeros((2, lanes, len(players)), bool)
         over, left = np.zeros(lanes, bool), False
