@@ -16,6 +16,7 @@ from agilerl.components.data import to_tensordict
 from agilerl.components.rollout_store import RolloutStore, Truncation
 from agilerl.errors import AgileRLWarning, ConfigError, ShapeError
 from agilerl.losses.returns import gae
+from agilerl.networks.distributions import distribution_of
 from agilerl.rng import Purpose, resolve_seed, stream
 from agilerl.tree import leaves, map_leaves
 
@@ -175,6 +176,8 @@ class RolloutBuffer(RolloutStore):
     def _actions(self, given: Any) -> np.ndarray:
         """Actions [E, *shape], as integers where they number choices."""
         found, shape = _array(given), tuple(self.action_space.shape or ())
+        if isinstance(self.action_space, gym.spaces.Dict | gym.spaces.Tuple):  # rows of numbers
+            shape = (distribution_of(self.action_space).columns,)
         if found.size != self.num_envs * int(np.prod(shape, dtype=int)):
             raise ShapeError(
                 f"RolloutBuffer.add got actions of shape {found.shape}; expected {(self.num_envs, *shape)}. "
