@@ -16,8 +16,8 @@ from agilerl.components.data import to_tensordict
 from agilerl.components.rollout_store import RolloutStore, Truncation
 from agilerl.errors import AgileRLWarning, ConfigError, ShapeError
 from agilerl.losses.returns import gae
-from agilerl.networks.distributions import distribution_of
 from agilerl.rng import Purpose, resolve_seed, stream
+from agilerl.spaces import nested
 from agilerl.tree import leaves, map_leaves
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class RolloutBuffer(RolloutStore):
         """Actions [E, *shape], as integers where they number choices."""
         found, shape = _array(given), tuple(self.action_space.shape or ())
         if isinstance(self.action_space, gym.spaces.Dict | gym.spaces.Tuple):  # rows of numbers
-            shape = (distribution_of(self.action_space).columns,)
+            shape = (sum(int(np.prod(part.shape, dtype=int)) for part in leaves(nested(self.action_space))),)
         if found.size != self.num_envs * int(np.prod(shape, dtype=int)):
             raise ShapeError(
                 f"RolloutBuffer.add got actions of shape {found.shape}; expected {(self.num_envs, *shape)}. "
