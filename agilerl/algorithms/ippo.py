@@ -11,6 +11,7 @@ import torch
 from agilerl.algorithms import team_acting, team_actor_critics, team_memory, team_playing, team_rollouts
 from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
+from agilerl.algorithms.policy_gradient import PolicyUnits
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.rollouts import HiddenStates
 from agilerl.algorithms.schedules import Schedule, check_schedules
@@ -18,7 +19,7 @@ from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 
 
-class IPPO(team_actor_critics.ScaledActions, MultiAgentRLAlgorithm):
+class IPPO(PolicyUnits, MultiAgentRLAlgorithm):
     """PPO of every agent by itself: its policy and its value read what it sees, and nothing else.
 
     Agents of one group share both networks, and learn from the rows of all of them. Rows in which an agent was not
@@ -41,7 +42,7 @@ class IPPO(team_actor_critics.ScaledActions, MultiAgentRLAlgorithm):
         recurrent: recurrent encoders (LSTM) of policies and values; each agent remembers its own episode, see
             `team_memory`.
         bptt_sequence_type, max_seq_len: as of `PPO`, of windows of one lane's time; `batch_size` then counts windows.
-        action_scaling: as of `PPO`; actor_networks bring their own.
+        action_scaling, squash_output: as of `PPO`; actor_networks bring their own.
 
     The other arguments are `MultiAgentRLAlgorithm`'s.
     """
@@ -90,6 +91,7 @@ class IPPO(team_actor_critics.ScaledActions, MultiAgentRLAlgorithm):
         lr_schedule: Annotated[Schedule, hp()] = "constant",
         ent_schedule: Annotated[Schedule, hp()] = "constant",
         action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
+        squash_output: Annotated[bool, hp()] = False,
         seed: int | None = None,
     ) -> None:
         super().__init__(
@@ -116,7 +118,8 @@ class IPPO(team_actor_critics.ScaledActions, MultiAgentRLAlgorithm):
         self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)
         self.progress = 0.0
         self._minibatches = team_rollouts.minibatch_stream(self)
-        team_actor_critics.build(self, actor_networks, critic_networks, action_scaling)
+        units = {"action_scaling": action_scaling, "squash_output": squash_output}
+        team_actor_critics.build(self, actor_networks, critic_networks, units)
         self.recurrent = team_memory.remembers(self)
 
     def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
@@ -139,6 +142,10 @@ class IPPO(team_actor_critics.ScaledActions, MultiAgentRLAlgorithm):
         return super().observations_for(f"actors.{network.partition('.')[2]}", observations)
 
     row_input = property(team_actor_critics.row_input)
+
+    def sampling_actors(self) -> list[Any]:
+        return list(self.actors.values())
+
     actors = property(lambda self: Named(self, "actors"))
     critics = property(lambda self: Named(self, "critics"))
     optimizers = property(lambda self: Named(self, "optimizers"))

@@ -13,6 +13,7 @@ from agilerl import tree
 from agilerl.algorithms import team_acting, team_actor_critics, team_memory, team_playing, team_rollouts
 from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
+from agilerl.algorithms.policy_gradient import PolicyUnits
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.rollouts import HiddenStates
 from agilerl.algorithms.schedules import Schedule, check_schedules
@@ -26,7 +27,7 @@ from agilerl.spaces import nested, space_from_json, space_to_json
 LEAST_DEVIATION = 1e-2  # returns that hardly differ are no reason to magnify rounding
 
 
-class MAPPO(team_actor_critics.ScaledActions, MultiAgentRLAlgorithm):
+class MAPPO(PolicyUnits, MultiAgentRLAlgorithm):
     """PPO of every agent with a value that reads what all of them see, or the state of the environment.
 
     A value that several agents share is told which of them asks. It learns returns in units of their running deviation
@@ -47,7 +48,7 @@ class MAPPO(team_actor_critics.ScaledActions, MultiAgentRLAlgorithm):
         recurrent: recurrent encoders (LSTM) of the policies; each agent remembers its own episode, see `team_memory`.
             Values have no memory: what all agents see, or the state, tells more than an agent's memory of its own.
         bptt_sequence_type, max_seq_len: as of `PPO`, of windows of one lane's time; `batch_size` then counts windows.
-        action_scaling: as of `PPO`; actor_networks bring their own.
+        action_scaling, squash_output: as of `PPO`; actor_networks bring their own.
         state_space: of the environment's `state()`, where values read `obs["state"]` in place of all observations.
         normalize_values: False lets values be returns as they are.
 
@@ -102,6 +103,7 @@ class MAPPO(team_actor_critics.ScaledActions, MultiAgentRLAlgorithm):
         state_space: gym.Space[Any] | None = None,
         normalize_values: Annotated[bool, hp()] = True,
         action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
+        squash_output: Annotated[bool, hp()] = False,
         seed: int | None = None,
     ) -> None:
         super().__init__(
@@ -130,7 +132,8 @@ class MAPPO(team_actor_critics.ScaledActions, MultiAgentRLAlgorithm):
         self._minibatches = team_rollouts.minibatch_stream(self)
         self.state_space, self.normalize_values = state_space, bool(normalize_values)
         self.value_statistics: dict[str, dict[str, float]] = {}
-        team_actor_critics.build(self, actor_networks, critic_networks, action_scaling)
+        units = {"action_scaling": action_scaling, "squash_output": squash_output}
+        team_actor_critics.build(self, actor_networks, critic_networks, units)
         self.recurrent = team_memory.remembers(self)
 
     def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
@@ -210,6 +213,9 @@ class MAPPO(team_actor_critics.ScaledActions, MultiAgentRLAlgorithm):
     def row_input(self) -> Callable[[Any], Any]:
         joint = self.joint_network().row_input
         return team_actor_critics.row_input(self, lambda obs: {JOINT: joint(self._joint(obs))})
+
+    def sampling_actors(self) -> list[Any]:
+        return list(self.actors.values())
 
     actors = property(lambda self: Named(self, "actors"))
     critics = property(lambda self: Named(self, "critics"))

@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from agilerl.backward import with_slopes
 from agilerl.engine.protocol import RolloutBatch
-from agilerl.errors import ShapeError
+from agilerl.errors import ConfigError, ShapeError
 from agilerl.losses.actor_critic import approximate_kl, categorical_gradient, clipped_surrogate
+from agilerl.networks.actors import StochasticActor
 from agilerl.networks.distributions import ActionDistribution, Least, masked_logits, squashed_normal_sample
+
+
+class PolicyUnits:
+    """Agents whose policies draw Box actions from normal distributions: what their units are is the policies' own, and
+    saved with them."""
+
+    algo: str
+
+    def sampling_actors(self) -> Sequence[StochasticActor]:
+        """The policies that say it; none where they are modules of the user's own."""
+        raise NotImplementedError
+
+    @property
+    def action_scaling(self) -> str:
+        """Units of the policies' Box actions, "bounds" or "none"."""
+        actors = self.sampling_actors()
+        return actors[0].action_scaling if actors else str(self.__dict__.get("action_scaling", "none"))
+
+    @action_scaling.setter
+    def action_scaling(self, value: str) -> None:
+        self._keep_units("action_scaling", value, self.action_scaling)
+
+    @property
+    def squash_output(self) -> bool:
+        """Whether Box actions of some policy pass through tanh."""
+        return any(actor.squash_output for actor in self.sampling_actors())
+
+    @squash_output.setter
+    def squash_output(self, value: bool) -> None:
+        self._keep_units("squash_output", value, self.squash_output)
+
+    def _keep_units(self, name: str, value: Any, now: Any) -> None:
+        if value != now:
+            raise ConfigError(
+                f"{self.algo}: {name}={value!r} would change the units of a policy that has learned with {now!r}. "
+                "fix: leave it out, or new agents."
+            )
 
 
 def policy_gradient(

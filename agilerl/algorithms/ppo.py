@@ -17,7 +17,7 @@ from agilerl.algorithms.actions import expect_mask, random_actions
 from agilerl.algorithms.building import check_network, network_config
 from agilerl.algorithms.declared import ROLLOUTS, hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
-from agilerl.algorithms.policy_gradient import policy_gradient
+from agilerl.algorithms.policy_gradient import PolicyUnits, policy_gradient
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.rollouts import HiddenStates, hidden_of
 from agilerl.algorithms.single_agent import RLAlgorithm
@@ -57,13 +57,13 @@ RATE_LIMITS = (1e-6, 1e-2)
 ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
 
 
-class PPO(RLAlgorithm):
+class PPO(PolicyUnits, RLAlgorithm):
     """Clipped policy gradient from rollouts, for Discrete, MultiDiscrete, MultiBinary and Box actions, and for Dict and
     Tuple actions of these: one distribution per part.
 
     Box actions are drawn from a normal distribution in units of half of their range (`action_scaling`) and clipped to
-    the bounds for the environment alone, integer ones rounded; with `net_config={"squash_output": True}` they pass
-    through tanh, and `actor.scale_action` maps them to the bounds. `environment_action` does what there is to do.
+    the bounds for the environment alone, integer ones rounded; with `squash_output=True` they pass through tanh, and
+    `actor.scale_action` maps them to the bounds. `environment_action` does what there is to do.
 
     Args:
         hp_config: mutable hyperparameters: any numeric argument.
@@ -102,6 +102,8 @@ class PPO(RLAlgorithm):
             rounded to the nearest. "none": those of the environment, around 0, as agents have it that an earlier
             version has saved; integer actions are truncated. Components without two finite bounds have the latter
             units anyway. An actor_network brings its own.
+        squash_output: put Box actions through tanh, whose range is mapped to the bounds, in place of clipping them;
+            `net_config` may say it too.
         noise_persistence: ρ in [0, 1] of the noise that Box actions are drawn with: its correlation from one step of a
             lane to the next (`draw_exploration`). 0 draws each step afresh.
 
@@ -162,6 +164,7 @@ class PPO(RLAlgorithm):
         action_std_min: Annotated[Fraction, hp()] = 0.0,
         action_ent_steps: Annotated[Count | None, hp()] = None,
         action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
+        squash_output: Annotated[bool, hp()] = False,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         try:
@@ -209,7 +212,7 @@ class PPO(RLAlgorithm):
         self._found_rate: float | None = None  # the first one that has moved the policy by as much as it should
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=index))
         self._rollout_buffer: RolloutBuffer | None = None
-        self.actor = self._make_actor(actor_network, action_scaling)
+        self.actor = self._make_actor(actor_network, action_scaling, squash_output)
         if not isinstance(self.actor, StochasticActor):
             self.__dict__["action_scaling"] = action_scaling
         self.recurrent = bool(getattr(self.actor, "recurrent", self.recurrent))
@@ -246,11 +249,17 @@ class PPO(RLAlgorithm):
 
     # --- construction ----------------------------------------------------------------------------------------------
 
-    def _make_actor(self, given: Any, action_scaling: str) -> EvolvableModule:
+    def _make_actor(self, given: Any, action_scaling: str, squash_output: bool) -> EvolvableModule:
         if given is not None:
+            if squash_output and not (isinstance(given, StochasticActor) and given.squash_output):
+                raise AlgorithmError(
+                    "PPO: squash_output=True contradicts the actor_network, whose own it is. "
+                    "fix: StochasticActor(..., squash_output=True)."
+                )
             return check_network("actor_network", given)
         arguments = checked_arguments(network_config(self, self.net_config), StochasticActor)
         arguments.setdefault("action_scaling", action_scaling)
+        arguments.setdefault("squash_output", squash_output)
         if distribution_of(self.action_space).has_normal:
             arguments.setdefault("log_std_init", math.log(self.action_std_init))
         if self.recurrent:
@@ -309,20 +318,9 @@ class PPO(RLAlgorithm):
             inputs = self.policy_network().encoder_input(obs)
         return inputs.flatten(0, -2).double().cpu().numpy()
 
-    @property
-    def action_scaling(self) -> str:
-        """Units of the policy's Box actions, "bounds" or "none": the actor's, and saved with it."""
+    def sampling_actors(self) -> list[StochasticActor]:
         actor = self.__dict__["actor"]
-        own: str = self.__dict__.get("action_scaling", "none")
-        return actor.action_scaling if isinstance(actor, StochasticActor) else own
-
-    @action_scaling.setter
-    def action_scaling(self, scaling: str) -> None:
-        if scaling != self.action_scaling:
-            raise ConfigError(
-                f"{self.algo}: action_scaling={scaling!r} would change the units of a policy that has learned in "
-                f"those of {self.action_scaling!r}. fix: leave it out, or new agents."
-            )
+        return [actor] if isinstance(actor, StochasticActor) else []
 
     @property
     def distribution(self) -> ActionDistribution:

@@ -31,35 +31,21 @@ ADAM_EPS = 1e-5  # as of PPO
 POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # of `net_config`, not for values
 
 
-class ScaledActions:
-    """Teams whose policies have units of their own for Box actions, see `PPO`."""
+def build(
+    team: Team, actors: Mapping[str, Any] | None, critics: Mapping[str, Any] | None, units: Mapping[str, Any]
+) -> None:
+    """Make, or take over, a policy and a value for each group, with one optimiser for both.
 
-    algo: str
-    actors: Any
-
-    @property
-    def action_scaling(self) -> str:
-        """Units of the policies' Box actions, "bounds" or "none": the actors', and saved with them."""
-        found: str = next(iter(self.actors.values())).action_scaling
-        return found
-
-    @action_scaling.setter
-    def action_scaling(self, scaling: str) -> None:
-        if scaling != self.action_scaling:
-            raise ConfigError(
-                f"{self.algo}: action_scaling={scaling!r} would change the units of policies that have learned in "
-                f"those of {self.action_scaling!r}. fix: leave it out, or new agents."
-            )
-
-
-def build(team: Team, actors: Mapping[str, Any] | None, critics: Mapping[str, Any] | None, action_scaling: str) -> None:
-    """Make, or take over, a policy and a value for each group, with one optimiser for both."""
+    Args:
+        units: `action_scaling` and `squash_output` of new policies; `net_config` may say otherwise.
+    """
+    action_scaling = units["action_scaling"]
     if action_scaling not in ACTION_SCALINGS:
         raise ConfigError(unknown_name("action_scaling", str(action_scaling), ACTION_SCALINGS))
     own = seeds(team.seed, Purpose.INITIAL_WEIGHTS, 2 * len(team.grouped_agents), generation=2).tolist()
     actors, critics = (_checked(team, given, what) for given, what in ((actors, "actor"), (critics, "critic")))
     for number, group in enumerate(team.grouped_agents):
-        actor = actors.get(group) or make_policy(team, group, own[2 * number], action_scaling)
+        actor = actors.get(group) or make_policy(team, group, own[2 * number], units)
         scale = actor.scale_observations
         critic = critics.get(group) or team.make_value(
             group, own[2 * number + 1], recurrent=actor.recurrent, scale_observations=scale
@@ -93,14 +79,15 @@ def _checked(team: Team, given: Mapping[str, Any] | None, what: str) -> Mapping[
     return given
 
 
-def make_policy(team: Team, group: str, seed: int, action_scaling: str) -> StochasticActor:
+def make_policy(team: Team, group: str, seed: int, units: Mapping[str, Any]) -> StochasticActor:
     """The policy of a group, after the team's `net_config`."""
     space, action = team.observation_space[group], team.action_space[group]
     config = dict(config_of(team, group))
     if not isinstance(action, gym.spaces.Box):
         config = {key: value for key, value in config.items() if key not in POLICY_KEYS}
     arguments = checked_arguments(fitting(config, space), StochasticActor)
-    arguments.setdefault("action_scaling", action_scaling)
+    arguments.setdefault("action_scaling", units["action_scaling"])
+    arguments.setdefault("squash_output", units["squash_output"] and isinstance(action, gym.spaces.Box))
     if distribution_of(action).has_normal:
         arguments.setdefault("log_std_init", math.log(team.action_std_init))
     if team.recurrent:

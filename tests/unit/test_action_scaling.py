@@ -17,12 +17,16 @@ from safetensors.torch import save_file
 
 import agilerl
 from agilerl.algorithms import BC, CQL, DDPG, IPPO, IQL, MADDPG, MAPPO, MATD3, PPO, SAC, TD3, TD3BC
+from agilerl.algorithms.declared import hyperparameters
 from agilerl.api import build_manifest
-from agilerl.errors import AgileRLError, ConfigError
+from agilerl.config.convert import convert
+from agilerl.errors import AgileRLError, AlgorithmError, ConfigError
 from agilerl.networks.actors import SharedActorCritic, StochasticActor
 from agilerl.networks.distributions import box_units, distribution_of
 from agilerl.standalone.policy import load
 from agilerl.telemetry.files import jsonable
+from agilerl.training.train_on_policy import train_on_policy
+from agilerl.utils.utils import make_vect_envs
 
 SEEN = spaces.Box(-1, 1, (3,), np.float32)
 DENSE = {"hidden_size": [8], "min_mlp_nodes": 4}
@@ -261,6 +265,31 @@ def test_a_module_of_the_users_own_has_the_rule_of_its_agent() -> None:
     assert new.action_scaling == "none"
 
 
+def test_members_of_one_population_may_have_other_units(tmp_path: Path) -> None:
+    # As in a run of an earlier version that goes on, whose new founders have the new rule.
+    taken: list[list[float]] = []
+
+    class Noted(Dial):
+        def __init__(self) -> None:
+            self.own: list[float] = []
+            taken.append(self.own)
+
+        def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+            self.own.append(float(action[0]))
+            return super().step(action)
+
+    vector = make_vect_envs(make_env=Noted, num_envs=2)
+    taken.clear()
+    pop = [ppo(action_scaling=rule, learn_step=64, num_envs=2, index=i) for i, rule in enumerate(("none", "bounds"))]
+    given = {"max_steps": 64, "evo_steps": 64, "verbose": False, "seed": 3, "eval_steps": 4, "learner": "fused"}
+    train_on_policy(vector, "Noted", pop=pop, tournament=None, mutation=None, **given)
+    of_members = [np.array(own[:30]) for own in taken if len(own) >= 30]
+    assert [own.max() < 5 for own in of_members] == [True, True, False, False]
+    assert all(300 < own.mean() < 700 for own in of_members[2:])
+    with pytest.raises(AlgorithmError, match=r"squash_output=True contradicts the actor_network.*fix: "):
+        ppo(actor_network=pop[0].actor, squash_output=True)
+
+
 def test_unknown_rules_and_other_units_of_a_trained_policy_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"unknown action_scaling 'bound'.*Did you mean 'bounds'"):
         ppo(action_scaling="bound")
@@ -270,10 +299,28 @@ def test_unknown_rules_and_other_units_of_a_trained_policy_are_refused() -> None
         agent.action_scaling = "none"
     with pytest.raises(AgileRLError, match="action_scaling"):
         build_manifest("CartPole-v1", "PPO", overrides={"action_scaling": "limits"})
+    with pytest.raises(ConfigError, match=r"squash_output=True would change the units.*fix: leave it out"):
+        agent.squash_output = True
     plain = build_manifest("CartPole-v1", "PPO")
     assert plain.algorithm.hyperparameters["action_scaling"] == "bounds"
     assert plain.hash() == build_manifest("CartPole-v1", "PPO", overrides={"action_scaling": "bounds"}).hash()
     assert plain.hash() != build_manifest("CartPole-v1", "PPO", overrides={"action_scaling": "none"}).hash()
+
+
+@pytest.mark.parametrize("cls", [PPO, IPPO, MAPPO])
+def test_a_manifest_may_say_that_actions_are_squashed(cls: Any) -> None:
+    assert "squash_output" in hyperparameters(cls)
+    assert hyperparameters(cls)["action_scaling"].manifest == "bounds"
+    if cls is PPO:
+        agent, other = ppo(squash_output=True), ppo(net_config={**NET, "squash_output": True})
+        np.testing.assert_array_equal(agent.get_action(OBS)[0], other.get_action(OBS)[0])
+        assert agent.squash_output
+    else:
+        spaces_of = [WIDE, spaces.Discrete(2)]
+        team = cls([SEEN] * 2, spaces_of, agent_ids=["one_0", "other_0"], net_config=NET, seed=1, squash_output=True)
+        assert [actor.squash_output for actor in team.actors.values()] == [True, False]
+    converted = convert({"INIT_HP": {"ALGO": cls.__name__}, "NET_CONFIG": {"squash_output": True}}, "file")
+    assert converted.content["algorithm"]["squash_output"] is True
 
 
 # --- what leaves with a policy, and a loop of one's own ---
