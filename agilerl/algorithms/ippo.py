@@ -11,7 +11,7 @@ import torch
 from agilerl.algorithms import team_acting, team_actor_critics, team_memory, team_playing, team_rollouts
 from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
-from agilerl.algorithms.policy_gradient import PolicyUnits
+from agilerl.algorithms.policy_gradient import PolicyUnit
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.rollouts import HiddenStates
 from agilerl.algorithms.schedules import Schedule, check_schedules
@@ -19,7 +19,7 @@ from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 
 
-class IPPO(PolicyUnits, MultiAgentRLAlgorithm):
+class IPPO(MultiAgentRLAlgorithm):
     """PPO of every agent by itself: its policy and its value read what it sees, and nothing else.
 
     Agents of one group share both networks, and learn from the rows of all of them. Rows in which an agent was not
@@ -142,6 +142,8 @@ class IPPO(PolicyUnits, MultiAgentRLAlgorithm):
         return super().observations_for(f"actors.{network.partition('.')[2]}", observations)
 
     row_input = property(team_actor_critics.row_input)
+
+    action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
 
     def sampling_actors(self) -> list[Any]:
         return list(self.actors.values())

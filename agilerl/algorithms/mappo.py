@@ -13,7 +13,7 @@ from agilerl import tree
 from agilerl.algorithms import team_acting, team_actor_critics, team_memory, team_playing, team_rollouts
 from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
-from agilerl.algorithms.policy_gradient import PolicyUnits
+from agilerl.algorithms.policy_gradient import PolicyUnit
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.rollouts import HiddenStates
 from agilerl.algorithms.schedules import Schedule, check_schedules
@@ -27,7 +27,7 @@ from agilerl.spaces import nested, space_from_json, space_to_json
 LEAST_DEVIATION = 1e-2  # returns that hardly differ are no reason to magnify rounding
 
 
-class MAPPO(PolicyUnits, MultiAgentRLAlgorithm):
+class MAPPO(MultiAgentRLAlgorithm):
     """PPO of every agent with a value that reads what all of them see, or the state of the environment.
 
     A value that several agents share is told which of them asks. It learns returns in units of their running deviation
@@ -213,6 +213,8 @@ class MAPPO(PolicyUnits, MultiAgentRLAlgorithm):
     def row_input(self) -> Callable[[Any], Any]:
         joint = self.joint_network().row_input
         return team_actor_critics.row_input(self, lambda obs: {JOINT: joint(self._joint(obs))})
+
+    action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
 
     def sampling_actors(self) -> list[Any]:
         return list(self.actors.values())

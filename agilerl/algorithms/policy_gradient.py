@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,43 +12,31 @@ from agilerl.backward import with_slopes
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.losses.actor_critic import approximate_kl, categorical_gradient, clipped_surrogate
-from agilerl.networks.actors import StochasticActor
 from agilerl.networks.distributions import ActionDistribution, Least, masked_logits, squashed_normal_sample
 
 
-class PolicyUnits:
-    """Agents whose policies draw Box actions from normal distributions: what their units are is the policies' own, and
-    saved with them."""
+class PolicyUnit:
+    """Something that policies say of the units of their Box actions, as an attribute of their agent, which has
+    `sampling_actors()`: it is saved with them, and assigning another value is a ConfigError.
 
-    algo: str
+    Args:
+        name: of the attribute. usual: where policies are modules of the user's own, and the agent says nothing else.
+    """
 
-    def sampling_actors(self) -> Sequence[StochasticActor]:
-        """The policies that say it; none where they are modules of the user's own."""
-        raise NotImplementedError
+    def __init__(self, name: str, usual: Any) -> None:
+        self.name, self.usual = name, usual
 
-    @property
-    def action_scaling(self) -> str:
-        """Units of the policies' Box actions, "bounds" or "none"."""
-        actors = self.sampling_actors()
-        return actors[0].action_scaling if actors else str(self.__dict__.get("action_scaling", "none"))
+    def __get__(self, agent: Any, owner: type) -> Any:
+        if agent is None:
+            return self
+        said = {getattr(actor, self.name) for actor in agent.sampling_actors()}
+        return max(said, default=agent.__dict__.get(self.name, self.usual))
 
-    @action_scaling.setter
-    def action_scaling(self, value: str) -> None:
-        self._keep_units("action_scaling", value, self.action_scaling)
-
-    @property
-    def squash_output(self) -> bool:
-        """Whether Box actions of some policy pass through tanh."""
-        return any(actor.squash_output for actor in self.sampling_actors())
-
-    @squash_output.setter
-    def squash_output(self, value: bool) -> None:
-        self._keep_units("squash_output", value, self.squash_output)
-
-    def _keep_units(self, name: str, value: Any, now: Any) -> None:
+    def __set__(self, agent: Any, value: Any) -> None:
+        now = self.__get__(agent, type(agent))
         if value != now:
             raise ConfigError(
-                f"{self.algo}: {name}={value!r} would change the units of a policy that has learned with {now!r}. "
+                f"{agent.algo}: {self.name}={value!r} would change the units of a policy that has {now!r}. "
                 "fix: leave it out, or new agents."
             )
 

@@ -17,7 +17,7 @@ from agilerl.algorithms.actions import expect_mask, random_actions
 from agilerl.algorithms.building import check_network, network_config
 from agilerl.algorithms.declared import ROLLOUTS, hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
-from agilerl.algorithms.policy_gradient import PolicyUnits, policy_gradient
+from agilerl.algorithms.policy_gradient import PolicyUnit, policy_gradient
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.rollouts import HiddenStates, hidden_of
 from agilerl.algorithms.single_agent import RLAlgorithm
@@ -57,7 +57,7 @@ RATE_LIMITS = (1e-6, 1e-2)
 ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
 
 
-class PPO(PolicyUnits, RLAlgorithm):
+class PPO(RLAlgorithm):
     """Clipped policy gradient from rollouts, for Discrete, MultiDiscrete, MultiBinary and Box actions, and for Dict and
     Tuple actions of these: one distribution per part.
 
@@ -317,6 +317,8 @@ class PPO(PolicyUnits, RLAlgorithm):
         with torch.no_grad():
             inputs = self.policy_network().encoder_input(obs)
         return inputs.flatten(0, -2).double().cpu().numpy()
+
+    action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
 
     def sampling_actors(self) -> list[StochasticActor]:
         actor = self.__dict__["actor"]
