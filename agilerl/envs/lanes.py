@@ -6,7 +6,7 @@ What an environment must return stands here too (`Contract`), for all lanes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,10 +110,11 @@ class SyncLanes:
         known = self._contract is not None or self.single_observation_space is not None
         return (self._checked().row(obs, lane, "reset()") if known else obs), info
 
-    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...] (or per lane, for Dict and Tuple spaces)."""
+    def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
+        """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...], nested as their space is, or one per lane."""
         if self._obs is None:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
+        actions = by_lane(self.single_action_space, actions)
         if len(actions) != self.num_lanes:
             raise ShapeError(f"actions must have one row per lane: expected {self.num_lanes}, got {len(actions)}.")
         obs = trees.copy(self._obs)
@@ -201,6 +202,26 @@ class SyncLanes:
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+
+def by_lane(space: Space[Any], actions: Any) -> Any:
+    """Actions [L, ...], nested as their space is, as one action for each lane; arrays of a Box without axes stay
+    arrays."""
+    is_nested = isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
+    if not (is_nested and isinstance(actions, Mapping | tuple)) and not (
+        isinstance(space, gymnasium.spaces.Box) and space.shape == ()
+    ):
+        return actions
+    own = nested(space)
+
+    def row(lane: int) -> Any:  # arrays of a Box, plain numbers for choices
+        return trees.map_leaves(lambda part, x: x[lane, ...] if _is_box(part) else x[lane], own, actions)
+
+    return [row(lane) for lane in range(trees.count_rows(actions))]
+
+
+def _is_box(space: Any) -> bool:
+    return isinstance(space, gymnasium.spaces.Box)
 
 
 def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> list[int] | None:
