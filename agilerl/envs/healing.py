@@ -101,7 +101,8 @@ class HealingLanes:
     A worker checks what its environments return (`lanes.Contract`) before it writes them to shared memory. A
     worker that dies, raises, returns anything else than observations, or has no answer after `deadline_s` is killed and
     started again, its lanes with seeds derived from those they had. That step of ALL its lanes is not a transition
-    (mask False), the running episodes are `truncated`, `info["healed"]` [L] marks them, `faults` lists what happened.
+    (mask False), the running episodes are `truncated`, `StepBatch.healed` [L] marks them (`info["healed"]` too, for
+    users), `faults` lists what happened.
     Episodes of other lanes are not touched, and without faults the number of workers changes nothing.
 
     Args:
@@ -193,7 +194,7 @@ class HealingLanes:
         return trees.copy(self._obs), self._info()
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes; see `protocol.Lanes.step`. `info["healed"]` [L] is there where a worker was replaced."""
+        """Step the lanes; see `protocol.Lanes.step`. `StepBatch.healed` [L] is there where a worker was replaced."""
         if not self._is_reset:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
         if len(actions) != self.num_lanes:
@@ -216,9 +217,9 @@ class HealingLanes:
             mask[rows], healed[rows] = False, True
         final = trees.choose(healed, before, final) if failed else final
         self._keep_masks(infos)
-        info = {**self._info(), **final_masks, **({"healed": healed} if failed else {})}
-        team = self._team_step(mask)
-        return StepBatch(trees.copy(self._obs), reward, terminated, truncated, final, mask, info, team)
+        info = {**self._info(), **final_masks, **({"healed": healed.copy()} if failed else {})}
+        team, replaced = self._team_step(mask), healed if failed else None
+        return StepBatch(trees.copy(self._obs), reward, terminated, truncated, final, mask, info, team, replaced)
 
     def close(self) -> None:
         for worker in self.workers:

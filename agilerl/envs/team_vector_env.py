@@ -138,8 +138,8 @@ class PettingZooVecEnv(ABC):
             if per_lane[:, k].any():
                 infos[agent]["final_observation"] = trees.copy(batch.final_obs[AGENTS][agent])
                 infos[agent]["_final_observation"] = per_lane[:, k].copy()
-            if "healed" in batch.info:
-                infos[agent]["healed"] = batch.info["healed"].copy()
+            if batch.healed is not None:
+                infos[agent]["healed"] = batch.healed.copy()
         self.observations = self._seen(batch.obs, batch.final_obs, batch.team.acted)
         return self.observations, *per_agent, infos
 

@@ -64,9 +64,8 @@ class SharedReplay:
         Args:
             obs_mask: [L, A] bool, the actions that were legal in `obs`, for algorithms that learn from it.
         """
-        healed = batch.info.get("healed") if batch.info else None
-        if healed is not None:  # those episodes end with the step before
-            self.interrupt(np.flatnonzero(healed))
+        if batch.healed is not None:  # those episodes end with the step before
+            self.interrupt(np.flatnonzero(batch.healed))
         legal = final_action_mask(batch.info, len(batch.reward), num_actions) if batch.info else None
         ended, cut = batch.terminated, batch.truncated
         if batch.team is not None:  # agent by agent
