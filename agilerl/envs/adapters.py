@@ -17,7 +17,7 @@ from gymnasium import Space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agilerl import tree as trees
-from agilerl.envs.lanes import HEAL, Contract, check_seeds, failure, short, warn_of_statistics
+from agilerl.envs.lanes import HEAL, Contract, check_seeds, failure, short, spaces_in, warn_of_statistics
 from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.envs.returned import (
     HEALED,
@@ -59,10 +59,11 @@ class VectorLanes:
         self.env = env
         warn_of_statistics(env)
         self.num_lanes = int(env.num_envs)
-        self._given: Any = getattr(env, "single_observation_space", None)
+        self._given: Any
+        self.single_action_space: Space[Any]
+        self._given, self.single_action_space = spaces_in(env, "single_", is_required=False)
         self._texts = holds_text(self._given)
         self.single_observation_space: Space[Any] = without_texts(self._given)
-        self.single_action_space: Space[Any] = getattr(env, "single_action_space", None)  # type: ignore[assignment]
         self.backend = f"{type(env).__module__.split('.')[0]}.{type(env).__name__}"
         declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
         self._is_declared = declared is not None
@@ -285,16 +286,22 @@ class _Guess:
         return same
 
 
-class LooseEnv:
+class LooseEnv(gymnasium.Env[Any, Any]):
     """A single environment that is not a `gymnasium.Env`: rewards and flags may be arrays of length 1."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.observation_space = getattr(env, "observation_space", None)
-        self.action_space = getattr(env, "action_space", None)
-        self.spec, self.unwrapped = None, env
+        self.observation_space = getattr(env, "observation_space", None)  # type: ignore[assignment]
+        self.action_space = getattr(env, "action_space", None)  # type: ignore[assignment]
+        self.metadata = dict(getattr(env, "metadata", None) or {})
+        self.render_mode = getattr(env, "render_mode", None)
 
-    def reset(self, *, seed: int | None = None) -> Any:
+    @property
+    def unwrapped(self) -> Any:
+        """The environment itself, by which it is called in messages."""
+        return self.env
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """The seed is passed on when there is one and the environment takes it; the lanes read what comes back."""
         if seed is not None and not _takes_seed(self.env):
             _warn_unseeded(type(self.env).__name__)
@@ -304,6 +311,10 @@ class LooseEnv:
     def step(self, action: Any) -> Any:
         """What the environment returns; the lanes read it."""
         return self.env.step(action)
+
+    def render(self) -> Any:
+        """What the environment renders."""
+        return self.env.render()
 
     def close(self) -> None:
         if hasattr(self.env, "close"):

@@ -61,8 +61,7 @@ class SyncLanes:
             raise EnvError("lanes need at least one environment factory; got none. fix: pass a factory per lane.")
         self.envs = [readable(factory()) for factory in factories]
         self.num_lanes, self.reset_ended = len(self.envs), reset_ended
-        self.single_observation_space: Space[Any] = self.envs[0].observation_space
-        self.single_action_space: Space[Any] = self.envs[0].action_space
+        self.single_observation_space, self.single_action_space = spaces_in(self.envs[0], is_required=False)
         self._steps = [env.step for env in self.envs]
         # Gymnasium's own environments take Python integers, which their checks accept 0.7 us faster than numpy's;
         # others get numpy scalars as from SyncVectorEnv, since some call action.item().
@@ -189,6 +188,31 @@ def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> lis
             f"fix: agilerl.rng.seeds(run_seed, purpose, {num_lanes})."
         )
     return [int(number) for number in numbers]
+
+
+def spaces_in(env: Any, prefix: str = "", *, is_required: bool = True) -> tuple[Space[Any], Space[Any]]:
+    """(observation space, action space) of an environment.
+
+    Args:
+        prefix: "single_" for a vector. is_required: False lets an environment have none, for agents that know theirs.
+
+    Raises:
+        EnvError: something else in place of a space of Gymnasium.
+    """
+    found: list[Any] = [getattr(env, f"{prefix}{name}", None) for name in ("observation_space", "action_space")]
+    for name, space in zip(("observation_space", "action_space"), found, strict=True):
+        if isinstance(space, Space) or (space is None and not is_required):
+            continue
+        own = (
+            "gymnasium.spaces.Box(-np.inf, np.inf, (4,))"
+            if name == "observation_space"
+            else "gymnasium.spaces.Discrete(2)"
+        )
+        raise EnvError(
+            f"{name_of(env)}: {prefix}{name} is {short(space)}; expected a space of gymnasium. "
+            f"fix: self.{prefix}{name} = {own}, say."
+        )
+    return found[0], found[1]
 
 
 def warn_of_statistics(env: Any) -> None:

@@ -11,7 +11,7 @@ from gymnasium import Space
 
 from agilerl import tree as trees
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE, Lanes
-from agilerl.envs.team import Seen, Team, team_of
+from agilerl.envs.team import Seen, Team, name_of, team_of
 from agilerl.envs.team_infos import DEFINED
 from agilerl.errors import ConfigError, EnvError, unknown_name
 from agilerl.rng import Purpose
@@ -33,7 +33,7 @@ class PettingZooVecEnv(ABC):
         seed: makes the first reset without a seed repeatable; every copy gets a seed of its own.
 
     Attributes:
-        num_envs: copies. possible_agents, agents: ids of all agents. team: who they are.
+        num_envs: copies. possible_agents, agents: ids of all agents. team: who they are. name: of the environment.
         observations: what the last reset or step has shown.
     """
 
@@ -52,6 +52,7 @@ class PettingZooVecEnv(ABC):
         self.factory = self.env_fns[0]
         first = self.factory()
         self.team: Team = team_of(first, with_state=with_state)
+        self.name = name_of(first)
         self.metadata = getattr(first, "metadata", None) or {}
         self.render_mode = getattr(first, "render_mode", None)
         first.close()

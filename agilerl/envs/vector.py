@@ -16,10 +16,10 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from agilerl import tree as trees
 from agilerl.env_ids import registered_id
-from agilerl.envs.adapters import EnvPoolLanes, VectorLanes
+from agilerl.envs.adapters import EnvPoolLanes, LooseEnv, VectorLanes
 from agilerl.envs.classic import FAST
 from agilerl.envs.healing import HealingLanes, check_options
-from agilerl.envs.lanes import EnvFactory, SyncLanes
+from agilerl.envs.lanes import EnvFactory, SyncLanes, spaces_in
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.readable import readable
 from agilerl.envs.returned import HEALED
@@ -276,9 +276,15 @@ def _factory(
                 "fix: environment.kwargs of a manifest, or the keywords of make_vect_envs, must be its own."
             ) from error
         keep_log_out()
+        if hasattr(env, "possible_agents") and not isinstance(env, gymnasium.Env):
+            raise EnvError(
+                f"{type(env).__name__} has several agents, and this is for one. fix: make_multi_agent_vect_envs, or "
+                "agilerl.train(env, algo='MADDPG')."
+            )
         for wrapper in wrappers:
             env = wrapper(env)
-        return readable(env)
+        spaces_in(env)
+        return readable(env if isinstance(env, gymnasium.Env) else LooseEnv(env))
 
     return make
 
