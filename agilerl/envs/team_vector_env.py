@@ -82,9 +82,9 @@ class PettingZooVecEnv(ABC):
     action_space = single_action_space
 
     def _of(self, spaces: Mapping[str, Space[Any]], agent: str) -> Space[Any]:
-        if agent not in spaces:
+        if str(agent) not in spaces:
             raise ConfigError(unknown_name("agent", str(agent), spaces))
-        return spaces[agent]
+        return spaces[str(agent)]
 
     # --- playing ------------------------------------------------------------------------------------------------------
 
@@ -109,6 +109,7 @@ class PettingZooVecEnv(ABC):
 
         Agents that are left out of `actions` must be absent in all copies.
         """
+        actions = {str(agent): values for agent, values in actions.items()}
         unknown = [agent for agent in actions if agent not in self.team.action_spaces]
         if unknown:
             raise ConfigError(unknown_name("agent", str(unknown[0]), self.team.agents))

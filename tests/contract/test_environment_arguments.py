@@ -167,7 +167,12 @@ WRONG: dict[str, tuple[Callable[[], Any], type[AgileRLError], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", RIGHT)
+NOT_FAST = ("specification", "bare environment", "partial function", "vector", "lambda that makes a vector",
+            "team's class with agents", "vector of a function", "function that makes a vector of teams")  # fmt: skip
+KINDS = [pytest.param(kind, marks=[pytest.mark.thorough] if kind in NOT_FAST else []) for kind in RIGHT]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_without_an_algorithm_the_environment_decides(kind: str) -> None:
     make, name, is_team = RIGHT[kind]
     run = agilerl.train(make(), **SHORT)
