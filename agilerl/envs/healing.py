@@ -95,6 +95,31 @@ class Worker:
         self.connection = self.process = None
 
 
+@dataclass(frozen=True)
+class PendingStep:
+    """A step that workers are making.
+
+    Attributes:
+        before: [L, ...] observations before it. mask: [L] lanes that are stepped.
+        waiting: connection -> worker that has not answered yet. faults: of workers that could not be asked.
+    """
+
+    before: Any
+    mask: np.ndarray
+    waiting: dict[Any, Worker]
+    faults: dict[int, Fault]
+
+    def is_ready(self, timeout_s: float) -> bool:
+        """Whether all answers have come, after at most so many seconds."""
+        limit, left = time.monotonic() + timeout_s, set(self.waiting)
+        while left:
+            ready = wait(list(left), timeout=max(0.0, limit - time.monotonic()))
+            if not ready:
+                return False
+            left -= set(ready)
+        return True
+
+
 class HealingLanes:
     """L environments in a few worker processes of several lanes each, which replaces workers that fail.
 
@@ -195,6 +220,10 @@ class HealingLanes:
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes; see `protocol.Lanes.step`. `StepBatch.healed` [L] is there where a worker was replaced."""
+        return self.finish_step(self.begin_step(actions, active))
+
+    def begin_step(self, actions: np.ndarray, active: np.ndarray | None = None) -> PendingStep:
+        """Send the actions to the workers, which step while this process does something else."""
         if not self._is_reset:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
         if len(actions) != self.num_lanes:
@@ -206,7 +235,12 @@ class HealingLanes:
             for w in self.workers
             if mask[w.lanes].any()
         }
-        infos, failed = self._ask(asked)
+        return PendingStep(before, mask, *self._send(asked))
+
+    def finish_step(self, pending: PendingStep) -> StepBatch:
+        """What the step has come to that `begin_step` began."""
+        before, mask = pending.before, pending.mask
+        infos, failed = self._collect(pending.waiting, pending.faults)
         reward, (terminated, truncated) = np.where(mask, self._reward, 0.0), self._flags & mask
         final, healed = trees.choose(mask, self._final, before), np.zeros(self.num_lanes, dtype=bool)
         final_masks = self._final_masks(infos)
@@ -297,7 +331,10 @@ class HealingLanes:
         self, commands: dict[int, tuple[Any, ...]], patience_s: float | None = None
     ) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
         """Send each worker its command and collect the answers: (info by worker, faults)."""
-        infos: dict[int, dict[str, Any]] = {}
+        return self._collect(*self._send(commands), patience_s)
+
+    def _send(self, commands: dict[int, tuple[Any, ...]]) -> tuple[dict[Any, Worker], dict[int, Fault]]:
+        """Send each worker its command: (connection -> worker that will answer, faults by worker)."""
         faults: dict[int, Fault] = {}
         waiting: dict[Any, Worker] = {}
         for number, command in commands.items():
@@ -309,6 +346,13 @@ class HealingLanes:
                 waiting[worker.connection] = worker
             except (OSError, EOFError):
                 faults[number] = self._died(worker)
+        return waiting, faults
+
+    def _collect(
+        self, waiting: dict[Any, Worker], faults: dict[int, Fault], patience_s: float | None = None
+    ) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
+        """The answers of workers that have been sent a command: (info by worker, faults)."""
+        infos: dict[int, dict[str, Any]] = {}
         patience_s = self.deadline_s if patience_s is None else patience_s
         limit = time.monotonic() + patience_s
         while waiting:
