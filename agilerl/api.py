@@ -14,7 +14,8 @@ from agilerl.algorithms import USUAL_BY_GYM, USUAL_FOR_TEAMS, USUAL_UNTUNED, fin
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.load import leaf_paths, resolve_key
 from agilerl.env_ids import has_several_agents, is_language_id, reward_threshold
-from agilerl.envs.argument import Factory, environment_argument
+from agilerl.envs.argument import Factory, environment_argument, is_vector
+from agilerl.envs.team import name_of as team_name
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
 from agilerl.hostile import malformed
 from agilerl.runs.directory import RunDirectory
@@ -268,6 +269,8 @@ def env_name(env: Any) -> str:
     """The id of an environment given as an id, an object or a function."""
     if isinstance(env, str):
         return env
+    if hasattr(env, "possible_agents") and not isinstance(env, type) and not is_vector(env):
+        return team_name(env)  # PettingZoo's conversions are called as the game that they hold
     spec = getattr(env, "spec", None)
     name = getattr(spec, "id", None) or getattr(env, "__name__", None) or type(env).__name__
     return str(name).strip("<>")

@@ -64,6 +64,8 @@ class VectorLanes:
         self._given, self.single_action_space = spaces_in(env, "single_", is_required=False)
         self._texts = holds_text(self._given)
         self.single_observation_space: Space[Any] = without_texts(self._given)
+        shape = getattr(self.single_observation_space, "shape", None)
+        self._shape = None if shape is None else (self.num_lanes, *shape)  # of observations that are one array
         self.backend = f"{type(env).__module__.split('.')[0]}.{type(env).__name__}"
         declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
         self._is_declared = declared is not None
@@ -103,6 +105,8 @@ class VectorLanes:
 
     def _read(self, obs: Any, call: str) -> Any:
         """A copy of a batch of observations as arrays, with counts of words in place of texts."""
+        if type(obs) is np.ndarray and obs.shape == self._shape and obs.dtype.kind in "biuf" and not self._texts:
+            return np.array(obs)
         try:
             own = _owned(count_words(self._given, obs) if self._texts else obs, self.single_observation_space)
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -139,7 +143,7 @@ class VectorLanes:
         obs, info = self._read(given, "step()"), as_vector_info(told, self.num_lanes, self.backend, "step()")
         terminated, truncated = self._flags(ends, "terminated"), self._flags(cuts, "truncated")
         reward = self._rewards(rewards)
-        healed = np.asarray(info.pop(HEALED, np.zeros(self.num_lanes)), dtype=bool)
+        healed = np.asarray(info.get(HEALED, np.zeros(self.num_lanes)), dtype=bool)
         ended = (terminated | truncated) & ~healed  # a healed lane has begun its new episode already: no reset follows
         if not self._is_declared and ended.any() and final_key(info) is not None:
             self.mode, self._is_declared, self._guess = AutoresetMode.SAME_STEP, True, None
@@ -179,6 +183,8 @@ class VectorLanes:
         return given.astype(np.float64).reshape(self.num_lanes)
 
     def _flags(self, flags: Any, name: str) -> np.ndarray:
+        if type(flags) is np.ndarray and flags.dtype == np.bool_ and flags.shape == (self.num_lanes,):
+            return flags
         given = numbers(flags)
         if given is None or given.size != self.num_lanes or not is_flag(given):
             raise EnvError(

@@ -161,6 +161,8 @@ def as_vector_info(info: Any, count: int, where: str, call: str) -> dict[str, An
             )
         info = _stacked([as_info(row, where, call, f"infos[{lane}]") for lane, row in enumerate(info)])
     info = as_info(info, where, call)
+    if type(info) is dict and not any(key in info for key in MARKS):
+        return info
     return {key: value for key, value in info.items() if key not in MARKS}
 
 

@@ -37,6 +37,7 @@ JOINT = "joint"  # of a prepared one: what networks read that see all agents
 
 
 STEP_PARTS = ("observations", "rewards", "terminations", "truncations")
+ALL_DICTS = [dict] * 5
 ALL = "__all__"  # key by which an environment ends all agents at once
 
 
@@ -153,12 +154,16 @@ class TeamLanes:
             staying = self._living(env, lane)
             for p in players:
                 key, number = p.key, p.number
+                ended, cut = ends.get(key), cuts.get(key)
+                if type(ended) is not bool:
+                    ended = self._flag(p, lane, ends, "terminations", there[number] and key in seen)
+                if type(cut) is not bool:
+                    cut = self._flag(p, lane, cuts, "truncations", there[number] and (ended or key in seen))
                 if key in rewards:
                     got = rewards[key]
                     reward[lane, number] = got if type(got) is float else p.contract.reward(got, lane)
-                ended, cut = self._flag(p, lane, ends, "terminations"), self._flag(p, lane, cuts, "truncations")
-                if there[number] and (key in seen or ended or cut):
-                    self._check_complete(p, lane, rewards, ends, cuts)
+                elif there[number] and (ended or cut or key in seen):
+                    raise self._incomplete(p, lane, "rewards")
                 if ended:
                     terminated[lane, number] = True
                 elif cut:
@@ -194,11 +199,14 @@ class TeamLanes:
 
     def _five(self, result: Any, lane: int) -> tuple[Any, ...]:
         """What a step returned, each part a mapping by agent."""
+        if type(result) is tuple and list(map(type, result)) == ALL_DICTS:
+            return result
         where = f"{self.name}, lane {lane}"
-        seen, rewards, ends, cuts, infos = step_values(result, where, is_team=True)
-        parts = zip(STEP_PARTS, (seen, rewards, ends, cuts), strict=True)
-        given = (part if type(part) is dict else by_agent(part, name, where, "step()") for name, part in parts)
-        return *given, as_info(infos, where, "step()", "infos")
+        *parts, infos = step_values(result, where, is_team=True)
+        named = zip(STEP_PARTS, parts, strict=True)
+        return *(by_agent(part, name, where, "step()") for name, part in named), as_info(
+            infos, where, "step()", "infos"
+        )
 
     def _living(self, env: Any, lane: int) -> set[Any]:
         try:
@@ -209,22 +217,28 @@ class TeamLanes:
                 "on. fix: self.agents = list(self.possible_agents) in reset()."
             ) from error
 
-    def _flag(self, player: _Player, lane: int, flags: Mapping[Any, Any], name: str) -> bool:
-        """One agent's entry, else that of "__all__", which RLlib's environments give."""
-        value = flags.get(player.key, flags.get(ALL, False))
-        return value if type(value) is bool else player.contract.flag(value, lane, f"{name}[{player.key!r}]")
+    def _flag(self, player: _Player, lane: int, flags: Mapping[Any, Any], name: str, is_needed: bool) -> bool:
+        """One agent's entry, else that of "__all__", which RLlib's environments give, else False.
 
-    def _check_complete(self, player: _Player, lane: int, rewards: Any, ends: Any, cuts: Any) -> None:
-        """EnvError where an agent that acted, and was observed after it or has ended, lacks a reward or a flag.
+        Raises:
+            EnvError: it is no flag, or there is none and `is_needed`.
+        """
+        key = player.key if player.key in flags else ALL
+        if key in flags:
+            return player.contract.flag(flags[key], lane, f"{name}[{key!r}]")
+        if is_needed:
+            raise self._incomplete(player, lane, name)
+        return False
+
+    def _incomplete(self, player: _Player, lane: int, name: str) -> EnvError:
+        """What to say of an agent that acted, and was observed after it or has ended, without a reward or a flag.
 
         PettingZoo gives all of them to every living agent. One that acted and waits, unobserved, may lack them: what it
         gets later belongs to what it did last.
         """
-        for name, values in zip(STEP_PARTS[1:], (rewards, ends, cuts), strict=True):
-            if player.key not in values and (name == "rewards" or ALL not in values):
-                raise player.contract.error(
-                    lane, f"gave {name} without {player.key!r}, which acted; expected one for each agent that acts"
-                )
+        return player.contract.error(
+            lane, f"gave {name} without {player.key!r}, which acted; expected one for each agent that acts"
+        )
 
     def _nothing(self) -> Any:
         """An observation of all lanes in which nobody is there."""

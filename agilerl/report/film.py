@@ -212,8 +212,6 @@ class Roll:
                 f"{self._name} cannot be drawn here: {type(error).__name__}: {text} "
                 "fix: export MUJOCO_GL=egl or osmesa for MuJoCo; pip install pygame-ce for the others."
             ) from error
-        if found is None:
-            raise EnvError(f"{self._name} {NO_PICTURES}")
         picture = np.asarray(found)
         if picture.ndim != 3 or picture.shape[-1] != 3:
             raise EnvError(

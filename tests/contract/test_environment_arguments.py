@@ -14,6 +14,7 @@ import pytest
 from gymnasium import spaces
 
 import agilerl
+import agilerl.api
 from agilerl.envs.argument import Factory, environment_argument
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, AlgorithmError, ConfigError, EnvError
@@ -204,6 +205,14 @@ def test_what_is_no_environment_is_named(kind: str, algo: str | None, tmp_path: 
     with pytest.raises(error, match=says):
         agilerl.train(make(), algo, **{**SHORT, "out": tmp_path})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_converted_game_is_called_as_itself() -> None:
+    """Not as PettingZoo's class that converts it, in the folder of the run either."""
+    conversions = pytest.importorskip("pettingzoo.utils.conversions")
+    classic = pytest.importorskip("pettingzoo.classic.tictactoe_v3")
+    assert agilerl.api.env_name(conversions.turn_based_aec_to_parallel(classic.env())) == "tictactoe_v3"
+    assert agilerl.api.env_name(Squad()) == "Squad"
 
 
 def test_none_takes_the_environment_of_the_configuration() -> None:

@@ -166,12 +166,7 @@ class Human(Undrawn):
         self.render_mode = render_mode
 
 
-class Blank(Human):
-    def render(self) -> None:
-        return None
-
-
-@pytest.mark.parametrize("cls", [Undrawn, Human, Blank])
+@pytest.mark.parametrize("cls", [Undrawn, Human])
 def test_an_environment_without_pictures_is_named_with_what_to_add(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gym.registry, "Undrawn-v0", gym.envs.registration.EnvSpec("Undrawn-v0", cls))
     agent = DQN(Undrawn.observation_space, Undrawn.action_space, net_config=NET)
