@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import warnings
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +19,7 @@ import torch
 from gymnasium import spaces
 
 from agilerl import tree as trees
+from agilerl.algorithms.team_files import weights_of
 from agilerl.checkpoint import write_atomic
 from agilerl.errors import NotAvailableYetError, RunError
 from agilerl.rng import Purpose, stream
@@ -25,6 +28,7 @@ from agilerl.standalone.policy import Policy, PolicyError, build
 from agilerl.telemetry.files import jsonable
 
 ROWS = 10_000
+LONGEST_NAME = 150  # bytes that a group takes in a file's name, of 255 that file systems have
 OPSET = 18
 _BATCH = 500
 
@@ -94,18 +98,28 @@ def export_team(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0
     base, spec, state = Path(path), jsonable(agent.policy_spec()), agent.policy_state()
     found: dict[str, OnnxReport] = {}
     for group, agents in agent.grouped_agents.items():
-        start = f"{group}."
-        weights = {k.removeprefix(start): v.cpu() for k, v in state.items() if k.startswith(start)}
+        weights = {k: v.cpu() for k, v in weights_of(group, agent.grouped_agents, state).items()}
         try:
             policy = build({**spec, "network": spec["networks"][group]}, weights)
         except PolicyError as error:
             what = f"{agent.algo}, group {group}, cannot be exported: {error}"
             raise NotAvailableYetError(f"{what} fix: agilerl.load(RUN).best acts.") from error
         policy.needs_mask = policy.needs_mask and mask_width(agent.action_space[group]) > 0
-        target = base.with_name(f"{base.name.removesuffix('.onnx')}.{group}.onnx")
+        target = base.with_name(f"{base.name.removesuffix('.onnx')}.{file_part(group)}.onnx")
         spaces = agent.observation_space[group], agent.action_space[group]
         found[group] = _exported(policy, *spaces, partial(_greedy_of, agent, agents[0]), target, rows, seed)
     return found
+
+
+def file_part(group: str) -> str:
+    """The name of a group as a part of a file's name: itself, but for characters that file systems refuse.
+
+    Those become `%` and their number in hexadecimal; a long name is cut and ends with its CRC-32.
+    """
+    safe = re.sub(r'[%/\\:*?"<>|\x00-\x1f]', lambda found: f"%{ord(found[0]):02x}", group)
+    if len(safe.encode()) <= LONGEST_NAME:
+        return safe
+    return f"{safe.encode()[: LONGEST_NAME - 9].decode(errors='ignore')}-{zlib.crc32(group.encode()):08x}"
 
 
 def _greedy_of(team: Any, agent: str, obs: Any, masks: np.ndarray | None = None) -> Any:

@@ -29,8 +29,10 @@ def as_lanes(env: Any) -> Lanes:
     * lanes: as they are.
 
     Raises:
-        EnvError: it has no `reset` and `step`, or its agents take turns (PettingZoo's AEC interface).
+        EnvError: it has no `reset` and `step`, is a class, or its agents take turns (PettingZoo's AEC interface).
     """
+    if isinstance(env, type):
+        raise EnvError(f"{env.__name__} is a class, and no environment of it has been made. fix: {env.__name__}(...).")
     if isinstance(env, Replicable | PettingZooVecEnv):
         return env.replicate(1)
     if hasattr(env, "num_lanes"):

@@ -71,9 +71,8 @@ class SharedReplay:
             masks: reads which actions are legal in `batch.final_obs`.
             obs_mask: [L, W] bool, the actions that were legal in `obs`, for algorithms that learn from it.
         """
-        healed = batch.info.get("healed") if batch.info else None
-        if healed is not None:  # those episodes end with the step before
-            self.interrupt(np.flatnonzero(healed))
+        if batch.healed is not None:  # those episodes end with the step before
+            self.interrupt(np.flatnonzero(batch.healed))
         legal = masks.final(batch.info, len(batch.reward))
         ended, cut = batch.terminated, batch.truncated
         if batch.team is not None:  # agent by agent

@@ -20,7 +20,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ class TeamPolicy:
         if missing or not given:
             raise PolicyError(f"policy.json has no network for {missing or 'anyone'}.")
         self.policies = {
-            group: build({**own, "action_masks": False}, _part(weights, f"{group}.")) for group, own in given.items()
+            group: build({**own, "action_masks": False}, _part(weights, group, given)) for group, own in given.items()
         }
         self.needs_mask = bool(spec.get("action_masks", False))
 
@@ -101,8 +101,12 @@ class TeamPolicy:
     __call__ = act
 
 
-def _part(weights: dict[str, Tensor], start: str) -> dict[str, Tensor]:
-    return {name.removeprefix(start): value for name, value in weights.items() if name.startswith(start)}
+def _part(weights: dict[str, Tensor], group: str, groups: Iterable[str]) -> dict[str, Tensor]:
+    """The weights of one group; names may have dots, so "bot" and "bot.0" may both be groups."""
+    start = f"{group}."
+    others = tuple(f"{other}." for other in groups if other.startswith(start))
+    own = {name: value for name, value in weights.items() if name.startswith(start) and not name.startswith(others)}
+    return {name.removeprefix(start): value for name, value in own.items()}
 
 
 def build(spec: dict[str, Any], weights: dict[str, Tensor]) -> Policy:
