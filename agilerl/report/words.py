@@ -113,7 +113,7 @@ def _next(run: Ended) -> str:
 def _line(run: Ended) -> list[Birth]:
     """The births of the best agent and its ancestors."""
     by_id, found, at = {birth.id: birth for birth in run.lineage}, [], run.best
-    while at is not None and at in by_id:
+    while at is not None and at in by_id and by_id[at] not in found:  # records of before: a mutated elite kept its id
         found.append(by_id[at])
         at = by_id[at].parent
     return found

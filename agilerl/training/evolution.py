@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from agilerl.errors import RunError
@@ -116,12 +117,28 @@ class Family:
         self.parents: dict[int, int | None] = {agent.index: None for agent in founders}
         self.labels: dict[int, str] = {}
 
-    def add(self, births: Sequence[Birth], population: Sequence[Any]) -> None:
-        """Take in who was born in `population`; each says by `mut` what its birth did."""
-        labels = {agent.index: str(agent.mut) for agent in population if hasattr(agent, "mut")}
+    @property
+    def next_id(self) -> int:
+        """An id above all that members have had."""
+        return max(self.parents) + 1
+
+    def add(self, births: Sequence[Birth], population: Sequence[Any]) -> Births:
+        """Record the births, each newborn's `mut` as the label of what its birth did; returns them.
+
+        An id that another member has had becomes a new one, in `population` too: a mutated elite is another agent, and
+        ids above those of the population are not unused where members have ended.
+        """
+        members = {agent.index: agent for agent in population}
+        added, unused = [], max(self.next_id, *(birth.id + 1 for birth in births), 0)
         for birth in births:
+            newborn = members[birth.id]
+            if birth.id in self.parents:
+                newborn.index, unused = unused, unused + 1
+                birth = replace(birth, id=newborn.index)
             self.parents[birth.id] = birth.parent
-            self.labels[birth.id] = birth.kind if birth.kind == "healed" else labels.get(birth.id, birth.kind)
+            self.labels[birth.id] = birth.kind if birth.kind == "healed" else str(getattr(newborn, "mut", birth.kind))
+            added.append(birth)
+        return tuple(added)
 
     def state(self) -> dict[str, Any]:
         return {"parents": dict(self.parents), "labels": dict(self.labels)}

@@ -174,7 +174,7 @@ class TrainingLoop:
         births = self._evolve(number, members) if not stop and (self.options.evolve_last or not done) else ()
         if stop and self.result.stopped != "plateau":
             self.result.stopped = "target"
-        self.quarantine.forgive(self.population, fitness)
+        self.quarantine.forgive(self.population, fitness, births)
         seconds = time.perf_counter() - self._wall
         record = generation_record(self, number, members, (*healed, *births), confirmed, seconds)
         self.sinks.generation(record)
@@ -242,8 +242,8 @@ class TrainingLoop:
 
     def _heal(self, number: int, fitness: list[float]) -> tuple[Birth, ...]:
         """Members that have diverged become copies of the fittest one."""
-        births = tuple(self.quarantine.heal(self.population, fitness, number + 1))
-        self.family.add(births, self.population)
+        healed = self.quarantine.heal(self.population, fitness, number + 1, self.family.next_id)
+        births = self.family.add(healed, self.population)
         for birth in births:
             self.sinks.message(f"{birth.path} has diverged ({birth.after}); member {birth.id} copies {birth.parent}")
         self.result.births += births
@@ -323,7 +323,7 @@ class TrainingLoop:
         self._rescore(number)
         share_observations(self.population, self.ranks)
         self.population, births = self.evolution.next(self.population, members, number + 1)
-        self.family.add(births, self.population)
+        births = self.family.add(births, self.population)
         self.share_budget()
         self.fit_to_population()
         self.result.births += births
