@@ -110,6 +110,7 @@ class TrainingLoop:
             if self.result.stopped == "plateau":
                 said = f"nothing had got better for {self.options.patience} generations, so nothing is left to do"
                 self.notes.append(f"{said}; `agilerl resume --set training.patience=null` goes on")
+        self._say_spent(is_resumed)
         self.result.births += founders
         self.callbacks.births(founders)
         self._wall = time.perf_counter() - self.result.seconds
@@ -136,6 +137,24 @@ class TrainingLoop:
         self.result.population = self.population
         self.callbacks.end(self.result)
         return self.result
+
+    def _say_spent(self, is_resumed: bool) -> None:
+        """A note or a warning where no step is left to be made, so that nothing will happen."""
+        made = max(agent.steps[-1] for agent in self.population)
+        if made < self.options.max_steps or self.result.stopped in ("target", "plateau"):
+            return
+        steps, unit = f"max_steps={self.options.max_steps:,}", run_plan(self).steps
+        if is_resumed:
+            self.notes.append(f"all {steps} of its members are made, so nothing is left to do; a larger one goes on")
+            return
+        several = len({agent.steps[-1] for agent in self.population}) > 1
+        who = f"a member has made {made:,} {unit}" if several else f"all members have made their {made:,} {unit}"
+        warnings.warn(
+            f"{self.env_id}: nothing was trained: {who}, which {steps} counts from the first one on. "
+            f"fix: max_steps={made + self.options.max_steps} goes on.",
+            AgileRLWarning,
+            stacklevel=5,
+        )
 
     def _goes_on(self) -> bool:
         stopped_by = self.ranks.gather_plain(self.callbacks.stopped_by)[0]
