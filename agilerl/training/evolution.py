@@ -44,10 +44,12 @@ class TournamentEvolution:
 
     Args:
         tournament, mutation: objects with `select` and `mutation`; without either nothing evolves.
+        keeps_elite_id: whether an elite that mutates keeps its id, as in the published functions, where others' streams
+            of exploration follow from their ids; its birth names itself as the parent then.
     """
 
-    def __init__(self, tournament: Any = None, mutation: Any = None) -> None:
-        self.tournament, self.mutation = tournament, mutation
+    def __init__(self, tournament: Any = None, mutation: Any = None, *, keeps_elite_id: bool = True) -> None:
+        self.tournament, self.mutation, self.keeps_elite_id = tournament, mutation, keeps_elite_id
 
     @property
     def is_on(self) -> bool:
@@ -66,6 +68,8 @@ class TournamentEvolution:
         for slot, agent in enumerate(after):
             if agent.index in before and str(agent.mut) == "None":
                 continue  # the elite lives on; nothing was born
+            if agent.index in before and not self.keeps_elite_id:
+                agent.index = max(*before, *(other.index for other in after)) + 1
             births.append(_birth_of(agent, origin[slot] if slot < len(origin) else None, before, generation))
         return after, tuple(births)
 
@@ -125,14 +129,14 @@ class Family:
     def add(self, births: Sequence[Birth], population: Sequence[Any]) -> Births:
         """Record the births, each newborn's `mut` as the label of what its birth did; returns them.
 
-        An id that another member has had becomes a new one, in `population` too: a mutated elite is another agent, and
-        ids above those of the population are not unused where members have ended.
+        An id that another member has had becomes a new one, in `population` too: where members have ended, ids above
+        those of the population may be theirs. A birth that is its own parent is of an elite that keeps its id.
         """
         members = {agent.index: agent for agent in population}
         added, unused = [], max(self.next_id, *(birth.id + 1 for birth in births), 0)
         for birth in births:
             newborn = members[birth.id]
-            if birth.id in self.parents:
+            if birth.id in self.parents and birth.id != birth.parent:
                 newborn.index, unused = unused, unused + 1
                 birth = replace(birth, id=newborn.index)
             self.parents[birth.id] = birth.parent

@@ -43,7 +43,7 @@ def test_a_birth_under_a_used_id_gets_one_of_its_own() -> None:
     assert family.parents == {0: None, 1: None, 2: None, 3: 0}
 
 
-def test_a_mutated_elite_is_another_agent() -> None:
+def test_a_mutated_elite_is_another_agent_but_in_the_published_functions() -> None:
     class Tournament:
         parents = (1, 0)
 
@@ -56,13 +56,14 @@ def test_a_mutated_elite_is_another_agent() -> None:
                 agent.mut = "lr"
             return population
 
-    agents = [Agent(0, 1.0), Agent(1, 2.0)]
-    family = Family(agents)
-    after, births = TournamentEvolution(Tournament(), Mutation()).next(agents, [], 1)
-    births = family.add(births, after)
-    assert [(birth.id, birth.parent, birth.parent_fitness) for birth in births] == [(3, 1, 2.0), (2, 0, 1.0)]
-    assert [agent.index for agent in after] == [3, 2]
-    assert family.labels == {3: "lr", 2: "lr"}
+    for keeps, ids in ((False, [3, 2]), (True, [1, 2])):
+        agents = [Agent(0, 1.0), Agent(1, 2.0)]
+        family = Family(agents)
+        after, births = TournamentEvolution(Tournament(), Mutation(), keeps_elite_id=keeps).next(agents, [], 1)
+        births = family.add(births, after)
+        assert [agent.index for agent in after] == ids, "the published functions keep the elite's id"
+        assert [(birth.id, birth.parent, birth.parent_fitness) for birth in births] == [(ids[0], 1, 2.0), (2, 0, 1.0)]
+        assert family.labels == dict.fromkeys(ids, "lr")
 
 
 def test_records_in_which_an_elite_is_its_own_parent_have_a_line() -> None:
