@@ -126,17 +126,20 @@ class Family:
         """An id above all that members have had."""
         return max(self.parents) + 1
 
-    def add(self, births: Sequence[Birth], population: Sequence[Any]) -> Births:
+    def add(self, births: Sequence[Birth], population: Sequence[Any], before: Sequence[int] = ()) -> Births:
         """Record the births, each newborn's `mut` as the label of what its birth did; returns them.
 
         An id that another member has had becomes a new one, in `population` too: where members have ended, ids above
-        those of the population may be theirs. A birth that is its own parent is of an elite that keeps its id.
+        those of the population may be theirs.
+
+        Args:
+            before: ids of the population until then; who has changed and lives on may keep its own.
         """
         members = {agent.index: agent for agent in population}
         added, unused = [], max(self.next_id, *(birth.id + 1 for birth in births), 0)
         for birth in births:
             newborn = members[birth.id]
-            if birth.id in self.parents and birth.id != birth.parent:
+            if birth.id in self.parents and birth.id not in before:
                 newborn.index, unused = unused, unused + 1
                 birth = replace(birth, id=newborn.index)
             self.parents[birth.id] = birth.parent

@@ -341,8 +341,9 @@ class TrainingLoop:
             return ()
         self._rescore(number)
         share_observations(self.population, self.ranks)
+        before = [agent.index for agent in self.population]
         self.population, births = self.evolution.next(self.population, members, number + 1)
-        births = self.family.add(births, self.population)
+        births = self.family.add(births, self.population, before)
         self.share_budget()
         self.fit_to_population()
         self.result.births += births

@@ -60,7 +60,7 @@ def test_a_mutated_elite_is_another_agent_but_in_the_published_functions() -> No
         agents = [Agent(0, 1.0), Agent(1, 2.0)]
         family = Family(agents)
         after, births = TournamentEvolution(Tournament(), Mutation(), keeps_elite_id=keeps).next(agents, [], 1)
-        births = family.add(births, after)
+        births = family.add(births, after, [0, 1])
         assert [agent.index for agent in after] == ids, "the published functions keep the elite's id"
         assert [(birth.id, birth.parent, birth.parent_fitness) for birth in births] == [(ids[0], 1, 2.0), (2, 0, 1.0)]
         assert family.labels == dict.fromkeys(ids, "lr")
