@@ -20,7 +20,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from agilerl.errors import AlgorithmError, RegistryError, unknown_name
+from agilerl.errors import AlgorithmError, RegistryError, nearest
 
 _PUBLISHED: Any = object()
 
@@ -261,7 +261,12 @@ def check_mutable(cls: type, ranges: Mapping[str, Any]) -> None:
     inherited = {name: value for parent in reversed(cls.__mro__) for name, value in vars(parent).items()}
     for name, limits in ranges.items():
         if name not in known and _is_ours(key.__init__) and not isinstance(inherited.get(name), int | float):
-            raise RegistryError(f"{cls.__name__}: hp_config: {unknown_name('hyperparameter', name, known)}")
+            close = nearest(name, known, limit=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise RegistryError(
+                f"{cls.__name__}: hp_config names {name!r}, which is none of its hyperparameters.{hint} "
+                f"fix: use one of {sorted(known)}."
+            )
         values = _declared_range(cls, name)
         if values is not None and (wrong := outside(values, limits)) is not None:
             raise AlgorithmError(f"{cls.__name__}: hp_config: the range of {name}: {wrong}")
@@ -293,10 +298,10 @@ def outside(values: Any, limits: Any) -> str | None:
         return None
     low, high = (next((getattr(b, k) for b in bounds for k in keys if hasattr(b, k)), None)
                  for keys in (("ge", "gt"), ("le",)))  # fmt: skip
-    for name, nearest in (("min", low), ("max", high)):
+    for name, bound in (("min", low), ("max", high)):
         value = getattr(limits, name)
-        if value != value or not all(_holds(bound, np.asarray(value)) for bound in bounds):
-            fix = f"{name}={nearest:g}" if nearest is not None and not _is_open(name, bounds) else f"another {name}"
+        if value != value or not all(_holds(each, np.asarray(value)) for each in bounds):
+            fix = f"{name}={bound:g}" if bound is not None and not _is_open(name, bounds) else f"another {name}"
             return f"{name} must be {_words(base, bounds)}; got {value!r}. fix: {fix}."
     return None
 
