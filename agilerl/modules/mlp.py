@@ -54,7 +54,7 @@ class EvolvableMLP(LayeredModule):
         activation: str | None = "ReLU", output_activation: str | None = None,
         min_hidden_layers: int = 1, max_hidden_layers: int = 3, min_mlp_nodes: int = 32, max_mlp_nodes: int = 500,
         layer_norm: bool = False, output_layernorm: bool = False, output_vanish: bool = True, init_layers: bool = True,
-        noisy: bool = False, noise_std: float = 0.5,
+        noisy: bool = False, noise_std: float = 0.5, *,
         device: str | torch.device = "cpu", name: str = "mlp", random_seed: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(device, random_seed)

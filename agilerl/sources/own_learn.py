@@ -31,6 +31,7 @@ from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.rollouts.on_policy import Seen, record
 from agilerl.sources.replay import SharedReplay
+from agilerl.sources.reported_loss import reported_loss
 from agilerl.sources.source import Shard, ShardResult, Steps, Tally, keep_finished
 from agilerl.sources.updates import Schedule
 from agilerl.sources.watch import is_sound
@@ -167,10 +168,10 @@ class OwnTransitions:
         if len(self.memory) < size:
             return
         for _ in range(self._schedule.count):
-            loss = self._learn_once(size, index)
+            loss = reported_loss(self._learn_once(size, index))
             self.tally.updates += 1
-            if isinstance(loss, int | float):
-                self.tally.loss_sum += float(loss)
+            if loss is not None:
+                self.tally.loss_sum += loss
                 if not math.isfinite(loss):
                     self.tally.fault = "its loss is not finite"
                     return
@@ -240,10 +241,9 @@ class OwnRollouts:
         return ShardResult({slot: self.tally}, self.shard.shared)
 
     def _learn(self, *experiences: Any) -> None:
-        loss = self.agent.learn(*experiences)
+        loss = reported_loss(self.agent.learn(*experiences))
         self.tally.updates += 1
-        if isinstance(loss, int | float):
-            self.tally.loss_sum += float(loss)
+        self.tally.loss_sum += loss or 0.0
 
     def _learned(self, batch: StepBatch) -> np.ndarray:
         return self.options.learned_reward(batch.reward)
