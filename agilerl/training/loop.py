@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
+from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.options import LoopOptions
@@ -23,7 +25,7 @@ from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
 from agilerl.threads import fixed_threads
 from agilerl.training.best import BestAgent
 from agilerl.training.evolution import Evolution, Family, TournamentEvolution
-from agilerl.training.population import evaluation_mode, save_population
+from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, ranked, run_plan
 from agilerl.training.screening import best_returns, promising, screened
@@ -111,6 +113,8 @@ class TrainingLoop:
                 said = f"nothing had got better for {self.options.patience} generations, so nothing is left to do"
                 self.notes.append(f"{said}; `agilerl resume --set training.patience=null` goes on")
         self._say_spent(is_resumed)
+        self._say_long()
+        self.result.unchanged = self.result.unchanged or not is_resumed
         self.result.births += founders
         self.callbacks.births(founders)
         self._wall = time.perf_counter() - self.result.seconds
@@ -137,6 +141,17 @@ class TrainingLoop:
         self.result.population = self.population
         self.callbacks.end(self.result)
         return self.result
+
+    def _say_long(self) -> None:
+        """A note where rollouts are longer than the budget."""
+        asked = self.options.max_steps
+        agents = [getattr(agent, "unwrapped", agent) for agent in self.population]
+        lengths = [agent.learn_step for agent in agents
+                   if isinstance(agent, RLAlgorithm | MultiAgentRLAlgorithm) and agent.experience.on_policy]  # fmt: skip
+        if max(lengths, default=0) > asked:
+            self.notes.append(
+                f"learn_step={max(lengths):,} is more than max_steps={asked:,}: each member trains on one whole rollout"
+            )
 
     def _say_spent(self, is_resumed: bool) -> None:
         """A note or a warning where no step is left to be made, so that nothing will happen."""
@@ -178,7 +193,9 @@ class TrainingLoop:
 
     def _generation(self) -> None:
         number = self.result.generations
+        weights = weights_of(self.population) if self.result.unchanged else []
         tallies = self._collect(number)
+        self.result.unchanged = bool(weights) and are_unchanged(weights, weights_of(self.population))
         fitness = self._evaluate(number, tallies)
         self._report_faults(self.ranks)
         self.result.history.append(fitness)

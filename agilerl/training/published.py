@@ -91,6 +91,8 @@ class Request:
                 check_shares(self.population, ranks)
             with store_in(folder_of(asked["resume"], ranks), algo=self.name) as store:
                 result = self._train(source, options, ranks, store)
+            if result.generations and (not result.updates or result.unchanged):
+                _warn_unchanged(self.function, result)
             if asked["save_elite"] and ranks.is_main:  # before any rank leaves, so that all of them can read it
                 result.best.save_checkpoint(asked["elite_path"] or f"{asked['env_name']}-elite_{self.name}.pt")
         history: list[list[Any]] = result.by_agent or result.history or [list(map(_last_fitness, result.population))]
@@ -134,6 +136,17 @@ class Request:
             more = asked["wandb_kwargs"] or {}
             chosen.append(WandbSink(api_key=asked["wandb_api_key"], config=config, **more))
         return chosen
+
+
+def _warn_unchanged(function: str, result: EvolveResult) -> None:
+    what = "no weight has changed" if result.updates else "no update was made"
+    fix = (
+        "a higher learning rate"
+        if result.updates
+        else "more steps, or a smaller learn_step, learning_delay or batch_size"
+    )
+    text = f"{function}: {what} in {result.generations} generations, so nothing was learned. fix: {fix}."
+    warnings.warn(text, AgileRLWarning, stacklevel=4)
 
 
 def _last_fitness(agent: Any) -> float:
