@@ -146,8 +146,9 @@ class TrainingLoop:
         """A note where rollouts are longer than the budget."""
         asked = self.options.max_steps
         agents = [getattr(agent, "unwrapped", agent) for agent in self.population]
+        ours = (RLAlgorithm, MultiAgentRLAlgorithm)
         lengths = [agent.learn_step for agent in agents
-                   if isinstance(agent, RLAlgorithm | MultiAgentRLAlgorithm) and agent.experience.on_policy]  # fmt: skip
+                   if isinstance(agent, ours) and agent.experience.on_policy]  # fmt: skip
         if max(lengths, default=0) > asked:
             self.notes.append(
                 f"learn_step={max(lengths):,} is more than max_steps={asked:,}: each member trains on one whole rollout"
