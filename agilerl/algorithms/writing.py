@@ -58,6 +58,12 @@ def token_rewards(rewards: Tensor, said: Tensor) -> Tensor:
     return rewards if rewards.shape == said.shape else rewards_by_token(rewards.flatten(1), said)
 
 
+def rows_of_step(agent: Any, engine: Any, rows: int) -> int:
+    """Completions of one optimiser step on this rank, of `rows` that it has: on all ranks together `batch_size`."""
+    share: int = -(-agent.batch_size // engine.ranks.size)
+    return min(share, rows)
+
+
 def minibatches(
     agent: Any, engine: Any, whole: TextBatch, rngs: Sequence[np.random.Generator], normalisation: str, always: bool
 ) -> Iterator[TextBatch]:
@@ -69,7 +75,7 @@ def minibatches(
             Otherwise they count in the weights of the others, and are not run.
     """
     rows, ranks = whole.texts.tokens.shape[1], engine.ranks
-    size, number = min(-(-agent.batch_size // ranks.size), rows), 0  # of all ranks together `batch_size`
+    size, number = rows_of_step(agent, engine, rows), 0
     for _ in range(agent.update_epochs):
         order = permutations(rngs, rows).to(whole.texts.tokens.device)
         for first in range(0, rows, size):
@@ -167,7 +173,8 @@ def learn(agent: Any, experiences: Any) -> tuple[float, float]:
 
 def _experience(agent: Any, experiences: Any) -> tuple[Texts, Tensor]:
     ids, masks, rewards = experiences
-    rewards = torch.as_tensor(np.asarray(rewards), dtype=torch.float32, device=agent.base.device)
+    dtype = next(agent.actor.parameters()).dtype
+    rewards = torch.as_tensor(np.asarray(rewards), dtype=dtype, device=agent.base.device)
     width = max(x.shape[-1] for x in ids)
     rows, said = [], []
     for own, mask in zip(ids, masks, strict=True):
