@@ -97,11 +97,12 @@ def minibatches(
 def of_all_ranks(weight: Tensor, said: Tensor, ranks: Ranks, normalisation: str) -> Tensor:
     """Weights [N, R, T] whose losses' mean over ranks is the loss of what all ranks have written together.
 
-    Ranks have equally many completions, not tokens: where tokens count alike, a rank with more of them counts for more.
+    What counts alike is a token, or else a completion: a rank with more of them counts for more.
     """
-    if ranks.size == 1 or normalisation != "token":
+    if ranks.size == 1:
         return weight
-    own = (said & (weight > 0)).sum((-2, -1)).double()
+    learned = said & (weight > 0)
+    own = (learned if normalisation == "token" else learned.any(-1, keepdim=True)).sum((-2, -1)).double()
     share = own / ranks.mean(own).clamp_min(1e-12)
     return weight * share.to(weight).view(-1, 1, 1)
 
