@@ -162,7 +162,8 @@ class GRPO(LLMAlgorithm):
         members, rows = texts.tokens.shape[:2]
         advantage = self.advantages(rewards).view(members, rows, 1).expand(texts.said.shape)
         counts = writing.counted(self, texts, self.mask_truncated)
-        old, reference = self.frozen_log_probs(engine, texts, self.update_epochs * rows > self.batch_size)
+        is_one_step = self.update_epochs == 1 and writing.rows_of_step(self, engine, rows) == rows
+        old, reference = self.frozen_log_probs(engine, texts, not is_one_step)
         yield from writing.minibatches(
             self, engine, TextBatch(texts, counts, advantage, old, reference), rngs, self.normalisation, self.beta > 0
         )

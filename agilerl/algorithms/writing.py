@@ -58,6 +58,12 @@ def token_rewards(rewards: Tensor, said: Tensor) -> Tensor:
     return rewards if rewards.shape == said.shape else rewards_by_token(rewards.flatten(1), said)
 
 
+def rows_of_step(agent: Any, engine: Any, rows: int) -> int:
+    """Completions of one optimiser step on this rank, of `rows` that it has: on all ranks together `batch_size`."""
+    share: int = -(-agent.batch_size // engine.ranks.size)
+    return min(share, rows)
+
+
 def minibatches(
     agent: Any, engine: Any, whole: TextBatch, rngs: Sequence[np.random.Generator], normalisation: str, always: bool
 ) -> Iterator[TextBatch]:
@@ -69,7 +75,7 @@ def minibatches(
             Otherwise they count in the weights of the others, and are not run.
     """
     rows, ranks = whole.texts.tokens.shape[1], engine.ranks
-    size, number = min(-(-agent.batch_size // ranks.size), rows), 0  # of all ranks together `batch_size`
+    size, number = rows_of_step(agent, engine, rows), 0
     for _ in range(agent.update_epochs):
         order = permutations(rngs, rows).to(whole.texts.tokens.device)
         for first in range(0, rows, size):
@@ -91,11 +97,12 @@ def minibatches(
 def of_all_ranks(weight: Tensor, said: Tensor, ranks: Ranks, normalisation: str) -> Tensor:
     """Weights [N, R, T] whose losses' mean over ranks is the loss of what all ranks have written together.
 
-    Ranks have equally many completions, not tokens: where tokens count alike, a rank with more of them counts for more.
+    What counts alike is a token, or else a completion: a rank with more of them counts for more.
     """
-    if ranks.size == 1 or normalisation != "token":
+    if ranks.size == 1:
         return weight
-    own = (said & (weight > 0)).sum((-2, -1)).double()
+    learned = said & (weight > 0)
+    own = (learned if normalisation == "token" else learned.any(-1, keepdim=True)).sum((-2, -1)).double()
     share = own / ranks.mean(own).clamp_min(1e-12)
     return weight * share.to(weight).view(-1, 1, 1)
 
@@ -167,7 +174,8 @@ def learn(agent: Any, experiences: Any) -> tuple[float, float]:
 
 def _experience(agent: Any, experiences: Any) -> tuple[Texts, Tensor]:
     ids, masks, rewards = experiences
-    rewards = torch.as_tensor(np.asarray(rewards), dtype=torch.float32, device=agent.base.device)
+    dtype = next(agent.actor.parameters()).dtype
+    rewards = torch.as_tensor(np.asarray(rewards), dtype=dtype, device=agent.base.device)
     width = max(x.shape[-1] for x in ids)
     rows, said = [], []
     for own, mask in zip(ids, masks, strict=True):

@@ -114,7 +114,7 @@ class Writing:
         ended = (texts.tokens[..., texts.prompt :] == base.end_id) & texts.said
         for row, said, end in zip(rows, texts.said, ended.any(-1), strict=True):
             row.add(completion_tokens=int(said.sum()), truncated=int((~end).sum()))
-        return texts, torch.from_numpy(np.stack(found)).float().to(base.device)
+        return texts, torch.from_numpy(np.stack(found)).to(base.device, next(iter(engine.hp.values())).dtype)
 
     def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
         return [float(own.mean()) for own in rewards_of(engines, agents, envs, split)]
