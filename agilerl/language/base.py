@@ -6,8 +6,8 @@ import contextlib
 import hashlib
 import json
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from agilerl.errors import ConfigError, RunError
 from agilerl.language import needs
+from agilerl.language.padding import pad_left as pad_left
+from agilerl.language.padding import positions_of as positions_of
+from agilerl.language.parity import FIX, check_parity
 from agilerl.language.tokenizer import eos_id, fingerprint, load_tokenizer, pad_id
-
-SCALED_OUTPUT = ("final_logit_softcapping", "logits_scaling", "logit_scale")
-"""Settings of models whose logits are more than a product of the last hidden state."""
 
 
 class Forward(Protocol):
@@ -39,12 +39,15 @@ class Slot:
         name: of the PEFT adapter that is there. config: of PEFT, as data.
         live: name in a saved adapter -> name of the parameter in the base, in order.
         shapes: name in a saved adapter -> shape.
+        on_linear_layers: whether every adapted layer is a linear one with the scale of the configuration. PEFT adapts
+            fused experts of a mixture as parameters, with ranks of their own.
     """
 
     name: str
     config: Mapping[str, Any]
     live: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
+    on_linear_layers: bool = True
 
     @property
     def is_plain_lora(self) -> bool:
@@ -53,7 +56,7 @@ class Slot:
                   "trainable_token_indices", "layer_replication", "target_parameters")  # fmt: skip
         parts = all(name.endswith((".lora_A.weight", ".lora_B.weight")) for name in self.live)
         plain_bias = self.config.get("bias", "none") == "none"
-        return parts and plain_bias and not any(self.config.get(name) for name in extras)
+        return parts and plain_bias and self.on_linear_layers and not any(self.config.get(name) for name in extras)
 
     @property
     def scale(self) -> float:
@@ -81,12 +84,7 @@ class BaseModel:
         self.pad_id, self.end_id = pad_id(tokenizer), eos_id(tokenizer)
         self.inner: Any = self.model.base_model  # the decoder below the output layer
         config: Any = self.model.config
-        scaled = [name for name in SCALED_OUTPUT if getattr(config, name, None) not in (None, 1, 1.0)]
-        if scaled or self.model.get_output_embeddings() is None:
-            raise ConfigError(
-                f"{source or type(model).__name__} scales its logits ({', '.join(scaled) or 'no output layer'}), which "
-                "this version does not compute. fix: a model of the Llama, Qwen, Mistral or GPT-2 families."
-            )
+        self._check_output_layer()
         self.width = int(config.hidden_size)
         self.context = int(getattr(config, "max_position_embeddings", 0)) or None
         self.writer: Any = None
@@ -94,6 +92,15 @@ class BaseModel:
         self._slots: dict[str, Slot] = {}
         self._first: dict[str, dict[str, Tensor]] = {}
         self._sha: str | None = None
+        check_parity(self, source)
+
+    def _check_output_layer(self) -> None:
+        layer = self.model.get_output_embeddings()
+        if not isinstance(layer, nn.Module) or not isinstance(getattr(layer, "weight", None), Tensor):
+            raise ConfigError(
+                f"{self.source or type(self.model).__name__} has no output layer with a weight, so its logits cannot "
+                f"be computed. {FIX}"
+            )
 
     # -- identity ----------------------------------------------------------------------------------------------------
 
@@ -108,6 +115,17 @@ class BaseModel:
         """The output layer's weight [V, H]."""
         weight: Tensor = self.model.get_output_embeddings().weight
         return weight
+
+    @property
+    def head_bias(self) -> Tensor | None:
+        """The output layer's bias [V]; None where it has none, as in most families."""
+        bias: Tensor | None = getattr(self.model.get_output_embeddings(), "bias", None)
+        return bias
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """W h + b [..., V] of last hidden states [..., H]."""
+        product = hidden @ self.head.T
+        return product if self.head_bias is None else product + self.head_bias
 
     @property
     def sha256(self) -> str:
@@ -167,8 +185,16 @@ class BaseModel:
             self._peft.get_parameter(full).requires_grad_(False)
         self._first[name] = {short: self._peft.get_parameter(full).detach().clone() for short, full in live.items()}
         self._peft.base_model.disable_adapter_layers()
-        self._slots[key] = made = Slot(name, dict(config), live, shapes)
+        made = Slot(name, dict(config), live, shapes)
+        if made.is_plain_lora:
+            made = replace(made, on_linear_layers=self._on_linear_layers(made))
+        self._slots[key] = made
         return made
+
+    def _on_linear_layers(self, slot: Slot) -> bool:
+        linear = needs("peft.tuners.lora").Linear
+        layers = [self.layer(slot, saved) for saved in slot.live]
+        return all(isinstance(own, linear) and own.scaling[slot.name] == slot.scale for own in layers)
 
     def layer(self, slot: Slot, saved: str) -> nn.Module:
         """The layer of the base that a saved parameter (`....lora_A.weight`) adapts."""
@@ -283,20 +309,3 @@ def load_base(source: str | Path, dtype: torch.dtype | None = None, device: str 
             ) from error
         _LOADED[key] = found = BaseModel(model.to(device), load_tokenizer(where), where)
     return found
-
-
-def positions_of(attention: Tensor) -> Tensor:
-    """Positions [R, L] int64 of tokens whose padding on the left is no part of the text."""
-    return (attention.long().cumsum(-1) - 1).clamp_min(0)
-
-
-def pad_left(rows: Sequence[Sequence[int]], pad: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """Token rows of unequal length as (tokens, attention) [R, P], padded on the left."""
-    width = max(len(row) for row in rows)
-    tokens = torch.full((len(rows), width), pad, dtype=torch.long)
-    attention = torch.zeros((len(rows), width), dtype=torch.bool)
-    for number, row in enumerate(rows):
-        if len(row):
-            tokens[number, width - len(row) :] = torch.tensor(list(row))
-            attention[number, width - len(row) :] = True
-    return tokens.to(device), attention.to(device)

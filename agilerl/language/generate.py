@@ -93,7 +93,7 @@ class PrefixShared:
         position = attention.long().sum(-1, keepdim=True)
         for step in range(length):
             drawn = None if numbers is None else numbers[at, step]
-            chosen = choose(hidden @ base.head.T, how, drawn, step, end, len(how))
+            chosen = choose(base.logits(hidden), how, drawn, step, end, len(how))
             chosen = torch.where(going[at], chosen, torch.full_like(chosen, pad))
             written[at, step] = chosen
             going[at] &= chosen != end
