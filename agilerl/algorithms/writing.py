@@ -19,6 +19,7 @@ from agilerl.algorithms.completions import TextBatch, permutations, without_sile
 from agilerl.algorithms.judging import mean_reward
 from agilerl.engine.adapters import SequentialAdapters
 from agilerl.errors import ShapeError
+from agilerl.language.ends import is_end
 from agilerl.language.generate import BACKENDS, RolloutBackend, Sampling, uniform_numbers
 from agilerl.language.scoring import Texts
 from agilerl.losses.completions import completion_weights, rewards_by_token
@@ -48,7 +49,7 @@ def counted(agent: Any, texts: Texts, mask_truncated: bool = False) -> Tensor:
     """[N, R] 1 for completions that are learned from, 0 for those that were cut off where they are not."""
     if not mask_truncated:
         return torch.ones(texts.tokens.shape[:2], device=texts.tokens.device)
-    end = (texts.tokens[..., texts.prompt :] == agent.base.end_id) & texts.said
+    end = is_end(texts.tokens[..., texts.prompt :], agent.base.end_ids) & texts.said
     found: Tensor = end.any(-1).float()
     return found
 

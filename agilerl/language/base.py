@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agilerl.errors import ConfigError, RunError
 from agilerl.language import needs
+from agilerl.language.ends import end_ids
 from agilerl.language.padding import pad_left as pad_left
 from agilerl.language.padding import positions_of as positions_of
 from agilerl.language.parity import FIX, check_parity
@@ -75,6 +76,7 @@ class BaseModel:
 
     Attributes:
         pad_id, end_id: the tokens that pad, and that end a text; they may be one.
+        end_ids: all tokens that end a completion, `end_id` first; see `language.ends.end_ids`.
         writer: a back end that holds a copy of this base and writes for all of its adapters; made when it is asked for.
     """
 
@@ -82,6 +84,7 @@ class BaseModel:
         self.model: Any = model.requires_grad_(False).eval()
         self.tokenizer, self.source = tokenizer, source
         self.pad_id, self.end_id = pad_id(tokenizer), eos_id(tokenizer)
+        self.end_ids = self._end_ids()
         self.inner: Any = self.model.base_model  # the decoder below the output layer
         config: Any = self.model.config
         self._check_output_layer()
@@ -93,6 +96,14 @@ class BaseModel:
         self._first: dict[str, dict[str, Tensor]] = {}
         self._sha: str | None = None
         check_parity(self, source)
+
+    def _end_ids(self) -> tuple[int, ...]:
+        """Of the tokenizer and its files, and of the model's generation_config; each is a token of the model."""
+        ends = end_ids(self.tokenizer)
+        if getattr(self.model, "generation_config", None) is not None:
+            ends += end_ids(self.tokenizer, self.model.generation_config)
+        size = int(self.model.config.get_text_config().vocab_size)
+        return tuple(end for end in dict.fromkeys(ends) if end < size or end == self.end_id)
 
     def _check_output_layer(self) -> None:
         layer = self.model.get_output_embeddings()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from agilerl.language import needs
 from agilerl.language.base import Forward, positions_of
+from agilerl.language.ends import is_end
 
 CHUNK = 1 << 22
 """Logits (rows times vocabulary) that are there at once, in float32: 16 MB, and as much again for their gradient."""
@@ -56,13 +58,13 @@ class Texts:
         return replace(self, **{name: part.to(device) for name, part in vars(self).items()})
 
 
-def first_end(tokens: Tensor, end: int) -> Tensor:
-    """[..., T] bool: completion tokens up to and with the first end of text.
+def first_end(tokens: Tensor, ends: int | Sequence[int]) -> Tensor:
+    """[..., T] bool: completion tokens up to and with the first one that ends a completion.
 
     The end counts, also where padding has the same number: what comes after it does not.
     """
-    over = (tokens == end).long().cumsum(-1)
-    return (over - (tokens == end).long()) == 0
+    there = is_end(tokens, ends).long()
+    return (there.cumsum(-1) - there) == 0
 
 
 def hidden_states(forward: Forward, texts: Texts, members: int = 1) -> Tensor:

@@ -49,23 +49,30 @@ class VLLM:
         per, made = len(rows) // len(how), []
         for member, own in enumerate(how):
             mine = rows[member * per : (member + 1) * per]
-            made += self._of_member(mine, group, own, numbers, adapters[member] if adapters else None)
-        length, end, pad = how[0].max_tokens, base.end_id, base.pad_id
+            made += self._of_member(mine, group, own, numbers, base.end_ids, adapters[member] if adapters else None)
+        length, pad = how[0].max_tokens, base.pad_id
         written = torch.full((len(made), length), pad, dtype=torch.long)
         for number, completion in enumerate(made):
             written[number, : len(completion)] = torch.tensor(list(completion[:length]))
         written = written.to(tokens.device)
-        said = first_end(written, end)
+        said = first_end(written, base.end_ids)
         tokens, attention = (x.repeat_interleave(group, 0) for x in prompts)
         return Texts(torch.cat((tokens, written), -1), torch.cat((attention, said), -1), said)
 
     def _of_member(
-        self, rows: list[list[int]], group: int, own: Sampling, numbers: Tensor | None, adapter: Any
+        self,
+        rows: list[list[int]],
+        group: int,
+        own: Sampling,
+        numbers: Tensor | None,
+        ends: Sequence[int],
+        adapter: Any,
     ) -> list[Sequence[int]]:
         seed = None if numbers is None else int(numbers[0, 0].item() * 2**31)
         parameters = self._vllm.SamplingParams(
             n=group, max_tokens=own.max_tokens, min_tokens=own.min_tokens, seed=seed, top_p=own.top_p,
             temperature=0.0 if numbers is None else own.temperature, top_k=own.top_k or -1,
+            stop_token_ids=list(ends),
         )  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             request = None

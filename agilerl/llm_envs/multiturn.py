@@ -10,6 +10,7 @@ import torch
 
 from agilerl.errors import ConfigError, EnvError, NotAvailableYetError, ShapeError
 from agilerl.language import tokenizer as tokens_of
+from agilerl.language.ends import end_ids, turn_end
 from agilerl.llm_envs.games import Player, TextGame
 from agilerl.llm_envs.prompts import Turns
 from agilerl.llm_envs.rewards import MOST_FAULTS, WINDOW, Deadline, RewardError, TookTooLongError, number_of
@@ -42,6 +43,7 @@ class TokenObservationWrapper:
 
     Attributes:
         conversation: texts, shown and said in turn.
+        end_ids: tokens that end a turn. end_id: the one of them that the chat template ends an answer with.
     """
 
     def __init__(
@@ -76,6 +78,8 @@ class TokenObservationWrapper:
         self.pad_id = tokens_of.pad_id(tokenizer) if pad_id is None else int(pad_id)
         self.eos_id = tokens_of.eos_id(tokenizer)
         self.uses_template = bool(apply_chat_template and getattr(tokenizer, "chat_template", None))
+        self.end_ids = end_ids(tokenizer)
+        self.end_id = turn_end(tokenizer) if self.uses_template else self.eos_id
         self.max_model_len = max_model_len
         self.room = max_output_tokens or 1
         self.conversation: list[str] = []
@@ -148,8 +152,9 @@ class TokenObservationWrapper:
         if self.is_over:
             raise EnvError("the episode is over. fix: call reset().")
         said = [int(token) for token in completion]
-        if self.eos_id in said:
-            said = said[: said.index(self.eos_id) + 1]
+        end = next((place for place, token in enumerate(said) if token in self.end_ids), None)
+        if end is not None:
+            said = said[: end + 1]
         else:
             while said and said[-1] == self.pad_id:  # cut off at its length
                 said.pop()
@@ -163,7 +168,7 @@ class TokenObservationWrapper:
         self._rewards += [0.0] * (len(said) - 1) + [reward]
         self._count += 1
         if not terminated and not truncated:
-            following = self._between(shown, ended=said[-1] == self.eos_id)
+            following = self._between(shown, ended=said[-1] in self.end_ids)
             full = self.max_model_len is not None and (
                 len(self._tokens) + len(following) + self.room > self.max_model_len
             )
@@ -217,7 +222,7 @@ class TokenObservationWrapper:
                 "cannot be gone on with. fix: apply_chat_template=False."
             )
         tokens = next(encoded(self.tokenizer, [(whole[len(start) :], False)]))
-        return tokens[1:] if ended and tokens[:1] == (self.eos_id,) else tokens
+        return tokens[1:] if ended and tokens and tokens[0] in self.end_ids else tokens
 
     def prompt(self) -> dict[str, Any]:
         """All tokens so far, as `reset` gives them."""
@@ -395,7 +400,7 @@ class SyncMultiTurnVecEnv:
             envs = [self.envs[number] for number in self.active]
             texts = [player(env.conversation, random) for env in envs]
             said = [env.tokenizer.encode(text, add_special_tokens=False) for env, text in zip(envs, texts, strict=True)]
-            self.say([[*tokens, env.eos_id] for env, tokens in zip(envs, said, strict=True)])
+            self.say([[*tokens, env.end_id] for env, tokens in zip(envs, said, strict=True)])
         return self.episodes()
 
     def close(self) -> None:

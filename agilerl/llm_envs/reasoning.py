@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import torch
@@ -288,8 +288,8 @@ class ReasoningGym(DataGym[Prompt]):
         return said
 
     def _text(self, tokens: list[int], raw: bool) -> str:
-        if not raw and self.eos_token_id in tokens:
-            tokens = tokens[: tokens.index(self.eos_token_id)]
+        if not raw:
+            tokens = list(takewhile(lambda token: token not in self.end_ids, tokens))
         return str(self.tokenizer.decode(tokens, skip_special_tokens=not raw, clean_up_tokenization_spaces=False))
 
     def _published(self, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:

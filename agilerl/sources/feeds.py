@@ -22,6 +22,7 @@ from agilerl.algorithms.judging import (
     written_texts,
 )
 from agilerl.engine.adapters import SequentialAdapters, StackedAdapters
+from agilerl.language.ends import is_end
 from agilerl.language.generate import uniform_numbers
 from agilerl.language.scoring import Texts
 from agilerl.ranks import Ranks
@@ -111,7 +112,7 @@ class Writing:
             for line in scores.faults:
                 self._say(line)
         texts = by_member(flat, len(agents))
-        ended = (texts.tokens[..., texts.prompt :] == base.end_id) & texts.said
+        ended = is_end(texts.tokens[..., texts.prompt :], base.end_ids) & texts.said
         for row, said, end in zip(rows, texts.said, ended.any(-1), strict=True):
             row.add(completion_tokens=int(said.sum()), truncated=int((~end).sum()))
         return texts, torch.from_numpy(np.stack(found)).float().to(base.device)
