@@ -68,6 +68,8 @@ class LLMAlgorithm(EvolvableAlgorithm):
     learns_language = True
 
     actor: AdapterNetwork
+    max_output_tokens: int
+    """Of a completion; of algorithms that write."""
 
     def __init__(
         self, actor_network: Any = None, model_name: str | Path | None = None, tokenizer: Any = None,
@@ -164,9 +166,38 @@ class LLMAlgorithm(EvolvableAlgorithm):
             EnvError: no environment is given and none is known. ConfigError: no such split.
         """
         env = self._asked() if env is None else env
+        self.check_context(env)
         split = split or ("report" if "report" in env.splits else "test")
         values = scores_by_item(self, env, split)
         return Evaluation.from_returns(values.tolist(), f"{self.experience.steps} of the {split} split")
+
+    def check_context(self, env: Any) -> None:
+        """ConfigError where an item of a gym does not fit into the base's context, with what is written to it.
+
+        Beyond its context a model with learned positions raises, and one with rotary positions was never trained.
+        """
+        most = self.base.context
+        if most is None:
+            return
+        for name in env.splits:
+            items = env.split(name)
+            if self.experience.name == "completions":
+                prompts = [len(item.tokens) for item in items]
+                if max(prompts) + self.max_output_tokens > most:
+                    raise ConfigError(
+                        f"a prompt of {max(prompts)} tokens and a completion of {self.max_output_tokens} do not fit "
+                        f"into the base's context of {most}. {_fitting(prompts, self.max_output_tokens, most)}"
+                    )
+                continue
+            lengths = [_length(item, self.experience.name) for item in items]
+            row = int(np.argmax(lengths))
+            if lengths[row] > most:
+                asked = len(items[row].prompt)
+                raise ConfigError(
+                    f"item {row} of the split {name!r} has {lengths[row]} tokens, {asked} of its prompt and "
+                    f"{lengths[row] - asked} of its answer, which do not fit into the base's context of {most}. "
+                    f"fix: max_context_length={most} of the environment, which leaves longer ones out."
+                )
 
     def _asked(self) -> Any:
         place = getattr(self, "evaluated_in", None)
@@ -267,6 +298,25 @@ class LLMAlgorithm(EvolvableAlgorithm):
             kwargs = {**kwargs, "actor_network": BaseModel(base, kwargs.get("tokenizer"))}
         found = [cls(index=i, seed=int(own[i]), **kwargs) for i in range(size)]
         return found
+
+
+def _length(item: Any, kind: str) -> int:
+    """Tokens of a pair, with the longer of its completions, or of an example."""
+    answers = (item.chosen, item.rejected) if kind == "preferences" else (item.completion,)
+    return len(item.prompt) + max(map(len, answers))
+
+
+def _fitting(prompts: list[int], written: int, most: int) -> str:
+    """What makes prompts of these lengths fit, beside completions of `written` tokens, into `most`."""
+    longest, shortest = max(prompts), min(prompts)
+    ways = []
+    if shortest <= most - written:
+        ways.append(f"max_context_length={most - written} of the environment, which leaves longer prompts out")
+    if longest < most:
+        ways.append(f"max_output_tokens={most - longest}")
+    elif not ways and shortest < most:
+        ways.append(f"max_context_length={shortest} of the environment and max_output_tokens={most - shortest}")
+    return f"fix: {', or '.join(ways or ['a base with a longer context'])}."
 
 
 def _state_in(path: str | Path) -> Path:

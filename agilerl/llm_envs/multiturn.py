@@ -85,6 +85,7 @@ class TokenObservationWrapper:
         self.conversation: list[str] = []
         self.is_over = True
         self._deadline = Deadline(step_timeout)
+        self._limit: int | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -147,6 +148,29 @@ class TokenObservationWrapper:
             )
         return self.say(said)
 
+    def fit_into(self, base: Any, max_output_tokens: int) -> None:
+        """Play with what a base knows: the tokens that end its turns, and its context.
+
+        Args:
+            base: a `language.base.BaseModel`. max_output_tokens: that it may write in a turn.
+
+        Raises:
+            ConfigError: what is shown first leaves no room for a turn.
+        """
+        self.end_ids = tuple(dict.fromkeys((*self.end_ids, *base.end_ids)))
+        self._limit = None if base.context is None else base.context - max_output_tokens
+        if self._is_full(0) and not self.is_over:
+            raise ConfigError(
+                f"the prompt has {len(self._tokens)} tokens and a turn {max_output_tokens}, which do not fit into the "
+                f"base's context of {base.context}. fix: a smaller max_output_tokens, or a base with a longer context."
+            )
+
+    def _is_full(self, following: int) -> bool:
+        """Whether a turn has no room after `following` tokens more."""
+        length = len(self._tokens) + following
+        too_long = self.max_model_len is not None and length + self.room > self.max_model_len
+        return too_long or (self._limit is not None and length > self._limit)
+
     def say(self, completion: Sequence[int]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """As `step`, with the tokens of the completion alone."""
         if self.is_over:
@@ -169,9 +193,7 @@ class TokenObservationWrapper:
         self._count += 1
         if not terminated and not truncated:
             following = self._between(shown, ended=said[-1] in self.end_ids)
-            full = self.max_model_len is not None and (
-                len(self._tokens) + len(following) + self.room > self.max_model_len
-            )
+            full = self._is_full(len(following))
             if self._count >= self.max_turns or full:
                 truncated, info = True, {**info, "truncated_by": "context" if full else "turns"}
             else:

@@ -115,8 +115,8 @@ def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.rando
     how = [agent.sampling(greedy=rngs is None) for agent in engine.agents]
     length = how[0].max_tokens
     for own in games:
-        for game in own:  # the base may know more of them than the tokenizer
-            game.end_ids = tuple(dict.fromkeys((*game.end_ids, *base.end_ids)))
+        for game in own:
+            game.fit_into(base, length)
     while True:
         going = [[game for game in own if not game.is_over] for own in games]
         most = max(len(own) for own in going)

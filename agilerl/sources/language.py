@@ -113,17 +113,9 @@ class LanguageSource:
             self._check_context(agent)
 
     def _check_context(self, agent: Any) -> None:
-        most = agent.base.context
-        if most is None or not hasattr(agent, "max_output_tokens") or isinstance(self.envs[0], Games):
-            return  # games end where the next turn has no room: `max_model_len`
         for env in self.envs:
-            longest = max(len(p.tokens) for name in env.splits for p in env.split(name))
-            if longest + agent.max_output_tokens > most:
-                raise ConfigError(
-                    f"a prompt of {longest} tokens and a completion of {agent.max_output_tokens} do not fit into the "
-                    f"base's context of {most}. fix: max_context_length={most - agent.max_output_tokens} of the "
-                    "environment, or a smaller max_output_tokens."
-                )
+            if not isinstance(env, Games):  # those are limited turn by turn: `TokenObservationWrapper.fit_into`
+                agent.check_context(env)
 
     def fit(self, population: Sequence[Any]) -> str | None:
         name, why = choose_adapters(population, self.options.learner)
