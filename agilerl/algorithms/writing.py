@@ -202,10 +202,11 @@ def score_test_split(
 
 
 def _stacked_prompts(prompts: Sequence[Mapping[str, Any]], pad: int) -> tuple[Tensor, Tensor]:
-    """Published prompts as (tokens, attention) [B, P], padded on the left."""
+    """Published prompts as (tokens, attention) [B, P], padded on the left with `pad`, whatever they are padded with."""
     tokens = [torch.as_tensor(p["input_ids"]).reshape(1, -1) for p in prompts]
     masks = [torch.as_tensor(p["attention_mask"]).reshape(1, -1).bool() for p in prompts]
     width = max(t.shape[-1] for t in tokens)
     wide = [torch.nn.functional.pad(t, (width - t.shape[-1], 0), value=pad) for t in tokens]
     marks = [torch.nn.functional.pad(m, (width - m.shape[-1], 0)) for m in masks]
-    return torch.cat(wide), torch.cat(marks)
+    together = torch.cat(marks)
+    return torch.cat(wide).masked_fill(~together, pad), together

@@ -20,7 +20,7 @@ from agilerl.language.ends import end_ids
 from agilerl.language.padding import pad_left as pad_left
 from agilerl.language.padding import positions_of as positions_of
 from agilerl.language.parity import FIX, check_parity
-from agilerl.language.tokenizer import eos_id, fingerprint, load_tokenizer, pad_id
+from agilerl.language.tokenizer import eos_id, fingerprint, is_tokenizer_of, load_tokenizer, pad_id
 
 
 class Forward(Protocol):
@@ -152,8 +152,12 @@ class BaseModel:
     def check_identity(self, known: Mapping[str, str], where: str) -> None:
         """RunError where an adapter was trained on other weights or with another tokenizer."""
         own = self.identity()
+        same = {
+            "sha256": known["sha256"] == own["sha256"],
+            "tokenizer": is_tokenizer_of(self.tokenizer, known["tokenizer"]),
+        }
         for key, what in (("sha256", "base model's weights"), ("tokenizer", "tokenizer")):
-            if known[key] != own[key]:
+            if not same[key]:
                 raise RunError(
                     f"{where}: the {what} are not those that the adapter was trained with: {known[key][:12]} then "
                     f"({known['source'] or 'made in memory'}), {own[key][:12]} now ({own['source'] or 'in memory'}). "

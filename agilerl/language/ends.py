@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agilerl.errors import warn_once
 from agilerl.language import needs
-from agilerl.language.tokenizer import eos_id
+from agilerl.language.tokenizer import eos_id, special_ids
 
 _ANSWER = "7043"  # stands for any answer where only what the template puts behind it is wanted
 
@@ -64,14 +64,9 @@ def _turn_end(tokenizer: Any, ends: Sequence[int]) -> int | None:
     except Exception:  # a template for other roles; where it is used, it raises a named error
         return None
     _, answer, after = text.rpartition(_ANSWER)
-    known = (_special(tokenizer) | set(ends)) - {tokenizer.unk_token_id}
+    known = (special_ids(tokenizer) | set(ends)) - {tokenizer.unk_token_id}
     tokens = tokenizer.encode(after, add_special_tokens=False) if answer else []
     return next((int(token) for token in tokens if token in known), None)
-
-
-def _special(tokenizer: Any) -> set[int]:
-    added = {int(number) for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return added | set(map(int, tokenizer.all_special_ids))
 
 
 def _of_generation(tokenizer: Any, value: Any) -> list[int]:
@@ -83,7 +78,7 @@ def _of_generation(tokenizer: Any, value: Any) -> list[int]:
     if value is None:
         return []
     if isinstance(value, int):
-        if value in _special(tokenizer) or not 0 <= value < len(tokenizer):
+        if value in special_ids(tokenizer) or not 0 <= value < len(tokenizer):
             return [value] if 0 <= value < len(tokenizer) else []
         warn_once(
             f"eos_token_id {value}",

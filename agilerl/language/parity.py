@@ -17,6 +17,7 @@ from torch import Tensor
 from agilerl.errors import ConfigError
 from agilerl.language import needs
 from agilerl.language.padding import positions_of
+from agilerl.language.tokenizer import special_ids
 
 if TYPE_CHECKING:
     from agilerl.language.base import BaseModel
@@ -58,7 +59,7 @@ def check_parity(base: BaseModel, source: str) -> None:
 def probe_tokens(base: BaseModel) -> Tensor:
     """[1, LENGTH] int64 tokens of `TEXT`, without special ones, that the model has embeddings for."""
     size = int(base.model.get_input_embeddings().weight.shape[0])
-    special = set(base.tokenizer.all_special_ids)
+    special = special_ids(base.tokenizer)
     ids = [int(token) for token in base.tokenizer.encode(TEXT, add_special_tokens=False)]
     usable = [token for token in ids if token < size and token not in special]
     usable += [token for token in range(size) if token not in special][:LENGTH] or list(range(size))

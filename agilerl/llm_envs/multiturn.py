@@ -140,7 +140,8 @@ class TokenObservationWrapper:
                 f"a completion must be whole numbers [1, tokens]; got {tokens.dtype} of shape {tuple(tokens.shape)}. "
                 "fix: pass what get_action returned, one row for each game."
             )
-        said = after_prompt(tokens.flatten().tolist(), self._tokens, self.pad_id)
+        pads = {self.pad_id, *tokens_of.special_ids(self.tokenizer)}
+        said = after_prompt(tokens.flatten().tolist(), self._tokens, pads)
         if said is None:
             raise ShapeError(
                 f"the completion does not begin with the {len(self._tokens)} tokens of the prompt. "

@@ -12,6 +12,7 @@ import torch
 from agilerl.errors import ConfigError, EnvError, ShapeError, unknown_name
 from agilerl.hostile import malformed
 from agilerl.language import needs
+from agilerl.language.tokenizer import special_ids
 from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.prompts import Prompt, Scores
 from agilerl.llm_envs.rewards import RewardCaller
@@ -278,7 +279,8 @@ class ReasoningGym(DataGym[Prompt]):
                 f"completions of a prompt must be whole numbers [completions, tokens]; got {tokens.dtype} of shape "
                 f"{tuple(tokens.shape)}. fix: pass what get_action returned."
             )
-        found = [after_prompt(row, prompt.tokens, self.pad_token_id) for row in tokens.tolist()]
+        pads = {self.pad_token_id, *special_ids(self.tokenizer)}
+        found = [after_prompt(row, prompt.tokens, pads) for row in tokens.tolist()]
         said = [row for row in found if row is not None]
         if len(said) < len(found):
             raise ShapeError(

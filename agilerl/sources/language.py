@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agilerl.engine.adapters import choose_adapters, engines_for
 from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
-from agilerl.language.tokenizer import fingerprint
+from agilerl.language.tokenizer import fingerprint, is_tokenizer_of
 from agilerl.llm_envs.by_id import make_language_env
 from agilerl.options import LanguageOptions, LoopOptions
 from agilerl.ranks import ONE
@@ -105,7 +105,7 @@ class LanguageSource:
                     f"{type(agent).__name__} is no language algorithm. fix: create_population('GRPO')."
                 )
             for env in self.envs:
-                if fingerprint(env.tokenizer) != fingerprint(agent.base.tokenizer):
+                if not is_tokenizer_of(env.tokenizer, fingerprint(agent.base.tokenizer)):
                     raise ConfigError(
                         f"agent {agent.index}'s base and the environment have different tokenizers. "
                         "fix: the environment with agent.base.tokenizer."
