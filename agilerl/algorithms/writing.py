@@ -38,7 +38,7 @@ def backend(agent: Any) -> RolloutBackend:
         from agilerl.language.vllm import VLLM  # an optional package
 
         if agent.base.writer is None:  # its copy of the base takes minutes to load
-            agent.base.writer = VLLM(agent.base)
+            agent.base.writer = VLLM(agent.base, agent.vllm_config)
         writer: RolloutBackend = agent.base.writer
         return writer
     made: RolloutBackend = BACKENDS[agent.rollout_backend]()

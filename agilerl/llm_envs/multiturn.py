@@ -149,21 +149,22 @@ class TokenObservationWrapper:
             )
         return self.say(said)
 
-    def fit_into(self, base: Any, max_output_tokens: int) -> None:
+    def fit_into(self, end_ids: Sequence[int], context: int | None, max_output_tokens: int) -> None:
         """Play with what a base knows: the tokens that end its turns, and its context.
 
         Args:
-            base: a `language.base.BaseModel`. max_output_tokens: that it may write in a turn.
+            end_ids: tokens that end a turn, beside those that the tokenizer knows of.
+            context: tokens that it can read; None: any number. max_output_tokens: that it may write in a turn.
 
         Raises:
             ConfigError: what is shown first leaves no room for a turn.
         """
-        self.end_ids = tuple(dict.fromkeys((*self.end_ids, *base.end_ids)))
-        self._limit = None if base.context is None else base.context - max_output_tokens
+        self.end_ids = tuple(dict.fromkeys((*self.end_ids, *end_ids)))
+        self._limit = None if context is None else context - max_output_tokens
         if self._is_full(0) and not self.is_over:
             raise ConfigError(
                 f"the prompt has {len(self._tokens)} tokens and a turn {max_output_tokens}, which do not fit into the "
-                f"base's context of {base.context}. fix: a smaller max_output_tokens, or a base with a longer context."
+                f"base's context of {context}. fix: a smaller max_output_tokens, or a base with a longer context."
             )
 
     def _is_full(self, following: int) -> bool:

@@ -154,7 +154,7 @@ class Preferring:
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]
         texts = pair_texts([row.batch(engine.ranks) for row in rows], lead.base)
-        yield from lead.arrange(engine, texts, None, [row.rng for row in rows])
+        yield from lead.passes(engine, texts, None, [row.rng for row in rows])
 
     def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
         return [float(own.mean()) for own in margins_by_pair(engines, agents, envs, split)]
@@ -166,7 +166,7 @@ class Imitating:
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]
         texts = example_texts([row.batch(engine.ranks) for row in rows], lead.base)
-        yield from lead.arrange(engine, texts, None, [row.rng for row in rows])
+        yield from lead.passes(engine, texts, None, [row.rng for row in rows])
 
     def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
         return mean_likelihood(engines, agents, envs, split)

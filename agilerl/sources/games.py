@@ -116,7 +116,7 @@ def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.rando
     length = how[0].max_tokens
     for own in games:
         for game in own:
-            game.fit_into(base, length)
+            game.fit_into(base.end_ids, lead.context, length)
     while True:
         going = [[game for game in own if not game.is_over] for own in games]
         most = max(len(own) for own in going)
