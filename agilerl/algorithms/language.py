@@ -229,6 +229,11 @@ class LLMAlgorithm(EvolvableAlgorithm):
         """The stream of this agent's `number`-th call outside of a training function."""
         return stream(self.seed, Purpose.EXPLORATION, number, self.index)
 
+    def _described(self) -> Iterator[str]:
+        *lines, _ = super()._described()
+        yield from lines
+        yield f"trained   {self.steps[-1]:,} {self.experience.steps}"
+
     # --- evaluation -------------------------------------------------------------------------------------------------
 
     def evaluate(self, split: str | None = None, env: Any = None) -> Evaluation:

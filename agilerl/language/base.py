@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -186,7 +187,7 @@ class BaseModel:
             given = peft.get_peft_config({"task_type": "CAUSAL_LM", **config})
             if given.is_prompt_learning:
                 raise ConfigError(f"{given.peft_type.value} is no part of layers. fix: LoRA, DoRA, IA3, LoHa or LoKr.")
-            with torch.random.fork_rng(devices=[]):  # PEFT draws what every adapter here draws anew
+            with quiet(), torch.random.fork_rng(devices=[]):  # PEFT draws what every adapter here draws anew
                 if self._peft is None:
                     self._peft = peft.get_peft_model(self.model, given, adapter_name=name)
                 else:
@@ -299,6 +300,21 @@ def _hash_of(model: nn.Module) -> str:
 _LOADED: weakref.WeakValueDictionary[tuple[str, ...], BaseModel] = weakref.WeakValueDictionary()
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' progress bar of weights, and its notices of changes to come, which users cannot act on."""
+    logging = needs("transformers.utils.logging")
+    had_bar = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+            yield
+    finally:
+        if had_bar:
+            logging.enable_progress_bar()
+
+
 def load_base(source: str | Path, dtype: torch.dtype | None = None, device: str | torch.device = "cpu") -> BaseModel:
     """The base model in a folder, or of a hub id; the one that is in memory already, as long as somebody holds it.
 
@@ -316,7 +332,8 @@ def load_base(source: str | Path, dtype: torch.dtype | None = None, device: str 
     found = _LOADED.get(key)
     if found is None:
         try:
-            model = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=kind, trust_remote_code=False)
+            with quiet():
+                model = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=kind, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"no causal language model could be loaded from {str(source)!r}: {str(error).splitlines()[0]} "

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from agilerl.errors import ConfigError, EnvError, ShapeError, unknown_name
+from agilerl.errors import ConfigError, EnvError, ShapeError, nearest
 from agilerl.hostile import malformed
 from agilerl.language import needs
 from agilerl.language.tokenizer import special_ids
@@ -136,7 +136,12 @@ class ReasoningGym(DataGym[Prompt]):
         package = needs("reasoning_gym", "ReasoningGym.from_reasoning_gym")
         known = needs("reasoning_gym.factory").DATASETS
         if task not in known:
-            raise ConfigError(unknown_name("task of reasoning-gym", task, known))
+            close = " or ".join(map(repr, nearest(task, known)))
+            hint = f" Did you mean {close}?" if close else ""
+            raise ConfigError(
+                f"unknown task of reasoning-gym {task!r}.{hint} "
+                f"fix: one of the {len(known)} names of reasoning_gym.factory.DATASETS."
+            )
         wanted = {"report": report_size, "test": test_size, "train": train_size}
         if min(train_size, test_size) < 1 or report_size < 0:
             raise ConfigError(

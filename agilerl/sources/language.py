@@ -26,6 +26,12 @@ from agilerl.sources.feeds import Engine, Feed, Imitating, Preferring, Row, Writ
 from agilerl.sources.games import Games, Playing
 from agilerl.sources.source import Tally, agreed
 
+FITNESS = {
+    "preferences": "beta times the margin of the chosen over the rejected completion, mean over the test split",
+    "examples": "log-probability of a token of the completions, mean over the test split",
+}
+"""What is maximised where it is no reward."""
+
 
 class LanguageSource:
     """A `Source` of prompts, pairs or examples.
@@ -88,6 +94,8 @@ class LanguageSource:
         self.notes.append(f"learner: {self.learner} ({why})")
         if self.is_shared and len(population) > 1:
             self.notes.append("members share one environment: each learns from batches of its own")
+        if population[0].experience.name in FITNESS:
+            self.notes.append(f"fitness: {FITNESS[population[0].experience.name]}")
         self.feed = self._feed(population[0])
 
     def _feed(self, lead: Any) -> Feed:
@@ -169,7 +177,18 @@ class LanguageSource:
         finally:
             for engine in engines:
                 engine.release()
+        self._warn_of_equal_rewards(tallies)
         return agreed(tallies, self.ranks, True)
+
+    def _warn_of_equal_rewards(self, tallies: Sequence[Tally]) -> None:
+        """Warn, once, where all members had the same mean reward in all iterations of a generation."""
+        scores = [score for tally in tallies for score in tally.scores]
+        if len(scores) > 1 and len(set(scores)) == 1:
+            warn_once(
+                "equal rewards",
+                f"every iteration of every member had a mean reward of {scores[0]:g}: equal rewards teach nothing. "
+                "fix: a base that earns one now and then, an easier task, or rewards for parts of it.",
+            )
 
     def _iterate(self, engine: Engine, rows: Sequence[Row]) -> None:
         lead: Any = engine.agents[0]
