@@ -19,6 +19,7 @@ from agilerl.algorithms.completions import TextBatch, permutations, without_sile
 from agilerl.algorithms.judging import mean_reward
 from agilerl.engine.adapters import SequentialAdapters
 from agilerl.errors import ShapeError
+from agilerl.language.ends import is_end
 from agilerl.language.generate import BACKENDS, RolloutBackend, Sampling, uniform_numbers
 from agilerl.language.scoring import Texts
 from agilerl.losses.completions import completion_weights, rewards_by_token
@@ -37,7 +38,7 @@ def backend(agent: Any) -> RolloutBackend:
         from agilerl.language.vllm import VLLM  # an optional package
 
         if agent.base.writer is None:  # its copy of the base takes minutes to load
-            agent.base.writer = VLLM(agent.base)
+            agent.base.writer = VLLM(agent.base, agent.vllm_config)
         writer: RolloutBackend = agent.base.writer
         return writer
     made: RolloutBackend = BACKENDS[agent.rollout_backend]()
@@ -48,7 +49,7 @@ def counted(agent: Any, texts: Texts, mask_truncated: bool = False) -> Tensor:
     """[N, R] 1 for completions that are learned from, 0 for those that were cut off where they are not."""
     if not mask_truncated:
         return torch.ones(texts.tokens.shape[:2], device=texts.tokens.device)
-    end = (texts.tokens[..., texts.prompt :] == agent.base.end_id) & texts.said
+    end = is_end(texts.tokens[..., texts.prompt :], agent.base.end_ids) & texts.said
     found: Tensor = end.any(-1).float()
     return found
 
@@ -209,10 +210,11 @@ def score_test_split(
 
 
 def _stacked_prompts(prompts: Sequence[Mapping[str, Any]], pad: int) -> tuple[Tensor, Tensor]:
-    """Published prompts as (tokens, attention) [B, P], padded on the left."""
+    """Published prompts as (tokens, attention) [B, P], padded on the left with `pad`, whatever they are padded with."""
     tokens = [torch.as_tensor(p["input_ids"]).reshape(1, -1) for p in prompts]
     masks = [torch.as_tensor(p["attention_mask"]).reshape(1, -1).bool() for p in prompts]
     width = max(t.shape[-1] for t in tokens)
     wide = [torch.nn.functional.pad(t, (width - t.shape[-1], 0), value=pad) for t in tokens]
     marks = [torch.nn.functional.pad(m, (width - m.shape[-1], 0)) for m in masks]
-    return torch.cat(wide), torch.cat(marks)
+    together = torch.cat(marks)
+    return torch.cat(wide).masked_fill(~together, pad), together
