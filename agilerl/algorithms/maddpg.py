@@ -25,9 +25,14 @@ class MADDPG(MultiAgentRLAlgorithm):
     """Decentralised policies, centralised critics: each critic reads the observations and actions of all agents.
 
     Choices are sampled by the Gumbel-max rule while exploring, and differentiated through its relaxation. A critic that
-    several agents share is told whose value is asked for. Where an agent is not there its observation and its action
-    are zero for critics, and nothing is learned from its row; but critics see an agent that waits for its next turn
-    hold what it did last, and learn what it gets meanwhile.
+    several agents share is told whose value is asked for.
+
+    Absence is one rule for observations, targets and masks. An agent that was not observed is absent; one that has
+    terminated is absent from the observation that its last step led to; one that was truncated is there in that
+    observation, where its own value is bootstrapped, and absent afterwards. An absent agent shows zeros (numbered
+    choices: the lowest), its action is zero, its mask is ignored, and nothing is learned from its row. An agent that
+    waits for its next turn is absent too, but critics see it hold what it did last, and learn what it gets meanwhile;
+    in a game of turns it is still shown.
 
     From an n-step memory each agent has its own sum of rewards and its own end. Prioritised replay (Schaul et al. 2016,
     arXiv:1511.05952) keeps one priority a row, the mean of |TD error| over the agents that were there; its importance

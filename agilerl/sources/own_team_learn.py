@@ -13,13 +13,14 @@ from agilerl.algorithms.team_transitions import TeamExperiences
 from agilerl.algorithms.wrapped import takes, unwrapped
 from agilerl.components.prioritized import beta_schedule
 from agilerl.envs.protocol import AGENTS, PRESENT
-from agilerl.envs.step import Lanes
+from agilerl.envs.step import Lanes, StepBatch
 from agilerl.envs.teams import DEFINED, Seen, Team
 from agilerl.errors import ConfigError
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.sources.own_learn import OwnTransitions
 from agilerl.sources.source import Shard
+from agilerl.sources.waiting import without_terminated
 
 NEEDED = ("write", "sample_indices", "gather")
 
@@ -68,6 +69,9 @@ class OwnTeamTransitions(OwnTransitions):
         chosen = found[0] if isinstance(found, tuple) else found
         row = self.team.join({agent: np.nan_to_num(np.asarray(own, np.float32)) for agent, own in chosen.items()})
         return row if self._environment_action is None or self._layout is None else self._layout.stored(row)
+
+    def _outcome(self, action: np.ndarray) -> StepBatch:
+        return without_terminated(self.team, super()._outcome(action))
 
     def _learn_once(self, size: int, index: int) -> Any:
         indices = self.memory.sample_indices(self._sampling, (size,))

@@ -15,6 +15,7 @@ from agilerl.options import LoopOptions
 from agilerl.sources.rollouts import Group, OnPolicyGeneration, OnPolicySource
 from agilerl.sources.source import Shard, Steps
 from agilerl.sources.teams import OfTeams
+from agilerl.sources.waiting import without_terminated
 
 
 class TeamRolloutSource(OfTeams, OnPolicySource):
@@ -54,7 +55,7 @@ class TeamGeneration(OnPolicyGeneration):
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
         self._reward = self._of_agents(batch)
-        super().store(reward, batch)
+        super().store(reward, without_terminated(self.agents[0].team, batch))
 
     def _learned(self, batch: StepBatch) -> np.ndarray:
         """Rewards of teams [L]. Their scale is that of the agents' own: sums of a game in which one wins what the other
@@ -74,8 +75,8 @@ class TeamGeneration(OnPolicyGeneration):
     def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(reward, terminated, truncated, decided) [L, M]: agent by agent.
 
-        What the environment did in an agent's place was not its decision. An agent that is away when its team's episode
-        ends has ended with it.
+        What the environment did in an agent's place was not its decision. An agent that is away when its episode or its
+        team's is cut has ended with it: it has no last observation that a value could be asked of.
         """
         team, sound = batch.team, self.watch.lanes
         assert team is not None
@@ -88,7 +89,7 @@ class TeamGeneration(OnPolicyGeneration):
             decided |= ~sound[:, None]
         unsaid = ~(team.terminated | team.truncated)
         seen = batch.final_obs[PRESENT].astype(bool)
-        over = (batch.terminated | batch.truncated) & batch.mask
-        cut = team.truncated | (unsaid & seen & batch.truncated[:, None] & over[:, None])
-        ended = team.terminated | (unsaid & over[:, None] & ~cut)
+        over = ((batch.terminated | batch.truncated) & batch.mask)[:, None]
+        cut = seen & (team.truncated | (unsaid & batch.truncated[:, None] & over))
+        ended = team.terminated | ((team.truncated | (unsaid & over)) & ~cut)
         return self._reward, ended, cut, decided
