@@ -24,12 +24,14 @@ def without_terminated(team: Team, batch: StepBatch) -> StepBatch:
     gone = batch.team.terminated & ~np.asarray(batch.final_obs[PRESENT]).astype(bool)
     if not gone.any():
         return batch
-    rows = dict(batch.final_obs[AGENTS])
-    for number in np.flatnonzero(gone.any(0)).tolist():
-        agent, lanes = team.agents[number], np.flatnonzero(gone[:, number])
-        rows[agent] = trees.copy(rows[agent])
-        trees.put(rows[agent], lanes, trees.map_leaves(_lowest, nested(team.observation_spaces[agent])))
-    return replace(batch, final_obs={**batch.final_obs, AGENTS: rows})
+    final: Any = batch.final_obs
+    rows = dict(final[AGENTS])
+    for lane, number in np.argwhere(gone).tolist():
+        agent = team.agents[number]
+        if rows[agent] is final[AGENTS][agent]:
+            rows[agent] = trees.copy(rows[agent])
+        trees.put(rows[agent], lane, trees.map_leaves(_lowest, nested(team.observation_spaces[agent])))
+    return replace(batch, final_obs={**final, AGENTS: rows})
 
 
 def _lowest(space: Space[Any]) -> Any:
