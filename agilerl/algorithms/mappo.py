@@ -12,10 +12,11 @@ import torch
 from agilerl import tree
 from agilerl.algorithms import team_acting, team_actor_critics, team_memory, team_playing, team_rollouts
 from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
+from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Spaces
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.rollouts import HiddenStates
 from agilerl.algorithms.schedules import Schedule, check_schedules
+from agilerl.algorithms.team_networks import by_group
 from agilerl.components.running import RunningMeanStd
 from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, Seen
 from agilerl.errors import ShapeError
@@ -209,9 +210,9 @@ class MAPPO(MultiAgentRLAlgorithm):
         joint = self.joint_network().row_input
         return team_actor_critics.row_input(self, lambda obs: {JOINT: joint(self._joint(obs))})
 
-    actors = property(lambda self: Named(self, "actors"))
-    critics = property(lambda self: Named(self, "critics"))
-    optimizers = property(lambda self: Named(self, "optimizers"))
+    actors = by_group("actors")
+    critics = by_group("critics")
+    optimizers = by_group("optimizers")
     policies = property(team_actor_critics.policies_of)
     groups_of_agents = property(team_actor_critics.groups_of_agents)
     presence = staticmethod(team_actor_critics.presence)

@@ -13,6 +13,7 @@ from agilerl import tree
 from agilerl.algorithms import team_playing
 from agilerl.algorithms.team_actor_critics import Team
 from agilerl.components.rollout_store import RolloutStore
+from agilerl.envs.team import MASKED
 from agilerl.envs.teams import AGENTS, PRESENT, STATE
 from agilerl.errors import ShapeError, unknown_name
 
@@ -42,7 +43,8 @@ def buffer_from_experiences(team: Team, experiences: Any) -> RolloutStore:
                 f"{team.algo}.learn: truncateds need final_observations: what was seen last before resets."
             )
         cut = np.nan_to_num(_stacked(given["truncateds"], team)).astype(bool).reshape(ended.shape)
-    masks, hidden, (mean, deviation) = given.get("action_masks"), given.get("hidden_states"), team.value_scale()
+    masks = given.get("action_masks") or _masks_beside(given["observations"])
+    hidden, (mean, deviation) = given.get("hidden_states"), team.value_scale()
     if hidden is not None and len(hidden) != steps:
         raise ShapeError(f"{team.algo}.learn got {len(hidden)} hidden_states for {steps} steps. fix: one before each.")
     final_values = None
@@ -79,6 +81,16 @@ def buffer_from_experiences(team: Team, experiences: Any) -> RolloutStore:
         last_values = _stacked({a: [x] for a, x in given["last_values"].items()}, team).reshape(lanes, team.n_agents)
         buffer.last_value = np.nan_to_num((last_values - mean) / deviation)
     return buffer
+
+
+def _masks_beside(observations: Mapping[str, Any]) -> dict[str, list[Any]] | None:
+    """Masks [T] of agents whose observations carry one beside them; None where nobody's do."""
+    found = {
+        agent: [seen[MASKED[1]] if team_playing.holds_mask(seen) else None for seen in own]
+        for agent, own in observations.items()
+        if any(map(team_playing.holds_mask, own))
+    }
+    return found or None
 
 
 def _named(team: Team, experiences: Any) -> dict[str, Any]:

@@ -31,7 +31,8 @@ def without_terminated(team: Team, batch: StepBatch) -> StepBatch:
         if rows[agent] is final[AGENTS][agent]:
             rows[agent] = trees.copy(rows[agent])
         trees.put(rows[agent], lane, trees.map_leaves(_lowest, nested(team.observation_spaces[agent])))
-    return replace(batch, final_obs={**final, AGENTS: rows})
+    final = {**final, AGENTS: rows}
+    return replace(batch, final_obs=final)
 
 
 def _lowest(space: Space[Any]) -> Any:
