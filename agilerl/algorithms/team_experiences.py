@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agilerl import tree
 from agilerl.algorithms import team_playing
+from agilerl.algorithms.rollouts import RolloutExperiences
 from agilerl.algorithms.team_actor_critics import Team
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.envs.team import MASKED
@@ -98,6 +99,8 @@ def _named(team: Team, experiences: Any) -> dict[str, Any]:
         found = dict(experiences)
     elif isinstance(experiences, tuple | list) and len(experiences) in (len(FIELDS), len(FIELDS) + len(EXTRA)):
         found = dict(zip((*FIELDS, *EXTRA), experiences, strict=False))
+        if isinstance(experiences, RolloutExperiences):
+            found |= experiences.more
     else:
         raise ShapeError(
             f"{team.algo}.learn got a {type(experiences).__name__}; expected a tuple of {len(FIELDS)}: "
@@ -135,16 +138,14 @@ def _stacked(by_agent: Mapping[str, Any], team: Team) -> np.ndarray:
 
 
 def _seen(team: Team, by_agent: Mapping[str, Any], t: int, lanes: int, there: np.ndarray) -> dict[str, Any]:
-    """A team's observation [E, ...] of one step, zero where an agent was not there."""
+    """A team's observation [E, ...] of one step, with what stands for an absent agent where one was not there."""
     seen, count = team.observed({agent: own[t] for agent, own in by_agent.items()})
     if count != lanes:
         raise ShapeError(f"{team.algo}.learn got {count} observations in a step of {lanes} lanes.")
     rows = {}
     for k, agent in enumerate(team.agent_ids):
-        own = there[:, k].astype(bool)
-        rows[agent] = tree.map_leaves(
-            lambda x, own=own: np.where(own.reshape(-1, *[1] * (x.ndim - 1)), _array(x), 0).astype(_array(x).dtype),
-            seen[AGENTS][agent],
+        rows[agent] = team_playing.with_nothing(
+            team, agent, tree.map_leaves(_array, seen[AGENTS][agent]), there[:, k].astype(bool)
         )
     others = {key: tree.map_leaves(_array, part) for key, part in seen.items() if key not in (AGENTS, PRESENT)}
     return {AGENTS: rows, PRESENT: there.astype(np.int8), **others}

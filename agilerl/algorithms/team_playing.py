@@ -105,7 +105,7 @@ def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     for agent, rows in batches.items():
         given = _rows_without_nan(rows, lanes)
         if not given.all():
-            batches[agent] = _with_nothing(team, agent, rows, given)
+            batches[agent] = with_nothing(team, agent, rows, given)
         there[:, team.agent_ids.index(agent)] = given if said is None else given & np.asarray(said[agent], bool)
     for agent in team.agent_ids:
         if agent not in batches:
@@ -136,7 +136,7 @@ def _rows_without_nan(rows: Any, lanes: int) -> np.ndarray:
     return found
 
 
-def _with_nothing(team: Team, agent: str, rows: Any, given: np.ndarray) -> Any:
+def with_nothing(team: Team, agent: str, rows: Any, given: np.ndarray) -> Any:
     """The rows with what stands for an absent agent where they are not `given` [E]."""
     empty = nothing(team.possible_observation_spaces[agent], len(given))
 

@@ -57,14 +57,7 @@ class OwnTeamTransitions(OwnTransitions):
             return super()._act(mask)
         agents, there = self.team.agents, self.obs[PRESENT].astype(bool)
         seen = Seen({a: self.obs[AGENTS][a] for a in agents}, {a: there[:, k] for k, a in enumerate(agents)})
-        infos: dict[str, dict[str, Any]] = {a: {"present": there[:, k]} for k, a in enumerate(agents)}
-        for agent in agents:
-            own = self.team.mask_columns[agent]
-            if mask is not None and own.stop > own.start:
-                infos[agent]["action_mask"] = mask[:, own]
-            if DEFINED in self.info:
-                decided = self.info[DEFINED][:, self.team.columns[agent]]
-                infos[agent][DEFINED] = decided.reshape(len(there), *(self.team.action_spaces[agent].shape or ()))
+        infos = infos_of(self.team, self.obs, self.info, mask)
         found = self.agent.get_action(seen, **({"infos": infos} if self._takes_infos else {}))
         chosen = found[0] if isinstance(found, tuple) else found
         row = self.team.join({agent: np.nan_to_num(np.asarray(own, np.float32)) for agent, own in chosen.items()})
@@ -82,12 +75,12 @@ class OwnTeamTransitions(OwnTransitions):
             more["weights"] = self.replay.weights(indices, beta)
         experiences = self._by_agent(self._rows.gather(indices), more)
         if not self.replay.prioritized:
-            return _number(self.agent.learn(experiences))
+            return loss_of(self.agent.learn(experiences))
         loss, indices, priorities = self.agent.learn(experiences, per=True)
         if not bool(torch.as_tensor(priorities).isfinite().all()):
             return math.nan
         self.memory.update_priorities(indices, priorities)
-        return _number(loss)
+        return loss_of(loss)
 
     def _by_agent(self, rows: Mapping[str, Any], more: dict[str, Any]) -> TeamExperiences:
         """Rows of the memory as the published tuple."""
@@ -108,7 +101,21 @@ class OwnTeamTransitions(OwnTransitions):
         return TeamExperiences((seen[0], actions, reward, seen[1], done), more)
 
 
-def _number(loss: Any) -> Any:
+def infos_of(team: Team, obs: Any, info: Mapping[str, Any], mask: np.ndarray | None) -> dict[str, dict[str, Any]]:
+    """What is said of every agent in all lanes: who is there, what is legal, what the environments decide."""
+    there = np.asarray(obs[PRESENT]).astype(bool)
+    infos: dict[str, dict[str, Any]] = {a: {"present": there[:, k]} for k, a in enumerate(team.agents)}
+    for agent in team.agents:
+        own = team.mask_columns[agent]
+        if mask is not None and own.stop > own.start:
+            infos[agent]["action_mask"] = mask[:, own]
+        if DEFINED in info:
+            decided = info[DEFINED][:, team.columns[agent]]
+            infos[agent][DEFINED] = decided.reshape(len(there), *(team.action_spaces[agent].shape or ()))
+    return infos
+
+
+def loss_of(loss: Any) -> Any:
     """The loss to report: of one by group the mean over groups, of (policy's, critic's) the critic's."""
     if isinstance(loss, Mapping):
         each = [value[-1] if isinstance(value, tuple | list) else value for value in loss.values()]

@@ -12,9 +12,10 @@ from agilerl.envs.step import Lanes, StepBatch
 from agilerl.envs.teams import PRESENT
 from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
+from agilerl.sources.own_team_rollouts import OwnTeamRollouts
 from agilerl.sources.rollouts import Group, OnPolicyGeneration, OnPolicySource
 from agilerl.sources.source import Shard, Steps
-from agilerl.sources.teams import OfTeams
+from agilerl.sources.teams import OfTeams, team_in
 from agilerl.sources.waiting import without_terminated
 
 
@@ -34,11 +35,8 @@ class TeamRolloutSource(OfTeams, OnPolicySource):
         return TeamGeneration
 
     def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
-        """ConfigError: nothing here calls a team's own `learn`."""
-        kind = type(shard.agents[0]).__name__
-        raise ConfigError(
-            f"{kind} brings its own learn(), which is given no rollout of a team. fix: override update(engine, batch)."
-        )
+        result = yield from OwnTeamRollouts(shard, lanes, self.options, team_in(self.env)).run()
+        return self._scored(result)
 
     def _check_carrying(self) -> None:
         raise ConfigError(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from mixed_team import ACTED, OBSERVED, Log, MixedTeam
-from replay_reference import ReplayReference, Settings, n_step_rows, rows_of
+from replay_reference import ReplayReference, Settings, n_step_rows, raw, rows_of, sizes
 from rollout_reference import PPOSettings, RolloutReference
 
 from agilerl.algorithms.ippo import IPPO
@@ -206,7 +206,28 @@ def take_raw_actions(rows: list[Any], places: np.ndarray, stored: np.ndarray, id
 # --- from rollouts ----------------------------------------------------------------------------------------------------
 
 
-def run_rollouts(cls: Any, acted: Pair, observed: Pair, grouped: bool, masks: bool, patch: Any) -> None:
+def own_learn(cls: Any) -> Any:
+    """The algorithm with a `learn` of its own, which is called with the published entries."""
+
+    class Own(cls):  # type: ignore[misc]
+        def learn(self, experiences: Any) -> Any:
+            return super().learn(experiences)
+
+    return Own
+
+
+def numbers_of(env: Any, steps: list[Any]) -> np.ndarray:
+    """[E, A] choices from 0 of the steps of all environments; zeros for who did not act."""
+    ids = env.possible_agents
+    space = {a: env.action_space(a) for a in ids}
+    zeros = {a: np.zeros(len(sizes(space[a]))) for a in ids}
+    each = [[raw(space[a], s.actions[a]) if a in s.actions else zeros[a] for a in ids] for s in steps]
+    return np.stack([np.concatenate(parts) for parts in each])
+
+
+def run_rollouts(
+    cls: Any, acted: Pair, observed: Pair, grouped: bool, masks: bool, patch: Any, own: bool = False
+) -> None:
     first_kind, second_kind = ("open_box" if kind == "box" else kind for kind in acted)
     log, first, make = environment(observed, (first_kind, second_kind), grouped, masks)
     env, stored, plans = SyncPettingZooVecEnv([make] * LANES), list[np.ndarray](), list[list[Any]]()
@@ -223,7 +244,14 @@ def run_rollouts(cls: Any, acted: Pair, observed: Pair, grouped: bool, masks: bo
 
     patch.setattr(rollouts, "plan_epoch", planned)
     team = team_of(
-        Logged, first, batch_size=11, learn_step=LANES * STEPS, update_epochs=EPOCHS, gamma=0.9, gae_lambda=0.8, lr=1e-3
+        own_learn(cls) if own else Logged,
+        first,
+        batch_size=11,
+        learn_step=LANES * STEPS,
+        update_epochs=EPOCHS,
+        gamma=0.9,
+        gae_lambda=0.8,
+        lr=1e-3,
     )
     untrained, made = team.clone(), len(log.lanes)
     count = -(-UPDATES // (EPOCHS * -(-LANES * STEPS // 11)))
@@ -234,6 +262,8 @@ def run_rollouts(cls: Any, acted: Pair, observed: Pair, grouped: bool, masks: bo
     lanes, shown = log.lanes[made:], log.shown[made:]
     training = [k for k, own in enumerate(lanes) if len(own) >= STEPS * count]
     assert len(training) == LANES
+    if own:
+        stored = [numbers_of(first, [lanes[i][t] for i in training]) for t in range(STEPS * count)]
     reference, done = RolloutReference(first, untrained, PPOSettings(0.9, 0.8, 1e-3), cls is MAPPO), 0
     for k in range(count):
         span = slice(k * STEPS, (k + 1) * STEPS)
@@ -258,6 +288,15 @@ def test_a_hundred_updates_of_a_mixed_team_are_those_of_the_papers(cell: str, mo
         run_replay(cls, *factors)
     else:
         run_rollouts(cls, *factors, monkeypatch)
+
+
+@pytest.mark.parametrize("algorithm", ["IPPO", "MAPPO"])
+@pytest.mark.parametrize("masks", [True, False])
+def test_a_team_with_a_learn_of_its_own_gets_what_rollouts_of_the_package_hold(
+    algorithm: str, masks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factors: Any = ("multi_discrete", "discrete"), ("box", "discrete"), True, masks
+    run_rollouts(ALGORITHMS[algorithm], *factors, monkeypatch, own=True)
 
 
 MEMORIES: dict[str, tuple[Any, int]] = {
