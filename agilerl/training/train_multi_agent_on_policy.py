@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from agilerl.algorithms.declared import TEAM_ROLLOUTS
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
 from agilerl.algorithms.wrapped import unwrapped
 from agilerl.errors import AlgorithmError
 from agilerl.options import LoopOptions
 from agilerl.sources import source_for
+from agilerl.sources.own_learn import brings_own_learn
 from agilerl.telemetry.record import Sink
 from agilerl.training.population import set_lanes
 from agilerl.training.published import Request, check_rollouts, check_teams
@@ -87,9 +87,9 @@ def train_multi_agent_on_policy(
 
 
 def _check_experience(team: Any) -> None:
-    """AlgorithmError for a team of this package that does not learn from rollouts; others bring their own `learn`."""
-    inner = unwrapped(team)
-    if isinstance(inner, MultiAgentRLAlgorithm) and inner.experience.name != TEAM_ROLLOUTS.name:
+    """AlgorithmError for a team that does not learn from rollouts, unless it brings its own `learn`."""
+    declared = getattr(unwrapped(team), "experience", None)
+    if declared is not None and declared.name != TEAM_ROLLOUTS.name and not brings_own_learn(team):
         raise AlgorithmError(
             f"{type(team).__name__} does not learn from rollouts of several agents. "
             "fix: IPPO or MAPPO; train_multi_agent_off_policy for replay, train_on_policy for one agent."

@@ -152,3 +152,23 @@ def test_a_team_with_a_memory_and_a_learn_of_its_own_is_refused() -> None:
         train([Own(*spaces, IDS, recurrent=True)])
     with pytest.raises(AlgorithmError, match="MADDPG learns from replay, not from rollouts"):
         train([MADDPG(*spaces, IDS)])
+
+
+def test_a_subclass_of_a_team_of_replay_may_learn_from_rollouts_in_its_own_way() -> None:
+    class Own(MADDPG):
+        gae_lambda = 0.95
+        given: list[Any] = []  # noqa: RUF012
+
+        def get_action(self, obs: Any, infos: Any = None, training: Any = None) -> Any:
+            action = super().get_action(obs, infos, training)[0]
+            return action, *({a: np.zeros(len(x)) for a, x in action.items()} for _ in range(3))
+
+        def learn(self, experiences: Any) -> Any:
+            self.given.append(experiences)
+            return {"caller": 0.5}
+
+    env = Meeting()
+    spaces = [[space(a) for a in IDS] for space in (env.observation_space, env.action_space)]
+    train([Own(*spaces, IDS, learn_step=12)])
+    assert len(Own.given) == 2
+    assert len(Own.given[0][0]["mover_0"]) == 6
