@@ -18,7 +18,7 @@ from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.sources.own_learn import OwnRollouts
 from agilerl.sources.own_team_learn import infos_of, loss_of
 from agilerl.sources.source import Shard, keep_finished
-from agilerl.sources.waiting import without_terminated
+from agilerl.sources.waiting import ends_of_agents, without_terminated
 from agilerl.spaces import mask_width
 
 NEEDED = ("actions", "log probabilities", "entropies", "values")
@@ -119,10 +119,7 @@ class _Rows:
         step, (action, log_prob, value) = batch.team, chosen
         assert step is not None
         decided = step.acted & batch.mask[:, None]
-        final, seen = _seen(self.team, batch.final_obs), np.asarray(batch.final_obs[PRESENT]).astype(bool)
-        over = ((batch.terminated | batch.truncated) & batch.mask)[:, None]
-        unsaid = ~(step.terminated | step.truncated) & over
-        cut = seen & (step.truncated | (unsaid & batch.truncated[:, None]))
+        final, (ended, cut) = _seen(self.team, batch.final_obs), ends_of_agents(batch)
         replaced = ~batch.mask  # a row that is no transition: what came before it was cut
         if replaced.any() and self.truncateds:
             gap = replaced[:, None] & ~self.dones[-1]
@@ -146,7 +143,7 @@ class _Rows:
             for name, entry in entries.items():
                 self.lists[name][agent].append(entry)
         self.truncateds.append(cut)
-        self.dones.append(step.terminated | step.truncated | unsaid | replaced[:, None])
+        self.dones.append(ended | cut | replaced[:, None])
 
     def _nothing(self, agent: str) -> np.ndarray:
         space = self.team.action_spaces[agent]

@@ -9,14 +9,13 @@ import numpy as np
 from agilerl.engine.rollouts import Rollout
 from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.envs.step import Lanes, StepBatch
-from agilerl.envs.teams import PRESENT
 from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
 from agilerl.sources.own_team_rollouts import OwnTeamRollouts
 from agilerl.sources.rollouts import Group, OnPolicyGeneration, OnPolicySource
 from agilerl.sources.source import Shard, Steps
 from agilerl.sources.teams import OfTeams, team_in
-from agilerl.sources.waiting import without_terminated
+from agilerl.sources.waiting import ends_of_agents, without_terminated
 
 
 class TeamRolloutSource(OfTeams, OnPolicySource):
@@ -73,8 +72,7 @@ class TeamGeneration(OnPolicyGeneration):
     def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(reward, terminated, truncated, decided) [L, M]: agent by agent.
 
-        What the environment did in an agent's place was not its decision. An agent that is away when its episode or its
-        team's is cut has ended with it: it has no last observation that a value could be asked of.
+        What the environment did in an agent's place was not its decision; see `ends_of_agents` for the rest.
         """
         team, sound = batch.team, self.watch.lanes
         assert team is not None
@@ -85,9 +83,4 @@ class TeamGeneration(OnPolicyGeneration):
             decided &= ~np.stack([~np.isnan(defined[:, columns]).all(1) for columns in own], -1)
         if sound is not None:  # lanes of a member that has diverged rest; its own row goes on to its end
             decided |= ~sound[:, None]
-        unsaid = ~(team.terminated | team.truncated)
-        seen = batch.final_obs[PRESENT].astype(bool)
-        over = ((batch.terminated | batch.truncated) & batch.mask)[:, None]
-        cut = seen & (team.truncated | (unsaid & batch.truncated[:, None] & over))
-        ended = team.terminated | ((team.truncated | (unsaid & over)) & ~cut)
-        return self._reward, ended, cut, decided
+        return self._reward, *ends_of_agents(batch), decided

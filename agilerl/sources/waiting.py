@@ -35,6 +35,21 @@ def without_terminated(team: Team, batch: StepBatch) -> StepBatch:
     return replace(batch, final_obs=final)
 
 
+def ends_of_agents(batch: StepBatch) -> tuple[np.ndarray, np.ndarray]:
+    """(whose episode ended for good with this step, whose was cut) [L, M] bool.
+
+    An agent of which the environment says neither ends or is cut with its team. One that is away when it is cut has
+    ended: it has no last observation that a value could be asked of.
+    """
+    team = batch.team
+    assert team is not None
+    seen = np.asarray(batch.final_obs[PRESENT]).astype(bool)
+    over = ((batch.terminated | batch.truncated) & batch.mask)[:, None]
+    unsaid = over & ~(team.terminated | team.truncated)
+    cut = seen & (team.truncated | (unsaid & batch.truncated[:, None]))
+    return team.terminated | ((team.truncated | unsaid) & ~cut), cut
+
+
 def _lowest(space: Space[Any]) -> Any:
     """What an absent agent shows of one part: 0, or the lowest of numbered choices."""
     return space.start if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else 0

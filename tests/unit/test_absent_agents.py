@@ -14,9 +14,9 @@ from team_games import Meeting
 from agilerl.algorithms import MADDPG, MATD3
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.engine.protocol import TransitionBatch
-from agilerl.envs.protocol import AGENTS, PRESENT, WAITING
+from agilerl.envs.protocol import AGENTS, PRESENT, WAITING, StepBatch, TeamStep
 from agilerl.envs.teams import TeamLanes
-from agilerl.sources.waiting import Waiting
+from agilerl.sources.waiting import Waiting, ends_of_agents
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.vector import SyncPettingZooVecEnv
 
@@ -66,6 +66,33 @@ def test_the_lowest_choice_stands_for_an_absent_agent_that_sees_choices() -> Non
     stored = waiting.step(obs, np.zeros((1, 2)), batch)[2]
     assert stored.final_obs[AGENTS]["a"].tolist() == batch.obs[AGENTS]["a"].tolist() == [[4, 1]]
     assert stored.final_obs[AGENTS]["b"].tolist() == [4]
+
+
+def test_an_agent_that_is_away_when_it_is_cut_has_ended_with_its_team() -> None:
+    """a is cut while it is seen, b while it is away, c ends for good, and of d nothing is said, there or away."""
+    agents = ("a", "b", "c", "d")
+
+    def step(present: list[int], over: str) -> StepBatch:
+        said = TeamStep(
+            np.zeros((1, 4)), np.array([[False, False, True, False]]), np.array([[True, True, False, False]]),
+            np.ones((1, 4), bool),
+        )  # fmt: skip
+        flags = {kind: np.array([kind == over]) for kind in ("terminated", "truncated")}
+        final = {AGENTS: dict.fromkeys(agents, np.zeros((1, 2))), PRESENT: np.array([present])}
+        return StepBatch(final, np.zeros(1), flags["terminated"], flags["truncated"], final, np.ones(1, bool), {}, said)
+
+    assert [x.tolist() for x in ends_of_agents(step([1, 0, 0, 1], "truncated"))] == [
+        [[False, True, True, False]], [[True, False, False, True]],
+    ]  # fmt: skip
+    assert [x.tolist() for x in ends_of_agents(step([1, 0, 0, 0], "truncated"))] == [
+        [[False, True, True, True]], [[True, False, False, False]],
+    ]  # fmt: skip
+    assert [x.tolist() for x in ends_of_agents(step([1, 0, 0, 1], "terminated"))] == [
+        [[False, True, True, True]], [[True, False, False, False]],
+    ]  # fmt: skip
+    assert [x.tolist() for x in ends_of_agents(step([1, 0, 0, 1], "no"))] == [
+        [[False, True, True, False]], [[True, False, False, False]],
+    ]  # fmt: skip
 
 
 @BOTH
