@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -64,9 +64,11 @@ class EvolvableAlgorithm:
         scores: returns of finished training episodes. fitness: one entry per `test`.
         mut: what the last evolution did to this agent, None before the first.
         registry: what it has registered. Assigning does the registering, see `registry.assigned`.
+        arguments_by_agent: numbers of the constructor that may be given by agent, as a mapping.
     """
 
     registry: MutationRegistry
+    arguments_by_agent: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)

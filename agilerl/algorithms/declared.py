@@ -242,7 +242,7 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     signature, ranges = _arguments(key)
     given = signature.bind_partial(None, *args, **kwargs).arguments
     for name, (values, published, _) in ranges.items():
-        if name in given:
+        if name in given and not (name in key.arguments_by_agent and isinstance(given[name], Mapping)):
             _check(cls.__name__, name, given[name], values, published)
 
 

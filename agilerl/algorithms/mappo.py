@@ -12,11 +12,12 @@ import torch
 from agilerl import tree
 from agilerl.algorithms import team_acting, team_actor_critics, team_memory, team_playing, team_rollouts
 from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
+from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Spaces
 from agilerl.algorithms.policy_gradient import PolicyUnit
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.rollouts import HiddenStates
 from agilerl.algorithms.schedules import Schedule, check_schedules
+from agilerl.algorithms.team_networks import by_group
 from agilerl.components.running import RunningMeanStd
 from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, Seen
 from agilerl.errors import ShapeError
@@ -219,9 +220,9 @@ class MAPPO(MultiAgentRLAlgorithm):
     def sampling_actors(self) -> list[Any]:
         return list(self.actors.values())
 
-    actors = property(lambda self: Named(self, "actors"))
-    critics = property(lambda self: Named(self, "critics"))
-    optimizers = property(lambda self: Named(self, "optimizers"))
+    actors = by_group("actors")
+    critics = by_group("critics")
+    optimizers = by_group("optimizers")
     policies = property(team_actor_critics.policies_of)
     groups_of_agents = property(team_actor_critics.groups_of_agents)
     presence = staticmethod(team_actor_critics.presence)

@@ -82,7 +82,7 @@ def get_action(
             of agents anew that have ended while others go on.
     """
     infos, (seen, lanes) = infos or {}, team.observed(obs)
-    mask, policies = team_playing.masks_of(team, infos, lanes), team.policies
+    mask, policies = team_playing.masks_of(team, infos, lanes, obs), team.policies
     explores = team.training if training is None else training
     hidden = team_memory.checked_hidden(team, hidden_state, lanes)
     outputs, raw_values, hidden = _run(team, seen, lanes, hidden)

@@ -15,9 +15,10 @@ from agilerl import tree
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import NetworkGroup
 from agilerl.algorithms.team_critics import config_of, fitting
+from agilerl.algorithms.team_networks import networks_by_group
 from agilerl.algorithms.team_policies import TeamPolicies
 from agilerl.envs.teams import AGENTS, PRESENT
-from agilerl.errors import AlgorithmError, ConfigError, ShapeError, unknown_name
+from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.networks.actors import ACTION_SCALINGS, StochasticActor
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.distributions import distribution_of
@@ -60,23 +61,16 @@ def build(
         team.register_network_group(NetworkGroup(getattr(team, f"critics.{group}")))
 
 
-def _checked(team: Team, given: Mapping[str, Any] | None, what: str) -> Mapping[str, EvolvableNetwork]:
-    """Networks by group; TypeError for what evolution cannot carry, ConfigError-like text for a group there is not."""
-    given = given or {}
-    for group, network in given.items():
-        if group not in team.grouped_agents:
-            raise ShapeError(f"{team.algo}: {what}_networks: {unknown_name('group', str(group), team.grouped_agents)}")
-        if not isinstance(network, EvolvableNetwork):
-            raise TypeError(
-                f"All {what} networks must be instances of EvolvableNetwork; {group!r} is a "
-                f"{type(network).__name__}. fix: StochasticActor, or ValueNetwork."
-            )
+def _checked(team: Team, given: Any, what: str) -> Mapping[str, EvolvableNetwork]:
+    """Networks by group; AlgorithmError for a recurrent one that is told who asks."""
+    found = networks_by_group(team, f"{what}_networks", given)
+    for group, network in found.items():
         if network.recurrent and isinstance(network, ContinuousQNetwork):
             raise AlgorithmError(
                 f"{team.algo}: the {what} network of {group!r} is told who asks, which a recurrent one cannot take. "
                 "fix: one without recurrent=True."
             )
-    return given
+    return found
 
 
 def make_policy(team: Team, group: str, seed: int, units: Mapping[str, Any]) -> StochasticActor:

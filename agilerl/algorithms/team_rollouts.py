@@ -23,6 +23,7 @@ from agilerl.algorithms.schedules import scheduled
 from agilerl.algorithms.team_actor_critics import Team, own_rows
 from agilerl.algorithms.team_critics import rows_of
 from agilerl.algorithms.team_experiences import buffer_from_experiences
+from agilerl.algorithms.team_names import Losses
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import RolloutBatch, UpdateEngine, UpdateResult
@@ -177,13 +178,13 @@ def learn(team: Team, experiences: Any) -> dict[str, float]:
             did not act.
 
     Returns:
-        {group: mean loss of the minibatches, summed over groups}.
+        {group: mean loss of the minibatches, summed over groups}; see `Losses`.
 
     Raises:
         ShapeError: entries that are missing, or of different lengths.
     """
     loss = team.learn_buffer(buffer_from_experiences(team, experiences))
-    return dict.fromkeys(team.shared_agent_ids, loss)
+    return Losses(dict.fromkeys(team.shared_agent_ids, loss))
 
 
 def learn_buffer(team: Team, buffer: RolloutStore) -> float:

@@ -188,7 +188,7 @@ class TeamLanes:
             if self._said.masks is not None:
                 info["final_action_mask"] = self._said.masks.copy()
             obs = trees.copy(obs)
-            self._leave(obs, truncated & ~over[:, None])
+            self._leave(obs, (terminated | truncated) & ~over[:, None])
             for lane in np.flatnonzero(over).tolist() if self.reset_ended else ():
                 self._begin(obs, lane, None)
             self._finite(obs, "reset()")

@@ -18,6 +18,7 @@ from agilerl.envs.adapters import ChannelsFirstLanes
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.observed_masks import MaskedObservations, follow_masks
 from agilerl.envs.step import Lanes, StepBatch, as_lanes
+from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, seeds
@@ -325,5 +326,10 @@ class Evaluator:
         if self.sum_scores:
             return float(agent.test(self.env, **more, loop=loop))
         row = np.asarray(agent.test(self.env, **more, loop=loop, sum_scores=False), float)
+        if row.size != len(agent.agent_ids):
+            raise ConfigError(
+                f"{type(agent).__name__}.test(sum_scores=False) returned {row.size} numbers for the agents "
+                f"{list(agent.agent_ids)}. fix: one for each agent, in their order."
+            )
         self.by_agent[agent.index] = row.reshape(-1).tolist()
         return float(row.mean())

@@ -13,6 +13,7 @@ import numpy as np
 
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
 from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.wrapped import is_on_policy
 from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.options import LoopOptions
@@ -145,10 +146,9 @@ class TrainingLoop:
     def _say_long(self) -> None:
         """A note where rollouts are longer than the budget."""
         asked = self.options.max_steps
-        agents = [getattr(agent, "unwrapped", agent) for agent in self.population]
+        agents: list[Any] = [getattr(agent, "unwrapped", agent) for agent in self.population]
         ours = (RLAlgorithm, MultiAgentRLAlgorithm)
-        lengths = [agent.learn_step for agent in agents
-                   if isinstance(agent, ours) and agent.experience.on_policy]  # fmt: skip
+        lengths = [int(agent.learn_step) for agent in agents if isinstance(agent, ours) and is_on_policy(agent)]
         if max(lengths, default=0) > asked:
             self.notes.append(
                 f"learn_step={max(lengths):,} is more than max_steps={asked:,}: each member trains on one whole rollout"
