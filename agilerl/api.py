@@ -18,9 +18,11 @@ from agilerl.envs.argument import Factory, environment_argument, is_vector
 from agilerl.envs.team import name_of as team_name
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
 from agilerl.hostile import malformed
+from agilerl.runs.commands import imports_of
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
 from agilerl.telemetry import Evaluation, Sink
+from agilerl.telemetry.evaluation import Baseline
 from agilerl.training.adoption import Ancestors, ancestors_of, saved_population, with_changes
 from agilerl.training.launch import resolve_device, resume_training, run_training, with_known_env
 from agilerl.training.run import Run
@@ -262,6 +264,9 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
             result=dict(facts.get("result") or {}),
             manifest=manifest,
             interrupted=facts.get("status") == "interrupted",
+            random_play=Baseline.from_dict(facts.get("random_play")),
+            imports=imports_of(facts),
+            env_given=bool(facts.get("env_given")),
         )
 
 

@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     WRITING = 13
     RANK = 14
     FOUNDERS = 15
+    RANDOM_PLAY = 16
 
 
 def stream(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.Generator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import os
 import shlex
 import time
@@ -20,6 +21,7 @@ from agilerl.report.plot import Plot
 from agilerl.report.records import Member, RunRecords, compact, tidy
 from agilerl.report.score import Score, scoreboard
 from agilerl.telemetry.console import clock, count
+from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.record import Birth
 
 REPORT = "report.html"
@@ -195,8 +197,20 @@ def _score_tile(run: RunRecords) -> Tile:
     if test is not None:
         low, high = test["ci95"]
         many = f"95 % interval {tidy(low)} to {tidy(high)}, {len(test['returns'])} {test.get('of', 'fresh episodes')}"
-        return Tile("score of the best agent", tidy(test["mean"]), many, "lead")
-    return Tile("best fitness", tidy(best), "in the run itself: no closing test yet", "lead")
+        error = Evaluation.from_returns(test["returns"]).error
+        return Tile("score of the best agent", tidy(test["mean"]), many + _beside(run, test["mean"], error), "lead")
+    where = f"in the run itself: no closing test yet{_beside(run, best)}"
+    return Tile("best fitness", tidy(best), where, "lead")
+
+
+def _beside(run: RunRecords, mean: float | None, error: float = 0.0) -> str:
+    """What random play scores, and whether the best agent is any better."""
+    known = run.random_play
+    if known is None or known.score is None:
+        return ""
+    verdict = None if mean is None or not math.isfinite(mean) else known.verdict(mean, error)
+    said = {0: ": no better", -1: ": better than this"}.get(1 if verdict is None else verdict, "")
+    return f"; random play {tidy(known.score.mean)}{said}"
 
 
 def _target_tile(run: RunRecords) -> Tile:

@@ -17,6 +17,7 @@ from agilerl.config.load import parse_yaml
 from agilerl.errors import AgileRLError
 from agilerl.hostile import MIB, malformed, read_text
 from agilerl.runs.directory import LINEAGE_LIMIT, METRICS, RunDirectory
+from agilerl.telemetry.evaluation import Baseline
 from agilerl.telemetry.record import Birth
 
 CONFIG_LIMIT = MIB
@@ -111,6 +112,11 @@ class RunRecords:
     def test(self) -> Mapping[str, Any] | None:
         """The closing test of the best agent (mean, iqm, ci95, returns, ...); None where there was none."""
         return closing_test(self.facts.get("result") or {})
+
+    @property
+    def random_play(self) -> Baseline | None:
+        """What uniformly random play scores; None where the run has not recorded it."""
+        return Baseline.from_dict(self.facts.get("random_play"))
 
     def setting(self, dotted: str, default: Any = None) -> Any:
         """One of the settings: "training.target_score"."""

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from agilerl.telemetry.console import count, number
+from agilerl.telemetry.evaluation import Baseline
 from agilerl.telemetry.record import Birth
 
 FEW = 3  # generations at least, from which something can be said
 RISING = 0.05  # of all that was gained: more than this in the last quarter of a run is still getting better
+FLAT = 0.05  # of all that was gained: generations that differ by less than this have stayed where they are
 
 
 @dataclass(frozen=True)
@@ -19,27 +21,30 @@ class Ended:
     """What is known of a run that has ended.
 
     Attributes:
-        algo, env: names. steps: what its budget counts. path: its directory, None without one.
+        algo, env: names. steps: what its budget counts.
+        go_on: what trains it for longer: a command, a call, or words.
         target: the return to reach. score: mean return of the closing test, else of the confirmation, else the best
             fitness, else None. is_fitness: whether it is the last of these.
         stopped: "target", "budget", "plateau" or what else ended it.
-        made: steps of all members. budget: steps of one member, as configured.
+        made: steps of all members.
         history: fitness by generation, then member. lineage: every birth. members: at the start.
         best: id of the best agent, None where there is none. values: its hyperparameters by name.
         ranges: hyperparameter -> (least, most) that evolution may use. seed: of the run.
         others: algorithms that may learn where this one has not, in words.
-        updates: of all members, None where it is not known. unchanged: whether no weight has changed in the whole run.
+        error: standard error of `score`, 0 where it is unknown. random_play: what uniformly random play scores.
+        is_self_play: whether fitness compares members of one generation only.
+        updates: optimiser steps, None where unknown. unchanged: whether no weight has changed in the whole run.
+        diverged: how often a member was replaced as it had diverged.
     """
 
     algo: str
     env: str
     steps: str
-    path: str | None
+    go_on: str
     target: float | None
     score: float | None
     stopped: str
     made: int
-    budget: int
     history: Sequence[Sequence[float]]
     lineage: Sequence[Birth]
     members: int
@@ -49,13 +54,28 @@ class Ended:
     others: str
     seed: int
     is_fitness: bool = False
+    error: float = 0.0
+    random_play: Baseline | None = None
+    is_self_play: bool = False
     updates: int | None = None
     unchanged: bool = False
+    diverged: int = 0
+
+    @property
+    def verdict(self) -> int | None:
+        """`Baseline.verdict` of the score; None where one of the two is unknown."""
+        known = self.score is not None and self.random_play is not None
+        return self.random_play.verdict(self.score, self.error) if known else None  # type: ignore[union-attr, arg-type]
+
+    @property
+    def reached(self) -> bool:
+        """Whether the score is at the target."""
+        return self.score is not None and self.target is not None and self.score >= self.target
 
 
 def in_words(run: Ended) -> str:
     """Three sentences or four."""
-    return " ".join(part for part in (_found(run), _won(run), _next(run)) if part)
+    return " ".join(part for part in (_found(run), _won(run), _trouble(run), _next(run)) if part)
 
 
 def _found(run: Ended) -> str:
@@ -66,10 +86,11 @@ def _found(run: Ended) -> str:
     came = f"a mean return of {number(run.score)}"
     if run.is_fitness:  # the best of many noisy means
         came = f"a fitness of {number(run.score)}, which also chose the agent, so that fresh episodes may give less"
+    came += _beside_random(run)
     if run.target is None:
         why = " and had stopped getting better" if run.stopped == "plateau" else ""
         return f"{about} came to {came}{',' if run.is_fitness else ''} in {made}{why}."
-    if run.score >= run.target:
+    if run.reached:
         return f"{about} reached its target of {number(run.target)}: {came}, in {made}."
     if run.stopped == "target":
         return (
@@ -77,6 +98,18 @@ def _found(run: Ended) -> str:
             f"target within the noise of its episodes, after {made}."
         )
     return f"{about} did not reach its target of {number(run.target)}: {came}, in {made}."
+
+
+def _beside_random(run: Ended) -> str:
+    """What random play scores, and what follows where the run is no better."""
+    if run.verdict is None or run.random_play is None or run.random_play.score is None:
+        return ""
+    level = number(run.random_play.score.mean)
+    if run.verdict > 0:
+        return f" (random play {level})"
+    if run.reached:
+        return f" (random play {level}: it reaches the target too)"
+    return f" (random play {level}: {'nothing was learned' if run.verdict == 0 else 'worse than that'})"
 
 
 def _won(run: Ended) -> str:
@@ -96,25 +129,49 @@ def _won(run: Ended) -> str:
     return f"The best agent came{came[1:]}." if more else ""
 
 
+def _trouble(run: Ended) -> str:
+    """What kept the run from learning, where its counters say so."""
+    if run.updates == 0:
+        return "No update was made, so nothing was learned."
+    if run.diverged:
+        many = "Once a member" if run.diverged == 1 else f"{run.diverged} times a member"
+        return f"{many} diverged and was replaced: a smaller lr may prevent that."
+    return ""
+
+
 def _next(run: Ended) -> str:
     if run.updates == 0:
-        return "No update was made, so nothing was learned. Next: a smaller learn_step, learning_delay or batch_size."
+        return "Next: a smaller learn_step, learning_delay or batch_size."
     if run.unchanged:
         return "No weight has changed, so nothing was learned. Next: a higher learning rate."
-    go_on = "more steps" if run.path is None else f"agilerl resume {run.path} --steps {2 * run.budget}"
-    if run.score is not None and run.target is not None and run.score >= run.target:
+    go_on = run.go_on
+    if run.reached:
         return f"Next: another seed (--seed {run.seed + 1}) shows whether it was luck."
+    if run.is_self_play:
+        return f"Fitness in self-play compares members of one generation and need not rise. Next: {go_on}."
+    if run.random_play is not None and run.random_play.is_zero_sum:
+        return (
+            "Its two agents gain what the other one loses, so every team's return is 0 and selection has no signal. "
+            'Next: --opponents self (opponents="self") with IPPO or MAPPO.'
+        )
     if len(run.history) < FEW and run.stopped == "budget":
         many = "One generation says" if len(run.history) == 1 else f"{len(run.history)} generations say"
         return f"{many} little of what can be learned. Next: {go_on}."
     other = f"another algorithm ({run.others})"
-    gained, late = _gains(run.history)
+    gained, late = _gains(run)
+    if run.verdict in (0, -1):
+        return f"Next: {other}, {go_on}, or look whether rewards differ."
     if gained <= 0:
-        nothing = "Its fitness has not risen since the first generation."
+        nothing = "It scores no more than the first generation did."
         return f"{nothing} Next, if that is not the most there is: {other}, or look whether rewards differ."
     if run.stopped == "budget" and late > RISING * gained:
         return f"It was still getting better. Next: {go_on}."
-    return f"Next: {other}, a larger network (--set network.latent_dim=128), or a larger population."
+    change = f"{other}, a larger network (--set network.latent_dim=128), or a larger population"
+    flat = _flat(run, gained)
+    if flat >= FEW:
+        stayed = f"Its best fitness has stayed at about {number(_best(run)[-1])} for {flat} generations"
+        return f"{stayed}, which may be the most there is. Next, if it is not: {change}."
+    return f"Next: {change}."
 
 
 def _line(run: Ended) -> list[Birth]:
@@ -126,14 +183,32 @@ def _line(run: Ended) -> list[Birth]:
     return found
 
 
-def _gains(history: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """(how much the best fitness has risen over the run, over its last quarter)."""
-    best = [max((f for f in row if math.isfinite(f)), default=-math.inf) for row in history]
-    best = [value for value in best if math.isfinite(value)]
-    if len(best) < 2:
+def _best(run: Ended) -> list[float]:
+    """The best fitness of every generation that has one."""
+    rows = ([f for f in row if math.isfinite(f)] for row in run.history)
+    return [max(row) for row in rows if row]
+
+
+def _gains(run: Ended) -> tuple[float, float]:
+    """(how far the score lies above random play, else above the first generation; what the last quarter has added).
+
+    Both compare means of a whole generation: the best fitness of a few episodes and several members is a lucky one.
+    """
+    rows = [[f for f in row if math.isfinite(f)] for row in run.history]
+    means = [sum(row) / len(row) for row in rows if row]
+    if not means or run.score is None:
         return 0.0, 0.0
-    cut = max(1, len(best) * 3 // 4)
-    return max(best) - best[0], max(best[cut:], default=-math.inf) - max(best[:cut])
+    known = None if run.random_play is None else run.random_play.score
+    gained = run.score - (means[0] if known is None else known.mean)
+    late = means[max(1, len(means) * 3 // 4) :]
+    before = means[: len(means) - len(late)][-len(late) :] if late else []
+    return gained, (sum(late) / len(late) - sum(before) / len(before)) if late and before else 0.0
+
+
+def _flat(run: Ended, gained: float) -> int:
+    """How many of the last generations have had the same best fitness, but for `FLAT` of what was gained."""
+    best = _best(run)
+    return next((n for n, value in enumerate(reversed(best)) if abs(value - best[-1]) > FLAT * gained), len(best))
 
 
 def _is_at_edge(value: float, ends: tuple[float, float]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,11 @@ class Evaluation:
         ci95, returns = (float(low), float(high)), tuple(values.tolist())
         return cls(float(values.mean()), std, float(middle.mean()), ci95, returns, of)
 
+    @property
+    def error(self) -> float:
+        """Standard error of the mean; 0 for a single episode, whose spread is unknown."""
+        return 0.0 if math.isnan(self.std) else self.std / math.sqrt(len(self.returns))
+
     def as_dict(self) -> dict[str, Any]:
         """JSON values; std is null for a single episode."""
         std = None if math.isnan(self.std) else self.std
@@ -56,6 +61,54 @@ class Evaluation:
         """`100 episodes: mean 224.1, 95% CI 214.0..233.0`."""
         mean, low, high = interval(self.mean, *self.ci95)
         return f"{len(self.returns)} {self.of}: mean {mean}, 95% CI {low}..{high}"
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What uniformly random play scores in the environment of a run.
+
+    Attributes:
+        score: of whole episodes, None where none were played. skipped: why not.
+        is_zero_sum: whether two agents gain what the other one loses, so that every team's return is zero.
+    """
+
+    score: Evaluation | None = None
+    skipped: str = ""
+    is_zero_sum: bool = False
+
+    @classmethod
+    def from_dict(cls, entry: Any) -> Baseline | None:
+        """From `random_play` of a run.json; None where that is missing or is not one."""
+        if not isinstance(entry, Mapping):
+            return None
+        returns = entry.get("returns")
+        if isinstance(returns, list) and returns and all(isinstance(r, int | float) for r in returns):
+            return cls(Evaluation.from_returns(returns), is_zero_sum=entry.get("zero_sum") is True)
+        return cls(skipped=str(entry["skipped"])) if "skipped" in entry else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        if self.score is None:
+            return {"skipped": self.skipped}
+        return {**self.score.as_dict(), **({"zero_sum": True} if self.is_zero_sum else {})}
+
+    def __str__(self) -> str:
+        if self.score is None:
+            return f"random play: not measured ({self.skipped})"
+        mean, low, high = interval(self.score.mean, *self.score.ci95)
+        return f"random play: mean {mean}, 95% CI {low}..{high} over {len(self.score.returns)} episodes"
+
+    def verdict(self, mean: float, error: float = 0.0) -> int | None:
+        """1 where a mean is above random play by more than two standard errors of the difference, -1 where it is below,
+        0 where the two cannot be told apart; None where random play was not measured.
+
+        Args:
+            mean, error: of held-out episodes and its standard error.
+        """
+        if self.score is None:
+            return None
+        gap, noise = mean - self.score.mean, 2 * math.hypot(error, self.score.error)
+        return 0 if abs(gap) <= noise else int(math.copysign(1, gap))
 
 
 def interval(mean: float, low: float, high: float) -> tuple[str, str, str]:

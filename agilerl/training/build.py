@@ -29,12 +29,14 @@ from agilerl.rng import Purpose, seeds
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.store import RunStore
 from agilerl.sources import source_for
+from agilerl.telemetry.evaluation import Baseline
 from agilerl.telemetry.record import Sink
 from agilerl.training.adoption import Ancestors
 from agilerl.training.evolution import Evolution, TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.population import set_lanes
 from agilerl.training.questions import base_of, closing_score, learns_language, questions
+from agilerl.training.random_play import random_play
 from agilerl.training.resolve import hyperparameter_config, make_population, net_config
 from agilerl.training.result import EvolveResult
 from agilerl.training.schemes import Race, Restarts, SuccessiveHalving
@@ -56,6 +58,7 @@ def run_manifest(
     check: Callable[[], None] | None = None,
     callbacks: Sequence[Any] = (),
     ancestors: Ancestors | None = None,
+    with_random_play: bool = False,
 ) -> EvolveResult:
     """Train as `manifest` says.
 
@@ -69,6 +72,7 @@ def run_manifest(
         check: called between vector steps; a KeyboardInterrupt that it raises ends the run there.
         callbacks: the user's own hooks (`telemetry.callbacks.Callback`).
         ancestors: agents of another run, whose copies the founders are.
+        with_random_play: measure first what uniformly random play scores, unless run.json says it already.
 
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
@@ -102,6 +106,9 @@ def run_manifest(
         callbacks=callbacks,
     )
     try:
+        if with_random_play:
+            baseline = loop.result.random_play = _baseline(manifest, run_directory, loop, eval_env, check)
+            loop.notes.append(str(baseline))
         result = loop.run()
         if base is not None and result.best is not None:
             result.test = closing_score(result.best, train_env)
@@ -113,6 +120,23 @@ def run_manifest(
     finally:
         for made in {id(e): e for e in (train_env, eval_env) if e is not env}.values():
             getattr(made, "close", lambda: None)()
+
+
+def _baseline(
+    manifest: Manifest, run_directory: RunDirectory | None, loop: TrainingLoop, env: Any, check: Any
+) -> Baseline:
+    """What random play scores, or why that is not measured; a run that goes on has it in its run.json."""
+    known = None if run_directory is None else Baseline.from_dict(run_directory.facts().get("random_play"))
+    if known is not None:
+        return known
+    if learns_language(manifest):
+        return Baseline(skipped="a language policy has no random play")
+    if manifest.training.opponents is not None:
+        return Baseline(skipped="fitness is the return against the population's past")
+    if manifest.training.fitness == "fqe":
+        return Baseline(skipped="there is no environment to play in")
+    members = len(loop.population)
+    return random_play(env, loop.population[0], loop.options, members, manifest.training.seed, check)
 
 
 def make_founders(

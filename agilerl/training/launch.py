@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import math
 import os
 import sys
+import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
 from agilerl.redaction import redact
 from agilerl.report import write_report
 from agilerl.runs.checkpoints import set_aside
+from agilerl.runs.commands import command, imports_of
 from agilerl.runs.directory import LINEAGE, METRICS, RunDirectory, lineage_is, now, running
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.store import RunStore
@@ -28,7 +31,9 @@ from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_s
 from agilerl.telemetry.console import count
 from agilerl.telemetry.files import birth_line
 from agilerl.training.adoption import Ancestors
-from agilerl.training.run import Run
+from agilerl.training.run import SHARED_BUDGETS, Run
+
+KEPT = "what was written is kept."
 
 
 def with_known_env(manifest: Manifest) -> Manifest:
@@ -89,12 +94,28 @@ class Setup:
     callbacks: Sequence[Any] = ()
     ancestors: Ancestors | None = None
     parent: Mapping[str, Any] | None = None
+    imports: Sequence[str] = ()
+    track_id: str = ""
 
     def start(self) -> dict[str, Any]:
         """How it is started, as run.json and every checkpoint say it."""
         given = {"evolution": self.evolution, "device": self.device, "env_given": self.env is not None}
-        parent = {} if self.parent is None else {"parent": dict(self.parent)}
-        return {**given, "argv": list(sys.argv if self.argv is None else self.argv), **parent}
+        more: dict[str, Any] = {} if self.parent is None else {"parent": dict(self.parent)}
+        more |= {"imports": list(self.imports)} if self.imports else {}
+        more |= {"tensorboard": True} if self.tensorboard else {}
+        more |= {"track": self.track_id} if self.track else {}
+        return {**given, "argv": list(sys.argv if self.argv is None else self.argv), **more}
+
+    def sinks_of(self, directory: RunDirectory | None) -> list[Sink]:
+        """Where records go: the console, the user's own places, the directory, the trackers."""
+        path = None if directory is None else str(directory.path)
+        every: list[Sink] = [console_sink(self.verbose, path=path), *self.sinks]
+        every += [] if directory is None else directory.sinks()
+        if self.tensorboard:
+            every.append(TensorBoardSink((directory.path if directory else Path("runs")) / "tb"))
+        if self.track:
+            every.append(WandbSink(config=self.manifest.as_dict(), id=self.track_id, resume="allow"))
+        return every
 
     def facts(self) -> dict[str, Any]:
         """What every checkpoint says about it; the configuration is text, because the order of its keys counts."""
@@ -117,10 +138,12 @@ def run_training(
     callbacks: Sequence[Any] = (),
     ancestors: Ancestors | None = None,
     minutes: float | None = None,
+    imports: Sequence[str] = (),
 ) -> Run:
     """Train as `manifest` says, into a new run directory under `out`, which is saved after every generation.
 
     minutes: the budget is what fits into so many at the speed of this machine; the run records it as steps.
+    imports: code of the user's that was imported for it; the commands that it prints name them.
 
     Ctrl-C or SIGTERM ends training, or an evaluation, after the vector step: what was written stays, and run.json says
     "interrupted".
@@ -136,8 +159,9 @@ def run_training(
             manifest = with_minutes(manifest, env, resolve_device(device), minutes, verbose, signals.check)
     device, parent = resolve_device(device), None if ancestors is None else ancestors.parent()
     setup = Setup(
-        manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent
-    )
+        manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent,
+        imports, uuid.uuid4().hex[:8],
+    )  # fmt: skip
     if out is None:
         return run_setup(setup, None, None)
     name = manifest.environment.name  # another one than asked for: a version that is retired, or a function's
@@ -155,15 +179,8 @@ def run_training(
 def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:
     """Train with records on the console and in the directory, and note there how the run ended."""
     run_manifest = import_module("agilerl.training.build").run_manifest
-    path = None if directory is None else str(directory.path)
     try:
-        every: list[Sink] = [console_sink(setup.verbose, path=path), *setup.sinks]
-        every += [] if directory is None else directory.sinks()
-        if setup.tensorboard:
-            every.append(TensorBoardSink((directory.path if directory else Path("runs")) / "tb"))
-        if setup.track:
-            every.append(WandbSink(config=setup.manifest.as_dict()))
-        fan_out = Sinks(every)
+        fan_out = Sinks(setup.sinks_of(directory))
         with StopSignals() as signals:
             try:
                 result = run_manifest(
@@ -178,6 +195,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
                     check=signals.check,
                     callbacks=setup.callbacks,
                     ancestors=setup.ancestors,
+                    with_random_play=True,
                 )
             except Exception as error:
                 if signals.received is None:
@@ -187,15 +205,15 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
             finally:
                 fan_out.close()
             lost = {"lost_records": dict(fan_out.lost), "failed_saves": 0 if store is None else store.failed_saves}
-            return _finish(setup.manifest, directory, result, signals.received, lost)
+            return _finish(setup, directory, result, signals.received, lost)
     except BaseException as error:
         if directory is not None:
-            _note_failure(directory, error)
+            _note_failure(directory, error, setup.imports)
         raise
 
 
 def _finish(
-    manifest: Manifest, directory: RunDirectory | None, result: Any, signum: int | None, lost: Mapping[str, Any]
+    setup: Setup, directory: RunDirectory | None, result: Any, signum: int | None, lost: Mapping[str, Any]
 ) -> Run:
     facts = result.counters()
     if result.best_fitness is None:  # nobody could be copied
@@ -228,9 +246,12 @@ def _finish(
         lineage=births,
         path=None if directory is None else directory.path,
         result=facts,
-        manifest=manifest,
+        manifest=setup.manifest,
         interrupted=interrupted,
         signal=signum if interrupted else None,
+        random_play=result.random_play,
+        imports=tuple(setup.imports),
+        env_given=setup.env is not None,
     )
 
 
@@ -241,16 +262,21 @@ def report_on(path: Path) -> None:
     except Exception as error:
         reason = redact(f"{type(error).__name__}: {error}")
         warnings.warn(
-            f"the report of {path} could not be written ({reason}). fix: agilerl report {path}, once that is mended.",
+            f"the report of {path} could not be written ({reason}). "
+            f"fix: `{command('report', path)}`, once that is mended.",
             AgileRLWarning,
             stacklevel=4,
         )
 
 
-def _note_failure(directory: RunDirectory, error: BaseException) -> None:
+def _note_failure(directory: RunDirectory, error: BaseException, imports: Sequence[str]) -> None:
     status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     if status == "interrupted":
-        error.add_note(f"resume  agilerl resume {directory.path}")
+        is_saved = any((directory.path / "checkpoints").glob("gen-*"))
+        error.add_note(KEPT if is_saved else "nothing was saved yet: the first generation had not ended.")
+        error.add_note(
+            f"{'resume' if is_saved else 'begin again'}  {command('resume', directory.path, imports=imports)}"
+        )
     try:
         directory.finish(status, error=redact(f"{type(error).__name__}: {error}"))
         if (directory.path / METRICS).is_file():  # it has begun: what there is can be looked at
@@ -268,16 +294,18 @@ def resume_training(
     sinks: Iterable[Sink] = (),
     strict_replay: bool = False,
     carry_envs: bool | None = None,
-    tensorboard: bool = False,
-    track: bool = False,
+    tensorboard: bool | None = None,
+    track: bool | None = None,
     argv: Sequence[str] | None = None,
     callbacks: Sequence[Any] = (),
     settings: Sequence[str] = (),
     restart: bool = False,
+    imports: Sequence[str] = (),
 ) -> Run:
-    """As `agilerl.resume`, which says what its arguments mean; tensorboard, track, argv: as of `run_training`.
+    """As `agilerl.resume`, which says what its arguments mean; argv, imports: as of `run_training`.
 
-    settings: as of --set, for sections that decide how it goes on. restart: as of `RunStore`.
+    tensorboard, track: None goes on as the run was begun. settings: as of --set, for sections that decide how it goes
+    on. restart: as of `RunStore`.
     """
     folder = Path(path)
     if not (folder / "checkpoints").is_dir():
@@ -290,18 +318,50 @@ def resume_training(
                 if start["env_given"]
                 else f"{folder} was trained in {manifest.environment.name}, made by its id. fix: leave env out."
             )
+        if steps is not None:
+            _check_steps(folder, store, manifest, steps, bool(start["evolution"]))
         recorded, asked = manifest, {"training.max_steps": steps, "training.carry_envs": carry_envs}
         manifest = apply_overrides(recorded, {name: v for name, v in asked.items() if v is not None}, "resume")
         manifest = going_on(manifest, settings)
         evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
-        parent = start.get("parent")
         setup = Setup(
-            manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, parent=parent
-        )
+            manifest, env, device, verbose, evolution, sinks, _has_tensorboard(start, tensorboard),
+            bool(start.get("track")) if track is None else track, argv, callbacks, parent=start.get("parent"),
+            imports=tuple(dict.fromkeys([*imports_of(start), *imports])),
+            track_id=str(start.get("track") or uuid.uuid4().hex[:8]),
+        )  # fmt: skip
         store.facts = setup.facts()
         directory = RunDirectory(folder)
         store.notes += _mend(directory, setup, recorded)
         return run_setup(setup, directory, store)
+
+
+def _has_tensorboard(start: Mapping[str, Any], asked: bool | None) -> bool:
+    """Whether the run goes on with TensorBoard files: as asked, else as it was begun, if TensorBoard is there."""
+    if asked is not None or not start.get("tensorboard"):
+        return bool(asked)
+    if importlib.util.find_spec("tensorboard") is None:
+        text = 'TensorBoard, which wrote this run, is not installed. fix: pip install "agilerl[tensorboard]"'
+        warnings.warn(text, AgileRLWarning, stacklevel=3)
+        return False
+    return True
+
+
+def _check_steps(folder: Path, store: RunStore, manifest: Manifest, steps: int, evolution: bool) -> None:
+    """ConfigError for a new budget below what the run has trained already."""
+    counters = {} if store.saved is None else dict(store.saved.body.get("counters") or {})
+    members, unit = manifest.training.pop_size, manifest.steps
+    is_shared = (
+        evolution and manifest.evolution.scheme in SHARED_BUDGETS
+    )  # members that end leave their steps to the others
+    done = int(counters.get("env_steps_population" if is_shared else "env_steps_member") or 0)
+    if steps * (members if is_shared else 1) < done:
+        least = -(-done // members) if is_shared else done
+        of = f"{done:,} {unit} of all members together" if is_shared else f"{done:,} {unit} of each member"
+        raise ConfigError(
+            f"{folder} has trained {of}, more than steps={steps:,}{f' x {members} members' if is_shared else ''}. "
+            f"fix: steps={2 * least}, or leave steps out."
+        )
 
 
 def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]:
@@ -321,9 +381,11 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
     if facts.get("parent") is not None:
         raise RunError(
             f"{folder} began with the agents of {facts['parent'].get('run')} and has no checkpoint of its own. "
-            "fix: agilerl continue that run once more."
+            f"fix: {command('continue', facts['parent'].get('run') or 'RUN', imports=imports_of(facts))}"
         )
-    return manifest, {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
+    start = {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
+    start |= {name: facts[name] for name in ("imports", "argv", "tensorboard", "track") if name in facts}
+    return manifest, start
 
 
 def _mend(directory: RunDirectory, setup: Setup, recorded: Manifest) -> list[str]:

@@ -148,7 +148,8 @@ class TrainingLoop:
         asked = self.options.max_steps
         agents: list[Any] = [getattr(agent, "unwrapped", agent) for agent in self.population]
         ours = (RLAlgorithm, MultiAgentRLAlgorithm)
-        lengths = [int(agent.learn_step) for agent in agents if isinstance(agent, ours) and is_on_policy(agent)]
+        learners: list[Any] = [agent for agent in agents if isinstance(agent, ours) and is_on_policy(agent)]
+        lengths = [int(agent.learn_step) for agent in learners]
         if max(lengths, default=0) > asked:
             self.notes.append(
                 f"learn_step={max(lengths):,} is more than max_steps={asked:,}: each member trains on one whole rollout"

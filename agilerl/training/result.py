@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agilerl.sources.source import Tally
-from agilerl.telemetry.evaluation import Evaluation
+from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
 from agilerl.training.best import BestAgent
 from agilerl.training.evolution import Births
@@ -43,6 +43,7 @@ class EvolveResult:
         unchanged: whether no weight of any member has changed in any generation, so that nothing was learned.
         quarantined: members that had diverged at the end of a generation and were kept out of selection.
         test: of a language policy, the best agent's score on the report split, which chose nothing.
+        random_play: what uniformly random play scores; None where that was not asked for.
     """
 
     population: list[Any]
@@ -68,6 +69,7 @@ class EvolveResult:
     action_masks: bool = False
     by_agent: list[list[list[float]]] = field(default_factory=list)
     test: Evaluation | None = None
+    random_play: Baseline | None = None
 
     def counters(self) -> dict[str, Any]:
         """All plain numbers and words, from `generations` on."""
@@ -79,6 +81,7 @@ class EvolveResult:
             "births",
             "by_agent",
             "test",
+            "random_play",
             *(name for name in ("action_masks", "unchanged") if not getattr(self, name)),
         )
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
@@ -106,7 +109,9 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
     lead, options, facts = loop.population[0], loop.options, dict(loop.source.facts())
     named = {name: facts.pop(name) for name in ("learner", "env_backend", "num_envs")}
     is_exact = not options.carry_envs and loop.probe.is_deterministic is not False
-    more = {"deterministic": loop.probe.is_deterministic, "exact_resume": is_exact}
+    more: dict[str, Any] = {"deterministic": loop.probe.is_deterministic, "exact_resume": is_exact}
+    if loop.result.random_play is not None:
+        more["random_play"] = loop.result.random_play.as_dict()
     return RunPlan(
         algo=str(lead.algo),
         env_id=loop.env_id,

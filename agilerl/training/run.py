@@ -16,10 +16,14 @@ from agilerl.report import RunRecords, write_report
 from agilerl.report.page import fitness_svg
 from agilerl.report.records import Member, closing_test, tidy
 from agilerl.report.words import Ended, in_words
+from agilerl.runs.commands import command
 from agilerl.runs.directory import METRICS, RunDirectory
 from agilerl.telemetry import Birth
 from agilerl.telemetry.console import clock, count
-from agilerl.telemetry.evaluation import interval
+from agilerl.telemetry.evaluation import Baseline, Evaluation, interval
+
+# Schemes whose members leave their steps to the others when they end.
+SHARED_BUDGETS = ("race", "halving")
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,6 +40,9 @@ class Run:
         result: facts of the run: stopped, generations, env_steps_member, env_steps_population, seconds, ...
         manifest: the resolved configuration.
         interrupted: whether it was stopped before its end; `agilerl resume` goes on. signal: by which signal.
+        random_play: what uniformly random play scores; None in runs of earlier versions.
+        imports: code of the user's that the command line imported for it. env_given: whether its environment was handed
+            over and has no id.
     """
 
     best: Any
@@ -47,6 +54,9 @@ class Run:
     manifest: Manifest
     interrupted: bool = False
     signal: int | None = None
+    random_play: Baseline | None = None
+    imports: tuple[str, ...] = ()
+    env_given: bool = False
 
     def __repr__(self) -> str:
         """Four lines: what it is, what it scored, what it cost, where it lies."""
@@ -77,15 +87,12 @@ class Run:
                 algo=self.manifest.algorithm.name,
                 env=self.manifest.environment.name,
                 steps=self.manifest.steps,
-                path=None if self.path is None else str(self.path),
+                go_on=self._go_on(),
                 target=training.target_score,
                 score=score,
                 is_fitness=test is None and self.result.get("confirmed") is None,
                 stopped=str(self.result.get("stopped")),
                 made=int(self.result.get("env_steps_population") or 0),
-                updates=self.result.get("updates"),
-                unchanged=bool(self.result.get("unchanged")),
-                budget=training.max_steps,
                 history=self.history,
                 lineage=self.lineage,
                 members=training.pop_size,
@@ -93,11 +100,43 @@ class Run:
                 values=getattr(self.best, "hyperparameters", dict)(),
                 ranges={name: (limits.min, limits.max) for name, limits in ranges.items()},
                 seed=training.seed,
+                error=0.0 if test is None else Evaluation.from_returns(test["returns"]).error,
+                random_play=self.random_play,
+                is_self_play=training.opponents is not None,
+                updates=self.result.get("updates"),
+                unchanged=bool(self.result.get("unchanged")),
+                diverged=int(self.result.get("quarantined") or 0),
                 others=worth_a_try(
                     self.manifest.algorithm.name, isinstance(getattr(self.best, "action_space", None), spaces.Box)
                 ),
             )
         )
+
+    def command(self, verb: str, *more: str) -> str:
+        """`agilerl VERB RUN ...` as a shell takes it, with the imports of the run.
+
+        Raises:
+            RunError: nothing was written of the run.
+        """
+        return command(verb, self._folder("command"), *more, imports=self.imports)
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return self.path is not None and any((self.path / "checkpoints").glob("gen-*"))
+
+    def _go_on(self) -> str:
+        """What trains the run for twice its budget."""
+        if self.path is None or not self.is_saved:
+            return "more steps"
+        training = self.manifest.training
+        steps, done = 2 * training.max_steps, int(self.result.get("env_steps_member") or 0)
+        if self.env_given:
+            return f"agilerl.resume({str(self.path)!r}, steps={steps}, env=env)"
+        told = self.command("resume", "--steps", str(steps))
+        if self.manifest.evolution.scheme in SHARED_BUDGETS and done > training.max_steps:
+            told += f" ({count(steps * training.pop_size)} of all members together)"
+        return told
 
     def _score(self) -> str:
         test, best = closing_test(self._facts()), f"fitness {tidy(self.result.get('best_fitness'))}"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import fnmatch
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,19 +22,26 @@ from agilerl.config.load import leaf_paths
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def build(root: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    """`make docs`, without a network. No `--quiet`: mkdocs counts the warnings that it shows, so it hides them all."""
+    environment = {
+        **os.environ,
+        "NO_MKDOCS_2_WARNING": "1",
+        "PYTHONPATH": str(ROOT),
+        "http_proxy": "http://127.0.0.1:9",
+        "https_proxy": "http://127.0.0.1:9",
+    }
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built strictly: a dead link, a missing anchor or a page that no menu names fails."""
     out = tmp_path_factory.mktemp("site")
-    environment = {
-        **os.environ,
-        "NO_MKDOCS_2_WARNING": "1",
-        "http_proxy": "http://127.0.0.1:9",
-        "https_proxy": "http://127.0.0.1:9",
-    }
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = build(ROOT, out)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "WARNING" not in done.stderr, done.stderr[-3000:]
     return out
 
 
@@ -65,3 +77,69 @@ def test_pages_show_what_the_code_declares(site: Path) -> None:
 def test_no_marker_is_left(site: Path) -> None:
     for path in site.rglob("*.html"):
         assert not re.search(r"<!-- \w+: \w+ -->", path.read_text(encoding="utf-8")), path.name
+
+
+def test_the_command_of_the_makefile_is_the_one_that_is_tested() -> None:
+    assert "\ndocs:\n\tmkdocs build --strict\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+DAMAGE = {  # page -> (text appended, what the build must say of it)
+    "speed.md": ("[dead](nowhere.md)", "nowhere.md"),
+    "errors.md": ("[missing](speed.md#no-such-heading)", "no-such-heading"),
+    "first_run.md": ("[own](#not-in-this-page)", "not-in-this-page"),
+    "unlisted.md": ("# A page that no menu names", "unlisted.md"),
+}
+
+
+@pytest.mark.thorough
+def test_damaged_documents_are_noticed(tmp_path: Path) -> None:
+    """Each damage fails the strict build by itself, as it is one of its warnings."""
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    (tmp_path / "agilerl").symlink_to(ROOT / "agilerl")
+    for name, (text, _) in DAMAGE.items():
+        with open(tmp_path / "docs" / name, "a", encoding="utf-8") as file:
+            file.write(f"\n\n{text}\n")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    for name, (_, said) in DAMAGE.items():
+        assert said in done.stderr, f"{name}: {said}\n{done.stderr}"
+    assert done.stderr.count("WARNING -") == len(DAMAGE), done.stderr
+
+
+# Classes that describe what their subclasses take, and words for several arguments at once.
+INHERITED = {"EvolvableAlgorithm", "EvolvableModule", "EvolvableNetwork"}
+SHORT_FOR = {"others"}
+
+
+def documented_arguments() -> Iterator[tuple[str, set[str], list[str]]]:
+    """(where, names in the signature, names under `Args:`) of every function and class of the package."""
+    for path in sorted((ROOT / "agilerl").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name in INHERITED:
+                continue
+            function: Any = node
+            if isinstance(node, ast.ClassDef):
+                made = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+                function = made.get("__init__", made.get("__new__"))
+            text = ast.get_docstring(node) or ""
+            if function is None or "Args:\n" not in text:
+                continue
+            arguments = function.args
+            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+            body = re.split(r"\n(?=\S)", text.split("Args:\n", 1)[1])[0]
+            rows = re.findall(r"^    ([\w*]+(?:, [\w*]+)*): ", body, re.M)
+            named = [name for row in rows for name in row.split(", ")]
+            yield f"{path.relative_to(ROOT)}: {node.name}", {each.arg for each in every if each}, named
+
+
+def test_every_argument_that_a_docstring_names_is_in_the_signature() -> None:
+    """mkdocs.yml switches griffe's warnings off, as it does not know that `a, b: meaning` names two; this does."""
+    count = 0
+    for where, known, named in documented_arguments():
+        for name in named:
+            count += 1
+            assert name in SHORT_FOR or any(fnmatch.fnmatchcase(each, name.lstrip("*") or "*") for each in known), (
+                f"{where}: {name}"
+            )
+    assert count > 500

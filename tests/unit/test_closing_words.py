@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 import agilerl
 from agilerl.algorithms import worth_a_try
 from agilerl.cli.main import app
 from agilerl.report.words import Ended, in_words
+from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Birth
 
 LINE = (
@@ -23,12 +26,11 @@ ENDED = Ended(
     algo="PPO",
     env="Hills-v0",
     steps="env steps",
-    path="runs/Hills-v0/ppo-0001",
+    go_on="agilerl resume runs/Hills-v0/ppo-0001 --steps 40000",
     target=100.0,
     score=120.0,
     stopped="target",
     made=64_000,
-    budget=20_000,
     history=[[0.0, 10.0], [50.0, 40.0], [90.0, 80.0], [120.0, 100.0]],
     lineage=LINE,
     members=2,
@@ -52,7 +54,7 @@ def test_a_run_that_was_still_getting_better_says_how_to_go_on() -> None:
     said = in_words(replace(ENDED, score=70.0, stopped="budget"))
     assert "did not reach its target of 100: a mean return of 70" in said
     assert said.endswith("It was still getting better. Next: agilerl resume runs/Hills-v0/ppo-0001 --steps 40000.")
-    assert in_words(replace(ENDED, score=70.0, stopped="budget", path=None)).endswith("Next: more steps.")
+    assert in_words(replace(ENDED, score=70.0, stopped="budget", go_on="more steps")).endswith("Next: more steps.")
 
 
 def test_a_stop_at_the_target_that_fresh_episodes_do_not_bear_out() -> None:
@@ -76,7 +78,7 @@ def test_a_score_that_chose_its_agent_is_said_to_have_done_so() -> None:
 def test_what_learned_nothing_is_told_what_else_there_is() -> None:
     run = replace(ENDED, score=-200.0, stopped="budget", history=[[-200.0]] * 8)
     assert in_words(run).endswith(
-        "Its fitness has not risen since the first generation. Next, if that is not the most there is: another "
+        "It scores no more than the first generation did. Next, if that is not the most there is: another "
         "algorithm (DQN or RainbowDQN), or look whether rewards differ."
     )
     assert worth_a_try("PPO", is_box=True) == "SAC or TD3"
@@ -101,9 +103,86 @@ def test_a_plateau_without_a_target() -> None:
     said = in_words(replace(ENDED, target=None, stopped="plateau", score=60.0, history=flat, ranges={}, best=0))
     assert said == (
         "PPO on Hills-v0 came to a mean return of 60 in 64k env steps of all members together and had stopped getting "
-        "better. Next: another algorithm (DQN or RainbowDQN), a larger network (--set network.latent_dim=128), or "
-        "a larger population."
+        "better. Its best fitness has stayed at about 60 for 8 generations, which may be the most there is. Next, if "
+        "it is not: another algorithm (DQN or RainbowDQN), a larger network (--set network.latent_dim=128), or a "
+        "larger population."
     )
+
+
+# --- beside random play -----------------------------------------------------------------------------------------------
+
+COIN = Baseline(Evaluation.from_returns([0.0, 1.0] * 10))  # mean 0.5, standard error 0.1147
+NOTHING = Baseline(Evaluation.from_returns([0.0] * 20))
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "verdict"),
+    [(0.53, 0.0, 0), (0.72, 0.0, 0), (0.74, 0.0, 1), (0.74, 0.1, 0), (0.26, 0.0, -1), (0.28, 0.0, 0), (0.5, 0.0, 0)],
+)
+def test_a_score_is_above_random_play_by_more_than_two_standard_errors(mean: float, error: float, verdict: int) -> None:
+    assert COIN.score is not None
+    assert COIN.score.error == pytest.approx(0.11471, abs=1e-5)  # sqrt(0.25 * 20 / 19) / sqrt(20)
+    assert COIN.verdict(mean, error) == verdict
+    assert Baseline(skipped="no environment").verdict(mean) is None
+
+
+def test_what_plays_no_better_than_at_random_is_told_so() -> None:
+    run = replace(ENDED, score=0.53, error=0.05, stopped="budget", random_play=COIN, history=[[0.4], [0.9], [0.6]])
+    said = in_words(run)
+    assert "a mean return of 0.53 (random play 0.5: nothing was learned), in 64k" in said
+    assert said.endswith(
+        "Next: another algorithm (DQN or RainbowDQN), agilerl resume runs/Hills-v0/ppo-0001 --steps 40000, or look "
+        "whether rewards differ."
+    )
+    assert "0.2 (random play 0.5: worse than that)" in in_words(replace(run, score=0.2))
+    reached = in_words(replace(run, target=0.5))
+    assert "reached its target of 0.5: a mean return of 0.53 (random play 0.5: it reaches the target too)" in reached
+
+
+def test_a_lucky_first_generation_does_not_hide_what_was_learned() -> None:
+    """PPO on CartPole-v1 (seed 0): eight episodes of generation 0 were all played to the end by luck."""
+    random = Baseline(Evaluation.from_returns([22.0] * 20))
+    history = [[500.0, 120.0], [372.9, 200.0], [459.8, 300.0]]
+    run = replace(ENDED, target=475.0, score=464.0, stopped="budget", random_play=random, history=history)
+    said = in_words(run)
+    assert "a mean return of 464 (random play 22)" in said
+    assert said.endswith("It was still getting better. Next: agilerl resume runs/Hills-v0/ppo-0001 --steps 40000.")
+    assert "no more than" not in in_words(replace(run, random_play=None)), "nor where random play is unknown"
+
+
+@pytest.mark.parametrize("stopped", ["budget", "plateau"])
+def test_a_flat_top_is_not_called_a_failure(stopped: str) -> None:
+    history = [[0.1], [0.5], [0.96], [0.965], [0.96], [0.965]]
+    run = replace(ENDED, target=None, score=0.965, stopped=stopped, random_play=NOTHING, history=history)
+    said = in_words(run)
+    assert "Its best fitness has stayed at about 0.965 for 4 generations, which may be the most there is." in said
+    assert "look whether rewards differ" not in said
+
+
+def test_self_play_and_games_of_zero_sum_have_words_of_their_own() -> None:
+    run = replace(ENDED, target=None, score=0.0, stopped="budget", history=[[0.0]] * 6)
+    said = in_words(replace(run, is_self_play=True))
+    assert "the first generation" not in said
+    assert "Fitness in self-play compares members of one generation and need not rise." in said
+    zero_sum = in_words(replace(run, random_play=replace(NOTHING, is_zero_sum=True)))
+    assert '--opponents self (opponents="self") with IPPO or MAPPO.' in zero_sum
+    assert "another algorithm" not in zero_sum
+
+
+def test_what_kept_a_run_from_learning_is_said() -> None:
+    assert "No update was made, so nothing was learned. Next: a smaller learn_step" in in_words(replace(ENDED, updates=0))
+    assert "No update" not in in_words(replace(ENDED, updates=1))
+    assert "Once a member diverged and was replaced" in in_words(replace(ENDED, diverged=1))
+    assert "3 times a member diverged and was replaced: a smaller lr may" in in_words(replace(ENDED, diverged=3))
+
+
+def test_a_baseline_survives_its_record() -> None:
+    for one in (COIN, replace(COIN, is_zero_sum=True), Baseline(skipped="no environment")):
+        assert Baseline.from_dict(json.loads(json.dumps(one.as_dict()))) == one
+    for damaged in (None, 3, [], {}, {"returns": []}, {"returns": ["x"]}):
+        assert Baseline.from_dict(damaged) is None
+    assert str(COIN) == "random play: mean 0.50, 95% CI 0.30..0.70 over 20 episodes"
+    assert str(Baseline(skipped="why")) == "random play: not measured (why)"
 
 
 def test_a_run_of_its_own_can_be_put_in_words_and_the_command_does(tmp_path: Path) -> None:

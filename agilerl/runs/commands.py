@@ -1,0 +1,28 @@
+"""Commands that are shown to be typed: with paths quoted, and with the code that a run imports."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def command(verb: str, path: str | os.PathLike[str], *more: str, imports: Iterable[str] = ()) -> str:
+    """`agilerl VERB PATH ...` as a shell takes it, with `--import` for each of the imports."""
+    words = [*verb.split(), str(path), *more]
+    return shlex.join(["agilerl", *words, *(word for name in imports for word in ("--import", name))])
+
+
+def imports_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the run of a run.json was made with by `--import`; of earlier versions read off its command."""
+    recorded = facts.get("imports")
+    if isinstance(recorded, list | tuple):
+        return tuple(str(name) for name in recorded)
+    argv = [str(word) for word in facts.get("argv") or ()]
+    if not argv or Path(argv[0]).name not in ("agilerl", "__main__.py"):
+        return ()
+    pairs = zip(argv, [*argv[1:], ""], strict=True)
+    found = [after if word == "--import" else word for word, after in pairs if word.startswith("--import")]
+    return tuple(name.removeprefix("--import=") for name in found if name)

@@ -1,0 +1,88 @@
+"""Score of uniformly random play in a run's environment: the baseline that every score of the run is compared with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from agilerl import tree as trees
+from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
+from agilerl.engine.protocol import Mask
+from agilerl.envs.limits import EpisodeLimit
+from agilerl.envs.step import Lanes
+from agilerl.options import LoopOptions
+from agilerl.rng import Purpose, seeds, stream
+from agilerl.rollouts.evaluate import EvaluationResult, evaluate
+from agilerl.sources.collect import Policy, random_policy
+from agilerl.sources.evaluator import CheckedLanes
+from agilerl.telemetry.evaluation import Baseline, Evaluation
+
+EPISODES, FIRST_EPISODES = 20, 5
+MAX_SHARE = 0.05  # of the run's training steps; where all episodes would take more, only the first ones are played
+
+
+def random_play(
+    env: Any, agent: Any, options: LoopOptions, members: int, seed: int, check: Callable[[], None] | None = None
+) -> Baseline:
+    """Play episodes with uniformly random legal actions, in a copy of `env` and from a random stream of its own, so
+    that nothing of the run that follows changes.
+
+    Args:
+        env: to evaluate in. agent: a member, for the action space of a team. options: of the run. members: of the
+            population. seed: of the run.
+        check: called between vector steps; what it raises ends the play there.
+    """
+    if not callable(getattr(env, "replicate", None)):
+        return Baseline(skipped="the environment was handed over as an object; a function that makes it can be copied")
+    num_envs = max(1, int(env.num_envs))
+    limit = EpisodeLimit.of(env, options.eval_steps, options.evo_steps // num_envs)
+    is_team = isinstance(agent, MultiAgentRLAlgorithm)
+    episode_seeds = seeds(seed, Purpose.RANDOM_PLAY, EPISODES)
+    with contextlib.closing(env.replicate(1, reset_ended=False)) as lanes:
+        checked: Lanes = lanes if check is None else CheckedLanes(lanes, check)
+        actor = _RandomActor(agent, lanes.single_action_space, stream(seed, Purpose.RANDOM_PLAY, member=1))
+        played = [_play(actor, checked, episode_seeds[:FIRST_EPISODES], limit.steps, is_team)]
+        expected = played[0].env_steps * EPISODES / FIRST_EPISODES
+        if expected <= MAX_SHARE * options.max_steps * members:
+            played.append(_play(actor, checked, episode_seeds[FIRST_EPISODES:], limit.steps, is_team))
+    returns = np.concatenate([each.returns[0] for each in played])
+    if not is_team:
+        return Baseline(Evaluation.from_returns(returns.tolist()))
+    return Baseline(Evaluation.from_returns(returns.sum(1).tolist()), is_zero_sum=_is_zero_sum(returns))
+
+
+def _play(
+    actor: _RandomActor, lanes: Lanes, episode_seeds: np.ndarray, max_steps: int | None, by_agent: bool
+) -> EvaluationResult:
+    return evaluate(actor, lanes, 1, len(episode_seeds), episode_seeds, max_steps, by_agent=by_agent)
+
+
+def _is_zero_sum(returns: np.ndarray) -> bool:
+    """Whether two agents [episodes, 2] gain what the other one loses, and gain anything at all."""
+    scale = float(np.abs(returns).max())
+    return returns.shape[1] == 2 and scale > 0 and bool((np.abs(returns.sum(1)) <= 1e-6 * scale).all())
+
+
+class _RandomActor:
+    """One member that chooses uniformly among the legal actions, as `rollouts.evaluate` expects a population."""
+
+    def __init__(self, agent: Any, space: gym.Space[Any], rng: np.random.Generator) -> None:
+        self.agent, self.space, self.rng = agent, space, rng
+        plain = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)
+        self.policy: Policy | None = random_policy(space, rng) if isinstance(space, plain) else None
+
+    def act_greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+        """obs [1, E, ...] -> actions [1, E, ...] as the environment takes them."""
+        if self.policy is not None:
+            actions: np.ndarray = self.policy(trees.take(obs, 0), None if mask is None else mask[0])[None]
+            return actions
+        if isinstance(self.space, gym.spaces.MultiBinary) and mask is None:
+            count = trees.count_rows(trees.take(obs, 0))
+            return self.rng.integers(0, 2, (1, count, *self.space.shape)).astype(self.space.dtype)
+        stored = self.agent.random_action(self.rng, (1, trees.count_rows(trees.take(obs, 0))), mask)
+        taken: np.ndarray = self.agent.environment_action(stored)
+        return taken
