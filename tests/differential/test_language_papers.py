@@ -103,7 +103,9 @@ CASES: dict[str, Case] = {
     "ppo, a completion as one action": ("LLMPPO", {**PPO, "granularity": "turn", "vf_clip": 0.1}, {}),
     "reinforce": ("LLMREINFORCE", REINFORCE, {}),
     "reinforce, rloo": ("LLMREINFORCE", {**REINFORCE, "baseline": "rloo", "beta": 0.0}, {"chat": True}),
-    "reinforce, no divergence": ("LLMREINFORCE", {**REINFORCE, "beta": 0.0, "top_p": 0.7}, {"pad_is_end": True}),
+    "reinforce, no divergence": (
+        "LLMREINFORCE", {**REINFORCE, "beta": 0.0, "top_p": 0.7, "temperature": 0.4}, {"pad_is_end": True}
+    ),
     "dpo": ("DPO", DPO, {}),
     "dpo, nll and smoothing": ("DPO", {**DPO, "nll_alpha": 0.5, "label_smoothing": 0.1}, {"chat": True}),
     "sft": ("SFT", SFT, {}),

@@ -22,6 +22,7 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatch
+from agilerl.engine.rollouts import learn_rollout, make_rollout
 from agilerl.envs.wordle import Wordle, wordle_data
 from agilerl.options import OfflineOptions
 from agilerl.ranks import ONE, Ranks, joined
@@ -48,6 +49,9 @@ CASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "BC of a box": ("BC", BOX, {}),
 }
 TEXTS = ("ILQL", "BC_LM")
+
+ROLLOUTS = {"PPO": CHOICE, "PPO of a box": BOX}
+STEPS, LANES = 6, 4
 
 
 def agents_of(algo: str, space: Any, options: dict[str, Any]) -> list[Any]:
@@ -125,6 +129,69 @@ def compare(ranks: Ranks, make: Callable[[], list[Any]], given: Any, ways: tuple
     return {**found, "moved": difference(whole, before)}
 
 
+class Merged:
+    """For one process, the order in which two ranks go through their lanes: minibatch by minibatch that of both."""
+
+    def __init__(self, seed: int, batch_size: int) -> None:
+        self.rngs, self.half = [np.random.default_rng((seed, rank)) for rank in range(2)], batch_size // 2
+
+    def permutation(self, samples: np.ndarray) -> np.ndarray:
+        lane = samples % LANES
+        own = []
+        for rank, rng in enumerate(self.rngs):
+            mine = samples[(lane >= rank * LANES // 2) & (lane < (rank + 1) * LANES // 2)]
+            # A rank numbers its samples without the other one's lanes.
+            there = mine // LANES * (LANES // 2) + mine % LANES - rank * LANES // 2
+            place = dict(zip(there.tolist(), mine.tolist(), strict=True))
+            own.append(np.array([place[number] for number in rng.permutation(there).tolist()]))
+        firsts = range(0, len(own[0]), self.half)
+        return np.concatenate([part[first : first + self.half] for first in firsts for part in own])
+
+
+def rollout_agents(space: Any) -> list[Any]:
+    kind = find_algorithm("PPO")
+    more: dict[str, Any] = {"batch_size": 12, "update_epochs": 3, "clip_coef": 0.05, "max_grad_norm": 0.3}
+    return doubled([kind(OBS, space, i, net_config=NET, seed=i, lr=1e-2, **more) for i in range(MEMBERS)])
+
+
+def rolled(agents: list[Any], how: str, space: Any, ranks: Ranks) -> list[Tensor]:
+    """All weights after two rollouts of this rank's lanes, each in three epochs of two minibatches."""
+    learner, rng = Learner(agents, choose(agents, how), ranks=ranks), np.random.default_rng(3)
+    like, lanes = next(agents[0].actor.parameters()), LANES // ranks.size
+    own = slice(ranks.rank * lanes, (ranks.rank + 1) * lanes)
+    for number in range(2):
+        shape = (STEPS, MEMBERS, LANES)
+        obs, last = rng.standard_normal((*shape, 3)), rng.standard_normal((MEMBERS, LANES, 3))
+        action = rng.uniform(-1, 1, (*shape, 2)) if space is BOX else rng.integers(0, 3, shape)
+        reward, over, cut = rng.standard_normal(shape), rng.random(shape) < 0.2, rng.random(shape) < 0.1
+        log_prob = np.log(rng.uniform(0.3, 0.7, shape))
+        for place, group in enumerate(learner.groups):
+            members = [agents[i] for i in group.members]
+            flat = lambda x, rows=group.members: x[rows][:, own].reshape(-1, *x.shape[2:])  # noqa: E731
+            buffer = members[0].make_buffer(STEPS, len(members) * lanes)
+            for t in range(STEPS):
+                step = (obs[t], action[t], reward[t], over[t] & ~cut[t], cut[t], log_prob[t])
+                buffer.add(*map(flat, step), final_obs=flat(obs[t] + 0.1))
+            buffer.last_obs = flat(last)
+            if ranks.size == 1:
+                rngs: list[Any] = [Merged(10 * number + i, 12) for i in group.members]
+            else:
+                rngs = [np.random.default_rng((10 * number + i, ranks.rank)) for i in group.members]
+            learn_rollout(learner, place, members, make_rollout(learner, place, members, buffer, like), rngs)
+    learner.release()
+    names = agents[0].registry.all_registered()
+    return [p.detach().clone() for agent in agents for name in names for p in getattr(agent, name).parameters()]
+
+
+def compare_rollouts(ranks: Ranks, space: Any) -> dict[str, float]:
+    before = learned(rollout_agents(space), "fused", iter(()), ONE)
+    whole = rolled(rollout_agents(space), "fused", space, ONE)
+    found = {
+        how: difference(whole, rolled(rollout_agents(space), how, space, ranks)) for how in ("fused", "sequential")
+    }
+    return {**found, "moved": difference(whole, before)}
+
+
 def difference(first: list[Tensor], second: list[Tensor]) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(first, second, strict=True) if a.numel())
 
@@ -141,6 +208,8 @@ def main(folder: Path) -> None:
         for algo in TEXTS:
             make = lambda a=algo: text_agents(a)  # noqa: E731
             found[algo] = compare(ranks, make, text_batches, ("sequential",))
+        for name, space in ROLLOUTS.items():
+            found[name] = compare_rollouts(ranks, space)
     (folder / f"rank-{accelerator.process_index}.json").write_text(json.dumps(found))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from halves import CASES, TEXTS
+from halves import CASES, ROLLOUTS, TEXTS
 from launching import ended, torchrun, written
 
 pytest.importorskip("accelerate")
@@ -19,7 +19,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return written(folder)
 
 
-@pytest.mark.parametrize("case", [*CASES, *TEXTS])
+@pytest.mark.parametrize("case", [*CASES, *TEXTS, *ROLLOUTS])
 def test_halves_of_every_batch_teach_what_the_whole_teaches_one(found: list[dict[str, Any]], case: str) -> None:
     for own in found:
         ways = dict(own[case])
