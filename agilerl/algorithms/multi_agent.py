@@ -6,7 +6,7 @@ A sibling of `single_agent`. A team is trained as an agent is: its observation i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -217,6 +217,10 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
 
     # The `learn` of this package: a subclass whose own differs from it brings an algorithm that no engine runs.
     published_learn = learn
+
+    def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
+        """What `learn` takes, with `change` applied to the observations by agent: for wrappers that alter them."""
+        return team_transitions.with_observations(experiences, change)
 
     learn_from = team_transitions.learn
     learn_batch = team_transitions.learn_batch

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, optim
 
 from agilerl.algorithms import rollouts
-from agilerl.algorithms.actions import expect_mask
+from agilerl.algorithms.actions import legal_actions, seen_with_mask
 from agilerl.algorithms.building import check_network, network_config
 from agilerl.algorithms.declared import ROLLOUTS, hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
@@ -673,7 +673,9 @@ class PPO(RLAlgorithm):
 
         Args:
             obs: one observation or a batch [E, ...], numpy or torch.
-            action_mask: [E, ΣA] or [ΣA], 1 = legal, for the discrete spaces.
+            action_mask: [E, W] or [W], 1 = legal, in any form of `envs.masks`; of MultiBinary W is the number of bits
+                (1 = the bit may be 1) or twice that (whether 0 is legal, whether 1 is). Followed, too, where it is a
+                part of the observations.
             hidden_state: of a recurrent agent, key -> [layers, E, units]; None starts an episode.
             training: the agent's own mode where it is not given.
 
@@ -682,13 +684,9 @@ class PPO(RLAlgorithm):
             see `environment_action`, which a training loop of your own calls. Otherwise they are clipped to the space,
             and scaled to it where squashed; their log probability is that of the action before.
         """
-        expect_mask(self, action_mask)
+        obs, action_mask = seen_with_mask(self, obs, action_mask)
         outputs, value, state = self._run(obs, hidden_state)
-        mask = None
-        if action_mask is not None:
-            mask = np.array(np.broadcast_to(np.asarray(action_mask, bool), self._raw(outputs).shape))
-            if not mask.any(axis=-1).all():
-                raise ShapeError(f"{self.algo}.get_action got an action_mask that allows no action in some row")
+        mask = legal_actions(self, action_mask, len(outputs))
         kind, legal = self.distribution, _legal(mask, outputs)
         explores = self.training if training is None else training
         if explores:
@@ -719,11 +717,12 @@ class PPO(RLAlgorithm):
             actions: [B, *action_shape] as `get_action` returned them while training.
             hidden_state: of a recurrent agent, key -> [layers, S, units] from before S sequences of B / S steps each,
                 one after the other in `obs`; None begins an episode in every row.
-            action_mask: [B, ΣA] or [ΣA], 1 = legal, for the discrete spaces.
+            action_mask: [B, W] or [W], as of `get_action`.
 
         Raises:
             ShapeError: other than one action for each observation.
         """
+        obs, action_mask = seen_with_mask(self, obs, action_mask, warns=False)
         if self.recurrent:
             rows = self.policy_network().preprocess(obs).shape[0]
             hidden = self.get_initial_hidden_state(rows) if hidden_state is None else hidden_state
@@ -742,7 +741,7 @@ class PPO(RLAlgorithm):
         action = self._row(given.reshape(len(raw), *self.action_shape))
         action = action.to(raw.dtype) if kind.is_continuous else action
         if action_mask is not None:
-            mask = torch.as_tensor(action_mask, device=raw.device).bool().expand(raw.shape)
+            mask = _legal(legal_actions(self, action_mask, len(raw)), raw)
         log_prob = kind.log_prob(raw, action, mask)
         return log_prob, -log_prob if kind.kind == "squashed" else kind.entropy(raw, mask), value
 

@@ -20,6 +20,7 @@ from agilerl.envs.teams import Team
 from agilerl.errors import AlgorithmError
 from agilerl.networks.actors import check_bounded, rescale_action
 from agilerl.networks.distributions import masked_logits
+from agilerl.spaces import mask_width
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class AgentAction:
     Attributes:
         sizes: choices of each component of a Discrete or MultiDiscrete space; () for a Box and for MultiBinary.
         starts: lowest value of each. size: components of a Box, or bits. low, high: bounds of them [size].
+        mask_width: entries of its part of a team's mask of legal actions, see `envs.masks`.
     """
 
     sizes: tuple[int, ...]
@@ -36,6 +38,7 @@ class AgentAction:
     size: int
     low: np.ndarray | None
     high: np.ndarray | None
+    mask_width: int = 0
 
     @classmethod
     def of(cls, space: Space[Any], owner: str, sampled: bool = False) -> AgentAction:
@@ -49,16 +52,17 @@ class AgentAction:
                 MultiBinary.
         """
         if isinstance(space, spaces.Discrete):
-            return cls((int(space.n),), (int(space.start),), 0, None, None)
+            return cls((int(space.n),), (int(space.start),), 0, None, None, mask_width(space))
         if isinstance(space, spaces.MultiDiscrete):
-            return cls(tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()), 0, None, None)
+            sizes, starts = tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist())
+            return cls(sizes, starts, 0, None, None, mask_width(space))
         if isinstance(space, spaces.Box):
             if not sampled:
                 check_bounded(space, owner)
             return cls((), (), int(np.prod(space.shape)), space.low.ravel(), space.high.ravel())
         if isinstance(space, spaces.MultiBinary) and sampled:
             size = int(np.prod(space.shape))
-            return cls((), (), size, np.zeros(size, np.float32), np.ones(size, np.float32))
+            return cls((), (), size, np.zeros(size, np.float32), np.ones(size, np.float32), mask_width(space))
         bits = f"MultiDiscrete([2] * {int(np.prod(space.shape))}), or " if isinstance(space, spaces.MultiBinary) else ""
         fix = f"{bits}IPPO or MAPPO, which take MultiBinary too" if not sampled else "a wrapper around the environment"
         raise AlgorithmError(f"{owner} takes Discrete, MultiDiscrete and Box actions; got {space}. fix: {fix}.")
@@ -159,8 +163,8 @@ class TeamActions:
 
     @cached_property
     def masks(self) -> dict[str, slice]:
-        """Of a team's mask of legal choices [..., W]; empty for agents that do not choose."""
-        return _slices(self.agents, [sum(one.sizes) for one in self.each])
+        """Of a team's mask of legal actions [..., W]; empty for agents that do not choose."""
+        return _slices(self.agents, [one.mask_width for one in self.each])
 
     @cached_property
     def boxes(self) -> dict[str, slice]:

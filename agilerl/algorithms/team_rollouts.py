@@ -49,9 +49,11 @@ def group_rows(team: Team, batch: RolloutBatch, group: str) -> RolloutBatch:
         rows_of(x, own, axis) for x in (batch.log_prob, batch.value, batch.advantage, batch.returns)
     )
     legal, noise = batch.legal, batch.noise
-    chosen = team.actions.of_agent(agents[0]).is_choice
+    has_masks = team.actions.of_agent(agents[0]).mask_width > 0
     legal = (
-        torch.cat([legal[..., team.actions.masks[a]] for a in agents], axis) if legal is not None and chosen else None
+        torch.cat([legal[..., team.actions.masks[a]] for a in agents], axis)
+        if legal is not None and has_masks
+        else None
     )
     noise = None if noise is None else torch.cat([noise[..., policies.entropy_noise[a]] for a in agents], axis)
     return RolloutBatch(

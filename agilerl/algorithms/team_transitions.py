@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 FIELDS = ("states", "actions", "rewards", "next_states", "dones")
 ROLES = {"obs": "states", "action": "actions", "reward": "rewards", "next_obs": "next_states", "done": "dones"}
+OF_ROLLOUTS = (
+    "observations", "actions", "log_probs", "rewards", "dones", "values", "next_obs", "next_done", "truncateds",
+    "final_observations",
+)  # fmt: skip
+OBSERVED = ("states", "next_states", "obs", "next_obs", "state", "next_state", "observations", "final_observations")
 ROLES |= {"state": "states", "next_state": "next_states", "termination": "dones", "terminated": "dones"}
 
 
@@ -93,6 +98,30 @@ def make_batch(team: Team, experiences: Any) -> TransitionBatch:
         number=team.learn_counter + 1,
         **extra,
     )
+
+
+def with_observations(experiences: Any, change: Callable[[Any], Any]) -> Any:
+    """The experiences of `learn`, sampled or of a rollout, with `change` applied to all observations by agent."""
+    if hasattr(experiences, "to_dict"):  # a TensorDict
+        experiences = experiences.to_dict()
+    if isinstance(experiences, Mapping):
+        return {name: _changed(name, value, change) for name, value in experiences.items()}
+    if len(experiences) == len(FIELDS):
+        entries = [_changed(name, value, change) for name, value in zip(FIELDS, experiences, strict=True)]
+        return TeamExperiences(entries, getattr(experiences, "more", {}))
+    entries = [_changed(name, value, change) for name, value in zip(OF_ROLLOUTS, experiences, strict=False)]
+    return tuple(entries)
+
+
+def _changed(name: str, value: Any, change: Callable[[Any], Any]) -> Any:
+    """A field of experiences; of a rollout observations are lists over time by agent."""
+    if value is None or name not in OBSERVED:
+        return value
+    if not any(isinstance(own, list) for own in value.values()):
+        return change(value)
+    steps = len(next(iter(value.values())))
+    each = [change({agent: own[t] for agent, own in value.items()}) for t in range(steps)]
+    return {agent: [step[agent] for step in each] for agent in value}
 
 
 def _fields(team: Team, experiences: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,9 +21,13 @@ from agilerl.algorithms.transitions import with_observations
 from agilerl.checkpoint import load_tree, save_tree
 from agilerl.components.running import RunningMeanStd
 from agilerl.engine.protocol import Mask
+from agilerl.envs.observed_masks import parted, with_mask
+from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.step import StepBatch
-from agilerl.errors import ConfigError, RunError
+from agilerl.envs.teams import Seen
+from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 
+ROWS_AT_ONCE = 8_192  # of a data set, whose statistics are taken
 OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming"}
 
 
@@ -66,12 +70,19 @@ class AgentWrapper:
         """
         return obs
 
+    def _shown(self, obs: Any, count: bool = False) -> Any:
+        """`observe`; a mask of legal actions that stands beside what the agent reads stays beside it."""
+        space = getattr(self.agent, "observation_space", None)  # an agent of the user's own need not have one
+        rest, mask = parted(obs, space)
+        seen = self.observe(rest, count=count)
+        return seen if mask is None else with_mask(seen, mask, space)
+
     def learned(self) -> None:
         """The agent has learned: from here on `observe` may be another one. Nothing by default."""
 
     def get_action(self, obs: Any, *args: Any, **kwargs: Any) -> Any:
         """The agent's action, with every argument that its own `get_action` takes."""
-        return self.agent.get_action(self.observe(obs, count=bool(self.agent.training)), *args, **kwargs)
+        return self.agent.get_action(self._shown(obs, count=bool(self.agent.training)), *args, **kwargs)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> Any:
         return self.agent._greedy(self.observe(obs), mask)
@@ -109,8 +120,8 @@ class AgentWrapper:
             return experiences  # an option, not experiences
         change = getattr(self.agent, "with_observations", None)
         if change is not None:
-            return change(experiences, self.observe)
-        return with_observations(experiences, self.observe)
+            return change(experiences, self._shown)
+        return with_observations(experiences, self._shown)
 
     test = playing.run_test  # as the agent's, through this wrapper
     evaluate = playing.evaluate
@@ -189,8 +200,8 @@ class Filling:
 
     def add(self, obs: Any, *args: Any, next_obs: Any = None, **kwargs: Any) -> None:
         """As `RolloutBuffer.add`, of observations as the environment gives them; `next_obs` by its name."""
-        after = None if next_obs is None else self.wrapper.observe(next_obs)
-        self.inner.add(self.wrapper.observe(obs), *args, next_obs=after, **kwargs)
+        after = None if next_obs is None else self.wrapper._shown(next_obs)
+        self.inner.add(self.wrapper._shown(obs), *args, next_obs=after, **kwargs)
 
 
 class Recording:
@@ -228,9 +239,16 @@ class RSNorm(AgentWrapper):
     An on-policy agent learns from what it has just done, so its policy must not change in between: what a rollout
     shows moves the statistics after `learn`, and a first rollout is seen as it is.
 
+    Of a team `obs_rms` maps agents to statistics. Agents of one group share them, as they share a policy; rows of
+    absent agents are not counted. Where an agent learns from a data set, its statistics are those of the whole set
+    (`see_data`), unless it has some already.
+
     Args:
-        agent: the agent. epsilon: added to the variance.
+        agent: an agent or a team. epsilon: added to the variance.
         norm_obs_keys: the keys of a Dict space to normalise; None normalises every Box in the space.
+
+    Raises:
+        ConfigError: a key that the observation space does not have.
     """
 
     _coming: Any = None  # the statistics with the running rollout in them: those after `learn`
@@ -238,13 +256,22 @@ class RSNorm(AgentWrapper):
     def __init__(self, agent: Any, epsilon: float = 1e-4, norm_obs_keys: list[str] | None = None) -> None:
         super().__init__(agent)
         self.epsilon, self.norm_obs_keys = epsilon, norm_obs_keys
-        space = agent.observation_space
         if norm_obs_keys is not None:
-            known = list(space.spaces) if isinstance(space, spaces.Dict) else []
+            each = list(agent.observation_space.values()) if is_team(agent) else [agent.observation_space]
+            known = list(dict.fromkeys(key for s in each if isinstance(s, spaces.Dict) for key in s.spaces))
             unknown = [key for key in norm_obs_keys if key not in known]
             if unknown:
-                raise ConfigError(f"norm_obs_keys {unknown} are not keys of {space}. fix: choose among {known}.")
-        self.obs_rms = self._statistics(space)
+                where = agent.observation_space
+                raise ConfigError(f"norm_obs_keys {unknown} are not keys of {where}. fix: choose among {known}.")
+        self.obs_rms = self._nothing_seen()
+
+    def _nothing_seen(self) -> Any:
+        """Statistics of no observation, in the shape of the space; of a team by agent."""
+        if not is_team(self.agent):
+            return self._statistics(self.agent.observation_space)
+        by_group = {group: self._statistics(space) for group, space in self.agent.observation_space.items()}
+        group_of = {agent: group for group, agents in self.agent.grouped_agents.items() for agent in agents}
+        return {agent: by_group[group_of[agent]] for agent in self.agent.agent_ids}
 
     def _statistics(self, space: spaces.Space[Any]) -> Any:
         """Statistics in the shape of the space; None for what is not normalised."""
@@ -260,10 +287,31 @@ class RSNorm(AgentWrapper):
         if count and is_on_policy(self):
             if self._coming is None:
                 self._coming = copy.deepcopy(self.obs_rms)
-            _count(self._coming, obs)
+            self._take_in(self._coming, obs)
         elif count:
-            _count(self.obs_rms, obs)
-        return _normalised(self.obs_rms, obs)
+            self._take_in(self.obs_rms, obs)
+        return _of_team(self.obs_rms, obs) if is_team(self.agent) else _normalised(self.obs_rms, obs)
+
+    def _take_in(self, statistics: Any, obs: Any) -> None:
+        """Count observations; of a team the rows of agents that are present."""
+        if not is_team(self.agent):
+            _count(statistics, obs)
+            return
+        rows, present = obs, getattr(obs, "present", {})
+        if AGENTS in obs and PRESENT in obs:  # as lanes give them
+            rows, there = obs[AGENTS], np.asarray(obs[PRESENT]).astype(bool)
+            present = {agent: there[..., k] for k, agent in enumerate(self.agent.agent_ids)}
+        for agent, part in statistics.items():
+            if rows.get(agent) is not None:
+                _count(part, rows[agent], present.get(agent))
+
+    def see_data(self, memory: Any) -> None:
+        """Take the statistics of all observations in `memory`, where nothing was seen before; then the agent's own."""
+        if not any(part.count for part in _parts(self.obs_rms)):
+            for start in range(0, len(memory), ROWS_AT_ONCE):
+                rows = np.arange(start, min(start + ROWS_AT_ONCE, len(memory)))
+                self._take_in(self.obs_rms, memory.sample_from_indices(rows)["obs"])
+        self.agent.see_data(ObservedMemory(memory, self.observe))
 
     def learned(self) -> None:
         """What was seen since the last `learn` moves the statistics now."""
@@ -271,7 +319,13 @@ class RSNorm(AgentWrapper):
             self.obs_rms, self._coming = self._coming, None
 
     def policy_spec(self) -> dict[str, Any]:
-        """As the agent's, with the statistics: without them the policy is another one."""
+        """As the agent's, with the statistics: without them the policy is another one.
+        Raises NotAvailableYetError for a team."""
+        if is_team(self.agent):
+            raise NotAvailableYetError(
+                f"{self.agent.algo}: a policy file with normalised observations is not available in this version. "
+                "fix: save_checkpoint, which keeps the statistics."
+            )
         parts = self.wrapper_state()["statistics"]
         plain = [{k: np.asarray(part[k]).tolist() for k in ("mean", "var", "epsilon")} for part in parts]
         found = plain[0] if isinstance(self.obs_rms, RunningMeanStd) else {"parts": plain}
@@ -282,9 +336,23 @@ class RSNorm(AgentWrapper):
 
     def load_wrapper_state(self, state: Mapping[str, Any]) -> None:
         self.norm_obs_keys = state["keys"]
-        self.obs_rms, self._coming = self._statistics(self.agent.observation_space), None
+        self.obs_rms, self._coming = self._nothing_seen(), None
         for part, saved in zip(_parts(self.obs_rms), state["statistics"], strict=True):
             part.load_state(saved)
+
+
+class ObservedMemory:
+    """A memory whose observations pass through a wrapper: what the agent inside sees of a data set."""
+
+    def __init__(self, memory: Any, observe: Callable[[Any], Any]) -> None:
+        self.memory, self.observe = memory, observe
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    def sample_from_indices(self, rows: np.ndarray) -> Any:
+        """As the memory's, with normalised observations."""
+        return with_observations(self.memory.sample_from_indices(rows), self.observe)
 
 
 def wrapped_from(tree: Mapping[str, Any], kind: Any, path: Any, device: Any, accelerator: Any) -> AgentWrapper:
@@ -323,13 +391,32 @@ def _pairs(statistics: Any, obs: Any) -> Any:
     return [(i, part, value) for i, (part, value) in enumerate(zip(statistics, obs, strict=True))]
 
 
-def _count(statistics: Any, obs: Any) -> None:
-    """Take observations in."""
+def _count(statistics: Any, obs: Any, present: Any = None) -> None:
+    """Take observations in; rows [E] bool that are not `present`, or not finite, are left out."""
     if isinstance(statistics, RunningMeanStd):
-        statistics.update(_array(obs).reshape(-1, *statistics.mean.shape))
+        rows = _array(obs).reshape(-1, *statistics.mean.shape)
+        if present is not None:
+            known = np.isfinite(rows.reshape(len(rows), -1)).all(1) if rows.dtype.kind == "f" else True
+            rows = rows[np.asarray(_array(present), bool).reshape(-1) & known]
+        statistics.update(rows)
     elif statistics is not None:
         for _, part, value in _pairs(statistics, obs):
-            _count(part, value)
+            _count(part, value, present)
+
+
+def _of_team(statistics: Mapping[str, Any], obs: Any) -> Any:
+    """Observations by agent, normalised: as lanes give them, as vectors and memories do, or as plain mappings."""
+    if AGENTS in obs and PRESENT in obs:
+        return {**obs, AGENTS: _of_team(statistics, obs[AGENTS])}
+
+    def by_agent(rows: Any) -> dict[str, Any]:
+        known = {a: x for a, x in rows.items() if a in statistics and x is not None}
+        return {**rows, **{a: _normalised(statistics[a], x) for a, x in known.items()}}
+
+    if not isinstance(obs, Seen):
+        return by_agent(obs)
+    final = None if obs.final is None else by_agent(obs.final)
+    return Seen(by_agent(obs), obs.present, final, obs.final_present, obs.acted, obs.state)
 
 
 def _normalised(statistics: Any, obs: Any) -> Any:
@@ -352,6 +439,11 @@ def _array(obs: Any) -> np.ndarray:
 def unwrapped(agent: Any) -> Any:
     """The agent inside all wrappers; the agent itself where there is none."""
     return getattr(agent, "unwrapped", agent)
+
+
+def is_team(agent: Any) -> bool:
+    """Whether the agent, inside all wrappers, is a team."""
+    return hasattr(unwrapped(agent), "agent_ids")
 
 
 def takes(agent: Any, method: str, name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
 
@@ -136,6 +136,11 @@ class EvolvableModule(nn.Module):
 
     def __init__(self, device: str | torch.device = "cpu", random_seed: int | None = None) -> None:
         super().__init__()
+        if not isinstance(device, str | torch.device):
+            raise TypeError(
+                f"{type(self).__name__}: device must be a device or its name; got {type(device).__name__}. "
+                "fix: device='cpu', or the other arguments by their names."
+            )
         self._device = str(device)
         self.random_seed = next_seed() if random_seed is None else int(random_seed)
         self._rng: Any = stream(self.random_seed, Purpose.INITIAL_WEIGHTS)
@@ -418,7 +423,29 @@ class EvolvableModule(nn.Module):
 
 
 class ModuleDict(EvolvableModule):
-    """Evolvable modules under string keys, in the order of insertion; their mutations appear as "key.method"."""
+    """Evolvable modules under string keys, in the order of insertion; their mutations appear as "key.method".
+
+    Args:
+        modules: a mapping of modules, or pairs (key, module).
+        device: where modules that are made later live; those that are given stay where they are.
+    """
+
+    def __init__(
+        self, modules: Mapping[str, nn.Module] | Iterable[tuple[str, nn.Module]] | None = None,
+        device: str | torch.device = "cpu", *, random_seed: int | None = None,
+    ) -> None:  # fmt: skip
+        if isinstance(modules, str | torch.device):
+            raise TypeError(f"ModuleDict: modules must be a mapping; got {modules!r}. fix: device={str(modules)!r}.")
+        super().__init__(device, random_seed)
+        self.update({} if modules is None else modules)
+
+    def get_init_dict(self) -> dict[str, Any]:
+        return {"modules": dict(self.items()), "device": self.device, "random_seed": self.random_seed}
+
+    @property
+    def activation(self) -> str | None:
+        """Activation of the first module that has one."""
+        return next((a for module in self.values() if (a := getattr(module, "activation", None)) is not None), None)
 
     def __setitem__(self, key: str, module: nn.Module) -> None:
         self.add_module(key, module)
@@ -446,6 +473,23 @@ class ModuleDict(EvolvableModule):
 
     def items(self) -> list[tuple[str, nn.Module]]:
         return [(key, self[key]) for key in self]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The module under `key`; `default` where there is none."""
+        return self._modules.get(key, default)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove and return the module under `key`; `default` where there is none, KeyError without one."""
+        if key not in self and default:
+            return default[0]
+        module = self[key]
+        del self[key]
+        return module
+
+    def update(self, modules: Mapping[str, nn.Module] | Iterable[tuple[str, nn.Module]]) -> None:
+        """Add or replace modules: a mapping, or pairs (key, module)."""
+        for key, module in modules.items() if isinstance(modules, Mapping | nn.ModuleDict) else modules:
+            self[key] = module
 
 
 class EvolvableWrapper(EvolvableModule):
@@ -493,23 +537,26 @@ class DummyEvolvable(EvolvableModule):
     decide which code is imported.
 
     Args:
-        module: the module itself.
-        device: where it is put.
+        module: the module itself; also the first argument, before `device`.
+        device: where it is put. A module in its place is taken as `module`.
         module_fn: makes the module, with `module_kwargs`, where `module` is not given.
     """
 
     def __init__(
-        self, module: nn.Module | None = None, device: str | torch.device = "cpu",
+        self, device: str | torch.device | nn.Module = "cpu", module: nn.Module | str | torch.device | None = None,
         module_fn: Callable[..., nn.Module] | None = None, module_kwargs: Mapping[str, Any] | None = None,
-        random_seed: int | None = None,
+        *, random_seed: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(device, random_seed)
-        if (module is None) == (module_fn is None):
+        wrapped, place = module, device
+        if isinstance(device, nn.Module) and not isinstance(module, nn.Module):
+            wrapped, place = device, "cpu" if module is None else module
+        super().__init__(place, random_seed)  # type: ignore[arg-type]  # a module is an error there
+        if (wrapped is None) == (module_fn is None):
             raise ConfigError(f"{type(self).__name__} needs either module or module_fn")
-        made = module_fn(**dict(module_kwargs or {})) if module_fn is not None else module
+        made = module_fn(**dict(module_kwargs or {})) if module_fn is not None else wrapped
         if not isinstance(made, nn.Module):
             raise TypeError(f"{type(self).__name__} wraps a torch.nn.Module; got {type(made).__name__}")
-        self.module = made.to(device)
+        self.module = made.to(self._device)
 
     def derived(self, name: str) -> Any:
         """An attribute of the module that is wrapped."""

@@ -204,8 +204,9 @@ class EvolvableCNN(LayeredModule):
         sample_input: Any = None, block_type: str = "Conv2d",
         activation: str | None = "ReLU", output_activation: str | None = None,
         min_hidden_layers: int = 1, max_hidden_layers: int = 6, min_channel_size: int = 16, max_channel_size: int = 256,
-        layer_norm: bool = False, init_layers: bool = True, padding_size: Any = 0,
+        layer_norm: bool = False, init_layers: bool = True,
         device: str | torch.device = "cpu", name: str = "cnn", random_seed: int | None = None,
+        *, padding_size: Any = 0,
     ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
         dims = dims_of(block_type)

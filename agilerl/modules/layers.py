@@ -56,8 +56,21 @@ def init_linear(
     if weight.numel() == 0:
         return weight
     if orthogonal:
-        return nn.init.orthogonal_(weight, gain, generator=generator)
+        return _orthogonal(weight.normal_(generator=generator)).mul_(gain)
     return nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
+
+
+def _orthogonal(normal: Tensor) -> Tensor:
+    """Semi-orthogonal matrix of standard normal numbers [rows, columns] (Mezzadri 2007, arXiv:math-ph/0609050, sec. 5).
+
+    Q of Z = QR with the signs of R's diagonal, which makes it uniform. Factorised in float64: LAPACK rounds differently
+    with other vector instructions, and in float32 a seed had other weights on each kind of processor.
+    """
+    rows, columns = normal.shape
+    tall = normal.T if rows < columns else normal
+    q, r = torch.linalg.qr(tall.double())
+    uniform: Tensor = (q * r.diagonal().sign()).to(normal.dtype)
+    return (uniform.T if rows < columns else uniform).contiguous()
 
 
 # -- learned factorised Gaussian noise (Fortunato et al. 2018, arXiv:1706.10295) ------------------------------------

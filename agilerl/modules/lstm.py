@@ -150,7 +150,7 @@ class EvolvableLSTM(LayeredModule):
     def __init__(
         self, input_size: int, hidden_state_size: int = 128, num_outputs: int = 64, num_layers: int = 1,
         output_activation: str | None = None, min_hidden_state_size: int = 32, max_hidden_state_size: int = 512,
-        min_layers: int = 1, max_layers: int = 3, cell: str = "LSTM", max_seq_len: int | None = None,
+        min_layers: int = 1, max_layers: int = 3, *, cell: str = "LSTM", max_seq_len: int | None = None,
         device: str | torch.device = "cpu", name: str = "lstm", random_seed: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(device, random_seed)

@@ -58,7 +58,7 @@ class EvolvableMultiInput(LayeredModule):
         self, observation_space: spaces.Space[Any], num_outputs: int,
         latent_dim: int = 32, vector_space_mlp: bool = False,
         cnn_config: Any = None, mlp_config: Any = None, init_dicts: Mapping[str, Any] | None = None,
-        activation: str | None = "ReLU", output_activation: str | None = None,
+        output_activation: str | None = None, *, activation: str | None = "ReLU",
         min_latent_dim: int = 8, max_latent_dim: int = 128,
         device: str | torch.device = "cpu", name: str = "multi_input", random_seed: int | None = None,
         lstm_config: None = None,
@@ -84,7 +84,7 @@ class EvolvableMultiInput(LayeredModule):
         self.min_latent_dim, self.max_latent_dim = min_latent_dim, max_latent_dim
         self._latent_index: dict[str, Index] = {}
         vectors = {k: s for k, s in parts.items() if not is_image(s) and not parts_of(s)} if vector_space_mlp else {}
-        self.feature_net = ModuleDict(device, self.random_seed)
+        self.feature_net = ModuleDict(device=device, random_seed=self.random_seed)
         self.vector_keys = list(vectors)
         self.part_names: dict[str, str] = {}  # key of the space -> name in feature_net
         own = seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, len(parts) + 1, generation=2).tolist()

@@ -44,7 +44,7 @@ class EvolvableResNet(ResidualModule):
     def __init__(
         self, input_shape: Sequence[int], num_outputs: int,
         channel_size: int = 32, kernel_size: int = 3, stride_size: int = 2, num_blocks: int = 2,
-        activation: str | None = "ReLU", output_activation: str | None = None,
+        output_activation: str | None = None, *, activation: str | None = "ReLU",
         min_blocks: int = 1, max_blocks: int = 4, min_channel_size: int = 16, max_channel_size: int = 256,
         device: str | torch.device = "cpu", name: str = "resnet", random_seed: int | None = None,
     ) -> None:  # fmt: skip

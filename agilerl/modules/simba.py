@@ -41,9 +41,10 @@ class EvolvableSimBa(ResidualModule):
 
     def __init__(
         self, num_inputs: int, num_outputs: int, hidden_size: int = 128, num_blocks: int = 2,
-        activation: str | None = "ReLU", output_activation: str | None = None, scale_factor: int = 4,
+        output_activation: str | None = None, scale_factor: int = 4,
         min_blocks: int = 1, max_blocks: int = 4, min_mlp_nodes: int = 16, max_mlp_nodes: int = 500,
         device: str | torch.device = "cpu", name: str = "simba", random_seed: int | None = None,
+        *, activation: str | None = "ReLU",
     ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
         self.num_inputs, self.num_outputs = whole(num_inputs, "num_inputs"), whole(num_outputs, "num_outputs")

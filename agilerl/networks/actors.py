@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.modules.layers import DenseStack
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution, distribution_of, squashed_normal_sample
-from agilerl.networks.encoders import USUAL, NetworkOptions, takes_options
+from agilerl.networks.encoders import BY_POSITION, USUAL, NetworkOptions, takes_options
 from agilerl.networks.stacks import FEATURES, OUTPUT, Run, dense_stacks, module_parts, overrides, recurrent_parts
 from agilerl.spaces import mask_width
 
@@ -73,14 +73,14 @@ class DeterministicActor(EvolvableNetwork):
         AlgorithmError: the action space is of another kind, or has an infinite bound.
     """
 
-    @takes_options
+    @takes_options("observation_space", "action_space", *BY_POSITION)
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL
     ) -> None:
         self.action_low: np.ndarray | None = None
         self.action_high: np.ndarray | None = None
         if isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
-            super().__init__(observation_space, action_space, **vars(options))
+            super().__init__(observation_space, action_space=action_space, **vars(options))
             self._head_config["output_activation"], self.output_activation = None, "GumbelSoftmax"
             self.build_head(mask_width(action_space))
             return
@@ -89,7 +89,7 @@ class DeterministicActor(EvolvableNetwork):
                 f"DeterministicActor needs Box, Discrete or MultiDiscrete actions; got {action_space}."
             )
         check_bounded(action_space, "DeterministicActor")
-        super().__init__(observation_space, action_space, **vars(options))
+        super().__init__(observation_space, action_space=action_space, **vars(options))
         self._head_config["output_activation"] = self._head_config.get("output_activation") or "Tanh"
         self.output_activation = str(self._head_config["output_activation"])
         self.raw_bounds = get_output_bounds(self.output_activation)
@@ -127,14 +127,14 @@ class StochasticActor(EvolvableNetwork):
     stack_methods = ("output", "extract_features")  # what `output` runs; `forward` samples
     output = EvolvableNetwork.output  # beside `forward`: it is what engines run
 
-    @takes_options
+    @takes_options("observation_space", "action_space", *BY_POSITION[:3])
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL,
         squash_output: bool = False, log_std_init: float = 0.0,
     ) -> None:  # fmt: skip
         if squash_output and not isinstance(action_space, spaces.Box):
             raise ConfigError(f"squash_output=True is for Box actions; got {action_space}. fix: leave it out.")
-        super().__init__(observation_space, action_space, **vars(options))
+        super().__init__(observation_space, action_space=action_space, **vars(options))
         if self._head_config.get("output_activation") is not None:
             raise ConfigError(
                 "StochasticActor: head_config['output_activation'] must be None, because the head gives means and "
@@ -240,11 +240,22 @@ def _both(parts: Mapping[str, Run], features: Tensor) -> Tensor:
     return torch.cat([parts[name](features) for name in HEADS], -1)
 
 
-class ValueView:
-    """The state value of a shared network, called as a critic is: observations [..., O] -> values [..., 1]."""
+class ValueView(nn.Module):
+    """State value of a shared network, in the place of a critic: observations [..., O] -> values [..., 1].
+
+    Its parameters are those that the value depends on: the network's own encoder and value head, not copies.
+    """
+
+    network: SharedActorCritic
 
     def __init__(self, network: SharedActorCritic) -> None:
-        self.network = network
+        super().__init__()
+        object.__setattr__(self, "network", network)  # not a submodule: its policy head is no part of the value
+        self.encoder, self.value_net = network.encoder, network.value_net
 
-    def __call__(self, obs: Any) -> Tensor:
+    def forward(self, obs: Any) -> Tensor:
         return self.network.value(obs)
+
+    def clone(self) -> Self:
+        """The value of an independent copy of the whole network."""
+        return type(self)(self.network.clone())

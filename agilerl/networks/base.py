@@ -21,7 +21,7 @@ from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.morph import Index, grown, prefixed, without
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks import encoders, specs
-from agilerl.networks.encoders import USUAL, NetworkOptions, checked_arguments, takes_options
+from agilerl.networks.encoders import BY_POSITION, USUAL, NetworkOptions, checked_arguments, takes_options
 from agilerl.networks.observations import InputForm, Preprocessor
 from agilerl.networks.stacks import dense_stacks, joined, module_parts, overrides, recurrent_parts, run_recurrent
 from agilerl.rng import Purpose, seeds
@@ -87,7 +87,9 @@ class EvolvableNetwork(EvolvableModule):
         is_ours = cls.__mro__[place["forward"]] is EvolvableNetwork
         cls.runs_forward = is_ours or place["forward"] < place["output"]
 
-    @takes_options
+    @takes_options(
+        "observation_space", "encoder_cls", "encoder_config", "encoder_name", "action_space", *BY_POSITION[3:]
+    )
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any] | None = None,
         options: NetworkOptions = USUAL, normalize_images: bool = True, encoder_name: str = "encoder",

@@ -104,6 +104,18 @@ def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
     return logits if mask is None else logits.masked_fill(~mask.bool(), ILLEGAL)
 
 
+def masked_bits(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Logits [..., bits] that decide every bit of which `mask` [..., 2 · bits] allows one value: probability exactly 1.
+
+    Args:
+        mask: for each bit whether 0 is legal and whether 1 is, 1 = legal.
+    """
+    if mask is None:
+        return logits
+    may_be_0, may_be_1 = mask.bool().unflatten(-1, (-1, 2)).unbind(-1)
+    return logits.masked_fill(~may_be_1, ILLEGAL).masked_fill(~may_be_0, -ILLEGAL)
+
+
 def categorical_sample(logits: Tensor, numbers: Tensor) -> Tensor:
     """Index by inversion of the distribution function; logits [..., A], uniform numbers [...]; int64 [...]."""
     cumulative = logits.softmax(-1).cumsum(-1)
@@ -160,12 +172,12 @@ class ActionDistribution:
         return (len(self.sizes),) if self.kind == "multi_categorical" else self.sizes
 
     def sample(self, raw: Tensor, numbers: Tensor, mask: Tensor | None = None) -> Tensor:
-        """An action per row: raw [..., raw_size], numbers [..., *numbers_shape], mask [..., ΣA] 1 = legal."""
+        """An action per row: raw [..., raw_size], numbers [..., *numbers_shape], mask [..., W] 1 = legal."""
         if self.kind == "normal":
             return normal_sample(raw, numbers, self.least)
         if self.kind == "squashed":
             return squashed_normal_sample(raw, numbers, self.least)[0]
-        logits = masked_logits(raw, mask)
+        logits = self._masked(raw, mask)
         if self.kind == "bernoulli":
             return (numbers < logits.sigmoid()).to(logits.dtype)  # 1 where the number lies below the probability
         if self.kind == "categorical":
@@ -178,7 +190,7 @@ class ActionDistribution:
             return normal_log_prob(raw, action, self.least)
         if self.kind == "squashed":
             return squashed_normal_log_prob(raw, action, self.least)
-        logits = masked_logits(raw, mask)
+        logits = self._masked(raw, mask)
         if self.kind == "bernoulli":
             return -F.binary_cross_entropy_with_logits(logits, action.to(logits), reduction="none").sum(-1)
         found = self._components(categorical_log_prob, logits, action)
@@ -190,7 +202,7 @@ class ActionDistribution:
             return (split_normal(raw, self.least)[1] + 0.5 + HALF_LOG_TWO_PI).sum(-1)  # Σ_i (½ + ½ log 2π + log std_i)
         if self.kind == "squashed":
             raise ConfigError("a squashed normal has no entropy in closed form. fix: average -log_prob of samples.")
-        logits = masked_logits(raw, mask)
+        logits = self._masked(raw, mask)
         if self.kind == "bernoulli":
             p = logits.sigmoid()
             return (p * F.softplus(-logits) + (1 - p) * F.softplus(logits)).sum(-1)
@@ -202,10 +214,14 @@ class ActionDistribution:
         if self.is_continuous:
             mean = split_normal(raw)[0]
             return mean.tanh() if self.kind == "squashed" else mean
-        logits = masked_logits(raw, mask)
+        logits = self._masked(raw, mask)
         if self.kind == "bernoulli":
             return (logits > 0).to(raw.dtype)
         return self._components(lambda x: x.argmax(-1), logits)
+
+    def _masked(self, raw: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits by which nothing illegal is chosen; mask [..., W] as of `envs.masks`."""
+        return masked_bits(raw, mask) if self.kind == "bernoulli" else masked_logits(raw, mask)
 
     def _components(self, function: Callable[..., Tensor], logits: Tensor, *values: Tensor) -> Tensor:
         """Of one categorical [...]; of several, each by itself, side by side [..., D], as `values` [..., D] are."""

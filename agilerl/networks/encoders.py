@@ -185,26 +185,41 @@ _KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _ARGUMENTS = {
     f.name: inspect.Parameter(f.name, _KIND, default=f.default, annotation=f.type) for f in fields(NetworkOptions)
 }
+# The published order of what may follow the spaces by position.
+BY_POSITION = (
+    "encoder_cls", "encoder_config", "head_config", "min_latent_dim", "max_latent_dim", "latent_dim", "simba",
+    "recurrent", "device", "random_seed",
+)  # fmt: skip
 
 
-def takes_options(init: Callable[..., None]) -> Callable[..., None]:
-    """Let a constructor's argument `options` be given as the fields of `NetworkOptions`, one by one in its place.
+def takes_options(*by_position: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a constructor's argument `options` be given as the fields of `NetworkOptions`, one by one.
 
     `inspect.signature` shows those, so that a network reads and is called as if it had written them itself.
+
+    Args:
+        by_position: names of the arguments that may be given by position, in the published order, without `self`;
+            every other argument is keyword-only.
     """
-    written = inspect.signature(init)
-    taken = [written.parameters[name] for name in written.parameters]
-    place = next(i for i, parameter in enumerate(taken) if parameter.name == "options")
-    shown = written.replace(parameters=[*taken[:place], *_ARGUMENTS.values(), *taken[place + 1 :]])
 
-    @functools.wraps(init)
-    def run(*args: Any, **kwargs: Any) -> None:
-        given = shown.bind(*args, **kwargs).arguments
-        options = {name: given.pop(name) for name in _ARGUMENTS if name in given}
-        init(**given, options=NetworkOptions(**options))
+    def decorate(init: Callable[..., None]) -> Callable[..., None]:
+        written = inspect.signature(init)
+        own = {name: parameter for name, parameter in written.parameters.items() if name != "options"}
+        known = {**own, **_ARGUMENTS}
+        first = [known.pop("self"), *(known.pop(name) for name in by_position)]
+        others = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in known.values()]
+        shown = written.replace(parameters=[*first, *others])
 
-    run.__signature__ = shown  # type: ignore[attr-defined]
-    return run
+        @functools.wraps(init)
+        def run(*args: Any, **kwargs: Any) -> None:
+            given = shown.bind(*args, **kwargs).arguments
+            options = {name: given.pop(name) for name in _ARGUMENTS if name in given}
+            init(**given, options=NetworkOptions(**options))
+
+        run.__signature__ = shown  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def checked_arguments(config: Any, owner: type) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from agilerl.modules.layers import DenseStack, noisy_layers
 from agilerl.modules.morph import Index, prefixed
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import JointActions
-from agilerl.networks.encoders import USUAL, NetworkOptions, takes_options
+from agilerl.networks.encoders import BY_POSITION, USUAL, NetworkOptions, takes_options
 from agilerl.networks.stacks import dense_stacks, overrides
 
 
@@ -29,12 +29,12 @@ class QNetwork(EvolvableNetwork):
 
     Raises ValueError: the action space is of another kind, or has too many combinations."""
 
-    @takes_options
+    @takes_options("observation_space", "action_space", *BY_POSITION)
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL
     ) -> None:
         choices = JointActions.of(action_space, "QNetwork")
-        super().__init__(observation_space, action_space, **vars(options))
+        super().__init__(observation_space, action_space=action_space, **vars(options))
         self.num_actions = choices.count
         self.build_head(self.num_actions)
 
@@ -59,7 +59,10 @@ class RainbowQNetwork(EvolvableNetwork):
         AlgorithmError: the action space is not Discrete. ConfigError: no valid support.
     """
 
-    @takes_options
+    @takes_options(
+        "observation_space", "action_space", "support", "num_atoms", "noise_std", "encoder_config", "head_config",
+        "min_latent_dim", "max_latent_dim", "latent_dim", "device", "random_seed",
+    )  # fmt: skip
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any],
         support: Any = None, num_atoms: int = 51, noise_std: float = 0.5, options: NetworkOptions = USUAL,
@@ -67,7 +70,7 @@ class RainbowQNetwork(EvolvableNetwork):
         dueling: bool = True, distributional: bool = True, noisy: bool = True,
     ) -> None:  # fmt: skip
         choices = JointActions.of(action_space, "RainbowQNetwork")
-        super().__init__(observation_space, action_space, **vars(options))
+        super().__init__(observation_space, action_space=action_space, **vars(options))
         if support is not None:
             num_atoms, v_min, v_max = _range_of(support)
         self.num_atoms, self.v_min, self.v_max = check_support(num_atoms, v_min, v_max)
@@ -112,10 +115,20 @@ class RainbowQNetwork(EvolvableNetwork):
         """Logits [..., A, K] over the atoms, or values [..., A] without `distributional`."""
         return self.combine(self._streams(), self.preprocess(obs))
 
-    def forward(self, obs: Any) -> Tensor:  # type: ignore[override]
-        """Expected values [..., A]."""
+    def forward(self, obs: Any, q: bool = True, log: bool = False) -> Tensor:  # type: ignore[override]
+        """Expected values [..., A]; with `q=False` the atoms' probabilities [..., A, K], with `log` their logarithms.
+
+        Raises:
+            ConfigError: probabilities of a network without `distributional`.
+        """
         output = self.output(obs)
-        return (output.softmax(-1) * self.support).sum(-1) if self.distributional else output
+        if q:
+            return (output.softmax(-1) * self.support).sum(-1) if self.distributional else output
+        if not self.distributional:
+            raise ConfigError(
+                "RainbowQNetwork(distributional=False) has no distribution. fix: forward(obs), its values."
+            )
+        return output.log_softmax(-1) if log else output.softmax(-1)
 
     def judged(self, obs: Any) -> Tensor:
         """What mutations measure their effect on: the expected values [..., A], not the logits."""
@@ -206,14 +219,14 @@ class ContinuousQNetwork(EvolvableNetwork):
 
     Raises AlgorithmError: actions that are neither Box nor Discrete."""
 
-    @takes_options
+    @takes_options("observation_space", "action_space", *BY_POSITION)
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL
     ) -> None:
         if not isinstance(action_space, spaces.Box | spaces.Discrete):
             raise AlgorithmError(f"ContinuousQNetwork takes Box or Discrete actions; got {action_space}.")
         changed = dataclasses.replace(options, encoder_config=_without_layer_norm(options.encoder_config))
-        super().__init__(observation_space, action_space, **vars(changed))
+        super().__init__(observation_space, action_space=action_space, **vars(changed))
         self.num_actions = self.num_beside = int(spaces.flatdim(action_space))
         self.build_head(1)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -194,12 +195,12 @@ def _facts(path: Path) -> dict[str, Any]:
 
 
 def _of_mapping(data: Mapping[str, Any], source: Mapping[str, Any] | None) -> Dataset:
-    """The arrays themselves, one group that holds them, or a group for each episode."""
+    """The arrays themselves, a group that holds them, or a group for each episode; groups without steps are ignored."""
     about = _about(data)
     if _has(data, "actions"):
         return replace(_joined([_arrays(data, "the data set", is_episode=False)], source), about=about)
-    groups = {name: group for name, group in data.items() if isinstance(group, Mapping)}
-    if len(groups) == 1:
+    groups = {name: group for name, group in data.items() if isinstance(group, Mapping) and _holds_steps(group)}
+    if len(groups) == 1 and not _is_list_of_episodes(groups):
         found = _of_mapping(next(iter(groups.values())), source)
         return replace(found, about={**about, **found.about})
     if groups and all(_has(group, "actions") for group in groups.values()):
@@ -207,6 +208,16 @@ def _of_mapping(data: Mapping[str, Any], source: Mapping[str, Any] | None) -> Da
         found = _joined([_arrays(groups[name], name, is_episode=True) for name in names], source)
         return replace(found, about=about)
     raise _missing("the data set", data, NEEDED)
+
+
+def _holds_steps(group: Mapping[str, Any]) -> bool:
+    """Whether there are actions in a group, or in one inside it (robomimic: data/demo_0, beside a group `mask`)."""
+    return _has(group, "actions") or any(_holds_steps(part) for part in group.values() if isinstance(part, Mapping))
+
+
+def _is_list_of_episodes(groups: Mapping[str, Any]) -> bool:
+    """Whether a lone group is an episode by its name, as "episode_0" or "demo_3"."""
+    return all(_has(group, "actions") and re.search(r"\d$", name) for name, group in groups.items())
 
 
 def _about(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,7 +265,7 @@ def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[st
     terminated = np.asarray(found["terminals"]).reshape(-1).astype(bool)
     cut = np.asarray(found.get("timeouts", np.zeros(steps, bool))).reshape(-1).astype(bool)
     lengths = {"actions": len(action), "terminals": len(terminated), "timeouts": len(cut)}
-    obs, later = found["observations"], found.get("next_observations")
+    obs, later = (trees.untuple(found.get(name)) for name in ("observations", "next_observations"))
     count = trees.count_rows(obs)
     lengths |= {"observations": count - (is_episode and count == steps + 1)}
     lengths |= {} if later is None else {"next_observations": trees.count_rows(later)}
@@ -294,9 +305,11 @@ def _ends_before(ended: np.ndarray, keep: np.ndarray) -> np.ndarray:
 
 
 def _array(value: Any) -> Any:
-    """A whole array, or a dict of them, in memory."""
+    """A whole array, or a dict or tuple of them, in memory."""
     if isinstance(value, Mapping):
         return {str(name): _array(part) for name, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_array, value))
     return np.asarray(value[()] if hasattr(value, "id") else value)  # of HDF5: one read
 
 

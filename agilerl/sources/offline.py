@@ -26,6 +26,7 @@ from agilerl.sources.evaluator import Judge
 from agilerl.sources.fitted import FittedEvaluator, NoLanes, hold_out, unjudged
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
+from agilerl.sources.reported_loss import reported_loss
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
 from agilerl.sources.updates import Schedule, Updates
 from agilerl.sources.watch import Watch, is_sound
@@ -155,8 +156,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
             agent.set_training_mode(True)
         for _ in range(shard.vector_steps):
             rows = self.memory.sample_indices(rng, int(agent.batch_size))
-            loss = agent.learn(self.memory.sample_from_indices(rows))
-            tally.loss_sum += float(np.ravel(loss)[0]) if loss is not None else 0.0
+            tally.loss_sum += reported_loss(agent.learn(self.memory.sample_from_indices(rows))) or 0.0
             tally.updates, tally.env_steps = tally.updates + 1, tally.env_steps + 1
             if not (np.isfinite(tally.loss_sum) and is_sound(agent)):
                 tally.fault = "its loss or its weights are not finite"
@@ -215,6 +215,11 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
         raise ConfigError("the data set holds no transition. fix: steps with what follows on them.")
     if dataset.left_out:
         said.append(f"data set: steps without a successor, left out: {dataset.left_out}")
+    if {"timeouts", "next_observations"} <= set(dataset.missing):
+        said.append(
+            "data set: no timeouts and no next_observations: where an episode was cut, its last step leads into the "
+            "next episode. fix: an array timeouts, True where an episode was cut off"
+        )
     if len(memory):
         said.append(f"the memory held {len(memory)} rows; it now holds the data set's {rows} transitions")
     if memory.max_size < rows:
@@ -233,6 +238,7 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
 def _stored(agent: RLAlgorithm, dataset: Dataset) -> np.ndarray:
     """Actions of a data set as a memory holds them; ShapeError for those of another space."""
     form, action, rows = agent.action_form, dataset.action, len(dataset)
+    action = action.astype(np.int64) if action.dtype == bool else action
     is_box = isinstance(agent.action_space, gym.spaces.Box)
     if not is_box:
         _check_finite({"actions": action})

@@ -78,12 +78,12 @@ class OwnTeamTransitions(OwnTransitions):
             more["weights"] = self.replay.weights(indices, beta)
         experiences = self._by_agent(self._rows.gather(indices), more)
         if not self.replay.prioritized:
-            return _number(self.agent.learn(experiences))
+            return self.agent.learn(experiences)
         loss, indices, priorities = self.agent.learn(experiences, per=True)
         if not bool(torch.as_tensor(priorities).isfinite().all()):
             return math.nan
         self.memory.update_priorities(indices, priorities)
-        return _number(loss)
+        return loss
 
     def _by_agent(self, rows: Mapping[str, Any], more: dict[str, Any]) -> TeamExperiences:
         """Rows of the memory as the published tuple."""
@@ -102,11 +102,3 @@ class OwnTeamTransitions(OwnTransitions):
         reward, done = ({a: x[:, k : k + 1] for k, a in enumerate(self.team.agents)} for x in numbers)
         actions = {agent: action[:, own] for agent, own in columns.items()}
         return TeamExperiences((seen[0], actions, reward, seen[1], done), more)
-
-
-def _number(loss: Any) -> Any:
-    """The loss to report: of one by group the mean over groups, of (policy's, critic's) the critic's."""
-    if isinstance(loss, Mapping):
-        each = [value[-1] if isinstance(value, tuple | list) else value for value in loss.values()]
-        return float(np.mean([float(value) for value in each])) if each else None
-    return loss

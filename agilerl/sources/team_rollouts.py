@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.algorithms.wrapped import AgentWrapper
 from agilerl.engine.rollouts import Rollout
 from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.envs.step import Lanes, StepBatch
@@ -35,6 +36,11 @@ class TeamRolloutSource(OfTeams, OnPolicySource):
     def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
         """ConfigError: nothing here calls a team's own `learn`."""
         kind = type(shard.agents[0]).__name__
+        if isinstance(shard.agents[0], AgentWrapper):
+            raise ConfigError(
+                f"{kind} around {shard.agents[0].algo}: teams that learn from rollouts train without a wrapper. "
+                "fix: normalise in the environment; or MADDPG, MATD3, which learn from replay."
+            )
         raise ConfigError(
             f"{kind} brings its own learn(), which is given no rollout of a team. fix: override update(engine, batch)."
         )

@@ -41,7 +41,7 @@ class MakeEvolvable(DummyEvolvable):
         given = network if module is None else module  # `module` is the name that a spec is rebuilt by
         if given is None:
             raise ConfigError("MakeEvolvable needs a network. fix: MakeEvolvable(network=my_module).")
-        super().__init__(given, device, random_seed=random_seed)
+        super().__init__(device, given, random_seed=random_seed)
         inputs = [x.to(device) for x in (input_tensor, secondary_input_tensor) if x is not None]
         if inputs:
             self._try(inputs)

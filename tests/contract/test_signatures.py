@@ -114,16 +114,16 @@ TABLE: dict[str, tuple[Any, str]] = {
     "DQN.learn": (DQN.learn, "self experiences *args **kwargs"),
     "DDPG": (
         DDPG,
-        "observation_space action_space index=0 hp_config=None net_config=None batch_size=64 lr_actor=0.0001 "
-        "lr_critic=0.001 learn_step=5 gamma=0.99 tau=0.001 normalize_images=True mut=None policy_freq=2 "
-        "O_U_noise=True expl_noise=0.1 vect_noise_dim=1 mean_noise=0.0 theta=0.15 dt=0.01 actor_network=None "
+        "observation_space action_space O_U_noise=True expl_noise=0.1 vect_noise_dim=1 mean_noise=0.0 theta=0.15 "
+        "dt=0.01 index=0 hp_config=None net_config=None batch_size=64 lr_actor=0.0001 lr_critic=0.001 learn_step=5 "
+        "gamma=0.99 tau=0.001 normalize_images=True mut=None policy_freq=2 actor_network=None "
         "critic_network=None share_encoders=False device='cpu' accelerator=None wrap=True * seed=None",
     ),
     "TD3": (
         TD3,
-        "observation_space action_space index=0 hp_config=None net_config=None batch_size=64 lr_actor=0.0001 "
-        "lr_critic=0.001 learn_step=5 gamma=0.99 tau=0.005 normalize_images=True mut=None policy_freq=2 "
-        "O_U_noise=True expl_noise=0.1 vect_noise_dim=1 mean_noise=0.0 theta=0.15 dt=0.01 actor_network=None "
+        "observation_space action_space O_U_noise=True vect_noise_dim=1 expl_noise=0.1 mean_noise=0.0 theta=0.15 "
+        "dt=0.01 index=0 hp_config=None net_config=None batch_size=64 lr_actor=0.0001 lr_critic=0.001 learn_step=5 "
+        "gamma=0.99 tau=0.005 normalize_images=True mut=None policy_freq=2 actor_network=None "
         "critic_networks=None share_encoders=False device='cpu' accelerator=None wrap=True * policy_noise=0.2 "
         "noise_clip=0.5 seed=None",
     ),
@@ -154,13 +154,13 @@ TABLE: dict[str, tuple[Any, str]] = {
         QNetwork,
         "observation_space action_space encoder_cls=None encoder_config=None head_config=None min_latent_dim=8 "
         "max_latent_dim=128 latent_dim=64 simba=False recurrent=False device='cpu' random_seed=None "
-        "scale_observations=False",
+        "* scale_observations=False",
     ),
     "EvolvableMLP": (
         EvolvableMLP,
         "num_inputs num_outputs hidden_size activation='ReLU' output_activation=None min_hidden_layers=1 "
         "max_hidden_layers=3 min_mlp_nodes=32 max_mlp_nodes=500 layer_norm=False output_layernorm=False "
-        "output_vanish=True init_layers=True noisy=False noise_std=0.5 device='cpu' name='mlp' random_seed=None",
+        "output_vanish=True init_layers=True noisy=False noise_std=0.5 * device='cpu' name='mlp' random_seed=None",
     ),
     "EvolvableModule.sample_mutation_method": (
         EvolvableModule.sample_mutation_method,

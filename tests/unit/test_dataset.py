@@ -138,3 +138,34 @@ def test_a_data_set_of_minari_that_is_not_here_says_how_to_get_it(
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="fix: minari download none/such-v0, or remote=True"):
         read_minari("none/such-v0")
+
+
+def test_observations_in_tuples_are_named_as_replay_names_them() -> None:
+    pair = (np.arange(6), np.arange(12.0).reshape(6, 2))
+    data = read_dataset(steps(observations=pair))
+    assert data.obs["tuple_obs_0"].tolist() == [0, 1, 2, 4]
+    assert data.next_obs["tuple_obs_1"][0].tolist() == [2.0, 3.0]
+    episode = {**steps(), "observations": pair}
+    del episode["timeouts"]
+    assert read_dataset([episode, episode]).obs["tuple_obs_1"].shape == (10, 2)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_groups_without_steps_are_ignored_and_episodes_lie_at_any_depth(count: int) -> None:
+    """robomimic's layout: data/demo_i, and the names of episodes for training and testing in mask."""
+    one = {
+        "obs": {"eef": np.arange(3.0)[:, None]},
+        "actions": np.zeros((3, 2)),
+        "rewards": np.ones(3),
+        "dones": [0, 0, 1],
+    }
+    data = {"data": {f"demo_{k}": one for k in range(count)}, "mask": {"train": np.array([b"demo_0"])}}
+    read = read_dataset(data)
+    assert len(read) == 3 * count
+    assert read.obs["eef"].shape == (3 * count, 1)
+    assert read.returns().tolist() == [3.0] * count
+
+
+def test_a_lone_group_without_actions_is_named() -> None:
+    with pytest.raises(ConfigError, match="lacks: unknown array 'observations'"):
+        read_dataset({"mask": {"train": np.zeros(2)}, "data": {"demo_0": {"obs": np.zeros(3)}}})

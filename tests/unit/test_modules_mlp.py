@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from agilerl.errors import ConfigError
 from agilerl.modules import EvolvableMLP
-from agilerl.modules.layers import NoisyLinear
+from agilerl.modules.layers import NoisyLinear, init_linear
 
 
 def test_same_seed_gives_the_same_net_and_torch_is_left_alone() -> None:
@@ -21,6 +25,31 @@ def test_same_seed_gives_the_same_net_and_torch_is_left_alone() -> None:
     assert not torch.equal(a.model.linear_0.weight[:8], c.model.linear_0.weight)
     d, e = EvolvableMLP(3, 2, [8]), EvolvableMLP(3, 2, [8])
     assert not torch.equal(d.model.linear_0.weight, e.model.linear_0.weight)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (1, 8), (8, 1), (16, 16)])
+def test_initial_weights_are_those_of_torch_but_for_rounding(shape: tuple[int, int]) -> None:
+    ours, theirs = (torch.Generator().manual_seed(1) for _ in range(2))
+    expected = torch.nn.init.orthogonal_(torch.empty(*shape), 2.0, generator=theirs)
+    torch.testing.assert_close(init_linear(*shape, ours, gain=2.0), expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(ours.get_state(), theirs.get_state())
+
+
+@pytest.mark.thorough
+def test_initial_weights_do_not_depend_on_the_processor() -> None:
+    """MKL rounds differently with other vector instructions; a seed must have the same weights with all of them."""
+    script = (
+        "import hashlib, torch; from agilerl.modules.mlp import EvolvableMLP\n"
+        "net = EvolvableMLP(33, 65, [64, 127], random_seed=1)\n"
+        "print(hashlib.sha256(b''.join(p.detach().numpy().tobytes() for p in net.parameters())).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", script], env={**os.environ, **extra}, capture_output=True, text=True, check=True
+        ).stdout
+        for extra in ({}, {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}, {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2"})
+    }
+    assert len(digests) == 1
 
 
 def test_initial_weights_are_orthogonal_and_the_output_starts_small() -> None:

@@ -429,3 +429,20 @@ def test_experiences_of_one_stacked_tensor_each_teach_what_lists_of_steps_do(lan
         again, other = learned(*([torch.from_numpy(part)] for part in parts), *last)
         assert again == loss
         assert all(torch.equal(value, other[name]) for name, value in weights.items())
+
+
+def test_the_critic_of_shared_encoders_is_a_module_over_the_same_weights() -> None:
+    ppo = agent(share_encoders=True)
+    critic, obs = ppo.critic, np.ones((2, 3), np.float32)
+    names = set(critic.state_dict())
+    assert {name.partition(".")[0] for name in names} == {"encoder", "value_net"}
+    assert not any(name.startswith("head_net") for name in names)
+    before = critic(obs).detach().clone()
+    twin = critic.clone()
+    with torch.no_grad():
+        for parameter in critic.parameters():
+            parameter += 0.1
+    assert not torch.equal(ppo.critic(obs), before)  # the agent's own weights
+    assert torch.equal(twin(obs), before)
+    assert not critic.eval().value_net.training
+    assert set(ppo.evolvable_attributes(networks_only=True)) == {"actor"}
