@@ -149,7 +149,7 @@ class TeamLanes:
             try:
                 result = env.step(chosen)
             except (Exception, SystemExit) as error:
-                raise failure(error, f"{self.name}, lane {lane}", "step()") from error
+                raise failure(error, f"{self.name}, lane {lane}: step()") from error
             seen, rewards, ends, cuts, infos = self._five(result, lane)
             staying = self._living(env, lane)
             for p in players:
@@ -248,7 +248,7 @@ class TeamLanes:
         try:
             result = self.envs[lane].reset() if seed is None else self.envs[lane].reset(seed=seed)
         except (Exception, SystemExit) as error:
-            raise failure(error, f"{self.name}, lane {lane}", "reset()") from error
+            raise failure(error, f"{self.name}, lane {lane}: reset()") from error
         where = f"{self.name}, lane {lane}"
         seen, infos = reset_values(result, where, is_team=True)
         seen, infos = by_agent(seen, "observations", where, "reset()"), infos or {}
@@ -316,7 +316,7 @@ class TeamLanes:
             try:
                 state = self.envs[lane].state()
             except (Exception, SystemExit) as error:
-                raise failure(error, f"{self.name}, lane {lane}", "state()") from error
+                raise failure(error, f"{self.name}, lane {lane}: state()") from error
             trees.put(obs[STATE], lane, self._shown_state.row(state, lane, call))
 
     def _finite(self, obs: Any, call: str) -> None:
