@@ -107,7 +107,7 @@ class RawActions(PlainActions):
             return action
         low, high = space.low.ravel(), space.high.ravel()
         scaled = np.clip(rescale_action(action, low, high, _range_of(agent)), low, high)
-        shaped: np.ndarray = scaled.reshape(*action.shape[:-1], *space.shape)
+        shaped: np.ndarray = scaled.reshape((*action.shape[:-1], *space.shape))
         return shaped
 
     def stored(self, agent: RLAlgorithm, action: np.ndarray) -> tuple[np.ndarray, int]:
@@ -180,14 +180,14 @@ def random_actions(
         choices = choices_of(agent)
         legal = None if mask is None else choices.legal(mask)
         return uniform_actions(rng.random(shape), choices.count, legal)
-    drawn = rng.uniform(-1, 1, size=(*shape, *(space.shape or ()))).astype(np.float32)
+    drawn = rng.uniform(-1, 1, size=(*shape, agent.action_size)).astype(np.float32)
     if isinstance(space, gym.spaces.MultiBinary):
         return legal_bits(drawn > 0, mask).astype(np.float32)
     return drawn
 
 
 def legal_bits(bits: np.ndarray, mask: Mask = None) -> np.ndarray:
-    """Bits [*shape, ...], those of which `mask` [*shape, 2 · bits] allows one value with that value."""
+    """Bits [*shape, n], those of which `mask` [*shape, 2n] allows one value with that value."""
     if mask is None:
         return bits
     may_be_0, may_be_1 = np.moveaxis(mask.reshape(*bits.shape, 2), -1, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from agilerl.algorithms import copies
 from agilerl.algorithms import registry as registering
-from agilerl.algorithms.declared import check_arguments
+from agilerl.algorithms.declared import check_arguments, check_mutable
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import HyperparameterConfig, MutationRegistry, assigned, resolve
 from agilerl.checkpoint import load_tree, save_tree
@@ -52,7 +52,8 @@ class EvolvableAlgorithm:
 
     Args:
         index: unique id within the population.
-        hp_config: mutable hyperparameters; the agent keeps its own copy. Each name must be a numeric attribute.
+        hp_config: mutable hyperparameters; the agent keeps its own copy. Each name must be a numeric attribute, each
+            range lie within the declared one.
         device: where networks and batches live.
         accelerator: kept; what several processes do is decided by the `accelerator` of the training functions.
         torch_compiler: kept as an attribute; compilation is not used.
@@ -63,9 +64,11 @@ class EvolvableAlgorithm:
         scores: returns of finished training episodes. fitness: one entry per `test`.
         mut: what the last evolution did to this agent, None before the first.
         registry: what it has registered. Assigning does the registering, see `registry.assigned`.
+        arguments_by_agent: numbers of the constructor that may be given by agent, as a mapping.
     """
 
     registry: MutationRegistry
+    arguments_by_agent: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
@@ -88,6 +91,7 @@ class EvolvableAlgorithm:
         torch_compiler: str | None = None,
         name: str | None = None,
     ) -> None:
+        check_mutable(type(self), hp_config.config if hp_config is not None else {})
         self.registry.hp_config = hp_config.copy() if hp_config is not None else HyperparameterConfig()
         self.index = index
         self.algo = name or type(self).__name__

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from agilerl import tree
+from agilerl.algorithms.team_playing import holds_mask
 from agilerl.algorithms.wrapped import AgentWrapper, is_on_policy
+from agilerl.envs.team import MASKED
 from agilerl.envs.teams import Seen
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.spaces import nested
@@ -23,7 +25,9 @@ class AsyncAgentsWrapper(AgentWrapper):
     * an agent that is left out of the observations, or whose row of them is NaN, is not there in that lane, and its row
       of what `get_action` gives is not to be read;
     * lists of steps for `learn` hold None where an agent was not there, in observations, actions, log probabilities and
-      values. Its rewards and ends of those steps are given: they belong to what it did last.
+      values. Its rewards and ends of those steps are given: they belong to what it did last;
+    * lists of IPPO may hold only the steps in which an agent acted, so that agents have lists of different lengths. A
+      reward is then all that the agent got until it acted again, and discounts count its own steps.
 
     Raises:
         AlgorithmError: not a team.
@@ -50,7 +54,7 @@ class AsyncAgentsWrapper(AgentWrapper):
                 rows |= {} if seen is None else {agent: seen}
                 continue
             space = nested(self.agent.possible_observation_spaces[agent])
-            there = _there(space, seen)
+            there = _there(space, seen[MASKED[0]] if holds_mask(seen) else seen)
             if said is not None:
                 there = there & np.asarray(said[agent], bool)
             if there.any():
@@ -62,7 +66,7 @@ class AsyncAgentsWrapper(AgentWrapper):
         """The team's `learn`; see the class for what a list of steps of a rollout holds.
 
         Raises:
-            ConfigError: no experiences.
+            ConfigError: no experiences, or agents of different lengths whose values read what all see.
         """
         if not experiences:
             raise ConfigError(
@@ -70,7 +74,7 @@ class AsyncAgentsWrapper(AgentWrapper):
             )
         given = experiences[0]
         if is_on_policy(self.agent):
-            given = _filled(self.agent, given)
+            given = _filled(self.agent, _aligned(self.agent, given))
         return self.agent.learn(given, *experiences[1:], **kwargs)
 
     published_learn = learn
@@ -90,6 +94,46 @@ def _there(space: Any, seen: Any) -> np.ndarray:
 
     tree.map_leaves(leaf, space, seen)
     return np.atleast_1d(np.logical_and.reduce(found))
+
+
+BY_STEP = {
+    0: "observations", 1: "actions", 2: "log_probs", 3: "rewards", 4: "dones", 5: "values", 8: "truncateds",
+    9: "final_observations",
+}  # fmt: skip
+
+
+def _aligned(team: Any, experiences: Any) -> Any:
+    """Lists of one length: steps in which an agent was not there before the first one of a shorter list.
+
+    What stands before an agent's first step is learned from by nobody, and its last step stays the last one.
+    """
+    from_tuple = not isinstance(experiences, Mapping)
+    fields = dict(enumerate(experiences)) if from_tuple else dict(experiences)
+    names = [key for place, name in BY_STEP.items() if fields.get(key := place if from_tuple else name) is not None]
+    rewards = fields[3] if from_tuple else fields["rewards"]
+    lengths = {agent: len(own) for agent, own in rewards.items()}
+    longest = max(lengths.values(), default=0)
+    if all(length == longest for length in lengths.values()):
+        return experiences
+    if not team.reads_alone:
+        raise ConfigError(
+            f"{team.algo} got lists of different lengths: {lengths}; its values read what all agents see in one step. "
+            "fix: None for a step in which an agent was not there, or IPPO."
+        )
+    zeros = (3, 4, 8, "rewards", "dones", "truncateds")
+    for name in names:
+        fields[name] = {
+            agent: [_empty(own, name, name in zeros)] * (longest - len(own)) + list(own)
+            for agent, own in fields[name].items()
+        }
+    return tuple(fields.values()) if from_tuple else fields
+
+
+def _empty(own: Any, name: Any, is_number: bool) -> Any:
+    """What stands for a step before an agent's first one, in a list of such entries."""
+    if name in (9, "final_observations"):  # not read: nobody is cut there
+        return own[0]
+    return np.zeros_like(np.asarray(own[0], float)) if is_number else None
 
 
 def _filled(team: Any, experiences: Any) -> Any:

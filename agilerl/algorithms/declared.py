@@ -20,7 +20,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from agilerl.errors import AlgorithmError
+from agilerl.errors import AlgorithmError, RegistryError, nearest
 
 _PUBLISHED: Any = object()
 
@@ -242,18 +242,87 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     signature, ranges = _arguments(key)
     given = signature.bind_partial(None, *args, **kwargs).arguments
     for name, (values, published, _) in ranges.items():
-        if name in given:
+        if name in given and not (name in key.arguments_by_agent and isinstance(given[name], Mapping)):
             _check(cls.__name__, name, given[name], values, published)
+
+
+def check_mutable(cls: type, ranges: Mapping[str, Any]) -> None:
+    """Raise for hyperparameters that evolution may change and the algorithm does not have, or not in that range.
+
+    Args:
+        ranges: by name what has `min` and `max`. Where a class of the user's own has a constructor, other names than
+            the declared ones pass: it may set any attribute, and `check_registry` looks for it later.
+
+    Raises:
+        RegistryError: an unknown name. AlgorithmError: a limit outside of the declared range.
+    """
+    key: Any = cls
+    known = [name for name, each in hyperparameters(cls).items() if each.is_number]
+    inherited = {name: value for parent in reversed(cls.__mro__) for name, value in vars(parent).items()}
+    for name, limits in ranges.items():
+        if name not in known and _is_ours(key.__init__) and not isinstance(inherited.get(name), int | float):
+            close = nearest(name, known, limit=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise RegistryError(
+                f"{cls.__name__}: hp_config names {name!r}, which is none of its hyperparameters.{hint} "
+                f"fix: use one of {sorted(known)}."
+            )
+        values = _declared_range(cls, name)
+        if values is not None and (wrong := outside(values, limits)) is not None:
+            raise AlgorithmError(f"{cls.__name__}: hp_config: the range of {name}: {wrong}")
+
+
+def _declared_range(cls: type, name: str) -> Any:
+    """What the nearest constructor declares of an argument, None where none does: a constructor of the user's own may
+    hand all arguments on."""
+    constructors: list[Any] = [c for c in cls.__mro__ if "__init__" in vars(c)]
+    for one in constructors:
+        if (one is constructors[0] or _is_ours(one.__init__)) and name in (found := _arguments(one)[1]):
+            return found[name][0]
+    return None
+
+
+def _is_ours(constructor: Any) -> bool:
+    """Whether it is one of this package."""
+    return str(getattr(constructor, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
+
+
+def outside(values: Any, limits: Any) -> str | None:
+    """Which limit of a range is outside of a declared one, and what to do; None where neither is.
+
+    Args:
+        values: annotated type. limits: what has `min` and `max`.
+    """
+    base, bounds = _bounds_of(_plain(values)[0])
+    if base not in (int, float):
+        return None
+    low, high = (next((getattr(b, k) for b in bounds for k in keys if hasattr(b, k)), None)
+                 for keys in (("ge", "gt"), ("le",)))  # fmt: skip
+    for name, bound in (("min", low), ("max", high)):
+        value = getattr(limits, name)
+        if value != value or not all(_holds(each, np.asarray(value)) for each in bounds):
+            fix = f"{name}={bound:g}" if bound is not None and not _is_open(name, bounds) else f"another {name}"
+            return f"{name} must be {_words(base, bounds)}; got {value!r}. fix: {fix}."
+    return None
+
+
+def _is_open(name: str, bounds: list[Any]) -> bool:
+    return name == "min" and any(isinstance(bound, Gt) for bound in bounds)
+
+
+def _bounds_of(kind: Any) -> tuple[Any, list[Any]]:
+    """(plain type, bounds) of an annotated type."""
+    base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    # `Field(...)` among what annotates a type carries a list of its own.
+    marks = (part for item in getattr(kind, "__metadata__", ()) for part in getattr(item, "metadata", [item]))
+    return base, [part for part in marks if isinstance(part, Ge | Gt | Le)]
 
 
 def _check(algo: str, name: str, value: Any, values: Any, usual: Any) -> None:
     kind, optional = _plain(values)
-    base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    base, bounds = _bounds_of(kind)
     if base not in (int, float) or (optional and value is None):
         return
-    # `Field(...)` among what annotates a type carries a list of its own.
-    marks = (part for item in getattr(kind, "__metadata__", ()) for part in getattr(item, "metadata", [item]))
-    bounds = [part for part in marks if isinstance(part, Ge | Gt | Le)]
     numbers = np.asarray(value)
     whole = numbers.dtype.kind in ("iuf" if base is float else "iu") and not isinstance(value, bool)
     if not (whole and np.isfinite(numbers).all() and all(_holds(bound, numbers) for bound in bounds)):

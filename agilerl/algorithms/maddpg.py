@@ -7,13 +7,15 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl.algorithms import actions, team_critics
 from agilerl.algorithms.declared import hp
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
 from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.team_names import Named, Spaces
+from agilerl.algorithms.team_names import Spaces
+from agilerl.algorithms.team_networks import by_group, networks_by_group
+from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap, weighted_squared_error
 from agilerl.networks.base import EvolvableNetwork
@@ -25,9 +27,14 @@ class MADDPG(MultiAgentRLAlgorithm):
     """Decentralised policies, centralised critics: each critic reads the observations and actions of all agents.
 
     Choices are sampled by the Gumbel-max rule while exploring, and differentiated through its relaxation. A critic that
-    several agents share is told whose value is asked for. Where an agent is not there its observation and its action
-    are zero for critics, and nothing is learned from its row; but critics see an agent that waits for its next turn
-    hold what it did last, and learn what it gets meanwhile.
+    several agents share is told whose value is asked for.
+
+    Absence is one rule for observations, targets and masks. An agent that was not observed is absent; one that has
+    terminated is absent from the observation that its last step led to; one that was truncated is there in that
+    observation, where its own value is bootstrapped, and absent afterwards. An absent agent shows zeros (numbered
+    choices: the lowest), its action is zero, its mask is ignored, and nothing is learned from its row. An agent that
+    waits for its next turn is absent too, but critics see it hold what it did last, and learn what it gets meanwhile;
+    in a game of turns it is still shown.
 
     From an n-step memory each agent has its own sum of rewards and its own end. Prioritised replay (Schaul et al. 2016,
     arXiv:1511.05952) keeps one priority a row, the mean of |TD error| over the agents that were there; its importance
@@ -38,12 +45,15 @@ class MADDPG(MultiAgentRLAlgorithm):
         net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of all networks.
         batch_size: transitions per update. lr_actor, lr_critic: learning rates of Adam.
         learn_step: environment steps per update. gamma, tau: as of `DDPG`.
-        O_U_noise, expl_noise, vect_noise_dim, mean_noise, theta, dt: noise on Box actions, as of `DDPG`.
+        O_U_noise, expl_noise, vect_noise_dim, mean_noise, theta, dt: noise on Box actions, as of `DDPG`; `expl_noise`
+            and `mean_noise` also by agent or group.
         temperature: τ of the relaxed choices.
         actor_networks, critic_networks: networks by group to use instead of building them.
 
     The other arguments are `MultiAgentRLAlgorithm`'s.
     """
+
+    arguments_by_agent = team_critics.NOISE
 
     def __init__(
         self,
@@ -51,9 +61,9 @@ class MADDPG(MultiAgentRLAlgorithm):
         action_spaces: Spaces,
         agent_ids: Sequence[str] | None = None,
         O_U_noise: Annotated[bool, hp(False, "independent noise explores as well, and has no state")] = True,
-        expl_noise: Annotated[float, hp(values=NonNegative)] = 0.1,
+        expl_noise: Annotated[float | np.ndarray | Mapping[str, Any], hp(values=NonNegative)] = 0.1,
         vect_noise_dim: Count = 1,
-        mean_noise: Annotated[float, hp(values=Number)] = 0.0,
+        mean_noise: Annotated[float | np.ndarray | Mapping[str, Any], hp(values=Number)] = 0.0,
         theta: Annotated[NonNegative, hp()] = 0.15,
         dt: Annotated[Positive, hp()] = 1e-2,
         index: int = 0,
@@ -91,12 +101,15 @@ class MADDPG(MultiAgentRLAlgorithm):
         )
         self.batch_size, self.learn_step, self.mut, self.net_config = batch_size, learn_step, mut, net_config
         self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
-        self.O_U_noise, self.expl_noise, self.vect_noise_dim = O_U_noise, expl_noise, vect_noise_dim
-        self.mean_noise, self.theta, self.dt, self.temperature = mean_noise, theta, dt, temperature
+        self.O_U_noise, self.vect_noise_dim = O_U_noise, vect_noise_dim
+        self.theta, self.dt, self.temperature = theta, dt, temperature
+        self.expl_noise = team_critics.noise_by_component(self, "expl_noise", expl_noise)
+        self.mean_noise = team_critics.noise_by_component(self, "mean_noise", mean_noise)
         self.noise_state = np.zeros((vect_noise_dim, self.action_size))
-        team_critics.check_given(self, "actor_networks", actor_networks or {})
-        team_critics.check_given(self, "critic_networks", critic_networks or {})
-        self._build(actor_networks or {}, critic_networks or {})
+        self._build(
+            networks_by_group(self, "actor_networks", actor_networks),
+            networks_by_group(self, "critic_networks", critic_networks),
+        )
 
     def _build(self, actors: Mapping[str, EvolvableNetwork], critics: Mapping[str, EvolvableNetwork]) -> None:
         own = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 2 * len(self.grouped_agents), generation=2).tolist()
@@ -110,12 +123,12 @@ class MADDPG(MultiAgentRLAlgorithm):
         for group in self.grouped_agents:
             self.register_network("critics", "critic_targets", "critic_optimizers", group, "lr_critic")
 
-    actors = property(lambda self: Named(self, "actors"))
-    critics = property(lambda self: Named(self, "critics"))
-    actor_targets = property(lambda self: Named(self, "actor_targets"))
-    critic_targets = property(lambda self: Named(self, "critic_targets"))
-    actor_optimizers = property(lambda self: Named(self, "actor_optimizers"))
-    critic_optimizers = property(lambda self: Named(self, "critic_optimizers"))
+    actors = by_group("actors")
+    critics = by_group("critics")
+    actor_targets = by_group("actor_targets")
+    critic_targets = by_group("critic_targets")
+    actor_optimizers = by_group("actor_optimizers")
+    critic_optimizers = by_group("critic_optimizers")
 
     def joint_network(self) -> EvolvableNetwork:
         network: EvolvableNetwork = getattr(self, f"critics.{self.shared_agent_ids[0]}")
@@ -129,6 +142,10 @@ class MADDPG(MultiAgentRLAlgorithm):
     reset_action_noise = actions.reset_action_noise
 
     # --- learning -----------------------------------------------------------------------------------------------------
+
+    def soft_update(self, net: nn.Module, target: nn.Module) -> None:
+        """Move a target network towards its network, in place: target ← (1 − τ)·target + τ·net."""
+        soft_update(net, target, self.tau)
 
     def update_hyperparameters(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in ("lr_actor", "lr_critic", "gamma", "tau")}

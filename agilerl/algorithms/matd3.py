@@ -7,14 +7,17 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl.algorithms import actions, team_critics
 from agilerl.algorithms.declared import hp
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
 from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.team_names import Named, Spaces
+from agilerl.algorithms.team_names import Spaces
+from agilerl.algorithms.team_networks import by_group, networks_by_group
+from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.errors import ConfigError
 from agilerl.losses.actor_critic import smoothed_action, twin_target, weighted_squared_error
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
@@ -36,15 +39,17 @@ class MATD3(MultiAgentRLAlgorithm):
     The other arguments are `MADDPG`'s.
     """
 
+    arguments_by_agent = team_critics.NOISE
+
     def __init__(
         self,
         observation_spaces: Spaces,
         action_spaces: Spaces,
         agent_ids: Sequence[str] | None = None,
         O_U_noise: Annotated[bool, hp(False, "independent noise explores as well, and has no state")] = True,
-        expl_noise: Annotated[float, hp(values=NonNegative)] = 0.1,
+        expl_noise: Annotated[float | np.ndarray | Mapping[str, Any], hp(values=NonNegative)] = 0.1,
         vect_noise_dim: Count = 1,
-        mean_noise: Annotated[float, hp(values=Number)] = 0.0,
+        mean_noise: Annotated[float | np.ndarray | Mapping[str, Any], hp(values=Number)] = 0.0,
         theta: Annotated[NonNegative, hp()] = 0.15,
         dt: Annotated[Positive, hp()] = 1e-2,
         index: int = 0,
@@ -85,14 +90,22 @@ class MATD3(MultiAgentRLAlgorithm):
         )
         self.batch_size, self.learn_step, self.mut, self.net_config = batch_size, learn_step, mut, net_config
         self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
-        self.O_U_noise, self.expl_noise, self.vect_noise_dim = O_U_noise, expl_noise, vect_noise_dim
-        self.mean_noise, self.theta, self.dt, self.temperature = mean_noise, theta, dt, temperature
+        self.O_U_noise, self.vect_noise_dim = O_U_noise, vect_noise_dim
+        self.theta, self.dt, self.temperature = theta, dt, temperature
+        self.expl_noise = team_critics.noise_by_component(self, "expl_noise", expl_noise)
+        self.mean_noise = team_critics.noise_by_component(self, "mean_noise", mean_noise)
         self.noise_state = np.zeros((vect_noise_dim, self.action_size))
         self.policy_freq, self.policy_noise, self.noise_clip = policy_freq, policy_noise, noise_clip
-        for argument, networks in (("actor_networks", (actor_networks,)), ("critic_networks", critic_networks or ())):
-            for given in networks:
-                team_critics.check_given(self, argument, given or {})
-        self._build(actor_networks or {}, critic_networks or ({}, {}))
+        both = (None, None) if critic_networks is None else critic_networks
+        if not isinstance(both, list | tuple) or len(both) != 2:
+            raise ConfigError(
+                f"{self.algo}: critic_networks must be two mappings by group, of the first and the second critics. "
+                "fix: [{group: network}, {group: network}]."
+            )
+        self._build(
+            networks_by_group(self, "actor_networks", actor_networks),
+            [networks_by_group(self, "critic_networks", one) for one in both],
+        )
 
     def _build(self, actors: Mapping[str, EvolvableNetwork], critics: Sequence[Mapping[str, EvolvableNetwork]]) -> None:
         own = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 3 * len(self.grouped_agents), generation=2).tolist()
@@ -109,15 +122,15 @@ class MATD3(MultiAgentRLAlgorithm):
                 names = f"critic_targets_{k}", f"critic_{k}_optimizers"
                 self.register_network(kind, *names, group, "lr_critic")
 
-    actors = property(lambda self: Named(self, "actors"))
-    critics_1 = property(lambda self: Named(self, "critics_1"))
-    critics_2 = property(lambda self: Named(self, "critics_2"))
-    actor_targets = property(lambda self: Named(self, "actor_targets"))
-    critic_targets_1 = property(lambda self: Named(self, "critic_targets_1"))
-    critic_targets_2 = property(lambda self: Named(self, "critic_targets_2"))
-    actor_optimizers = property(lambda self: Named(self, "actor_optimizers"))
-    critic_1_optimizers = property(lambda self: Named(self, "critic_1_optimizers"))
-    critic_2_optimizers = property(lambda self: Named(self, "critic_2_optimizers"))
+    actors = by_group("actors")
+    critics_1 = by_group("critics_1")
+    critics_2 = by_group("critics_2")
+    actor_targets = by_group("actor_targets")
+    critic_targets_1 = by_group("critic_targets_1")
+    critic_targets_2 = by_group("critic_targets_2")
+    actor_optimizers = by_group("actor_optimizers")
+    critic_1_optimizers = by_group("critic_1_optimizers")
+    critic_2_optimizers = by_group("critic_2_optimizers")
 
     def joint_network(self) -> EvolvableNetwork:
         network: EvolvableNetwork = getattr(self, f"critics_1.{self.shared_agent_ids[0]}")
@@ -131,6 +144,10 @@ class MATD3(MultiAgentRLAlgorithm):
     reset_action_noise = actions.reset_action_noise
 
     # --- learning -----------------------------------------------------------------------------------------------------
+
+    def soft_update(self, net: nn.Module, target: nn.Module) -> None:
+        """Move a target network towards its network, in place: target ← (1 − τ)·target + τ·net."""
+        soft_update(net, target, self.tau)
 
     def update_hyperparameters(self) -> dict[str, float]:
         names = ("lr_actor", "lr_critic", "gamma", "tau", "policy_noise", "noise_clip")

@@ -171,7 +171,7 @@ class _GreedyActor:
         if hasattr(agent, "end_episodes"):
             self.end_episodes = lambda over: agent.end_episodes(over[0])  # of agents of a team [1, E, M]
 
-    def act_greedy(self, obs: np.ndarray, mask: Mask = None) -> np.ndarray:
-        """obs [1, E, ...] (nested as the space is) -> actions [1, E, ...]."""
-        action: np.ndarray = self.agent._greedy(tree.take(obs, 0), None if mask is None else mask[0])
-        return action[None]
+    def act_greedy(self, obs: np.ndarray, mask: Mask = None) -> Any:
+        """obs [1, E, ...] -> actions [1, E, ...], each nested as its space is."""
+        action = self.agent._greedy(tree.take(obs, 0), None if mask is None else mask[0])
+        return tree.map_leaves(lambda x: x[None], action)

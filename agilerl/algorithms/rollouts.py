@@ -24,6 +24,7 @@ from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import by_row, carries_mask, parted, split_mask
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import ShapeError, warn_once
+from agilerl.spaces import short_form
 from agilerl.tree import leaves, map_leaves
 
 if TYPE_CHECKING:
@@ -202,7 +203,24 @@ def _actions(agent: PPO, given: Any, lanes: int) -> np.ndarray:
     found = found.reshape(wanted)
     if isinstance(space, gym.spaces.Discrete):
         check_discrete_actions(torch.as_tensor(found), int(space.n), "PPO.learn")
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        check_rows(agent, found)
     return found.astype(np.int64) if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete) else found
+
+
+def check_rows(agent: PPO, rows: np.ndarray) -> None:
+    """ShapeError where rows [E, K] of Dict or Tuple actions hold a number of no choice."""
+    start = 0
+    for part in agent.distribution.parts:
+        own, start = rows[:, start : start + part.columns], start + part.columns
+        if part.is_continuous:
+            continue
+        highest = np.array(part.sizes) if part.kind != "bernoulli" else 2
+        if ((own < 0) | (own >= highest) | (own != np.floor(own))).any():
+            raise ShapeError(
+                f"PPO.learn got actions that are none of {short_form(agent.action_space)}. "
+                "fix: store the rows that get_action returned, choices counted from 0."
+            )
 
 
 def _batched(space: Any, obs: Any, lanes: int) -> Any:
@@ -233,7 +251,7 @@ class Recorder:
         """All lanes begin an episode."""
         self.agent._hidden = None
 
-    def act(self, obs: Any, mask: Mask = None) -> np.ndarray:
+    def act(self, obs: Any, mask: Mask = None) -> Any:
         """Exploring actions for the environment, from observations [E, ...]."""
         agent = self.agent
         hidden = agent._hidden

@@ -34,14 +34,8 @@ if TYPE_CHECKING:
     from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm as Team
 
 LOGIT_DECAY = 1e-3  # of the authors' released code (openai/maddpg): weight of the policies' squared outputs
+NOISE = frozenset({"expl_noise", "mean_noise"})  # arguments that may be given by agent
 _SHARED = {"activation", "output_activation", "device", "name", "random_seed"}  # keys that dense layers have too
-
-
-def check_given(team: Team, argument: str, networks: Mapping[str, Any]) -> None:
-    """ConfigError where networks are given for a group that there is not."""
-    unknown = [str(group) for group in networks if group not in team.grouped_agents]
-    if unknown:
-        raise ConfigError(f"{team.algo}, {argument}: {unknown_name('group', unknown[0], team.grouped_agents)}")
 
 
 # --- networks -----------------------------------------------------------------------------------------------------
@@ -100,6 +94,33 @@ def fitting(config: Mapping[str, Any], space: gym.Space[Any]) -> dict[str, Any]:
 
 
 # --- exploring ----------------------------------------------------------------------------------------------------
+
+
+def noise_by_component(team: Team, name: str, given: Any) -> Any:
+    """Numbers [C] of the noise on all Box components, from a mapping by agent or group; anything else as it is.
+
+    Raises:
+        ConfigError: an unknown agent, an agent of Box actions without an entry, or one of other numbers than it has
+            components.
+    """
+    if not isinstance(given, Mapping):
+        return given
+    known = [*team.agent_ids, *team.grouped_agents]
+    unknown = [str(key) for key in given if key not in known]
+    if unknown:
+        raise ConfigError(f"{team.algo}, {name}: {unknown_name('agent', unknown[0], known)}")
+    parts = [np.zeros(0)]
+    for agent, one in zip(team.actions.agents, team.actions.each, strict=True):
+        values = given.get(agent, given.get(team.get_group_id(agent)))
+        numbers = np.ravel(np.asarray(0.0 if values is None else values, float))
+        is_off = not np.isfinite(numbers).all() or (name == "expl_noise" and (numbers < 0).any())
+        if one.size and (values is None or numbers.size not in (1, one.size) or is_off):
+            raise ConfigError(
+                f"{team.algo}, {name}: {agent} has {one.size} components, got {values!r}. "
+                "fix: one number, or one for each component."
+            )
+        parts.append(np.broadcast_to(numbers[: one.size], (one.size,)))
+    return np.concatenate(parts)
 
 
 def draw_exploration(team: Any, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:

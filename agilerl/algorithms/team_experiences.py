@@ -11,8 +11,10 @@ from torch import Tensor
 
 from agilerl import tree
 from agilerl.algorithms import team_playing
+from agilerl.algorithms.rollouts import RolloutExperiences
 from agilerl.algorithms.team_actor_critics import Team
 from agilerl.components.rollout_store import RolloutStore
+from agilerl.envs.team import MASKED
 from agilerl.envs.teams import AGENTS, PRESENT, STATE
 from agilerl.errors import ShapeError, unknown_name
 
@@ -42,7 +44,8 @@ def buffer_from_experiences(team: Team, experiences: Any) -> RolloutStore:
                 f"{team.algo}.learn: truncateds need final_observations: what was seen last before resets."
             )
         cut = np.nan_to_num(_stacked(given["truncateds"], team)).astype(bool).reshape(ended.shape)
-    masks, hidden, (mean, deviation) = given.get("action_masks"), given.get("hidden_states"), team.value_scale()
+    masks = given.get("action_masks") or _masks_beside(given["observations"])
+    hidden, (mean, deviation) = given.get("hidden_states"), team.value_scale()
     if hidden is not None and len(hidden) != steps:
         raise ShapeError(f"{team.algo}.learn got {len(hidden)} hidden_states for {steps} steps. fix: one before each.")
     final_values = None
@@ -81,11 +84,23 @@ def buffer_from_experiences(team: Team, experiences: Any) -> RolloutStore:
     return buffer
 
 
+def _masks_beside(observations: Mapping[str, Any]) -> dict[str, list[Any]] | None:
+    """Masks [T] of agents whose observations carry one beside them; None where nobody's do."""
+    found = {
+        agent: [seen[MASKED[1]] if team_playing.holds_mask(seen) else None for seen in own]
+        for agent, own in observations.items()
+        if any(map(team_playing.holds_mask, own))
+    }
+    return found or None
+
+
 def _named(team: Team, experiences: Any) -> dict[str, Any]:
     if isinstance(experiences, Mapping):
         found = dict(experiences)
     elif isinstance(experiences, tuple | list) and len(experiences) in (len(FIELDS), len(FIELDS) + len(EXTRA)):
         found = dict(zip((*FIELDS, *EXTRA), experiences, strict=False))
+        if isinstance(experiences, RolloutExperiences):
+            found |= experiences.more
     else:
         raise ShapeError(
             f"{team.algo}.learn got a {type(experiences).__name__}; expected a tuple of {len(FIELDS)}: "
@@ -123,16 +138,14 @@ def _stacked(by_agent: Mapping[str, Any], team: Team) -> np.ndarray:
 
 
 def _seen(team: Team, by_agent: Mapping[str, Any], t: int, lanes: int, there: np.ndarray) -> dict[str, Any]:
-    """A team's observation [E, ...] of one step, zero where an agent was not there."""
+    """A team's observation [E, ...] of one step, with what stands for an absent agent where one was not there."""
     seen, count = team.observed({agent: own[t] for agent, own in by_agent.items()})
     if count != lanes:
         raise ShapeError(f"{team.algo}.learn got {count} observations in a step of {lanes} lanes.")
     rows = {}
     for k, agent in enumerate(team.agent_ids):
-        own = there[:, k].astype(bool)
-        rows[agent] = tree.map_leaves(
-            lambda x, own=own: np.where(own.reshape(-1, *[1] * (x.ndim - 1)), _array(x), 0).astype(_array(x).dtype),
-            seen[AGENTS][agent],
+        rows[agent] = team_playing.with_nothing(
+            team, agent, tree.map_leaves(_array, seen[AGENTS][agent]), there[:, k].astype(bool)
         )
     others = {key: tree.map_leaves(_array, part) for key, part in seen.items() if key not in (AGENTS, PRESENT)}
     return {AGENTS: rows, PRESENT: there.astype(np.int8), **others}

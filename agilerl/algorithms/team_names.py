@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from agilerl.envs.team import MASKED, is_masked
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.spaces import differ
 
@@ -14,16 +15,24 @@ Spaces = Sequence[gym.Space[Any]] | Mapping[str, gym.Space[Any]]
 
 
 class Named(Mapping[str, Any]):
-    """The attributes `<prefix>.<name>` of an agent by name: `agent.actors["speaker"]`, `agent.actors.speaker`."""
+    """The attributes `<prefix>.<group>` of a team by group: `team.actors["speaker"]`, `team.actors.speaker`.
+
+    The id of an agent stands for its group: `team.actors["speaker_0"]`.
+    """
 
     def __init__(self, owner: Any, prefix: str) -> None:
         self.__dict__["_owner"], self.__dict__["_prefix"] = owner, prefix
 
     def __getitem__(self, name: str) -> Any:
-        key = f"{self._prefix}.{name}"
+        key = self._key(name)
         if key not in self._owner.__dict__:
             raise ConfigError(f"{self._owner.algo}: {unknown_name(self._prefix, name, self)}")
         return self._owner.__dict__[key]
+
+    def _key(self, name: object) -> str:
+        key = f"{self._prefix}.{name}"
+        is_agent = key not in self._owner.__dict__ and name in self._owner.agent_ids
+        return f"{self._prefix}.{group_of(str(name))}" if is_agent else key
 
     def __iter__(self) -> Iterator[str]:
         start = f"{self._prefix}."
@@ -33,13 +42,23 @@ class Named(Mapping[str, Any]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return f"{self._prefix}.{name}" in self._owner.__dict__
+        return self._key(name) in self._owner.__dict__
 
     def __getattr__(self, name: str) -> Any:
-        key = f"{self._prefix}.{name}"
+        key = self._key(name)
         if key not in self._owner.__dict__:
             raise AttributeError(f"{self._owner.algo} has no {key}")
         return self._owner.__dict__[key]
+
+
+class Losses(dict[str, Any]):
+    """What `learn` returns, by group; the id of an agent stands for its group."""
+
+    def __missing__(self, name: str) -> Any:
+        group = group_of(str(name))
+        if group == name or group not in self:
+            raise KeyError(name)
+        return self[group]
 
 
 def group_of(agent: str) -> str:
@@ -76,7 +95,7 @@ def spaces_by_agent(
     """(observation spaces, action spaces) by agent, and the agents in their order."""
     given = {"observation": observation_spaces, "action": action_spaces}
     for what, found in given.items():
-        if isinstance(found, gym.spaces.Dict):
+        if isinstance(found, gym.spaces.Dict) and not is_masked(found):
             given[what] = dict(found.spaces)
         elif not isinstance(found, Mapping | list | tuple):
             raise TypeError(
@@ -106,4 +125,6 @@ def spaces_by_agent(
             if len(found) != len(ids):
                 raise AlgorithmError(f"{algo}: {len(found)} {what} spaces for {len(ids)} agents. fix: one for each.")
             by_agent.append(dict(zip(ids, found, strict=True)))
-    return by_agent[0], by_agent[1], ids
+    # a mask beside an observation says what is legal; networks read the observation
+    shown = {agent: space[MASKED[0]] if is_masked(space) else space for agent, space in by_agent[0].items()}
+    return shown, by_agent[1], ids

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,11 +11,74 @@ from torch import Tensor, nn, optim
 from agilerl import tree
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import NetworkGroup
-from agilerl.algorithms.team_names import group_of
+from agilerl.algorithms.team_names import Named, group_of
 from agilerl.envs.teams import AGENTS, HELD, JOINT, PRESENT, WAITING
+from agilerl.errors import ConfigError, unknown_name
+from agilerl.modules.base import ModuleDict
+from agilerl.networks.base import EvolvableNetwork
 
 if TYPE_CHECKING:
     from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm as Team
+
+
+def networks_by_group(team: Team, argument: str, given: Any) -> dict[str, EvolvableNetwork]:
+    """Networks that were passed instead of building them, by group.
+
+    Args:
+        argument: its name, for messages. given: a mapping or `ModuleDict` by group (or by agent of a group), a list in
+            the order of the groups, or None.
+
+    Raises:
+        ConfigError: an unknown group, two networks for one group, or a list of another length.
+        TypeError: something else, or a network that evolution cannot carry.
+    """
+    groups, found = team.grouped_agents, dict[str, EvolvableNetwork]()
+    if isinstance(given, list | tuple):
+        if len(given) != len(groups):
+            raise ConfigError(
+                f"{team.algo}: {argument} lists {len(given)} networks for the groups {list(groups)}. "
+                "fix: {group: network}."
+            )
+        given = dict(zip(groups, given, strict=True))
+    if not isinstance(given, Mapping | ModuleDict | nn.ModuleDict | None):
+        raise TypeError(
+            f"{team.algo}: {argument} must map groups to networks; got {type(given).__name__}. fix: {{group: network}}."
+        )
+    for name, network in () if given is None else given.items():
+        group = group_of(str(name)) if name in team.agent_ids else str(name)
+        if group not in groups:
+            raise ConfigError(f"{team.algo}, {argument}: {unknown_name('group', str(name), groups)}")
+        if found.get(group, network) is not network:
+            raise ConfigError(
+                f"{team.algo}: {argument} has two networks for the group {group!r}, whose agents share one. "
+                f"fix: {{{group!r}: network}}."
+            )
+        if not isinstance(network, EvolvableNetwork):
+            raise TypeError(
+                f"All {argument.replace('_', ' ')} must be instances of EvolvableNetwork; {name!r} is a "
+                f"{type(network).__name__}. fix: a network of agilerl.networks."
+            )
+        found[group] = network
+    return found
+
+
+def by_group(kind: str) -> Any:
+    """A property of teams: their networks or optimisers of one kind, by group; what is assigned to it replaces them.
+
+    A mapping by group or by agent, or a list in the order of the groups, with one for each group. A network that
+    replaces another one begins with fresh moments of its optimiser.
+    """
+
+    def assign(team: Team, given: Any) -> None:
+        found = given if kind.endswith("optimizers") else networks_by_group(team, kind, given)
+        found = {team.get_group_id(name): part for name, part in found.items()}
+        missing = [group for group in team.grouped_agents if group not in found]
+        if missing:
+            raise ConfigError(f"{team.algo}: {kind} has nothing for the group {missing[0]!r}. fix: one for each group.")
+        for group, part in found.items():
+            setattr(team, f"{kind}.{group}", part)
+
+    return property(lambda team: Named(team, kind), assign)
 
 
 def registered(team: Team, kind: str, group: str, network: nn.Module) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agilerl import tree
 from agilerl.envs.masks import ActionMasks
-from agilerl.envs.team import nothing
+from agilerl.envs.team import MASKED, nothing
 from agilerl.envs.teams import AGENTS, PRESENT
 from agilerl.errors import ShapeError, unknown_name
 from agilerl.spaces import nested
@@ -26,7 +26,8 @@ def get_action(
     """Actions for the environment, and what policies gave, both by agent.
 
     Args:
-        obs: one observation or a batch [E, ...] of each agent; agents that are left out are not there.
+        obs: one observation or a batch [E, ...] of each agent; agents that are left out are not there. Observations
+            {"observation", "action_mask"}, as PettingZoo's board games give them, are taken as they are.
         infos: by agent; `action_mask` (1 = legal) and `env_defined_actions` of each are heeded.
         training: whether to explore; the team's own mode where it is not given.
 
@@ -35,7 +36,7 @@ def get_action(
         of a component, and is in [-1, 1] for Box actions, before the bounds of the space.
     """
     infos, (seen, lanes) = infos or {}, observed(team, obs)
-    mask = masks_of(team, infos, lanes)
+    mask = masks_of(team, infos, lanes, obs)
     with torch.no_grad():
         outputs = team.policy_output(seen)
     if team.training if training is None else training:
@@ -60,15 +61,34 @@ def as_defined(team: Team, agent: str, action: np.ndarray, info: Any) -> np.ndar
     defined = None if not isinstance(info, Mapping) else info.get("env_defined_actions", info.get("env_defined_action"))
     if defined is None:
         return action
-    given = np.asarray(defined, dtype=float)
+    given = by_lane(defined, action.shape[1:], np.nan)
+    if given.ndim and given.size not in (action.size, int(np.prod(action.shape[1:]))):
+        raise ShapeError(
+            f"{team.algo}: env_defined_actions of {agent} have shape {given.shape}; expected {action.shape}. "
+            "fix: one action for each environment, None where the agent decides."
+        )
     given = np.broadcast_to(given.reshape(-1, *action.shape[1:]) if given.ndim else given, action.shape)
     return np.where(np.isnan(given), action, given).astype(action.dtype)
+
+
+def by_lane(given: Any, shape: tuple[int, ...], default: float) -> np.ndarray:
+    """float64 numbers of one info: as they are, or one entry for each environment, of which None gives `default`."""
+    entries = given if isinstance(given, list | tuple) else list(given) if _is_of_objects(given) else None
+    if entries is None or all(np.ndim(entry) == 0 and entry is not None for entry in entries):
+        return np.asarray(given, float)
+    rows = [np.full(shape, default) if entry is None else np.asarray(entry, float) for entry in entries]
+    return np.stack([row.reshape(shape) if row.size == np.prod(shape) else row for row in rows])
+
+
+def _is_of_objects(given: Any) -> bool:
+    return isinstance(given, np.ndarray) and given.dtype == object and given.ndim > 0
 
 
 def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """(the tree that networks are prepared from, lanes) of observations by agent, one each or batches.
 
-    Who is left out is not there, nor who is not there by the word of the vector that gave the observations (`Seen`).
+    An agent is absent where it is left out, where its row has a NaN, and where the vector that gave the observations
+    says so (`Seen`); the rest of its row is then not read. Masks beside observations are left to `masks_of`.
 
     Raises:
         ShapeError: no agent, an agent that is not of this team, or batches of different length.
@@ -83,8 +103,11 @@ def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     if set(counts.values()) != {lanes}:
         raise ShapeError(f"{team.algo} got observations of different lengths: {counts}. fix: one row a lane.")
     there, said = np.zeros((lanes, team.n_agents), np.int8), getattr(obs, "present", None)
-    for agent in batches:
-        there[:, team.agent_ids.index(agent)] = 1 if said is None else np.asarray(said[agent])
+    for agent, rows in batches.items():
+        given = _rows_without_nan(rows, lanes)
+        if not given.all():
+            batches[agent] = with_nothing(team, agent, rows, given)
+        there[:, team.agent_ids.index(agent)] = given if said is None else given & np.asarray(said[agent], bool)
     for agent in team.agent_ids:
         if agent not in batches:
             batches[agent] = nothing(team.possible_observation_spaces[agent], lanes)
@@ -96,19 +119,49 @@ def _batched(team: Team, agent: str, seen: Any) -> Any:
     space = nested(team.possible_observation_spaces[agent])
 
     def leaf(own: Any, values: Any) -> Any:
-        array = values.numpy(force=True) if isinstance(values, Tensor) else np.asarray(values)
-        return array[None] if array.ndim == len(own.shape or ()) else array
+        array, shape = values.numpy(force=True) if isinstance(values, Tensor) else np.asarray(values), own.shape or ()
+        if array.ndim == len(shape):
+            return array[None]
+        # a number a row may come as a column [E, 1], as replay keeps it
+        return array[:, 0] if array.ndim == len(shape) + 2 and array.shape[1] == 1 and not shape else array
 
-    return tree.map_leaves(leaf, space, seen)
+    return tree.map_leaves(leaf, space, seen[MASKED[0]] if holds_mask(seen) else seen)
 
 
-def masks_of(team: Team, infos: Mapping[str, Any], lanes: int) -> np.ndarray | None:
-    """The team's mask [E, W] of the masks in infos; None where there is none."""
+def _rows_without_nan(rows: Any, lanes: int) -> np.ndarray:
+    """[E] bool: rows in which every number is one."""
+    found = np.ones(lanes, bool)
+    for leaf in tree.leaves(rows):
+        if leaf.dtype.kind == "f":
+            found &= ~np.isnan(leaf.reshape(lanes, -1)).any(1)
+    return found
+
+
+def with_nothing(team: Team, agent: str, rows: Any, given: np.ndarray) -> Any:
+    """The rows with what stands for an absent agent where they are not `given` [E]."""
+    empty = nothing(team.possible_observation_spaces[agent], len(given))
+
+    def leaf(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
+        chosen = given.reshape(-1, *[1] * (values.ndim - 1))
+        return np.where(chosen, values, absent.reshape(values.shape).astype(values.dtype))
+
+    return tree.map_leaves(leaf, rows, empty)
+
+
+def holds_mask(seen: Any) -> bool:
+    """Whether it is {"observation": ..., "action_mask": ...}, as PettingZoo's board games give observations."""
+    return isinstance(seen, Mapping) and set(seen) == set(MASKED)
+
+
+def masks_of(
+    team: Team, infos: Mapping[str, Any], lanes: int, obs: Mapping[str, Any] | None = None
+) -> np.ndarray | None:
+    """The team's mask [E, W] of the masks in infos, and beside observations where infos have none; None where there is
+    none."""
     mask: np.ndarray | None = None
-    for agent, info in infos.items():
-        given = info.get("action_mask") if isinstance(info, Mapping) else None
-        if given is None:
-            continue
+    beside = {agent: {MASKED[1]: seen[MASKED[1]]} for agent, seen in (obs or {}).items() if holds_mask(seen)}
+    for agent, info in {**beside, **_with_masks(infos)}.items():
+        given = info[MASKED[1]]
         if agent not in team.actions.masks:
             raise ShapeError(f"{team.algo}, action masks: {unknown_name('agent', str(agent), team.agent_ids)}")
         own, space = team.actions.masks[agent], team.possible_action_spaces[agent]
@@ -122,6 +175,11 @@ def masks_of(team: Team, infos: Mapping[str, Any], lanes: int) -> np.ndarray | N
         mask = np.ones((lanes, team.actions.masks[team.agent_ids[-1]].stop), bool) if mask is None else mask
         mask[:, own] = legal
     return mask
+
+
+def _with_masks(infos: Mapping[str, Any]) -> dict[str, Any]:
+    """The infos that have a mask."""
+    return {a: info for a, info in infos.items() if isinstance(info, Mapping) and info.get(MASKED[1]) is not None}
 
 
 def stored_action(team: Team, agent: str, actions: Mapping[str, Any], count: int, dtype: torch.dtype) -> Tensor:

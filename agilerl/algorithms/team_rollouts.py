@@ -23,6 +23,7 @@ from agilerl.algorithms.schedules import scheduled
 from agilerl.algorithms.team_actor_critics import Team, own_rows
 from agilerl.algorithms.team_critics import rows_of
 from agilerl.algorithms.team_experiences import buffer_from_experiences
+from agilerl.algorithms.team_names import Losses
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import RolloutBatch, UpdateEngine, UpdateResult
@@ -49,12 +50,9 @@ def group_rows(team: Team, batch: RolloutBatch, group: str) -> RolloutBatch:
         rows_of(x, own, axis) for x in (batch.log_prob, batch.value, batch.advantage, batch.returns)
     )
     legal, noise = batch.legal, batch.noise
-    has_masks = team.actions.of_agent(agents[0]).mask_width > 0
-    legal = (
-        torch.cat([legal[..., team.actions.masks[a]] for a in agents], axis)
-        if legal is not None and has_masks
-        else None
-    )
+    if legal is not None:
+        masks = [team.actions.mask_of(agent, legal) for agent in agents]
+        legal = None if masks[0] is None else torch.cat(masks, axis)
     noise = None if noise is None else torch.cat([noise[..., policies.entropy_noise[a]] for a in agents], axis)
     return RolloutBatch(
         (own_rows(batch.obs, agents, axis), team.value_inputs(batch.obs, group, axis)),
@@ -142,7 +140,7 @@ def hyperparameters(team: Team) -> dict[str, float]:
 
 def update_options(team: Team) -> tuple[Any, ...]:
     sequences = team.bptt_sequence_type, team.max_seq_len
-    return (team.clip_value_loss, *sequences, *(kind.kind for kind in team.policies.kinds))
+    return (team.clip_value_loss, *sequences, *team.policies.kinds)
 
 
 def update_interval(team: Team) -> int:
@@ -180,13 +178,13 @@ def learn(team: Team, experiences: Any) -> dict[str, float]:
             did not act.
 
     Returns:
-        {group: mean loss of the minibatches, summed over groups}.
+        {group: mean loss of the minibatches, summed over groups}; see `Losses`.
 
     Raises:
         ShapeError: entries that are missing, or of different lengths.
     """
     loss = team.learn_buffer(buffer_from_experiences(team, experiences))
-    return dict.fromkeys(team.shared_agent_ids, loss)
+    return Losses(dict.fromkeys(team.shared_agent_ids, loss))
 
 
 def learn_buffer(team: Team, buffer: RolloutStore) -> float:

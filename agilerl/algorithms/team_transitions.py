@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from agilerl import tree
-from agilerl.algorithms.team_playing import observed, stored_action
+from agilerl.algorithms.team_names import Losses
+from agilerl.algorithms.team_playing import masks_of, observed, stored_action
 from agilerl.engine.learner import learn_alone
 from agilerl.engine.protocol import TransitionBatch, UpdateResult
 from agilerl.envs.teams import PRESENT, Seen
@@ -45,7 +46,7 @@ class TeamExperiences(tuple[Any, ...]):
 
 
 def learn(team: Team, experiences: Any) -> dict[str, tuple[float | None, float]]:
-    """One update; {group: (policy loss or None, critic loss)}, the sums over groups in each.
+    """One update; {group: (policy loss or None, critic loss)}, the sums over groups in each; see `Losses`.
 
     Args:
         experiences: what `MultiAgentReplayBuffer.sample` returns: (states, actions, rewards, next_states, dones), each
@@ -54,7 +55,7 @@ def learn(team: Team, experiences: Any) -> dict[str, tuple[float | None, float]]
     """
     result = learn_batch(team, make_batch(team, experiences))
     policy = None if result.actor_loss is None else float(result.actor_loss.detach())
-    return dict.fromkeys(team.shared_agent_ids, (policy, float(result.loss.detach())))
+    return Losses(dict.fromkeys(team.shared_agent_ids, (policy, float(result.loss.detach()))))
 
 
 def learn_batch(team: Team, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
@@ -84,9 +85,10 @@ def make_batch(team: Team, experiences: Any) -> TransitionBatch:
         weight = weight * torch.as_tensor(more["weights"], device=team.device).to(dtype).reshape(count)
     if "discount" in more:
         extra["discount"] = torch.as_tensor(more["discount"], device=team.device).to(dtype)
-    for name in ("obs_mask", "next_mask"):
-        if name in more:
-            extra[name] = torch.as_tensor(more[name], device=team.device).bool()
+    for name, field in (("obs_mask", "states"), ("next_mask", "next_states")):
+        legal = more[name] if name in more else masks_of(team, {}, count, given[field])
+        if legal is not None:
+            extra[name] = torch.as_tensor(legal, device=team.device).bool()
     return TransitionBatch(
         as_tensors[0],
         action.nan_to_num(),

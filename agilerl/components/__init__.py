@@ -9,13 +9,21 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "MultiAgentReplayBuffer": "agilerl.components.multi_agent_replay_buffer",
     "MultiStepReplayBuffer": "agilerl.components.multi_step",
     "PrioritizedReplayBuffer": "agilerl.components.prioritized",
     "ReplayBuffer": "agilerl.components.uniform",
     "RolloutBuffer": "agilerl.components.rollout_buffer",
     "Transition": "agilerl.components.data",
 }
-__all__ = ["MultiStepReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer", "RolloutBuffer", "Transition"]
+__all__ = [
+    "MultiAgentReplayBuffer",
+    "MultiStepReplayBuffer",
+    "PrioritizedReplayBuffer",
+    "ReplayBuffer",
+    "RolloutBuffer",
+    "Transition",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,7 @@ from agilerl.errors import ConfigError, RunError, ShapeError, unknown_name
 TEAM_ROLES = {**ROLES, **{f"{name}s": role for name, role in ROLES.items() if not name.endswith("s")}}
 TEAM_ROLES |= {"observations": "obs", "next_observations": "next_obs", "dones": "done", "next_obs": "next_obs"}
 FIELDS = ("obs", "action", "reward", "next_obs", "done")
+FREE = "field_"  # how fields of unknown meaning are kept, by their places
 
 
 class MultiAgentReplayBuffer(ReplayBuffer):
@@ -31,6 +32,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
     * with `field_names`: `save_to_memory(states, actions, rewards, next_states, dones, is_vectorised=)`, and
       `sample(n)` gives a tuple of dicts by agent in that order, float tensors [n, ...];
     * without: `add(MultiAgentTransition(...))`, or a dict of dicts, and `sample(n)` gives a TensorDict.
+
+    Field names that do not name all five fields are stored without a meaning: each comes out by agent in its place,
+    with NaN for an agent that a dict leaves out. Such a memory is for your own loops, not for training functions.
 
     Who is not there is kept as such: an agent that a dict leaves out, or whose row has a NaN. It comes out as zeros,
     its reward and its end as NaN; observations also say who was there (`present` of the dict by agent, or entries
@@ -43,6 +47,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         agent_ids: all agents, in the order of rewards in `gather`. device: where the memory is and samples come out.
         observation_spaces, action_spaces: by agent; needed where agents are absent from the first rows.
         dtype, seed: as for `ReplayBuffer`.
+
+    Attributes:
+        has_own_fields: whether `field_names` do not name all five fields of a transition.
 
     Raises:
         ConfigError: no agents, or names of which one says two fields.
@@ -71,6 +78,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         doubled = [name for name, role in self._roles.items() if list(self._roles.values()).count(role) > 1]
         if doubled:
             raise ConfigError(f"field_names say the same field twice: {doubled}. fix: one name for each field.")
+        self.has_own_fields = not set(FIELDS) <= set(self._roles.values())  # of fields whose meaning is not known
         self._widths: dict[str, int] | None = None  # numbers of each agent's action
         self._starts: np.ndarray | None = None  # [A] lowest choices, which rows count from 0; None where not known
         if action_spaces is not None:
@@ -121,6 +129,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             unknown = [str(agent) for agent in value if agent not in self.agent_ids]
             if unknown:
                 raise ShapeError(f"{name}: {unknown_name('agent', unknown[0], self.agent_ids)}")
+        if self.has_own_fields:
+            super().add(self._free_rows(given))
+            return
         missing = [name for name in FIELDS if name not in fields]
         if missing:
             raise ShapeError(f"transitions of a team need the fields {FIELDS}; missing: {missing}. fix: field_names.")
@@ -139,6 +150,39 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             "done": np.nan_to_num(done, nan=1.0) != 0,
         }
         super().add(rows | {name: value for name, value in fields.items() if name not in FIELDS})
+
+    def _free_rows(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of unknown meaning as rows, each under its place, and which rows are there, without a NaN."""
+        count = next(trees.count_rows(trees.map_leaves(_array, x)) for own in given.values() for x in own.values())
+        rows: dict[str, Any] = {}
+        for place, (name, own) in enumerate(given.items()):
+            absent = [agent for agent in self.agent_ids if agent not in own]
+            if absent and self._store is None:
+                raise ShapeError(
+                    f"the first rows have no {name} of {absent[0]}, so its shape is not known. "
+                    "fix: begin with rows of all agents."
+                )
+            like = self.gather(np.zeros(count, np.int64))[f"{FREE}{place}"] if absent else {}
+            values: dict[str, Any] = {a: trees.map_leaves(_numeric, own.get(a, like.get(a))) for a in self.agent_ids}
+            there = {a: np.full(count, a in own) & _finite(values[a], count) for a in self.agent_ids}
+            rows[f"{FREE}{place}"] = {a: trees.map_leaves(np.nan_to_num, x) for a, x in values.items()}
+            rows[f"{FREE}{place}_there"] = {a: x.astype(np.int8) for a, x in there.items()}
+        return rows
+
+    def _free_batch(self, rows: Mapping[str, Any], idxs: Tensor | None) -> Any:
+        """Rows of fields of unknown meaning as they came, numbers as columns [n, 1], NaN for rows that were not."""
+        fields = []
+        for place in range(len(self.field_names or ())):
+            own, there = rows[f"{FREE}{place}"], rows[f"{FREE}{place}_there"]
+            fields.append({a: self._free_field(_tuples(own[a]), there[a].reshape(-1).bool()) for a in self.agent_ids})
+        return tuple(fields) if idxs is None else (*fields, idxs)
+
+    def _free_field(self, rows: Any, there: Tensor) -> Any:
+        def leaf(x: Tensor) -> Tensor:
+            column = x.to(self.dtype).reshape(len(there), *(x.shape[1:] or (1,)))
+            return column.masked_fill(~there.reshape(-1, *[1] * (column.dim() - 1)), torch.nan)
+
+        return trees.map_leaves(leaf, rows)
 
     def _next(self, seen: Mapping[str, Any], count: int) -> dict[str, Any]:
         there = self._there(seen, count)
@@ -162,10 +206,23 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         for agent in sorted(self.agent_ids):
             present = there[:, self.agent_ids.index(agent)]
             if agent in seen:
-                found[agent] = trees.map_leaves(lambda leaf, own=present: _kept(_array(leaf), own), seen[agent])
+                found[agent] = self._shown(agent, seen[agent], present)
             else:
                 found[agent] = self._zeros(agent, len(there))
         return found
+
+    def _shown(self, agent: str, rows: Any, present: np.ndarray) -> Any:
+        """The agent's rows, with what stands for an absent agent where it is not `present` [B]."""
+        rows = trees.map_leaves(_array, rows)
+        if present.all() or self.observation_spaces is None:
+            return trees.map_leaves(lambda leaf: _kept(leaf, present), rows)
+        empty = nothing(self.observation_spaces[agent], len(present))
+
+        def leaf(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
+            chosen = present.reshape(-1, *[1] * (values.ndim - 1))
+            return np.where(chosen, values, absent.reshape(values.shape).astype(values.dtype))
+
+        return trees.map_leaves(leaf, rows, empty)
 
     def _zeros(self, agent: str, count: int) -> Any:
         if self.observation_spaces is not None:
@@ -212,6 +269,8 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         if self._store is None:
             raise RunError("the replay buffer is empty: nothing to sample. fix: add transitions first.")
         rows = self.gather(indices)
+        if self.has_own_fields:
+            return self._free_batch(rows, idxs)
         there = rows["obs"][PRESENT].bool()
         by_agent: dict[str, Any] = {name: values for name, values in rows.items() if name not in FIELDS}
         for name in ("obs", "next_obs"):
@@ -315,6 +374,17 @@ def _batched(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     return {agent: with_batch_axis(row) for agent, row in value.items() if row is not None}
+
+
+def _numeric(leaf: Any) -> np.ndarray:
+    """Rows that can also be NaN."""
+    return _array(leaf).astype(np.float32)
+
+
+def _finite(rows: Any, count: int) -> np.ndarray:
+    """[B] bool: rows without a NaN."""
+    each = [~np.isnan(leaf.reshape(count, -1)).any(1) for leaf in trees.leaves(rows)]
+    return np.asarray(np.logical_and.reduce(each))
 
 
 def _kept(leaf: np.ndarray, present: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from agilerl.envs.observed_masks import by_row, parted
 from agilerl.errors import AgileRLWarning, ConfigError, ShapeError
 from agilerl.losses.returns import gae
 from agilerl.rng import Purpose, resolve_seed, stream
+from agilerl.spaces import nested
 from agilerl.tree import leaves, map_leaves
 
 if TYPE_CHECKING:
@@ -180,6 +181,8 @@ class RolloutBuffer(RolloutStore):
     def _actions(self, given: Any) -> np.ndarray:
         """Actions [E, *shape], as integers where they number choices."""
         found, shape = _array(given), tuple(self.action_space.shape or ())
+        if isinstance(self.action_space, gym.spaces.Dict | gym.spaces.Tuple):  # rows of numbers
+            shape = (sum(int(np.prod(part.shape, dtype=int)) for part in leaves(nested(self.action_space))),)
         if found.size != self.num_envs * int(np.prod(shape, dtype=int)):
             raise ShapeError(
                 f"RolloutBuffer.add got actions of shape {found.shape}; expected {(self.num_envs, *shape)}. "

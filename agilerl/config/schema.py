@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from agilerl.algorithms import USUAL, canonical_name, find_algorithm
-from agilerl.algorithms.declared import hyperparameters
+from agilerl.algorithms.declared import hyperparameters, outside
 from agilerl.errors import nearest
 from agilerl.options import OffPolicyOptions
 from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction, Whole
@@ -278,6 +278,9 @@ class Manifest(Section):
         for path, name in named.items():
             if name not in known:
                 raise ValueError(no_hyperparameter(path, self.algorithm.name, known))
+            limits = self.mutation.rl_hp_selection if path.startswith("mutation.") else self.evolution.restart_ranges
+            if (wrong := outside(declared[name].values, limits[name])) is not None:
+                raise ValueError(f"{path}: {wrong}")
         return self
 
     @model_validator(mode="after")
@@ -360,9 +363,11 @@ class Manifest(Section):
         for name in ADDED_LATER:
             if content["training"][name] == usual[name]:
                 del content["training"][name]
-        for name in ("noise_persistence", "action_std_min", "action_ent_steps"):
+        for name in ("noise_persistence", "action_std_min", "action_ent_steps", "squash_output"):
             if not content["algorithm"].get(name, True):
                 del content["algorithm"][name]
+        if content["algorithm"].get("action_scaling") == "bounds":
+            del content["algorithm"]["action_scaling"]
         if self.evolution == Evolution():
             del content["evolution"]
         elif not self.evolution.restart_ranges:

@@ -218,20 +218,21 @@ class HealingLanes:
         self._is_reset = True
         return trees.copy(self._obs), self._info()
 
-    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
+    def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes; see `protocol.Lanes.step`. `StepBatch.healed` [L] is there where a worker was replaced."""
         return self.finish_step(self.begin_step(actions, active))
 
-    def begin_step(self, actions: np.ndarray, active: np.ndarray | None = None) -> PendingStep:
+    def begin_step(self, actions: Any, active: np.ndarray | None = None) -> PendingStep:
         """Send the actions to the workers, which step while this process does something else."""
         if not self._is_reset:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
-        if len(actions) != self.num_lanes:
-            raise ShapeError(f"actions must have one row per lane: expected {self.num_lanes}, got {len(actions)}.")
+        count = trees.count_rows(actions)
+        if count != self.num_lanes:
+            raise ShapeError(f"actions must have one row per lane: expected {self.num_lanes}, got {count}.")
         before = trees.copy(self._obs)
         mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
         asked = {
-            w.number: ("step", actions[w.lanes], None if active is None else mask[w.lanes])
+            w.number: ("step", trees.take(actions, w.lanes), None if active is None else mask[w.lanes])
             for w in self.workers
             if mask[w.lanes].any()
         }

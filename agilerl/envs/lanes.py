@@ -6,7 +6,7 @@ What an environment must return stands here too (`Contract`), for all lanes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,10 +112,11 @@ class SyncLanes:
         known = self._contract is not None or self.single_observation_space is not None
         return (self._checked().row(obs, lane, "reset()") if known else obs), info
 
-    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...] (or per lane, for Dict and Tuple spaces)."""
+    def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
+        """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...], nested as their space is, or one per lane."""
         if self._obs is None:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
+        actions = by_lane(self.single_action_space, actions)
         if len(actions) != self.num_lanes:
             raise ShapeError(f"actions must have one row per lane: expected {self.num_lanes}, got {len(actions)}.")
         obs = trees.copy(self._obs)
@@ -212,6 +213,26 @@ class SyncLanes:
             env.close()
 
 
+def by_lane(space: Space[Any], actions: Any) -> Any:
+    """Actions [L, ...], nested as their space is, as one action for each lane; arrays of a Box without axes stay
+    arrays."""
+    is_nested = isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
+    if not (is_nested and isinstance(actions, Mapping | tuple)) and not (
+        isinstance(space, gymnasium.spaces.Box) and space.shape == ()
+    ):
+        return actions
+    own = nested(space)
+
+    def row(lane: int) -> Any:  # arrays of a Box, plain numbers for choices
+        return trees.map_leaves(lambda part, x: x[lane, ...] if _is_box(part) else x[lane], own, actions)
+
+    return [row(lane) for lane in range(trees.count_rows(actions))]
+
+
+def _is_box(space: Any) -> bool:
+    return isinstance(space, gymnasium.spaces.Box)
+
+
 def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> list[int] | None:
     """`seeds` as Python integers; ShapeError if there is not exactly one per lane."""
     if seeds is None:
@@ -223,6 +244,17 @@ def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> lis
             f"fix: agilerl.rng.seeds(run_seed, purpose, {num_lanes})."
         )
     return [int(number) for number in numbers]
+
+
+def mask_method(env: Any) -> Callable[[], Any] | None:
+    """`env.action_masks` where it is a method, also inside wrappers (sb3-contrib's convention); None without one."""
+    while True:
+        method = getattr(env, "action_masks", None)
+        if callable(method):
+            return method  # type: ignore[no-any-return]
+        if not isinstance(env, gymnasium.Wrapper):
+            return None
+        env = env.env
 
 
 def spaces_in(env: Any, prefix: str = "", *, is_required: bool = True) -> tuple[Space[Any], Space[Any]]:
@@ -248,17 +280,6 @@ def spaces_in(env: Any, prefix: str = "", *, is_required: bool = True) -> tuple[
             f"fix: self.{prefix}{name} = {own}, say."
         )
     return found[0], found[1]
-
-
-def mask_method(env: Any) -> Callable[[], Any] | None:
-    """`env.action_masks` where it is a method, also inside wrappers (sb3-contrib's convention); None without one."""
-    while True:
-        method = getattr(env, "action_masks", None)
-        if callable(method):
-            return method  # type: ignore[no-any-return]
-        if not isinstance(env, gymnasium.Wrapper):
-            return None
-        env = env.env
 
 
 def warn_of_statistics(env: Any) -> None:

@@ -79,7 +79,7 @@ class Lanes(Protocol):
         `seeds` [L] int64 make each lane's episodes repeatable; None goes on with each lane's generator.
         """
 
-    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
+    def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes. Where `active` [L] is False the lane rests: nothing is stepped and mask is False."""
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from agilerl.envs.protocol import AGENTS, PRESENT, STATE
 from agilerl.envs.returned import short
 from agilerl.errors import EnvError
 from agilerl.spaces import mask_width, nested
-from agilerl.tree import map_leaves
+from agilerl.tree import count_rows, leaves, map_leaves
 
 MASKED = ("observation", "action_mask")  # what an observation of PettingZoo's board games consists of
 
@@ -68,17 +68,17 @@ class Team:
         """Where each agent's legal choices stand in a team's mask; empty for agents that do not choose."""
         return slices({agent: mask_width(self.action_spaces[agent]) for agent in self.agents})
 
-    def split(self, action: np.ndarray) -> dict[str, np.ndarray]:
+    def split(self, action: np.ndarray) -> dict[str, Any]:
         """Actions [..., A] of a team as those of its agents, in the form of their spaces."""
         return {agent: as_action(self.action_spaces[agent], action[..., own]) for agent, own in self.columns.items()}
 
-    def join(self, actions: Mapping[str, np.ndarray]) -> np.ndarray:
+    def join(self, actions: Mapping[str, Any]) -> np.ndarray:
         """Actions of all agents, each [L, ...], as one row of numbers a lane [L, A] float32."""
-        count = len(next(iter(actions.values())))
+        count = count_rows(next(iter(actions.values())))
         joined = np.zeros((count, sum(own.stop - own.start for own in self.columns.values())), np.float32)
         for agent, own in self.columns.items():
             if agent in actions:
-                joined[:, own] = np.asarray(actions[agent]).reshape(count, -1)
+                joined[:, own] = as_columns(self.action_spaces[agent], actions[agent]).reshape(count, -1)
         return joined
 
 
@@ -104,17 +104,31 @@ def action_columns(space: Space[Any]) -> int:
         return 1
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
         return int(np.prod(space.shape))
+    if isinstance(space, spaces.Dict | spaces.Tuple) and len(space.spaces):
+        return sum(map(action_columns, leaves(nested(space))))
     raise EnvError(
-        f"agents take Box, Discrete, MultiDiscrete or MultiBinary actions; got {space}. fix: a wrapper around it."
+        f"agents take Box, Discrete, MultiDiscrete or MultiBinary actions, or a Dict or Tuple of these; got {space}. "
+        "fix: a wrapper around it."
     )
 
 
-def as_action(space: Space[Any], columns: np.ndarray) -> np.ndarray:
-    """Numbers [..., k] as actions of the space [..., *shape]."""
+def as_action(space: Space[Any], columns: np.ndarray) -> Any:
+    """Numbers [..., k] as actions of the space [..., *shape], nested as the space is."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        ends = np.cumsum([action_columns(part) for part in leaves(nested(space))])[:-1]
+        own = iter(np.split(columns, ends, -1))
+        return map_leaves(lambda part: as_action(part, next(own)), nested(space))
     if isinstance(space, spaces.Discrete):
         return np.asarray(np.rint(columns[..., 0]).astype(np.int64))
     shaped = columns.reshape(*columns.shape[:-1], *(space.shape or ()))
     return np.asarray((shaped if isinstance(space, spaces.Box) else np.rint(shaped)).astype(space.dtype))
+
+
+def as_columns(space: Space[Any], action: Any) -> np.ndarray:
+    """The inverse of `as_action`: actions [L, ...], nested as the space is or as numbers, as [L, k] float32."""
+    is_nested = isinstance(space, spaces.Dict | spaces.Tuple) and isinstance(action, Mapping | tuple)
+    arrays = [np.asarray(x, np.float32) for x in (leaves(action) if is_nested else [action])]
+    return np.concatenate([x.reshape(len(x), -1) for x in map(np.atleast_1d, arrays)], -1)
 
 
 def name_of(env: Any) -> str:

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from agilerl import tree as trees
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE, Lanes, StepBatch
 from agilerl.envs.returned import short
-from agilerl.envs.team import Seen, Team, name_of, team_of
+from agilerl.envs.team import Seen, Team, as_columns, name_of, team_of
 from agilerl.envs.team_infos import DEFINED
 from agilerl.errors import ConfigError, EnvError, unknown_name
 from agilerl.rng import Purpose
@@ -209,7 +209,7 @@ class PettingZooVecEnv(ABC):
             raise ConfigError(unknown_name("agent", str(unknown[0]), self.team.agents))
         given = {}
         for agent, values in actions.items():
-            own, rows = self.team.columns[agent], np.asarray(values, np.float32)
+            own, rows = self.team.columns[agent], as_columns(self.team.action_spaces[agent], values)
             if rows.size != self.num_envs * (own.stop - own.start):
                 raise ConfigError(
                     f"actions of {agent}: expected one of {self.team.action_spaces[agent]} for each of {self.num_envs} "

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl import tree as trees
-from agilerl.envs.lanes import Contract, check_seeds, failure
+from agilerl.envs.lanes import Contract, by_lane, check_seeds, failure
 from agilerl.envs.protocol import AGENTS as AGENTS
 from agilerl.envs.protocol import HELD as HELD
 from agilerl.envs.protocol import PRESENT as PRESENT
@@ -138,7 +138,8 @@ class TeamLanes:
         defined = self._said.decided(acted)
         if defined is not None:
             actions = np.where(np.isnan(defined), actions, defined)
-        per_agent = {agent: list(rows) for agent, rows in self.team.split(actions).items()}
+        own = self.team.action_spaces
+        per_agent = {agent: list(by_lane(own[agent], rows)) for agent, rows in self.team.split(actions).items()}
         reward = np.zeros((lanes, len(players)))
         terminated, truncated = np.zeros((2, lanes, len(players)), bool)
         over, left = np.zeros(lanes, bool), False
@@ -187,7 +188,7 @@ class TeamLanes:
             if self._said.masks is not None:
                 info["final_action_mask"] = self._said.masks.copy()
             obs = trees.copy(obs)
-            self._leave(obs, truncated & ~over[:, None])
+            self._leave(obs, (terminated | truncated) & ~over[:, None])
             for lane in np.flatnonzero(over).tolist() if self.reset_ended else ():
                 self._begin(obs, lane, None)
             self._finite(obs, "reset()")

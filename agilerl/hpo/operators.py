@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import ItemsView, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -155,6 +155,17 @@ class Selection:
         given = {name: limit for name, limit in limits.items() if limit is not None}
         bounds = {s: (given.get(f"min_{s}", low), given.get(f"max_{s}", high)) for s, (low, high) in BOUNDS.items()}
         return cls(None if names is None else tuple(names), bounds)
+
+    def highest(self, name: str) -> float:
+        """The largest value that the bounds give to a selected hyperparameter, 0 where it is not selected."""
+        return self.bounds[name][1] if self.names is not None and name in self.names and name in self.bounds else 0.0
+
+    def within(self, name: str, most: float) -> Selection:
+        """With bounds of one hyperparameter that end at `most`, at the latest."""
+        if name not in self.bounds:
+            return self
+        low, high = self.bounds[name]
+        return replace(self, bounds={**self.bounds, name: (min(low, most), min(high, most))})
 
     def config_for(self, agent: Any, own: HyperparameterConfig | None) -> HyperparameterConfig:
         """What may change on this agent: its own configuration, or the selected part of it, completed by defaults."""

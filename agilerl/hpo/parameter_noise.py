@@ -19,6 +19,7 @@ SHARE = 0.1  # of the weights are touched
 RESET_SHARE = 0.05  # of those are drawn anew
 SUPER_PROB = 0.1  # of the mutations are super mutations
 SUPER_SD = 10.0  # published: ten times the weight
+LEAST_SCALE = 2.0**-24  # of the noise; float32 resolves no smaller share of a weight
 NORMALISATION = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.RMSNorm)
 
 
@@ -129,13 +130,19 @@ def largest_scale(
                 low, kept = middle, change
             else:
                 high = middle
+        while low == 0.0 and high > LEAST_SCALE:  # outputs of a few units may stand smaller steps alone
+            high /= 2
+            change = change_at(high)
+            if change <= bound:
+                low, kept = high, change
     return low, kept
 
 
 def mutate_parameters(agent: Any, options: NoiseOptions, rng: np.random.Generator) -> MutationRecord:
     """Add noise to the agent's policy, in place; targets move by the same amount; optimiser moments stay.
 
-    Of a team to every policy; the record is that of the one that changed most.
+    Of a team to every policy; the record is that of the one that changed most. It says "none" where no weight changed:
+    the noise is none, or no share of it leaves the outputs within their bounds.
     """
     records = [_mutate_policy(agent, group, options, rng) for group in effects.policy_groups(agent)]
     done = [record for record in records if record.kind != "none"]
@@ -148,11 +155,13 @@ def _mutate_policy(agent: Any, group: Any, options: NoiseOptions, rng: np.random
     if not weights:
         return MutationRecord()
     targets = [resolve(agent, name) for name in effects.shared_names(group)]
+    before = {name: weight.detach().clone() for name, weight in weights.items()}
     if options.published:
         shift(policy, published_noise(weights, options.sd, rng), 1.0)
         for target in targets:
             target.load_state_dict(policy.state_dict())
-        return MutationRecord("parameters", "published", None, {"sd": options.sd}, None)
+        done = MutationRecord("parameters", "published", None, {"sd": options.sd}, None)
+        return MutationRecord() if _is_same(weights, before) else done
     is_super = bool(rng.random() < SUPER_PROB)
     deltas = noise(weights, SUPER_SD if is_super else options.sd, rng)
     bound = options.super_bound if is_super else options.bound
@@ -163,4 +172,9 @@ def _mutate_policy(agent: Any, group: Any, options: NoiseOptions, rng: np.random
         scale, change = largest_scale(policy, deltas, probe.measure, bound, agreement)
     for network in (policy, *targets):
         shift(network, deltas, scale)
-    return MutationRecord("parameters", "super" if is_super else "normal", None, {"scale": scale}, change)
+    done = MutationRecord("parameters", "super" if is_super else "normal", None, {"scale": scale}, change)
+    return MutationRecord() if _is_same(weights, before) else done
+
+
+def _is_same(weights: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> bool:
+    return all(torch.equal(weight, before[name]) for name, weight in weights.items())

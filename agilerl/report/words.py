@@ -28,6 +28,7 @@ class Ended:
         best: id of the best agent, None where there is none. values: its hyperparameters by name.
         ranges: hyperparameter -> (least, most) that evolution may use. seed: of the run.
         others: algorithms that may learn where this one has not, in words.
+        updates: of all members, None where it is not known. unchanged: whether no weight has changed in the whole run.
     """
 
     algo: str
@@ -48,6 +49,8 @@ class Ended:
     others: str
     seed: int
     is_fitness: bool = False
+    updates: int | None = None
+    unchanged: bool = False
 
 
 def in_words(run: Ended) -> str:
@@ -94,6 +97,10 @@ def _won(run: Ended) -> str:
 
 
 def _next(run: Ended) -> str:
+    if run.updates == 0:
+        return "No update was made, so nothing was learned. Next: a smaller learn_step, learning_delay or batch_size."
+    if run.unchanged:
+        return "No weight has changed, so nothing was learned. Next: a higher learning rate."
     go_on = "more steps" if run.path is None else f"agilerl resume {run.path} --steps {2 * run.budget}"
     if run.score is not None and run.target is not None and run.score >= run.target:
         return f"Next: another seed (--seed {run.seed + 1}) shows whether it was luck."
@@ -113,7 +120,7 @@ def _next(run: Ended) -> str:
 def _line(run: Ended) -> list[Birth]:
     """The births of the best agent and its ancestors."""
     by_id, found, at = {birth.id: birth for birth in run.lineage}, [], run.best
-    while at is not None and at in by_id:
+    while at is not None and at in by_id and by_id[at] not in found:  # records of before: a mutated elite kept its id
         found.append(by_id[at])
         at = by_id[at].parent
     return found

@@ -28,8 +28,8 @@ IN_QUESTION = 0.5
 class Actor(Protocol):
     """A population that acts."""
 
-    def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """obs [N, E, ...] (nested as the space is), mask [N, E, A] of legal actions or None -> actions [N, E, ...]."""
+    def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> Any:
+        """obs [N, E, ...], mask [N, E, A] of legal actions or None -> actions [N, E, ...]; nested as spaces are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,10 @@ def evaluate(
     if np.shape(seeds) != (episodes,):
         raise ShapeError(f"seeds must have one integer per episode: expected ({episodes},), got {np.shape(seeds)}.")
 
-    def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def act(obs: Any, mask: np.ndarray | None) -> Any:
         grouped = None if mask is None else mask.reshape(members, -1, mask.shape[-1])
-        actions = np.asarray(actor.act_greedy(trees.reshape(obs, members, per_member), grouped))
-        return actions.reshape(lanes.num_lanes, *actions.shape[2:])
+        actions = trees.map_leaves(np.asarray, actor.act_greedy(trees.reshape(obs, members, per_member), grouped))
+        return trees.map_leaves(lambda x: x.reshape(lanes.num_lanes, *x.shape[2:]), actions)
 
     ending = getattr(actor, "end_episodes", None)
 
@@ -141,7 +141,7 @@ def contested(returns: np.ndarray) -> list[int]:
 
 
 def first_episodes(
-    act: Callable[[Any, np.ndarray | None], np.ndarray],
+    act: Callable[[Any, np.ndarray | None], Any],
     lanes: Lanes,
     seeds: np.ndarray | None,
     active: np.ndarray,
@@ -191,7 +191,7 @@ def first_episodes(
 
 
 def test_agent(
-    act: Callable[[Any, np.ndarray | None], np.ndarray],
+    act: Callable[[Any, np.ndarray | None], Any],
     env: Any,
     max_steps: int | None = None,
     loop: int = 1,
@@ -228,7 +228,7 @@ def test_agent(
     lanes = lanes if reads is None else follow_masks(lanes, reads)
     limit = EpisodeLimit.of(env, max_steps)
 
-    def act_here(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def act_here(obs: Any, mask: np.ndarray | None) -> Any:
         return act(channels_first(obs, lanes.single_observation_space) if swap_channels else obs, mask)
 
     everywhere = np.ones(lanes.num_lanes, dtype=bool)

@@ -97,7 +97,7 @@ class Acting:
             self.rewards.see(reward, batch)
         stored = obs, flat, batch
         if batch.team is not None:
-            self._waiting = self._waiting or Waiting(self._lead.actions.columns)
+            self._waiting = self._waiting or Waiting(self._lead.team)
             stored = self._waiting.step(obs, flat, batch)
         self.replay.write(*stored[:2], reward, stored[2], self._masks, mask if self._stores_masks else None)
         finished = self._tracker.update(batch)

@@ -6,7 +6,8 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from agilerl.envs.adapters import ChannelsFirstLanes
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.observed_masks import MaskedObservations, follow_masks
 from agilerl.envs.step import Lanes, StepBatch, as_lanes
+from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, seeds
@@ -24,6 +26,37 @@ from agilerl.rollouts.evaluate import EvaluationResult, contested, evaluate
 
 # Blocks of `Purpose.EVALUATION` seeds within one generation, so that no two uses share an episode.
 _FITNESS, _RESCORE = 0, 1
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Consecutive episodes of one evaluation, which may be played in stages.
+
+    Attributes:
+        seeds: [episodes] one each. first: number of the first within the evaluation.
+        planned: episodes of the whole evaluation; of a confirmation before more of them are added.
+    """
+
+    seeds: np.ndarray
+    first: int
+    planned: int
+
+    @classmethod
+    def of(cls, seeds: np.ndarray) -> Self:
+        """A whole evaluation."""
+        return cls(seeds, 0, len(seeds))
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """[episodes] within the evaluation."""
+        return self.first + np.arange(len(self))
+
+    def part(self, begin: int, end: int) -> Self:
+        """Those from number `begin` to `end`, as a stage."""
+        return type(self)(self.seeds[begin:end], self.first + begin, self.planned)
 
 
 class CheckedLanes:
@@ -151,23 +184,23 @@ class Evaluator:
                 lanes.close()
             self.lanes.clear()
 
-    def _run(self, learner: Learner, episode_seeds: np.ndarray) -> list[float]:
-        members, count = len(learner.agents), len(episode_seeds)
+    def _run(self, learner: Learner, episodes: Episodes) -> list[float]:
+        members, count = len(learner.agents), len(episodes)
         if not self._replicable and members > 1:
             each = (Learner([agent], choose([agent], "sequential")) for agent in learner.agents)
-            found_alone = [(self._run(one, episode_seeds)[0], self.returns) for one in each]
+            found_alone = [(self._run(one, episodes)[0], self.returns) for one in each]
             self.returns = np.concatenate([returns for _, returns in found_alone])
             return [fitness for fitness, _ in found_alone]
         lanes = self._lanes_for(members * count, members, learner.agents[0])
         if self.check is not None:
             lanes = CheckedLanes(lanes, self.check)
-        found = self._play(learner, lanes, episode_seeds)
+        found = self._play(learner, lanes, episodes)
         self.limit.say(found.lengths, found.cut)
-        fitness, rows = self._fitness(found), None if self.sum_scores else self._rows(found)
+        fitness, rows = self._fitness(found, episodes), None if self.sum_scores else self._rows(found, episodes)
         if self.ranks.size > 1:  # each has played as many episodes
             fitness = self.ranks.average(fitness).tolist()
             rows = None if rows is None else self.ranks.average(rows)
-        returns = self.returns = self._each(found)
+        returns = self.returns = self._each(found, episodes)
         errors = returns.std(1, ddof=1) / math.sqrt(count * self.ranks.size) if count > 1 else np.zeros(members)
         if self.ranks.size > 1:  # the same numbers everywhere
             errors = self.ranks.average(errors)
@@ -180,22 +213,26 @@ class Evaluator:
             self.by_agent |= {agent.index: row for agent, row in zip(learner.agents, rows.tolist(), strict=True)}
         return fitness
 
-    def _play(self, learner: Learner, lanes: Lanes, episode_seeds: np.ndarray) -> EvaluationResult:
-        """One episode a seed with every member."""
-        count, by_agent = len(episode_seeds), not self.sum_scores
-        return evaluate(learner, lanes, len(learner.agents), count, episode_seeds, self.limit.steps, by_agent=by_agent)
+    def _play(self, learner: Learner, lanes: Lanes, episodes: Episodes) -> EvaluationResult:
+        """Play each episode with every member."""
+        count, by_agent = len(episodes), not self.sum_scores
+        return evaluate(learner, lanes, len(learner.agents), count, episodes.seeds, self.limit.steps, by_agent=by_agent)
 
-    def _each(self, found: EvaluationResult) -> np.ndarray:
+    def _each(self, found: EvaluationResult, episodes: Episodes) -> np.ndarray:
         """[N, episodes] what fitness is the mean of."""
         each: np.ndarray = found.returns.reshape(*found.returns.shape[:2], -1).mean(2)
         return each
 
-    def _rows(self, found: EvaluationResult) -> np.ndarray:
+    def _rows(self, found: EvaluationResult, episodes: Episodes) -> np.ndarray:
         """[N, M] what each agent of every team has reached."""
         rows: np.ndarray = found.returns.mean(1)
         return rows
 
-    def _fitness(self, found: EvaluationResult) -> list[float]:
+    def _share_before(self, episodes: Episodes) -> float | np.ndarray:
+        """Of a stage the share of the episodes before it in the means of `_rows`, a number or [M]."""
+        return episodes.first / (episodes.first + len(episodes))
+
+    def _fitness(self, found: EvaluationResult, episodes: Episodes) -> list[float]:
         """What every member has reached."""
         return [float(np.mean(row)) for row in found.returns]
 
@@ -203,7 +240,7 @@ class Evaluator:
         """Mean return of every member over this generation's episodes; the same seeds for all."""
         count, self.by_agent, self.errors = self._share(self.options.eval_episodes), {}, {}
         self.screened_out = frozenset()
-        return self._run(learner, seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
+        return self._run(learner, Episodes.of(seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS)))
 
     def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]:
         """As `population`, in stages of `eval_screen` episodes each. Those who are behind for certain play no further
@@ -212,23 +249,23 @@ class Evaluator:
         adopted: makes a learner of some of the agents.
         """
         count, stage = self._share(self.options.eval_episodes), self._share(self.options.eval_screen)
-        episodes = seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS)
+        episodes = Episodes.of(seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
         self.by_agent, self.errors = {}, {}
         kept, ended = list(range(len(agents))), []
         means, returns = np.zeros(len(agents)), np.zeros((len(agents), 0))
         for begin in range(0, count, stage):
-            rows, part = dict(self.by_agent), episodes[begin : begin + stage]
+            rows, part = dict(self.by_agent), episodes.part(begin, begin + stage)
             with adopted([agents[slot] for slot in kept]) as learner:
                 self._run(learner, part)
             returns = np.concatenate([returns, self.returns], 1)
             means[kept], errors = returns.mean(1), returns.std(1, ddof=1) / math.sqrt(returns.shape[1])
-            share = begin / (begin + len(part))
+            share = self._share_before(part)
             for slot, error in zip(kept, errors.tolist(), strict=True):
                 number = agents[slot].index
                 self.errors[number] = error
                 if number in rows:
-                    both = rows[number], self.by_agent[number]
-                    self.by_agent[number] = [share * a + (1 - share) * b for a, b in zip(*both, strict=True)]
+                    both = share * np.array(rows[number]) + (1 - share) * np.array(self.by_agent[number])
+                    self.by_agent[number] = both.tolist()
             if begin + stage >= count:
                 break
             places = contested(returns)
@@ -244,7 +281,8 @@ class Evaluator:
 
     def rescore(self, learner: Learner, generation: int, count: int) -> list[float]:
         """Mean return over `count` further episodes of this generation."""
-        return self._run(learner, seeds(self.seed, Purpose.EVALUATION, self._share(count), generation, _RESCORE))
+        episodes = seeds(self.seed, Purpose.EVALUATION, self._share(count), generation, _RESCORE)
+        return self._run(learner, Episodes.of(episodes))
 
     def confirm(self, learner: Learner, generation: int, count: int | None = None) -> float:
         """Mean return of one member over fresh episodes that chose nothing; `error` is its standard error.
@@ -257,15 +295,15 @@ class Evaluator:
         options = self.options
         if count is not None or options.target is None:
             asked = self._share(options.confirm_episodes if count is None else count)
-            return self._run(learner, seeds(self.seed, Purpose.CONFIRMATION, asked, generation))[0]
+            return self._run(learner, Episodes.of(seeds(self.seed, Purpose.CONFIRMATION, asked, generation)))[0]
         count, screen = self._share(options.confirm_episodes), self._share(options.confirm_screen)
         screen = screen if screen < count else 0
         most = max(count, self._share(options.confirm_most))
         ends = sorted({0, screen, *range(count, most, count - screen), most})
-        episodes = seeds(self.seed, Purpose.CONFIRMATION, most, generation)
+        episodes = Episodes(seeds(self.seed, Purpose.CONFIRMATION, most, generation), 0, count)
         goal, mean, error = options.target + options.stop_margin, 0.0, 0.0
         for begin, end in itertools.pairwise(ends):
-            share, new = begin / end, self._run(learner, episodes[begin:end])[0]
+            share, new = begin / end, self._run(learner, episodes.part(begin, end))[0]
             mean = share * mean + (1 - share) * new
             error = self.error = math.hypot(share * error, (1 - share) * self.error)
             is_hopeless = end < count and mean + error < options.target
@@ -288,5 +326,10 @@ class Evaluator:
         if self.sum_scores:
             return float(agent.test(self.env, **more, loop=loop))
         row = np.asarray(agent.test(self.env, **more, loop=loop, sum_scores=False), float)
+        if row.size != len(agent.agent_ids):
+            raise ConfigError(
+                f"{type(agent).__name__}.test(sum_scores=False) returned {row.size} numbers for the agents "
+                f"{list(agent.agent_ids)}. fix: one for each agent, in their order."
+            )
         self.by_agent[agent.index] = row.reshape(-1).tolist()
         return float(row.mean())

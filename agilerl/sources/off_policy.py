@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gymnasium.spaces import MultiBinary
+from gymnasium import spaces
 
 from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
@@ -18,7 +18,6 @@ from agilerl.sources.rewards import RewardScale
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
 from agilerl.sources.updates import Updates
 from agilerl.sources.watch import Watch
-from agilerl.spaces import mask_width
 
 
 class OffPolicySource(LaneSource[OffPolicyOptions]):
@@ -52,9 +51,8 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         watch = Watch(learner, [Tally() for _ in shard.agents], num_envs)
         rewards = RewardScale.of(shard.shared.rewards, shard.agents, num_envs, shard.ranks)
         acting = Acting(shard, lanes, replay, self.options, watch, rewards)
-        space = lanes.single_action_space
-        is_choice = mask_width(space) > 0 and not isinstance(space, MultiBinary)
-        updates = Updates(shard, replay, self.options, watch, rewards, is_choice)
+        are_choices = isinstance(lanes.single_action_space, spaces.Discrete | spaces.MultiDiscrete)
+        updates = Updates(shard, replay, self.options, watch, rewards, are_choices)
         for index in range(shard.vector_steps):
             if acting.step():
                 updates.learn(index)

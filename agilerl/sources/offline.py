@@ -133,7 +133,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         together = max(k for k in range(1, MOST_AT_ONCE + 1) if shard.vector_steps % k == 0)
         watch = Watch(learner, [Tally() for _ in shard.agents], 1)
         updates = Updates(
-            shard, SharedReplay(self.memory), self.options, watch, None, has_masks=False, env_steps_at_once=1
+            shard, SharedReplay(self.memory), self.options, watch, None, are_choices=False, env_steps_at_once=1
         )
         for plan in updates.plans:
             plan.schedule = Schedule(1, together)

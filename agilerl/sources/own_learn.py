@@ -141,7 +141,7 @@ class OwnTransitions:
             self.tally.fault = "its actions are not finite"
             return False
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
-        batch = self.lanes.step(action if self._environment_action is None else self._environment_action(action))
+        batch = self._outcome(action if self._environment_action is None else self._environment_action(action))
         reward = self.options.learned_reward(batch.reward if batch.team is None else batch.team.reward)
         if callable(getattr(self.memory, "write", None)):
             self.replay.write(self.obs, action, reward, batch, self._masks, legal)
@@ -153,6 +153,10 @@ class OwnTransitions:
         if self._stored() > self.options.learning_delay and index % self._schedule.interval == 0:
             self._learn(index)
         return True
+
+    def _outcome(self, action: np.ndarray) -> StepBatch:
+        """One step of all lanes."""
+        return self.lanes.step(action)
 
     def _stored(self) -> int:
         """Transitions ever added; of a memory that does not count them, those it holds."""

@@ -13,13 +13,14 @@ from agilerl.algorithms.team_transitions import TeamExperiences
 from agilerl.algorithms.wrapped import takes, unwrapped
 from agilerl.components.prioritized import beta_schedule
 from agilerl.envs.protocol import AGENTS, PRESENT
-from agilerl.envs.step import Lanes
+from agilerl.envs.step import Lanes, StepBatch
 from agilerl.envs.teams import DEFINED, Seen, Team
 from agilerl.errors import ConfigError
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.sources.own_learn import OwnTransitions
 from agilerl.sources.source import Shard
+from agilerl.sources.waiting import without_terminated
 
 NEEDED = ("write", "sample_indices", "gather")
 
@@ -56,18 +57,14 @@ class OwnTeamTransitions(OwnTransitions):
             return super()._act(mask)
         agents, there = self.team.agents, self.obs[PRESENT].astype(bool)
         seen = Seen({a: self.obs[AGENTS][a] for a in agents}, {a: there[:, k] for k, a in enumerate(agents)})
-        infos: dict[str, dict[str, Any]] = {a: {"present": there[:, k]} for k, a in enumerate(agents)}
-        for agent in agents:
-            own = self.team.mask_columns[agent]
-            if mask is not None and own.stop > own.start:
-                infos[agent]["action_mask"] = mask[:, own]
-            if DEFINED in self.info:
-                decided = self.info[DEFINED][:, self.team.columns[agent]]
-                infos[agent][DEFINED] = decided.reshape(len(there), *(self.team.action_spaces[agent].shape or ()))
+        infos = infos_of(self.team, self.obs, self.info, mask)
         found = self.agent.get_action(seen, **({"infos": infos} if self._takes_infos else {}))
         chosen = found[0] if isinstance(found, tuple) else found
         row = self.team.join({agent: np.nan_to_num(np.asarray(own, np.float32)) for agent, own in chosen.items()})
         return row if self._environment_action is None or self._layout is None else self._layout.stored(row)
+
+    def _outcome(self, action: np.ndarray) -> StepBatch:
+        return without_terminated(self.team, super()._outcome(action))
 
     def _learn_once(self, size: int, index: int) -> Any:
         indices = self.memory.sample_indices(self._sampling, (size,))
@@ -102,3 +99,17 @@ class OwnTeamTransitions(OwnTransitions):
         reward, done = ({a: x[:, k : k + 1] for k, a in enumerate(self.team.agents)} for x in numbers)
         actions = {agent: action[:, own] for agent, own in columns.items()}
         return TeamExperiences((seen[0], actions, reward, seen[1], done), more)
+
+
+def infos_of(team: Team, obs: Any, info: Mapping[str, Any], mask: np.ndarray | None) -> dict[str, dict[str, Any]]:
+    """What is said of every agent in all lanes: who is there, what is legal, what the environments decide."""
+    there = np.asarray(obs[PRESENT]).astype(bool)
+    infos: dict[str, dict[str, Any]] = {a: {"present": there[:, k]} for k, a in enumerate(team.agents)}
+    for agent in team.agents:
+        own = team.mask_columns[agent]
+        if mask is not None and own.stop > own.start:
+            infos[agent]["action_mask"] = mask[:, own]
+        if DEFINED in info:
+            decided = info[DEFINED][:, team.columns[agent]]
+            infos[agent][DEFINED] = decided.reshape(len(there), *(team.action_spaces[agent].shape or ()))
+    return infos

@@ -208,7 +208,7 @@ class OnPolicyGeneration:
 
     # -- what a recorder does: see `rollouts.on_policy.record` -------------------------------------------------------
 
-    def act(self, obs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def act(self, obs: Any, mask: np.ndarray | None) -> Any:
         """Actions of all lanes for the environment; who goes on resting is in `active`."""
         if self._index == self._end:
             self._draw_ahead()
@@ -230,8 +230,16 @@ class OnPolicyGeneration:
             for group in self._acting:
                 going_on[group.lanes] = True
             self.active = going_on if self.active is None else going_on & self.active
-        action: np.ndarray = self.agents[0].environment_action(taken)
-        return action
+        # By group: in a resumed run founders may have other units of actions than members of an earlier version.
+        kinds = [group.lead.environment_action(group.of(taken)) for group in self.groups]
+        return kinds[0] if len(kinds) == 1 else self._joined(kinds)
+
+    def _joined(self, parts: list[Any]) -> Any:
+        """What the groups have of all lanes, in the lanes' order."""
+        whole = trees.map_leaves(lambda x: np.empty((self.lanes.num_lanes, *x.shape[1:]), x.dtype), parts[0])
+        for group, part in zip(self.groups, parts, strict=True):
+            trees.put(whole, group.lanes, part)
+        return whole
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
         """Into the buffers of the groups whose rollouts go on."""

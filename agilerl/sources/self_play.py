@@ -34,7 +34,7 @@ from agilerl.errors import ConfigError, EnvError, NotAvailableYetError
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.evaluate import EvaluationResult, evaluate
-from agilerl.sources.evaluator import Evaluator
+from agilerl.sources.evaluator import Episodes, Evaluator
 from agilerl.sources.rollouts import Group
 from agilerl.sources.source import Shard, Steps, Tally
 from agilerl.sources.team_rollouts import TeamGeneration, TeamRolloutSource
@@ -190,7 +190,7 @@ class SelfPlayGeneration(TeamGeneration):
         return result
 
     def act(self, obs: Any, mask: np.ndarray | None) -> np.ndarray:
-        action = super().act(obs, mask)
+        action: np.ndarray = super().act(obs, mask)
         draws = tuple(part[self._index - self._begin].reshape(len(action), -1) for part in self._opponents_draws)
         self._opponents.act(action, obs, mask, self._places, draws)
         return action
@@ -225,32 +225,41 @@ class Match:
     """Members at one seat, greedily, and opponents at the other, who sample: an actor for `rollouts.evaluate`.
 
     Two episodes after one another are two seats of one member against one opponent; the pairs are spread over the whole
-    pool. Opponents and their draws are the same for every member.
+    pool. Who plays which episode depends on its number within the evaluation alone, not on the stages that it is played
+    in. Opponents and their draws are the same for every member.
 
     Args:
         members: acts for N of them. opponents: of the generation. lanes: E of each member.
-        episode_seeds: [episodes], also of the opponents' draws.
+        episodes: their seeds are those of the opponents' draws, too.
     """
 
-    def __init__(self, members: Any, opponents: Opponents, lanes: int, episode_seeds: np.ndarray) -> None:
+    def __init__(self, members: Any, opponents: Opponents, lanes: int, episodes: Episodes) -> None:
         self.members, self.opponents, self.num_envs = members, opponents, lanes
-        self.episodes, self._first = len(episode_seeds), 0
-        self._rng = np.random.default_rng(np.random.SeedSequence(episode_seeds.tolist()))
+        self._planned, self._next = episodes.planned, episodes.first
+        self._rng = np.random.default_rng(np.random.SeedSequence(episodes.seeds.tolist()))
         self._lead = members.agents[0]
 
     @staticmethod
-    def seats(episodes: int) -> np.ndarray:
-        """[episodes] the members' own seats."""
-        return np.arange(episodes) % SEATS
+    def seats(numbers: np.ndarray) -> np.ndarray:
+        """[episodes] the members' own seats in the episodes of these numbers."""
+        return numbers % SEATS
+
+    @staticmethod
+    def opponents_of(numbers: np.ndarray, planned: int, count: int) -> np.ndarray:
+        """[episodes] who of `count` opponents plays in the episodes of these numbers.
+
+        Everybody in turn where there is a pair for each, else as many of them as there are pairs, evenly spread.
+        """
+        pairs, pair = -(-planned // SEATS), numbers // SEATS
+        who: np.ndarray = (pair if pairs >= count else pair * count // pairs) % count
+        return who
 
     def begin_episodes(self) -> None:
         """The next wave of episodes: see `rollouts.evaluate.evaluate`."""
         self.members.begin_episodes()
-        episode = self._first + np.arange(self.num_envs)
-        self._first += self.num_envs
-        pairs, pair = -(-self.episodes // SEATS), episode // SEATS
-        count = self.opponents.count
-        who = pair % count if pairs >= count else np.minimum(pair * count // pairs, count - 1)
+        episode = self._next + np.arange(self.num_envs)
+        self._next += self.num_envs
+        who = self.opponents_of(episode, self._planned, self.opponents.count)
         lanes = np.arange(len(self.members.agents) * self.num_envs)
         times = len(self.members.agents)
         self._places = Places.sorted(lanes, np.tile(who, times), np.tile(1 - episode % SEATS, times))
@@ -278,28 +287,31 @@ class AgainstOpponents(Evaluator):
 
     opponents: Opponents
 
-    def _play(self, learner: Learner, lanes: Lanes, episode_seeds: np.ndarray) -> EvaluationResult:
-        members, count = len(learner.agents), len(episode_seeds)
-        match = Match(learner, self.opponents, lanes.num_lanes // members, episode_seeds)
-        found = evaluate(match, lanes, members, count, episode_seeds, self.limit.steps, by_agent=True)
+    def _play(self, learner: Learner, lanes: Lanes, episodes: Episodes) -> EvaluationResult:
+        members, count = len(learner.agents), len(episodes)
+        match = Match(learner, self.opponents, lanes.num_lanes // members, episodes)
+        found = evaluate(match, lanes, members, count, episodes.seeds, self.limit.steps, by_agent=True)
         check_zero_sum(found.returns[~found.cut], lanes)
         return found
 
-    def _own(self, found: EvaluationResult) -> tuple[np.ndarray, np.ndarray]:
-        """(returns [N, episodes] of the members' seats, which seats [episodes])."""
-        seats = Match.seats(found.returns.shape[1])
-        return found.returns[:, np.arange(len(seats)), seats], seats
+    def _each(self, found: EvaluationResult, episodes: Episodes) -> np.ndarray:
+        """[N, episodes] returns of the members' seats."""
+        own: np.ndarray = found.returns[:, np.arange(len(episodes)), Match.seats(episodes.numbers)]
+        return own
 
-    def _each(self, found: EvaluationResult) -> np.ndarray:
-        return self._own(found)[0]
-
-    def _rows(self, found: EvaluationResult) -> np.ndarray:
-        own, seats = self._own(found)
+    def _rows(self, found: EvaluationResult, episodes: Episodes) -> np.ndarray:
+        own, seats = self._each(found, episodes), Match.seats(episodes.numbers)
         return np.stack([own[:, seats == seat].mean(1) if (seats == seat).any() else np.zeros(len(own))
                          for seat in range(SEATS)], 1)  # fmt: skip
 
-    def _fitness(self, found: EvaluationResult) -> list[float]:
-        return [float(np.mean(row)) for row in self._own(found)[0]]
+    def _share_before(self, episodes: Episodes) -> np.ndarray:
+        before = np.bincount(Match.seats(np.arange(episodes.first)), minlength=SEATS)
+        stage = np.bincount(Match.seats(episodes.numbers), minlength=SEATS)
+        share: np.ndarray = before / np.maximum(1, before + stage)
+        return share
+
+    def _fitness(self, found: EvaluationResult, episodes: Episodes) -> list[float]:
+        return [float(np.mean(row)) for row in self._each(found, episodes)]
 
 
 class SelfPlaySource(TeamRolloutSource):

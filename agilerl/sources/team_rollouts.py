@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.algorithms.wrapped import AgentWrapper
 from agilerl.engine.rollouts import Rollout
 from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.envs.step import Lanes, StepBatch
-from agilerl.envs.teams import PRESENT
 from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
+from agilerl.sources.own_team_rollouts import OwnTeamRollouts
 from agilerl.sources.rollouts import Group, OnPolicyGeneration, OnPolicySource
 from agilerl.sources.source import Shard, Steps
-from agilerl.sources.teams import OfTeams
+from agilerl.sources.teams import OfTeams, team_in
+from agilerl.sources.waiting import ends_of_agents, without_terminated
 
 
 class TeamRolloutSource(OfTeams, OnPolicySource):
@@ -34,16 +34,8 @@ class TeamRolloutSource(OfTeams, OnPolicySource):
         return TeamGeneration
 
     def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
-        """ConfigError: nothing here calls a team's own `learn`."""
-        kind = type(shard.agents[0]).__name__
-        if isinstance(shard.agents[0], AgentWrapper):
-            raise ConfigError(
-                f"{kind} around {shard.agents[0].algo}: teams that learn from rollouts train without a wrapper. "
-                "fix: normalise in the environment; or MADDPG, MATD3, which learn from replay."
-            )
-        raise ConfigError(
-            f"{kind} brings its own learn(), which is given no rollout of a team. fix: override update(engine, batch)."
-        )
+        result = yield from OwnTeamRollouts(shard, lanes, self.options, team_in(self.env)).run()
+        return self._scored(result)
 
     def _check_carrying(self) -> None:
         raise ConfigError(
@@ -60,7 +52,7 @@ class TeamGeneration(OnPolicyGeneration):
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
         self._reward = self._of_agents(batch)
-        super().store(reward, batch)
+        super().store(reward, without_terminated(self.agents[0].team, batch))
 
     def _learned(self, batch: StepBatch) -> np.ndarray:
         """Rewards of teams [L]. Their scale is that of the agents' own: sums of a game in which one wins what the other
@@ -80,8 +72,7 @@ class TeamGeneration(OnPolicyGeneration):
     def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(reward, terminated, truncated, decided) [L, M]: agent by agent.
 
-        What the environment did in an agent's place was not its decision. An agent that is away when its team's episode
-        ends has ended with it.
+        What the environment did in an agent's place was not its decision; see `ends_of_agents` for the rest.
         """
         team, sound = batch.team, self.watch.lanes
         assert team is not None
@@ -92,9 +83,4 @@ class TeamGeneration(OnPolicyGeneration):
             decided &= ~np.stack([~np.isnan(defined[:, columns]).all(1) for columns in own], -1)
         if sound is not None:  # lanes of a member that has diverged rest; its own row goes on to its end
             decided |= ~sound[:, None]
-        unsaid = ~(team.terminated | team.truncated)
-        seen = batch.final_obs[PRESENT].astype(bool)
-        over = (batch.terminated | batch.truncated) & batch.mask
-        cut = team.truncated | (unsaid & seen & batch.truncated[:, None] & over[:, None])
-        ended = team.terminated | (unsaid & over[:, None] & ~cut)
-        return self._reward, ended, cut, decided
+        return self._reward, *ends_of_agents(batch), decided

@@ -109,7 +109,12 @@ class TeamTransitions(OfTeams, OffPolicySource):
 
 
 def _check_agents(memory: MultiAgentReplayBuffer, team: Team) -> None:
-    """ConfigError for a memory of other agents than those of the environment."""
+    """ConfigError for a memory of other agents than those of the environment, or of fields without a meaning."""
+    if memory.has_own_fields:
+        raise ConfigError(
+            f"the memory has the fields {memory.field_names}, of which training functions do not know the meaning. "
+            'fix: field_names=["state", "action", "reward", "next_state", "done"].'
+        )
     if list(memory.agent_ids) != list(team.agents):
         raise ConfigError(
             f"the memory is of the agents {memory.agent_ids}, the environment has {list(team.agents)}. "

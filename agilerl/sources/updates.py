@@ -86,6 +86,8 @@ class Updates:
         watch: over exactly these members, which its learner holds; its `num_envs` environment steps of one member count
             as one of its vector steps, on each rank.
         rewards: with what stored rewards are multiplied; None leaves them.
+        are_choices: stored actions are integers, the choices of one agent. False of a team, whose rows also hold the
+            components of Box actions.
         env_steps_at_once: of a vector step on all ranks together, by default those of every rank.
     """
 
@@ -96,12 +98,12 @@ class Updates:
         options: OffPolicyOptions | OfflineOptions,
         watch: Watch,
         rewards: RewardScale | None,
-        has_masks: bool,
+        are_choices: bool,
         env_steps_at_once: int | None = None,
     ) -> None:
         self.agents, self.learner, self.replay, self.options = shard.agents, watch.learner, replay, options
         self.watch, self.tallies, self.rewards = watch, watch.tallies, rewards
-        self.has_masks, self._begun, self._rngs = has_masks, shard.begun, shard.streams(Purpose.REPLAY)
+        self.are_choices, self._begun, self._rngs = are_choices, shard.begun, shard.streams(Purpose.REPLAY)
         self.ranks = shard.ranks
         self.at_once = watch.num_envs * self.ranks.size if env_steps_at_once is None else env_steps_at_once
         self.plans = [Plan(i, watch.learner, replay, self.at_once) for i in range(len(watch.learner.groups))]
@@ -207,7 +209,7 @@ class Updates:
         like = plan.like
         reward, done = (rows[name].to(like.device, like.dtype) for name in ("reward", "done"))
         fields: dict[str, Tensor] = {
-            "action": rows["action"].long() if self.has_masks else rows["action"],
+            "action": rows["action"].long() if self.are_choices else rows["action"],
             "reward": reward if self.rewards is None else reward * self.rewards.factor,
             "done": done,
         }

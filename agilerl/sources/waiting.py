@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from gymnasium import Space, spaces
 
-from agilerl.envs.protocol import HELD, PRESENT, WAITING, StepBatch
+from agilerl import tree as trees
+from agilerl.envs.protocol import AGENTS, HELD, PRESENT, WAITING, StepBatch
+from agilerl.envs.team import Team
+from agilerl.spaces import nested
+
+
+def without_terminated(team: Team, batch: StepBatch) -> StepBatch:
+    """The step without the last observations of agents that terminated: absent, as in every later observation.
+
+    Critics that read all agents see the same absence in observations and in what they bootstrap from. An agent that was
+    cut stays in `final_obs`, where its own value is asked for; from the next observation on it is absent too.
+    """
+    assert batch.team is not None
+    gone = batch.team.terminated & ~np.asarray(batch.final_obs[PRESENT]).astype(bool)
+    if not gone.any():
+        return batch
+    final: Any = batch.final_obs
+    rows = dict(final[AGENTS])
+    for lane, number in np.argwhere(gone).tolist():
+        agent = team.agents[number]
+        if rows[agent] is final[AGENTS][agent]:
+            rows[agent] = trees.copy(rows[agent])
+        trees.put(rows[agent], lane, trees.map_leaves(_lowest, nested(team.observation_spaces[agent])))
+    final = {**final, AGENTS: rows}
+    return replace(batch, final_obs=final)
+
+
+def ends_of_agents(batch: StepBatch) -> tuple[np.ndarray, np.ndarray]:
+    """(whose episode ended for good with this step, whose was cut) [L, M] bool.
+
+    An agent of which the environment says neither ends or is cut with its team. One that is away when it is cut has
+    ended: it has no last observation that a value could be asked of.
+    """
+    team = batch.team
+    assert team is not None
+    seen = np.asarray(batch.final_obs[PRESENT]).astype(bool)
+    over = ((batch.terminated | batch.truncated) & batch.mask)[:, None]
+    unsaid = over & ~(team.terminated | team.truncated)
+    cut = seen & (team.truncated | (unsaid & batch.truncated[:, None]))
+    return team.terminated | ((team.truncated | unsaid) & ~cut), cut
+
+
+def _lowest(space: Space[Any]) -> Any:
+    """What an absent agent shows of one part: 0, or the lowest of numbered choices."""
+    return space.start if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else 0
 
 
 class Waiting:
@@ -17,14 +61,15 @@ class Waiting:
     An agent waits if it has acted in its episode, which goes on, and is not there now.
 
     Args:
-        columns: where each agent's numbers stand in a team's action.
+        team: the agents, with the columns of their actions.
 
     Attributes:
         acted: [L, M] bool, who has acted in its running episode. held: [L, A] what each did last.
     """
 
-    def __init__(self, columns: Mapping[str, slice]) -> None:
-        self._agent = np.repeat(np.arange(len(columns)), [own.stop - own.start for own in columns.values()])
+    def __init__(self, team: Team) -> None:
+        self.team, columns = team, team.columns.values()
+        self._agent = np.repeat(np.arange(len(columns)), [own.stop - own.start for own in columns])
         self.acted: np.ndarray | None = None
         self.held: np.ndarray | None = None
 
@@ -34,6 +79,7 @@ class Waiting:
         Observations before and after it say who waits, `obs["waiting"]` [L, M] int8; those after it also with what,
         `final_obs["held"]` [L, A]. In the action of who waits stands what it holds.
         """
+        batch = without_terminated(self.team, batch)
         team = batch.team
         assert team is not None
         acted = np.zeros_like(team.acted) if self.acted is None else self.acted

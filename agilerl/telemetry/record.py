@@ -17,7 +17,8 @@ class Birth:
     """How one member came to be. Appended to `evolution.jsonl`, never changed.
 
     Attributes:
-        id: unique member id within the run (`agent.index`); parent: the id it was cloned from, None for a founder.
+        id: unique member id within the run (`agent.index`); parent: the id it was cloned from, None for a founder. A
+            mutated elite of a published function keeps its id and names itself.
         generation: the generation in which it will train first (founders: 0).
         kind: "founder", "elite", "none", "architecture", "parameters", "activation", "rl_hp", "healed" (a copy of the
             fittest member in place of one that diverged: `path` names it, `after` says why).

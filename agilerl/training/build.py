@@ -277,7 +277,7 @@ def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
         rand_seed=seed,
         device=device,
     )
-    return TournamentEvolution(tournament, mutation)
+    return TournamentEvolution(tournament, mutation, keeps_elite_id=False)
 
 
 # Options whose names in a manifest's training section are others.

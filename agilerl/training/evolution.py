@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from agilerl.errors import RunError
@@ -43,10 +44,12 @@ class TournamentEvolution:
 
     Args:
         tournament, mutation: objects with `select` and `mutation`; without either nothing evolves.
+        keeps_elite_id: whether an elite that mutates keeps its id, as in the published functions, where others' streams
+            of exploration follow from their ids; its birth names itself as the parent then.
     """
 
-    def __init__(self, tournament: Any = None, mutation: Any = None) -> None:
-        self.tournament, self.mutation = tournament, mutation
+    def __init__(self, tournament: Any = None, mutation: Any = None, *, keeps_elite_id: bool = True) -> None:
+        self.tournament, self.mutation, self.keeps_elite_id = tournament, mutation, keeps_elite_id
 
     @property
     def is_on(self) -> bool:
@@ -65,6 +68,8 @@ class TournamentEvolution:
         for slot, agent in enumerate(after):
             if agent.index in before and str(agent.mut) == "None":
                 continue  # the elite lives on; nothing was born
+            if agent.index in before and not self.keeps_elite_id:
+                agent.index = max(*before, *(other.index for other in after)) + 1
             births.append(_birth_of(agent, origin[slot] if slot < len(origin) else None, before, generation))
         return after, tuple(births)
 
@@ -116,12 +121,31 @@ class Family:
         self.parents: dict[int, int | None] = {agent.index: None for agent in founders}
         self.labels: dict[int, str] = {}
 
-    def add(self, births: Sequence[Birth], population: Sequence[Any]) -> None:
-        """Take in who was born in `population`; each says by `mut` what its birth did."""
-        labels = {agent.index: str(agent.mut) for agent in population if hasattr(agent, "mut")}
+    @property
+    def next_id(self) -> int:
+        """An id above all that members have had."""
+        return max(self.parents) + 1
+
+    def add(self, births: Sequence[Birth], population: Sequence[Any], before: Sequence[int] = ()) -> Births:
+        """Record the births, each newborn's `mut` as the label of what its birth did; returns them.
+
+        An id that another member has had becomes a new one, in `population` too: where members have ended, ids above
+        those of the population may be theirs.
+
+        Args:
+            before: ids of the population until then; who has changed and lives on may keep its own.
+        """
+        members = {agent.index: agent for agent in population}
+        added, unused = [], max(self.next_id, *(birth.id + 1 for birth in births), 0)
         for birth in births:
+            newborn = members[birth.id]
+            if birth.id in self.parents and birth.id not in before:
+                newborn.index, unused = unused, unused + 1
+                birth = replace(birth, id=newborn.index)
             self.parents[birth.id] = birth.parent
-            self.labels[birth.id] = birth.kind if birth.kind == "healed" else labels.get(birth.id, birth.kind)
+            self.labels[birth.id] = birth.kind if birth.kind == "healed" else str(getattr(newborn, "mut", birth.kind))
+            added.append(birth)
+        return tuple(added)
 
     def state(self) -> dict[str, Any]:
         return {"parents": dict(self.parents), "labels": dict(self.labels)}

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
+from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.wrapped import is_on_policy
 from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.options import LoopOptions
@@ -23,7 +26,7 @@ from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
 from agilerl.threads import fixed_threads
 from agilerl.training.best import BestAgent
 from agilerl.training.evolution import Evolution, Family, TournamentEvolution
-from agilerl.training.population import evaluation_mode, save_population
+from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, ranked, run_plan
 from agilerl.training.screening import best_returns, promising, screened
@@ -110,6 +113,9 @@ class TrainingLoop:
             if self.result.stopped == "plateau":
                 said = f"nothing had got better for {self.options.patience} generations, so nothing is left to do"
                 self.notes.append(f"{said}; `agilerl resume --set training.patience=null` goes on")
+        self._say_spent(is_resumed)
+        self._say_long()
+        self.result.unchanged = self.result.unchanged or not is_resumed
         self.result.births += founders
         self.callbacks.births(founders)
         self._wall = time.perf_counter() - self.result.seconds
@@ -137,6 +143,35 @@ class TrainingLoop:
         self.callbacks.end(self.result)
         return self.result
 
+    def _say_long(self) -> None:
+        """A note where rollouts are longer than the budget."""
+        asked = self.options.max_steps
+        agents: list[Any] = [getattr(agent, "unwrapped", agent) for agent in self.population]
+        ours = (RLAlgorithm, MultiAgentRLAlgorithm)
+        lengths = [int(agent.learn_step) for agent in agents if isinstance(agent, ours) and is_on_policy(agent)]
+        if max(lengths, default=0) > asked:
+            self.notes.append(
+                f"learn_step={max(lengths):,} is more than max_steps={asked:,}: each member trains on one whole rollout"
+            )
+
+    def _say_spent(self, is_resumed: bool) -> None:
+        """A note or a warning where no step is left to be made, so that nothing will happen."""
+        made = max(agent.steps[-1] for agent in self.population)
+        if made < self.options.max_steps or self.result.stopped in ("target", "plateau"):
+            return
+        steps, unit = f"max_steps={self.options.max_steps:,}", run_plan(self).steps
+        if is_resumed:
+            self.notes.append(f"all {steps} of its members are made, so nothing is left to do; a larger one goes on")
+            return
+        several = len({agent.steps[-1] for agent in self.population}) > 1
+        who = f"a member has made {made:,} {unit}" if several else f"all members have made their {made:,} {unit}"
+        warnings.warn(
+            f"{self.env_id}: nothing was trained: {who}, which {steps} counts from the first one on. "
+            f"fix: max_steps={made + self.options.max_steps} goes on.",
+            AgileRLWarning,
+            stacklevel=5,
+        )
+
     def _goes_on(self) -> bool:
         stopped_by = self.ranks.gather_plain(self.callbacks.stopped_by)[0]
         if stopped_by is not None:
@@ -159,7 +194,9 @@ class TrainingLoop:
 
     def _generation(self) -> None:
         number = self.result.generations
+        weights = weights_of(self.population) if self.result.unchanged else []
         tallies = self._collect(number)
+        self.result.unchanged = bool(weights) and are_unchanged(weights, weights_of(self.population))
         fitness = self._evaluate(number, tallies)
         self._report_faults(self.ranks)
         self.result.history.append(fitness)
@@ -174,7 +211,7 @@ class TrainingLoop:
         births = self._evolve(number, members) if not stop and (self.options.evolve_last or not done) else ()
         if stop and self.result.stopped != "plateau":
             self.result.stopped = "target"
-        self.quarantine.forgive(self.population, fitness)
+        self.quarantine.forgive(self.population, fitness, births)
         seconds = time.perf_counter() - self._wall
         record = generation_record(self, number, members, (*healed, *births), confirmed, seconds)
         self.sinks.generation(record)
@@ -242,8 +279,8 @@ class TrainingLoop:
 
     def _heal(self, number: int, fitness: list[float]) -> tuple[Birth, ...]:
         """Members that have diverged become copies of the fittest one."""
-        births = tuple(self.quarantine.heal(self.population, fitness, number + 1))
-        self.family.add(births, self.population)
+        healed = self.quarantine.heal(self.population, fitness, number + 1, self.family.next_id)
+        births = self.family.add(healed, self.population)
         for birth in births:
             self.sinks.message(f"{birth.path} has diverged ({birth.after}); member {birth.id} copies {birth.parent}")
         self.result.births += births
@@ -322,8 +359,9 @@ class TrainingLoop:
             return ()
         self._rescore(number)
         share_observations(self.population, self.ranks)
+        before = [agent.index for agent in self.population]
         self.population, births = self.evolution.next(self.population, members, number + 1)
-        self.family.add(births, self.population)
+        births = self.family.add(births, self.population, before)
         self.share_budget()
         self.fit_to_population()
         self.result.births += births

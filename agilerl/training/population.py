@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
+
+from agilerl.algorithms.agent import EvolvableAlgorithm
+
+RESOLVED = 1e-7  # of a number by float32
 
 
 @contextlib.contextmanager
@@ -29,6 +37,23 @@ def save_population(population: Sequence[Any], base: str | Path, overwrite: bool
         paths.append(Path(f"{base}_{slot}{suffix}.pt"))
         agent.save_checkpoint(str(paths[-1]))
     return paths
+
+
+def weights_of(population: Sequence[Any]) -> list[Tensor]:
+    """Copies of everything that the members' networks learn; [] where an agent shows none."""
+    agents = [getattr(agent, "unwrapped", agent) for agent in population]
+    if not all(isinstance(agent, EvolvableAlgorithm) for agent in agents):
+        return []
+    networks = (network for agent in agents for network in agent.evaluation_networks().values())
+    return [part.detach().clone() for network in networks for part in network.parameters() if part.requires_grad]
+
+
+@torch.no_grad()
+def are_unchanged(before: Sequence[Tensor], after: Sequence[Tensor]) -> bool:
+    """Whether weights are the same but for less than float32 resolves of their size; False where there are none."""
+    change = sum(float((now - then).double().square().sum()) for then, now in zip(before, after, strict=True))
+    size = sum(float(then.double().square().sum()) for then in before)
+    return bool(before) and math.sqrt(change) <= RESOLVED * math.sqrt(size)
 
 
 def set_lanes(population: Sequence[Any], num_envs: int) -> None:

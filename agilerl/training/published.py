@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -14,6 +15,7 @@ from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.envs.observed_masks import without_mask
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError, warn_once
+from agilerl.hpo.mutation import Mutations
 from agilerl.options import LoopOptions
 from agilerl.ranks import Ranks, check_launch, joined
 from agilerl.rng import resolve_seed
@@ -90,9 +92,11 @@ class Request:
                 check_shares(self.population, ranks)
             with store_in(folder_of(asked["resume"], ranks), algo=self.name) as store:
                 result = self._train(source, options, ranks, store)
+            if result.generations and (not result.updates or result.unchanged):
+                _warn_unchanged(self.function, result)
             if asked["save_elite"] and ranks.is_main:  # before any rank leaves, so that all of them can read it
                 result.best.save_checkpoint(asked["elite_path"] or f"{asked['env_name']}-elite_{self.name}.pt")
-        history: list[list[Any]] = result.by_agent or result.history
+        history: list[list[Any]] = result.by_agent or result.history or [list(map(_last_fitness, result.population))]
         trained = result.population
         return trained if self._wrapper is None else [self._wrapper(agent) for agent in trained], history
 
@@ -101,6 +105,7 @@ class Request:
         go_on_alike(store, ranks)
         run_seed = resolve_seed(seed)
         run_seed = run_seed if store is None or seed is not None else store.seed(run_seed)
+        limit_batches(self.function, self.population, asked, ranks.size)
         return TrainingLoop(
             self.population,
             source,
@@ -132,6 +137,22 @@ class Request:
             more = asked["wandb_kwargs"] or {}
             chosen.append(WandbSink(api_key=asked["wandb_api_key"], config=config, **more))
         return chosen
+
+
+def _warn_unchanged(function: str, result: EvolveResult) -> None:
+    what = "no weight has changed" if result.updates else "no update was made"
+    fix = (
+        "a higher learning rate"
+        if result.updates
+        else "more steps, or a smaller learn_step, learning_delay or batch_size"
+    )
+    text = f"{function}: {what} in {result.generations} generations, so nothing was learned. fix: {fix}."
+    warnings.warn(text, AgileRLWarning, stacklevel=4)
+
+
+def _last_fitness(agent: Any) -> float:
+    """That of its last evaluation, in an earlier training; NaN without any."""
+    return float(agent.fitness[-1]) if agent.fitness else math.nan
 
 
 def _check_spaces(pop: list[Any], env: Any, env_name: str, swap_channels: bool) -> None:
@@ -202,6 +223,46 @@ def check_transitions(
     rows = memory if n_step_memory is None else n_step_memory
     if isinstance(rows, MultiStepReplayBuffer):
         _warn_of_discounts(population, rows, is_mutated)
+
+
+def limit_batches(function: str, population: Sequence[Any], asked: Mapping[str, Any], ranks: int = 1) -> None:
+    """Keep batches within what the memory of a training from replay can ever hold.
+
+    A member waits until the memory holds its batch. Ranges beyond that end at the memory's size, with a warning.
+
+    Args:
+        asked: arguments of the function, by name. ranks: processes, each with a memory and its share of a batch.
+
+    Raises:
+        ConfigError: a batch that can never be drawn.
+    """
+    memories = [asked.get(name) for name in ("memory", "n_step_memory")]
+    sizes = [memory.max_size for memory in memories if isinstance(memory, ReplayBuffer)]
+    if function == "train_offline" or not sizes:  # drawn with replacement, from data that are there
+        return
+    most, agents = min(sizes) * ranks, [getattr(agent, "unwrapped", agent) for agent in population]
+    fix = f"a memory with a larger max_size, or batch_size={most}"
+    for agent in agents:
+        if agent.batch_size > most:
+            raise ConfigError(
+                f"{function}: agent {agent.index} has batch_size={agent.batch_size} and its memory holds {most} "
+                f"transitions, so it would never learn. fix: {fix}."
+            )
+    limits = [agent.hp_config["batch_size"] for agent in agents
+              if isinstance(agent, EvolvableAlgorithm) and "batch_size" in agent.hp_config]  # fmt: skip
+    highest = max((parameter.max for parameter in limits), default=0)
+    if isinstance(asked["mutation"], Mutations):
+        highest = max(highest, asked["mutation"].selection.highest("batch_size"))
+        asked["mutation"].selection = asked["mutation"].selection.within("batch_size", most)
+    for parameter in limits:
+        parameter.min, parameter.max = min(parameter.min, most), min(parameter.max, most)
+    if highest > most:
+        warnings.warn(
+            f"{function}: batch_size may mutate up to {highest:g} and the memory holds {most} transitions; the range "
+            f"ends at {most}. fix: {fix.replace('batch_size=', 'a range of batch_size up to ')}.",
+            AgileRLWarning,
+            stacklevel=4,
+        )
 
 
 def check_teams(population: Sequence[Any], env: Any, *, are_teams: bool) -> None:

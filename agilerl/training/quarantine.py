@@ -45,10 +45,12 @@ class Quarantine:
 
     Attributes:
         reasons: id of a quarantined member -> why; of the running generation.
+        healed: ids of the copies that `heal` has put in place of them.
     """
 
     def __init__(self) -> None:
         self.reasons: dict[int, str] = {}
+        self.healed: set[int] = set()
 
     def inspect(self, population: Sequence[Any], tallies: Sequence[Tally]) -> list[Any]:
         """The members that may be evaluated; the others are remembered, and their fitness is −∞ from here on.
@@ -76,31 +78,41 @@ class Quarantine:
             raise all_diverged(population, self.reasons)
         return found
 
-    def heal(self, population: list[Any], fitness: Sequence[float], generation: int) -> list[Birth]:
+    def heal(self, population: list[Any], fitness: Sequence[float], generation: int, next_id: int) -> list[Birth]:
         """Put copies of the fittest member in place of the quarantined ones, in `population` itself.
 
         A copy's last fitness stays −∞ until `forgive`, so that selection does not count the fittest twice. Agents
         without `clone` stay what they are.
+
+        Args:
+            next_id: id of the first copy; the others follow.
         """
         elite = population[int(np.argmax(fitness))]
         births: list[Birth] = []
+        self.healed = set()
         if not callable(getattr(elite, "clone", None)):
             return births
-        newest = max(agent.index for agent in population)
         for slot, agent in enumerate(population):
             if agent.index not in self.reasons:
                 continue
-            newest += 1
-            copy = elite.clone(index=newest)
+            copy = elite.clone(index=next_id + len(births))
             if copy.fitness:
                 copy.fitness[-1] = WORST
             population[slot] = copy
             why: dict[str, Any] = {"after": self.reasons[agent.index], "parent_fitness": max(fitness)}
-            births.append(Birth(newest, elite.index, generation, "healed", f"member {agent.index}", **why))
+            births.append(Birth(copy.index, elite.index, generation, "healed", f"member {agent.index}", **why))
+        self.healed = {birth.id for birth in births}
         return births
 
-    def forgive(self, population: Sequence[Any], fitness: Sequence[float]) -> None:
-        """After selection: copies that lived, and their children, have the fitness of the one they were made from."""
+    def forgive(self, population: Sequence[Any], fitness: Sequence[float], births: Sequence[Birth]) -> None:
+        """After selection: copies that lived, and their children, have the fitness of the one they were made from.
+
+        Other members whose fitness is −∞ keep it: nothing is known of them (`training.screening`).
+
+        Args:
+            births: those that selection led to.
+        """
+        copies = self.healed | {birth.id for birth in births if birth.parent in self.healed}
         for agent in population:
-            if getattr(agent, "fitness", None) and agent.fitness[-1] == WORST:
+            if agent.index in copies and agent.fitness and agent.fitness[-1] == WORST:
                 agent.fitness[-1] = max(fitness)

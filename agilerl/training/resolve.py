@@ -6,6 +6,7 @@ That happens before anything is written, so that a refused run leaves nothing be
 from __future__ import annotations
 
 import contextlib
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from agilerl.config.load import check_kind
 from agilerl.config.schema import Encoder, Network
 from agilerl.envs.argument import UNNAMED, inner_name, is_vector
 from agilerl.envs.lanes import spaces_in
-from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError
+from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, NotAvailableYetError
 from agilerl.host import available_bytes
 from agilerl.modules.base import constructor_arguments
 from agilerl.modules.cnn import usual_layers
@@ -68,6 +69,7 @@ def resolve(manifest: Manifest, env: Any = None) -> Manifest:
     with contextlib.suppress(NotAvailableYetError):  # observations that no encoder reads: the agent names them below
         check_sizes(resolved, *spaces.joint, available_bytes())
     _check_replay(resolved)
+    resolved = _within_replay(resolved)
     if manifest.environment.name == UNNAMED or (is_vector(env) and manifest.environment.name == type(env).__name__):
         named = resolved.environment.model_copy(update={"name": spaces.name})
         resolved = resolved.model_copy(update={"environment": named})
@@ -234,6 +236,28 @@ def _check_replay(manifest: Manifest) -> None:
             f"replay_buffer.max_size must be at least algorithm.batch_size ({batch} transitions), or nothing is ever "
             f"learned; got {size}. fix: replay_buffer.max_size=100000, or a smaller batch_size."
         )
+
+
+def _within_replay(manifest: Manifest) -> Manifest:
+    """The manifest with ranges of batches that end at the size of the memory, with a warning where that changes one."""
+    size = manifest.replay_buffer.max_size
+    if not manifest.has_replay:
+        return manifest
+    sections = {"mutation.rl_hp_selection": manifest.mutation.rl_hp_selection,
+                "evolution.restart_ranges": manifest.evolution.restart_ranges}  # fmt: skip
+    for path, ranges in sections.items():
+        own = ranges.get("batch_size")
+        if own is None or own.max <= size:
+            continue
+        text = (
+            f"{path}.batch_size.max is {own.max:g} and the memory holds {size} transitions, so that no larger batch is "
+            f"ever drawn; the range ends at {size}. fix: a larger replay_buffer.max_size."
+        )
+        warnings.warn(text, AgileRLWarning, stacklevel=3)
+        kept = {name: dict(limits) for name, limits in ranges.items()}
+        kept["batch_size"] |= {"min": min(own.min, size), "max": size}
+        manifest = apply_overrides(manifest, {path: kept}, "memory")
+    return manifest
 
 
 def make_population(manifest: Manifest, env: Any, seed: int, device: str) -> list[Any]:

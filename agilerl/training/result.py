@@ -40,6 +40,7 @@ class EvolveResult:
         action_masks: whether the environment gives masks of legal actions, which the agents need then to act.
         by_agent: `by_agent[generation][member]` returns of a team's agents, where they are not summed; NaN of a member
             that was not evaluated.
+        unchanged: whether no weight of any member has changed in any generation, so that nothing was learned.
         quarantined: members that had diverged at the end of a generation and were kept out of selection.
         test: of a language policy, the best agent's score on the report split, which chose nothing.
     """
@@ -63,6 +64,7 @@ class EvolveResult:
     stopped: str = "budget"
     restarts: int = 0
     quarantined: int = 0
+    unchanged: bool = False
     action_masks: bool = False
     by_agent: list[list[list[float]]] = field(default_factory=list)
     test: Evaluation | None = None
@@ -77,7 +79,7 @@ class EvolveResult:
             "births",
             "by_agent",
             "test",
-            *(() if self.action_masks else ("action_masks",)),
+            *(name for name in ("action_masks", "unchanged") if not getattr(self, name)),
         )
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
 

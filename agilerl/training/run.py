@@ -83,6 +83,8 @@ class Run:
                 is_fitness=test is None and self.result.get("confirmed") is None,
                 stopped=str(self.result.get("stopped")),
                 made=int(self.result.get("env_steps_population") or 0),
+                updates=self.result.get("updates"),
+                unchanged=bool(self.result.get("unchanged")),
                 budget=training.max_steps,
                 history=self.history,
                 lineage=self.lineage,

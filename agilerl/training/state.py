@@ -76,8 +76,9 @@ class SavableLoop:
             known["fittest"] = _tree(best.fittest)
         if best.proven is not None:
             proof = best.proven
-            known["proven"] = {"mean": proof.mean, "error": proof.error}
-            known["proven"] |= {} if proof.candidate is best.kept else _tree(proof.candidate)
+            other = proof.candidate is not best.kept
+            own = {**_tree(proof.candidate), "fitness_error": float(proof.candidate.error)} if other else {}
+            known["proven"] = {**own, "mean": proof.mean, "error": proof.error}  # `error` is the confirmation's
         rest = {
             "result": loop.result.counters(),
             "history": [[float(value) for value in row] for row in loop.result.history],
@@ -182,7 +183,8 @@ def _proof(tree: Mapping[str, Any], best: BestAgent, templates: Mapping[str, Any
     """The best confirmation; earlier versions saved none beside that of the best agent."""
     known = tree.get("proven")
     if known is not None:
-        candidate = _candidate(known, templates) if "agent" in known else best.kept
+        own = {**known, "error": known.get("fitness_error", known["error"])}  # earlier versions saved it as `error`
+        candidate = _candidate(own, templates) if "agent" in known else best.kept
         return None if candidate is None else Proof(candidate, known["mean"], known["error"])
     if best.confirmed is None or best.kept is None:
         return None

@@ -68,26 +68,27 @@ class PopulationBandit:
         ranges = dict(population[0].registry.hp_config.items())
         if not ranges:
             raise ConfigError("evolution.scheme=pb2 chooses hyperparameters: name ranges in mutation.rl_hp_selection.")
-        fitness = {record.id: record.fitness for record in records}
-        for agent in population:
-            if agent.index in self.before:
-                gain = fitness[agent.index] - self.before[agent.index]
-                if math.isfinite(gain):
-                    self.trials.append(Trial(places_of(agent, ranges), generation, gain))
-        ranks = rank([fitness[agent.index] for agent in population])
+        # By slot: a member that was healed has another id than its record, and its gain is not that of its place.
+        fitness = [record.fitness for record in records]
+        for agent, value in zip(population, fitness, strict=True):
+            gain = value - self.before.get(agent.index, math.nan)
+            if math.isfinite(gain):
+                self.trials.append(Trial(places_of(agent, ranges), generation, gain))
+        ranks = rank(fitness)
         count = len(population) // QUARTER or (1 if len(population) > 1 else 0)
         rng = stream(self.seed, Purpose.SELECTION, generation)
         best = [slot for slot in range(len(population)) if ranks[slot] >= len(population) - max(1, count)]
-        after, births, free = list(population), [], max(fitness) + 1
+        after, births, free = list(population), [], max(agent.index for agent in population) + 1
         pending: list[tuple[float, ...]] = []
+        reached = list(fitness)
         for slot in sorted(range(len(population)), key=lambda slot: int(ranks[slot]))[:count]:
-            parent = population[best[int(rng.integers(len(best)))]]
+            chosen = best[int(rng.integers(len(best)))]
             values = propose(self.trials, pending, generation + 1, ranges, rng)
-            after[slot], birth = successor(parent, free, values, generation)
+            after[slot], birth = successor(population[chosen], free, values, generation)
             pending.append(places_of(after[slot], ranges))
-            fitness[free], free = fitness[parent.index], free + 1
+            reached[slot], free = fitness[chosen], free + 1
             births.append(birth)
-        self.before = {agent.index: fitness[agent.index] for agent in after}
+        self.before = {agent.index: value for agent, value in zip(after, reached, strict=True)}
         return after, tuple(births)
 
     def state(self) -> dict[str, Any]:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from agilerl.algorithms.declared import TEAM_ROLLOUTS
+from agilerl.algorithms.wrapped import unwrapped
 from agilerl.errors import AlgorithmError
 from agilerl.options import LoopOptions
 from agilerl.sources import source_for
+from agilerl.sources.own_learn import brings_own_learn
 from agilerl.telemetry.record import Sink
 from agilerl.training.population import set_lanes
 from agilerl.training.published import Request, check_rollouts, check_teams
@@ -56,6 +58,8 @@ def train_multi_agent_on_policy(
 
     Args:
         env: of `agilerl.vector` or `make_multi_agent_vect_envs`; a parallel environment of PettingZoo.
+        pop: the teams: IPPO, MAPPO, or your own with `agent_ids`, `get_action(observations, infos)` (four dictionaries
+            by agent), `learn(experiences)`, `test` and `clone`; see `agilerl.sources.own_team_rollouts`.
         sum_scores: a team's return is the sum over its agents. False: a row of each agent's, of which the mean is the
             fitness that members are selected by.
         opponents: of a game of two agents of one group, "self": in half of the lanes one seat is played by a frozen
@@ -83,8 +87,9 @@ def train_multi_agent_on_policy(
 
 
 def _check_experience(team: Any) -> None:
-    """AlgorithmError for a team that does not learn from rollouts."""
-    if getattr(getattr(team, "experience", None), "name", None) != TEAM_ROLLOUTS.name:
+    """AlgorithmError for a team that does not learn from rollouts, unless it brings its own `learn`."""
+    declared = getattr(unwrapped(team), "experience", None)
+    if declared is not None and declared.name != TEAM_ROLLOUTS.name and not brings_own_learn(team):
         raise AlgorithmError(
             f"{type(team).__name__} does not learn from rollouts of several agents. "
             "fix: IPPO or MAPPO; train_multi_agent_off_policy for replay, train_on_policy for one agent."

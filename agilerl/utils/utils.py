@@ -25,6 +25,7 @@ from agilerl.spaces import observation_space_channels_to_first
 from agilerl.training.population import save_population
 from agilerl.utils.language_population import language_population
 from agilerl.utils.legacy import constructor_arguments, network_arguments, spaces_from_dimensions
+from agilerl.utils.llm_utils import suppress_verbose_logging as suppress_verbose_logging
 
 __all__ = [
     "agent_from_policy", "calculate_vectorized_scores", "create_population", "default_progress_bar",

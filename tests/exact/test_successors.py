@@ -147,6 +147,22 @@ def test_the_bandit_goes_on_from_its_state() -> None:
     assert [m.lr for m in part(scheme, members, 4)] == [m.lr for m in part(again, twins, 4)]
 
 
+def test_a_healed_member_is_the_worst_and_its_place_tells_the_bandit_no_gain() -> None:
+    """Member 1 has diverged: its record says so under the id that it had, its place has a copy of the fittest, 4."""
+    members = [Member(i, 1e-3) for i in range(4)]
+    scheme = PopulationBandit(seed=0)
+    scheme.next(members, records(members, [1.0, 4.0, 3.0, 2.0]), 1)  # 0 is replaced by 4, a copy of 1
+    rows = records(members, [5.0, -math.inf, 6.0, 9.0])
+    members[1] = members[3].clone(index=5)
+    members[1].fitness[-1] = -math.inf
+    after, births = scheme.next(members, rows, 2)
+    assert [member.index for member in after] == [0, 6, 2, 3]
+    assert after[1].weights == "w3"
+    assert [(birth.id, birth.parent, birth.parent_fitness) for birth in births] == [(6, 3, 9.0)]
+    assert [trial.gain for trial in scheme.trials] == [3.0, 7.0], "of 2 and 3, which were there before"
+    assert scheme.before == {0: 5.0, 6: 9.0, 2: 6.0, 3: 9.0}
+
+
 def test_a_bandit_without_ranges_is_a_mistake() -> None:
     lone = Member(0, 1e-3)
     lone.registry = SimpleNamespace(hp_config=HyperparameterConfig())

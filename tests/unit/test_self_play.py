@@ -28,6 +28,7 @@ from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import LoopOptions
 from agilerl.rollouts.matches import outcomes
 from agilerl.sources import source_for
+from agilerl.sources.evaluator import Episodes
 from agilerl.sources.self_play import Match, Opponent, Opponents, Places, Pool, SelfPlayGeneration, SelfPlaySource
 from agilerl.sources.source import Shard, Shared
 from agilerl.sources.team_rollouts import TeamRolloutSource
@@ -275,7 +276,7 @@ def test_episodes_are_spread_over_the_pool_in_pairs_of_seats() -> None:
         (8, [0, 0, 1, 1, 2, 2, 3, 3]),
         (12, [0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1]),
     ):
-        match = Match(with_rows, opponents, episodes, np.arange(episodes))
+        match = Match(with_rows, opponents, episodes, Episodes.of(np.arange(episodes)))
         match.begin_episodes()
         order = np.argsort(match._places.lanes)
         assert match._places.who[order].tolist() == wanted

@@ -12,7 +12,9 @@ import torch
 from gymnasium import spaces
 from safetensors.torch import save_file
 
-from agilerl.algorithms import MADDPG
+from agilerl.algorithms import MADDPG, MATD3
+from agilerl.algorithms.ippo import IPPO
+from agilerl.algorithms.mappo import MAPPO
 from agilerl.export import export_team, sample_observations
 from agilerl.standalone.policy import load
 from agilerl.telemetry.files import jsonable
@@ -65,3 +67,43 @@ def test_onnx_of_a_group_has_an_input_for_each_part(tmp_path: Path) -> None:
     assert reports["scout"].different_actions == 0
     assert reports["base"].largest_difference < 1e-4
     assert {p.name for p in tmp_path.iterdir()} == {"policy.scout.onnx", "policy.base.onnx"}
+
+
+KINDS: dict[str, Any] = {
+    "box_0": spaces.Box(-1, 1, (3,)),
+    "discrete_0": spaces.Discrete(3, start=2),
+    "numbers_0": spaces.MultiDiscrete([2, 3], start=[0, 1]),
+    "bits_0": spaces.MultiBinary(3),
+    "dict_0": SCOUT,
+    "tuple_0": spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2)]),
+    "image_0": spaces.Box(0, 255, (4, 4, 2), np.uint8),
+}
+DONE: list[Any] = [
+    spaces.Discrete(4, start=1), spaces.MultiDiscrete([2, 3], start=[0, 1]), spaces.Box(-2, 3, (2,)),
+    spaces.MultiBinary(2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("has_masks", [True, False])
+@pytest.mark.parametrize(("cls", "kinds"), [(MADDPG, 3), (MATD3, 3), (IPPO, 4), (MAPPO, 4)])
+def test_a_file_of_every_pair_of_kinds_acts_as_its_team(cls: Any, kinds: int, has_masks: bool, tmp_path: Path) -> None:
+    draw = np.random.default_rng(1)
+    for shift in range(kinds):
+        acted = {a: DONE[(k + shift) % kinds] for k, a in enumerate(KINDS)}
+        made = cls(KINDS, acted, net_config=NET, seed=4)
+        for group in made.grouped_agents:
+            for parameter in getattr(made, f"actors.{group}").parameters():
+                parameter.data = torch.from_numpy(draw.normal(size=parameter.shape) * 0.5).float()
+        obs = {a: sample_observations(space, 60, shift + k) for k, (a, space) in enumerate(KINDS.items())}
+        masks = {}
+        for agent, space in acted.items() if has_masks else ():
+            sizes = [space.n] if isinstance(space, spaces.Discrete) else getattr(space, "nvec", ())
+            parts = [draw.random((60, n)) < 0.5 for n in sizes]
+            for part in parts:
+                part[np.arange(60), draw.integers(0, part.shape[1], 60)] = True
+            masks |= {agent: np.concatenate(parts, 1)} if parts else {}
+        made.set_training_mode(False)
+        expected = made.get_action(obs, {a: {"action_mask": m} for a, m in masks.items()}, training=False)[0]
+        found = load(saved(made, tmp_path)).act(obs, masks)
+        for agent in KINDS:
+            np.testing.assert_allclose(found[agent].numpy(), expected[agent], atol=1e-5, err_msg=f"{agent} {shift}")

@@ -14,7 +14,7 @@ from agilerl.algorithms import CQN, IPPO, MADDPG, MATD3, TD3BC
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs.teams import Seen
-from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.errors import NotAvailableYetError
 from agilerl.options import OfflineOptions
 from agilerl.sources.dataset import read_dataset
 from agilerl.sources.offline import fill
@@ -165,13 +165,18 @@ def test_learning_from_a_rollout_by_hand_sees_normalised_observations() -> None:
     )
 
 
-def test_a_wrapped_team_that_learns_from_rollouts_is_named() -> None:
+def test_a_wrapped_team_trains_from_rollouts_and_its_statistics_move_with_learn() -> None:
     env = make_multi_agent_vect_envs(Far, 2)
-    with pytest.raises(
-        ConfigError, match=r"RSNorm around IPPO: teams that learn from rollouts train without a wrapper"
-    ):
-        train_multi_agent_on_policy(env, "Far", None, [team(IPPO)], max_steps=16, evo_steps=8, verbose=False)
+    pop = [team(IPPO, index, learn_step=16) for index in range(2)]
+    pop, _ = train_multi_agent_on_policy(
+        env, "Far", None, pop, max_steps=32, evo_steps=16, eval_steps=4, verbose=False, seed=1
+    )
     env.close()
+    for wrapped in pop:
+        walkers, caller = wrapped.obs_rms["walker_0"], wrapped.obs_rms["caller_0"]
+        assert caller.count == 32
+        assert 32 < walkers.count < 64
+        np.testing.assert_allclose(caller.mean, 50, atol=8)
 
 
 # --- data sets

@@ -1,0 +1,184 @@
+"""Teams that bring their own `learn` from rollouts: called as published, with dictionaries by agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from agilerl.algorithms.rollouts import RolloutExperiences
+from agilerl.algorithms.wrapped import takes, unwrapped
+from agilerl.envs.masks import ActionMasks
+from agilerl.envs.protocol import AGENTS, PRESENT, STATE
+from agilerl.envs.step import Lanes, StepBatch
+from agilerl.envs.teams import Seen, Team
+from agilerl.errors import ConfigError
+from agilerl.options import LoopOptions
+from agilerl.rollouts.off_policy import EpisodeTracker
+from agilerl.sources.own_learn import OwnRollouts
+from agilerl.sources.own_team_learn import infos_of
+from agilerl.sources.source import Shard, keep_finished
+from agilerl.sources.waiting import ends_of_agents, without_terminated
+
+NEEDED = ("actions", "log probabilities", "entropies", "values")
+
+
+class OwnTeamRollouts(OwnRollouts):
+    """`OwnRollouts` of a team: `get_action(observations, infos)` and `learn(experiences)` by agent.
+
+    `experiences` are the published eight entries, and then `truncateds` and `final_observations`, as
+    `agilerl.algorithms.team_rollouts.learn` describes them. Where an agent did not act its log probability and its
+    value are NaN. Of teams of this package whose infos have masks, `experiences.more["action_masks"]` holds them.
+
+    Args:
+        team: of the environment.
+
+    Raises:
+        ConfigError: a team with a memory, whose hidden states these entries do not hold.
+    """
+
+    def __init__(self, shard: Shard, lanes: Lanes, options: LoopOptions, team: Team) -> None:
+        super().__init__(shard, lanes, options, None, None)
+        self.team, self._masks = team, ActionMasks(lanes.single_action_space, lanes.backend)
+        inner = unwrapped(self.agent)
+        if getattr(inner, "is_recurrent", False):
+            raise ConfigError(
+                f"{type(inner).__name__} brings its own learn() and has a memory, whose hidden states learn() is not "
+                "given. fix: recurrent=False, or override update(engine, batch)."
+            )
+        self._takes_infos = takes(self.agent, "get_action", "infos")
+        self._convert = getattr(self.agent, "environment_actions", None)  # of IPPO and MAPPO, whose actions are samples
+
+    def _with_lanes(self) -> Iterator[None]:
+        obs, info = self.lanes.reset(self.shard.lane_seeds(self.lanes.num_lanes))
+        tracker = EpisodeTracker(self.lanes.num_lanes)
+        before = np.zeros((self.lanes.num_lanes, len(self.team.agents)), bool)
+        while True:
+            rows = _Rows(self.team, before)
+            for _ in range(self.length):
+                mask = self._mask(info)
+                chosen = self._act(obs, info, mask)
+                actions = chosen[0] if self._convert is None else self._convert(chosen[0])
+                row = self.team.join({a: np.nan_to_num(np.asarray(x, np.float32)) for a, x in actions.items()})
+                batch = without_terminated(self.team, self.lanes.step(row))
+                assert batch.team is not None
+                rows.add(obs, mask, chosen, self.options.learned_reward(batch.team.reward), batch)
+                keep_finished([self.tally], tracker.update(batch), self.lanes.num_lanes)
+                obs, info = batch.obs, batch.info
+            self._learn(rows.experiences(obs))
+            before = rows.dones[-1]
+            yield
+
+    def _mask(self, info: dict[str, Any]) -> np.ndarray | None:
+        mask: np.ndarray | None = self._masks.of(info, self.lanes.num_lanes)
+        return mask
+
+    def _act(self, obs: Any, info: dict[str, Any], mask: np.ndarray | None) -> tuple[Any, ...]:
+        """(actions, log probabilities, values) by agent.
+
+        Raises:
+            ConfigError: `get_action` gives something else.
+        """
+        infos = {"infos": infos_of(self.team, obs, info, mask)} if self._takes_infos else {}
+        found = self.agent.get_action(_seen(self.team, obs), **infos)
+        if not isinstance(found, tuple) or len(found) < 4 or not all(isinstance(x, Mapping) for x in found[:4]):
+            kind = type(unwrapped(self.agent)).__name__
+            raise ConfigError(
+                f"{kind}.get_action must return four dictionaries by agent: {', '.join(NEEDED)}. "
+                "fix: train_multi_agent_off_policy for a team that learns from replay."
+            )
+        action, log_prob, _, value = found[:4]
+        return action, log_prob, value
+
+
+class _Rows:
+    """The steps of one rollout, by agent.
+
+    Args:
+        before: [E, M] bool, whose episodes begin with the first step.
+    """
+
+    def __init__(self, team: Team, before: np.ndarray) -> None:
+        self.team, self.dones = team, [before]
+        names = ("observations", "actions", "log_probs", "rewards", "values", "final_observations", "action_masks")
+        self.lists: dict[str, dict[str, list[Any]]] = {name: {a: [] for a in team.agents} for name in names}
+        self.truncateds: list[np.ndarray] = []
+        self.has_masks = False
+
+    def add(
+        self, obs: Any, mask: np.ndarray | None, chosen: tuple[Any, ...], reward: np.ndarray, batch: StepBatch
+    ) -> None:
+        """Add one vector step, of which `chosen` holds actions, log probabilities and values by agent."""
+        step, (action, log_prob, value) = batch.team, chosen
+        assert step is not None
+        decided = step.acted & batch.mask[:, None]
+        final, (ended, cut) = _seen(self.team, batch.final_obs), ends_of_agents(batch)
+        replaced = ~batch.mask  # a row that is no transition: what came before it was cut
+        if replaced.any() and self.truncateds:
+            gap = replaced[:, None] & ~self.dones[-1]
+            self.truncateds[-1], self.dones[-1] = self.truncateds[-1] | gap, self.dones[-1] | gap
+        self.has_masks |= mask is not None
+        for k, agent in enumerate(self.team.agents):
+            columns = self.team.columns[agent]
+            own = decided[:, k]
+            if step.defined is not None:
+                own = own & np.isnan(step.defined[:, columns]).all(1)
+            legal = self.team.mask_columns[agent]
+            entries = {
+                "observations": obs[AGENTS][agent],
+                "actions": np.nan_to_num(np.asarray(action[agent])) if agent in action else self._nothing(agent),
+                "log_probs": self._numbers(log_prob, agent, own),
+                "rewards": reward[:, k].copy(),
+                "values": self._numbers(value, agent, own),
+                "final_observations": final[agent],
+                "action_masks": np.ones((len(own), legal.stop - legal.start), bool) if mask is None else mask[:, legal],
+            }
+            for name, entry in entries.items():
+                self.lists[name][agent].append(entry)
+        self.truncateds.append(cut)
+        self.dones.append(ended | cut | replaced[:, None])
+
+    def _nothing(self, agent: str) -> np.ndarray:
+        space = self.team.action_spaces[agent]
+        return np.zeros((len(self.dones[0]), *(space.shape or ())), space.dtype)
+
+    def _numbers(self, by_agent: Mapping[str, Any], agent: str, decided: np.ndarray) -> np.ndarray:
+        """[E], NaN where the agent did not decide."""
+        values = np.asarray(by_agent[agent], float).reshape(-1) if agent in by_agent else np.nan
+        return np.where(decided, values, np.nan)
+
+    def experiences(self, obs: Any) -> RolloutExperiences:
+        """All of it, with what follows the last step."""
+        lists, agents = self.lists, self.team.agents
+
+        def flags(values: list[np.ndarray]) -> dict[str, list[np.ndarray]]:
+            return {a: [x[:, k].astype(float) for x in values] for k, a in enumerate(agents)}
+
+        there = np.asarray(obs[PRESENT]).astype(bool)
+        known = there | self.dones[-1]  # the flag of an agent that waits is NaN: nothing that it saw follows yet
+        last = {a: np.where(known[:, k], self.dones[-1][:, k], np.nan) for k, a in enumerate(agents)}
+        chooses = [a for a in agents if self.team.mask_columns[a].stop > self.team.mask_columns[a].start]
+        more = {"action_masks": {a: lists["action_masks"][a] for a in chooses}} if self.has_masks else {}
+        return RolloutExperiences(
+            (
+                lists["observations"],
+                lists["actions"],
+                lists["log_probs"],
+                lists["rewards"],
+                flags(self.dones[:-1]),
+                lists["values"],
+                _seen(self.team, obs),
+                last,
+                flags(self.truncateds),
+                lists["final_observations"],
+            ),
+            more,
+        )
+
+
+def _seen(team: Team, obs: Any) -> Seen:
+    """What agents see, by agent, and who is there."""
+    there = np.asarray(obs[PRESENT]).astype(bool)
+    present = {a: there[:, k] for k, a in enumerate(team.agents)}
+    return Seen({a: obs[AGENTS][a] for a in team.agents}, present, state=obs.get(STATE))

@@ -1,0 +1,88 @@
+"""A run in which nothing was learned says so, and why; one in which anything was does not."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agilerl
+from agilerl.algorithms import find_algorithm
+from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.errors import AgileRLWarning
+from agilerl.telemetry.record import BaseSink
+from agilerl.training.train_off_policy import train_off_policy
+from agilerl.utils.utils import make_vect_envs
+
+GIVEN: dict[str, Any] = {
+    "preset": False, "population": 2, "steps": 64, "evo_steps": 32, "num_envs": 2, "batch_size": 8, "latent_dim": 8,
+    "eval_episodes": 1, "eval_steps": 20, "confirm_episodes": 0, "target_score": None, "evolution": False,
+    "founders": "equal", "verbose": False,
+}  # fmt: skip
+REPLAY = {"algo": "DQN", "learn_step": 4, "learning_delay": 8}
+CASES = {
+    "no update": ({**REPLAY, "learning_delay": 10**8}, "No update was made, so nothing was learned."),
+    "no weight": ({**REPLAY, "lr": 1e-30}, "No weight has changed, so nothing was learned."),
+    "learned": (REPLAY, None),
+    "learned from rollouts": ({"algo": "PPO", "learn_step": 16}, None),
+    "learned by one": ({**REPLAY, "lr": 1e-30, "founders": "spread",
+                        "mutation.rl_hp_selection": {"lr": {"min": 1e-30, "max": 1e-2}}}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_closing_paragraph_says_that_nothing_was_learned(case: str, tmp_path: Path) -> None:
+    settings, said = CASES[case]
+    run = agilerl.train("CartPole-v1", out=tmp_path, **{**GIVEN, **settings})
+    words = run.in_words()
+    if said is None:
+        assert "so nothing was learned" not in words
+        assert "unchanged" not in run.result
+        assert run.result["updates"] > 0
+    else:
+        assert said in words
+        assert run.result["unchanged"]
+    loaded = agilerl.load(run.path)
+    assert (said is None) == ("so nothing was learned" not in loaded.in_words())
+
+
+def test_weights_that_change_in_a_later_generation_have_changed_in_a_resumed_run_too(tmp_path: Path) -> None:
+    """The memory holds too few transitions in the first generation, and is learned from in the second one."""
+    given = {**GIVEN, **REPLAY, "learning_delay": 100}
+    first = agilerl.train("CartPole-v1", out=tmp_path, **{**given, "steps": 32})
+    assert first.result["unchanged"]
+    assert first.result["updates"] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AgileRLWarning)  # it goes on with another budget
+        second = agilerl.resume(first.path, steps=96, verbose=False)
+    assert second.result["updates"] > 0
+    assert "unchanged" not in second.result
+
+
+def test_a_rollout_longer_than_the_budget_is_said() -> None:
+    notes: list[str] = []
+
+    class Notes(BaseSink):
+        def start(self, plan: Any, founders: Any) -> None:
+            notes.extend(plan.notes)
+
+    for learn_step in (64, 128):
+        agilerl.train("CartPole-v1", out=None, sinks=[Notes()], **{**GIVEN, "algo": "PPO", "learn_step": learn_step})
+    (said,) = [note for note in notes if "max_steps" in note]
+    assert said == "learn_step=128 is more than max_steps=64: each member trains on one whole rollout"
+
+
+@pytest.mark.parametrize(("delay", "lr", "said"), [(10**6, 1e-3, "no update was made"), (0, 1e-30, "no weight has")])
+def test_published_functions_warn(delay: int, lr: float, said: str) -> None:
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    agents = find_algorithm("DQN").population(
+        2, env.single_observation_space, env.single_action_space, seed=0, batch_size=8, lr=lr
+    )
+    with pytest.warns(AgileRLWarning, match=f"train_off_policy: {said}.* so nothing was learned"):
+        train_off_policy(
+            env, "CartPole-v1", "DQN", agents, ReplayBuffer(100), max_steps=64, evo_steps=32, eval_steps=20, seed=0,
+            verbose=False, learning_delay=delay,
+        )  # fmt: skip
+    env.close()
