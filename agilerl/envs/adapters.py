@@ -101,7 +101,7 @@ class VectorLanes:
         try:
             return function(*args, **kwargs)
         except (Exception, SystemExit) as error:
-            raise failure(error, self.backend, what) from error
+            raise failure(error, f"{self.backend}: {what}") from error
 
     def _read(self, obs: Any, call: str) -> Any:
         """A copy of a batch of observations as arrays, with counts of words in place of texts."""
@@ -237,7 +237,8 @@ class VectorLanes:
         final = info.get("final_info")
         if isinstance(final, np.ndarray | list | tuple):  # a dictionary for each lane that has ended, else None
             final = {MASK: [one.get(MASK) if isinstance(one, dict) else None for one in final]}
-        return self._masks.of(final, self.num_lanes, ended)
+        masks: np.ndarray | None = self._masks.of(final if isinstance(final, Mapping) else None, self.num_lanes, ended)
+        return masks
 
     def _with_final_mask(self, info: dict[str, Any], ended: np.ndarray, final: np.ndarray | None) -> dict[str, Any]:
         """`info` with the masks of the final observations; all actions where an ended lane does not tell."""

@@ -106,7 +106,7 @@ class SyncLanes:
         try:
             result = self.envs[lane].reset() if seed is None else self.envs[lane].reset(seed=seed)
         except (Exception, SystemExit) as error:
-            raise failure(error, f"{self.name}, lane {lane}", "reset()") from error
+            raise failure(error, f"{self.name}, lane {lane}: reset()") from error
         obs, info = reset_values(result, f"{self.name}, lane {lane}")
         info = {} if info is None else info
         known = self._contract is not None or self.single_observation_space is not None
@@ -132,7 +132,7 @@ class SyncLanes:
             try:
                 result = self._steps[lane](per_lane[lane])
             except (Exception, SystemExit) as error:
-                raise failure(error, f"{self.name}, lane {lane}", "step()") from error
+                raise failure(error, f"{self.name}, lane {lane}: step()") from error
             if type(result) is not tuple or len(result) != 5:
                 result = step_values(result, f"{self.name}, lane {lane}")
             row, got, is_terminated, is_truncated, info = result
@@ -181,7 +181,7 @@ class SyncLanes:
         try:
             return method()
         except (Exception, SystemExit) as error:
-            raise failure(error, f"{self.name}, lane {lane}", "action_masks()") from error
+            raise failure(error, f"{self.name}, lane {lane}: action_masks()") from error
 
     def _keep_masks(self, given: dict[int, Any], lanes: Sequence[int], is_over: np.ndarray | None) -> None:
         """Take the masks of `lanes`, which have just been observed: without one everything is legal there.
@@ -429,7 +429,7 @@ def name_of(env: Any) -> str:
     return str(getattr(spec, "id", None) or type(inner).__name__)
 
 
-def failure(error: BaseException, where: str, call: str) -> BaseException:
+def failure(error: BaseException, where: str) -> BaseException:
     """What is raised where an environment's call raises: itself, if it speaks our language or ends the run.
 
     A handler of signals ends a run by SystemExit (exit code 128 + number): that is not the environment's fault.
@@ -438,8 +438,8 @@ def failure(error: BaseException, where: str, call: str) -> BaseException:
     if is_end or isinstance(error, EnvError):
         return error
     text = " ".join(str(error).split())
-    text = f"{where}: {call} raised {type(error).__name__}{f': {text[:300]}' if text else ''}."
-    return EnvError(f"{text}{unpacking_hint(error, call)} {HEAL}")
+    text = f"{where} raised {type(error).__name__}{f': {text[:300]}' if text else ''}."
+    return EnvError(f"{text}{unpacking_hint(error, where.rpartition(': ')[2])} {HEAL}")
 
 
 def _tree(node: Any, path: tuple[Any, ...]) -> Any:

@@ -23,7 +23,7 @@ from agilerl.envs.protocol import PRESENT as PRESENT
 from agilerl.envs.protocol import STATE as STATE
 from agilerl.envs.protocol import WAITING as WAITING
 from agilerl.envs.protocol import StepBatch, TeamStep
-from agilerl.envs.returned import as_info, by_agent, reset_values, step_values
+from agilerl.envs.returned import as_info, by_agent, reset_values, short, step_values
 from agilerl.envs.team import MASKED, is_masked, name_of, nothing, space_of
 from agilerl.envs.team import Seen as Seen
 from agilerl.envs.team import Team as Team
@@ -150,7 +150,7 @@ class TeamLanes:
             try:
                 result = env.step(chosen)
             except (Exception, SystemExit) as error:
-                raise failure(error, f"{self.name}, lane {lane}", "step()") from error
+                raise failure(error, f"{self.name}, lane {lane}: step()") from error
             seen, rewards, ends, cuts, infos = self._five(result, lane)
             staying = self._living(env, lane)
             for p in players:
@@ -249,7 +249,7 @@ class TeamLanes:
         try:
             result = self.envs[lane].reset() if seed is None else self.envs[lane].reset(seed=seed)
         except (Exception, SystemExit) as error:
-            raise failure(error, f"{self.name}, lane {lane}", "reset()") from error
+            raise failure(error, f"{self.name}, lane {lane}: reset()") from error
         where = f"{self.name}, lane {lane}"
         seen, infos = reset_values(result, where, is_team=True)
         seen, infos = by_agent(seen, "observations", where, "reset()"), infos or {}
@@ -293,7 +293,11 @@ class TeamLanes:
                 info = as_info(info, f"{self.name}, lane {lane}", call, f"infos[{p.key!r}]")
             mask = info.get("action_mask") if info else None
             if p.is_masked:
-                row, mask = row[MASKED[0]], row[MASKED[1]]
+                try:
+                    row, mask = row[MASKED[0]], row[MASKED[1]]
+                except (KeyError, IndexError, TypeError) as error:
+                    what = f"gave the observation {short(row)}; expected a dictionary with the parts {MASKED}"
+                    raise p.contract.error(lane, what, call) from error
             row, into = p.contract.row(row, lane, call), rows[agent]
             if type(into) is np.ndarray:
                 into[lane] = row
@@ -317,7 +321,7 @@ class TeamLanes:
             try:
                 state = self.envs[lane].state()
             except (Exception, SystemExit) as error:
-                raise failure(error, f"{self.name}, lane {lane}", "state()") from error
+                raise failure(error, f"{self.name}, lane {lane}: state()") from error
             trees.put(obs[STATE], lane, self._shown_state.row(state, lane, call))
 
     def _finite(self, obs: Any, call: str) -> None:

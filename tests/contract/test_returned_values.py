@@ -279,6 +279,26 @@ def test_what_a_team_returns_by_agent_is_a_dictionary(number: int, value: Any) -
         lanes.step(np.zeros((1, 2)))
 
 
+class Masked(Team):
+    """Observations with masks inside, of which that of "b" is something else."""
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Dict({"observation": OBS, "action_mask": spaces.MultiBinary(2)})
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        self.agents = ["a", "b"]
+        return {"a": {"observation": GOOD["obs"], "action_mask": [1, 1]}, "b": self.inner.given["obs"]}, {}
+
+
+@pytest.mark.parametrize("row", [GOOD["obs"], {"observation": GOOD["obs"]}, [1, 2], 3.0], ids=repr)
+def test_an_observation_without_its_mask_is_named(row: Any) -> None:
+    lanes = TeamLanes([lambda: Masked({"obs": row}, "reset")])
+    with pytest.raises(
+        EnvError, match=r"^Masked, agent b, lane 0: reset\(\) gave the observation .*; expected a dictionary"
+    ):
+        lanes.reset()
+
+
 # -- infos of vectors as a list, as SuperSuit and Stable-Baselines3 give them ------------------------------------------
 
 
