@@ -106,9 +106,24 @@ def streams(number: int) -> list[np.random.Generator]:
     return [np.random.default_rng([number, i]) for i in range(MEMBERS)]
 
 
-def plain(agent: PPO, buffers: list[RolloutBuffer], member: int) -> int:
-    """A textbook loop; returns the number of minibatches."""
-    count = 0
+def next_rate(rate: float, peak: float | None, divergence: float, aim: float) -> tuple[float, float | None]:
+    """(rate, rate at which the aim was first met or None) after a rollout, by the rule that PPO's docstring states.
+
+    Outside of [aim / 2, 2 aim] the rate moves by sqrt(aim / divergence), at most tenfold; once the aim has been met, up
+    by half at most and to three times what was found then; always within [1e-6, 1e-2].
+    """
+    if not aim / 2 <= divergence <= 2 * aim:
+        most = 10.0 if peak is None else 1.5
+        factor = most if divergence <= aim / most**2 else (aim / divergence) ** 0.5
+        top = 1e-2 if peak is None else max(rate, min(3 * peak, 1e-2))
+        rate = min(max(rate * max(factor, 0.1), 1e-6), top)
+    return rate, rate if peak is None and divergence >= aim / 2 else peak
+
+
+def plain(agent: PPO, buffers: list[RolloutBuffer], member: int, rates: list[float] | None = None) -> int:
+    """A textbook loop; returns the number of minibatches. `rates`: learning rates that follow the divergence."""
+    count, peak = 0, None
+    limit = agent.target_kl if rates is None else 2 * agent.target_kl
     nets = [getattr(agent, name) for name in agent.networks]
     adam = torch.optim.Adam([p for net in nets for p in net.parameters()], lr=agent.lr, eps=1e-5)
     for number, buffer in enumerate(buffers):
@@ -171,8 +186,12 @@ def plain(agent: PPO, buffers: list[RolloutBuffer], member: int) -> int:
                 adam.step()
                 count += 1
                 divergences.append(float((ratio - 1 - ratio.log()).mean().detach()))
-            if agent.target_kl is not None and np.mean(divergences) > agent.target_kl:
+            if limit is not None and np.mean(divergences) > limit:
                 break
+        if rates is not None:
+            rate, peak = next_rate(adam.param_groups[0]["lr"], peak, float(np.mean(divergences)), agent.target_kl)
+            adam.param_groups[0]["lr"] = rate
+            rates.append(rate)
     return count
 
 
@@ -278,6 +297,27 @@ def test_ppo_is_the_same_on_every_path(kind: str, share: bool) -> None:
             torch.testing.assert_close(
                 moved, parameters(other)[i], rtol=1e-10, atol=1e-10, msg=lambda m, n=name, k=i: f"member {k}, {n}: {m}"
             )
+
+
+def test_the_adaptive_rate_and_its_epochs_are_those_of_a_plain_loop() -> None:
+    """Four members that begin far below, near and far above the rate at which their aim is met; over 15 rollouts."""
+    begin, aims = (1e-5, 3e-4, 3e-3, 1e-2), (0.01, 0.02, 0.005, 0.01)
+    options = [{"lr": lr, "target_kl": aim, "max_grad_norm": 0.5} for lr, aim in zip(begin, aims, strict=True)]
+    agents = [make(i, SPACES["discrete"], lr_schedule="adaptive", **options[i]) for i in range(MEMBERS)]
+    rng = np.random.default_rng(7)
+    buffers = [collect(agents, rng) for _ in range(ROLLOUTS)]
+    textbook, rates = [agent.clone() for agent in agents], [list[float]() for _ in agents]
+    updates = train(Learner(agents, choose(agents, "fused")), agents, buffers)
+    for i, agent in enumerate(textbook):
+        assert plain(agent, [of_member(b, i) for b in buffers], i, rates[i]) == updates[i]
+    for i, (moved, other) in enumerate(zip(parameters(agents), parameters(textbook), strict=True)):
+        assert agents[i].lr == pytest.approx(rates[i][-1], rel=1e-9)
+        torch.testing.assert_close(moved, other, rtol=1e-9, atol=1e-9)
+    moves = [np.diff(np.log([start, *own])) for start, own in zip(begin, rates, strict=True)]
+    assert moves[0].max() > 1  # found from below in large steps
+    assert moves[3].min() < -0.2  # and from above
+    assert any((own == 0).any() for own in moves)  # left alone near the aim
+    assert sum(updates) > 600
 
 
 def test_adam_keeps_the_step_counts_of_members_that_stopped() -> None:

@@ -170,7 +170,9 @@ def test_self_play_and_games_of_zero_sum_have_words_of_their_own() -> None:
 
 
 def test_what_kept_a_run_from_learning_is_said() -> None:
-    assert "No update was made, so nothing was learned. Next: a smaller learn_step" in in_words(replace(ENDED, updates=0))
+    assert "No update was made, so nothing was learned. Next: a smaller learn_step" in in_words(
+        replace(ENDED, updates=0)
+    )
     assert "No update" not in in_words(replace(ENDED, updates=1))
     assert "Once a member diverged and was replaced" in in_words(replace(ENDED, diverged=1))
     assert "3 times a member diverged and was replaced: a smaller lr may" in in_words(replace(ENDED, diverged=3))
