@@ -442,10 +442,20 @@ def test_teams_act_by_hand_are_saved_and_learn_alike_over_rows_and_alone(cls: An
     save_file({f"policy.{k}": v for k, v in one.policy_state().items()}, tmp_path / "policy.safetensors")
     for x, y in zip(trees.leaves(expected), trees.leaves(load(tmp_path).act(seen)["mixed_0"]), strict=True):
         np.testing.assert_array_equal(x, y.numpy())
-    rows, alone = (train_teams([team(cls, i) for i in range(2)], 512, learner=kind) for kind in ("fused", "sequential"))
-    for x, y in zip(rows, alone, strict=True):
+    rows, alone = (train_teams(exact_teams(cls), 512, learner=kind) for kind in ("fused", "sequential"))
+    for x, y, start in zip(rows, alone, exact_teams(cls), strict=True):
         for name, value in x.policy_state().items():
-            torch.testing.assert_close(value, y.policy_state()[name], rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(value, y.policy_state()[name], rtol=1e-10, atol=1e-10)
+            assert not torch.equal(value, start.policy_state()[name])
+
+
+def exact_teams(cls: Any) -> list[Any]:
+    """Two teams whose networks are in float64."""
+    pop = [team(cls, i) for i in range(2)]
+    for one in pop:
+        for network in one.evolvable_attributes(networks_only=True).values():
+            network.double()
+    return pop
 
 
 def test_the_vector_of_teams_takes_nested_actions_and_rows() -> None:
