@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, optim
 
 from agilerl.algorithms import rollouts
-from agilerl.algorithms.actions import expect_mask, random_actions
+from agilerl.algorithms.actions import legal_actions, random_actions, seen_with_mask
 from agilerl.algorithms.building import check_network, network_config
 from agilerl.algorithms.declared import ROLLOUTS, hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
@@ -44,7 +44,7 @@ from agilerl.networks.distributions import (
 from agilerl.networks.value_networks import ValueNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.rng import Purpose, seeds
-from agilerl.spaces import nested, short_form
+from agilerl.spaces import nested
 from agilerl.tree import map_leaves
 
 POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # of `net_config`, not for the critic
@@ -720,9 +720,10 @@ class PPO(RLAlgorithm):
 
         Args:
             obs: one observation or a batch [E, ...], numpy or torch.
-            action_mask: [E, W] or [W], 1 = legal: one entry per choice of Discrete and MultiDiscrete actions, two per
-                bit of MultiBinary ones (is 0 legal, is 1; also [n]: is 1), none of Box, part after part of Dict and
-                Tuple.
+            action_mask: [E, W] or [W], 1 = legal, in any form of `envs.masks`: one entry per choice of Discrete and
+                MultiDiscrete actions; of MultiBinary W is the number of bits (1 = the bit may be 1) or twice that
+                (whether 0 is legal, whether 1 is); none of Box; part after part of Dict and Tuple. Followed, too, where
+                it is a part of the observations.
             hidden_state: of a recurrent agent, key -> [layers, E, units]; None starts an episode.
             training: the agent's own mode where it is not given.
 
@@ -733,9 +734,9 @@ class PPO(RLAlgorithm):
             action as it is here. Otherwise they are as the environment takes them; their log probability is that of
             the action before.
         """
-        expect_mask(self, action_mask)
+        obs, action_mask = seen_with_mask(self, obs, action_mask)
         outputs, value, state = self._run(obs, hidden_state)
-        mask = self._mask_of(action_mask, len(outputs))
+        mask = legal_actions(self, action_mask, len(outputs))
         kind, legal = self.distribution, _legal(mask, outputs)
         explores = self.training if training is None else training
         if explores:
@@ -754,29 +755,6 @@ class PPO(RLAlgorithm):
         found = (action, log_prob, entropy, value.cpu().numpy())
         return (*found, state) if self.recurrent else found
 
-    def _mask_of(self, given: Any, rows: int) -> np.ndarray | None:
-        """A caller's mask [W] or [E, W] as an array [E, W] bool; None stays None.
-
-        Raises:
-            ShapeError: it does not fit, or allows nothing in some component.
-        """
-        if given is None:
-            return None
-        kind, mask = self.distribution, np.asarray(given, bool)
-        widths = (kind.mask_width, kind.sizes[0]) if kind.kind == "bernoulli" else (kind.mask_width,)
-        if not mask.ndim or mask.shape[-1] not in widths or mask.shape[:-1] not in ((), (1,), (rows,)):
-            raise ShapeError(
-                f"{self.algo}.get_action got an action_mask of shape {mask.shape} for {rows} observations and actions "
-                f"of {short_form(self.action_space)}. fix: [{widths[0]}] or [{rows}, {widths[0]}], 1 = legal."
-            )
-        legal = np.array(np.broadcast_to(mask, (rows, mask.shape[-1])))
-        if not kind.allows(legal).all():
-            raise ShapeError(
-                f"{self.algo}.get_action got an action_mask that allows no action in some row. "
-                "fix: 1 for what is legal, in each component."
-            )
-        return legal
-
     def evaluate_actions(
         self, obs: Any, actions: Any, hidden_state: Mapping[str, Tensor] | None = None, action_mask: Any = None
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -789,11 +767,12 @@ class PPO(RLAlgorithm):
             actions: [B, *action_shape] as `get_action` returned them while training.
             hidden_state: of a recurrent agent, key -> [layers, S, units] from before S sequences of B / S steps each,
                 one after the other in `obs`; None begins an episode in every row.
-            action_mask: [B, W] or [W], 1 = legal, as of `get_action`.
+            action_mask: [B, W] or [W], as of `get_action`.
 
         Raises:
             ShapeError: other than one action for each observation.
         """
+        obs, action_mask = seen_with_mask(self, obs, action_mask, warns=False)
         if self.recurrent:
             rows = self.policy_network().preprocess(obs).shape[0]
             hidden = self.get_initial_hidden_state(rows) if hidden_state is None else hidden_state
@@ -812,8 +791,7 @@ class PPO(RLAlgorithm):
         action = self._row(given.reshape(len(raw), *self.action_shape))
         action = action.to(raw.dtype) if kind.is_continuous else action
         if action_mask is not None:
-            mask = torch.as_tensor(np.array(action_mask), device=raw.device).bool()
-            mask = mask.expand(len(raw), mask.shape[-1])
+            mask = _legal(legal_actions(self, action_mask, len(raw)), raw)
         log_prob = kind.log_prob(raw, action, mask)
         return log_prob, -log_prob if kind.kind == "squashed" else kind.entropy(raw, mask), value
 

@@ -20,6 +20,8 @@ from agilerl.algorithms.wrapped import takes
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.protocol import Mask
+from agilerl.envs.masks import ActionMasks
+from agilerl.envs.observed_masks import by_row, carries_mask, parted, split_mask
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import ShapeError, warn_once
 from agilerl.spaces import short_form
@@ -90,7 +92,10 @@ def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutStore:
     rewards = [np.asarray(_array(r), np.float64).reshape(-1) for r in given["rewards"]]
     lanes = len(rewards[0])
     masks, hidden, final_values = (given.get(name) for name in MORE[:-1])
-    buffer = agent.make_buffer(steps, lanes, 0 if masks is None else int(np.shape(masks[0])[-1]))
+    if masks is None and carries_mask(observations[0], space):
+        masks = [by_row(split_mask(obs, space)[1]) for obs in observations]
+    reader = ActionMasks(agent.action_space, "PPO.learn", ShapeError)
+    buffer = agent.make_buffer(steps, lanes, 0 if masks is None else reader.width)
     for t in range(steps):
         cut = np.zeros(lanes, bool) if truncateds is None else np.asarray(_array(truncateds[t]), bool).reshape(-1)
         buffer.add(
@@ -103,7 +108,7 @@ def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutStore:
             _array(given["values"][t]).reshape(lanes),
             final_obs=None if finals is None else _batched(space, finals[t], lanes),
             final_value=None if final_values is None else _array(final_values[t]),
-            legal=None if masks is None else _array(masks[t]).astype(bool),
+            legal=None if masks is None else reader.of_caller(masks[t], lanes, "action_masks"),
             hidden=None if hidden is None else map_leaves(_array, hidden[t]),
         )
     buffer.last_obs = _batched(space, given["next_obs"], lanes)
@@ -220,7 +225,7 @@ def check_rows(agent: PPO, rows: np.ndarray) -> None:
 
 def _batched(space: Any, obs: Any, lanes: int) -> Any:
     """Observations [E, ...]; a lone one of a single environment gets its axis."""
-    arrays = map_leaves(_array, obs)
+    arrays = map_leaves(_array, parted(obs, space)[0])
     first = next(leaves(arrays))
     shape = next(leaves(trees.stack(space, [space.sample()]))).shape[1:]
     return map_leaves(lambda x: x[None], arrays) if first.shape == shape and lanes == 1 else arrays

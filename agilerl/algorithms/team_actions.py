@@ -100,7 +100,7 @@ class AgentAction:
 
     @property
     def mask_width(self) -> int:
-        """Entries of a mask of legal choices, see `spaces.mask_width`."""
+        """Entries of its part of a team's mask of legal actions, see `envs.masks`."""
         return sum(part.mask_width for part in self.parts) or sum(self.sizes) or (2 * self.size if self.bits else 0)
 
     def features(self, stored: Tensor) -> Tensor:

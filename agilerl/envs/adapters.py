@@ -1,13 +1,12 @@
-"""Environments of others as lanes: vector ones in any of Gymnasium's three autoreset modes, EnvPool's, loose ones.
-
-Masks of legal actions, which they give in their info, are read here too.
-"""
+"""Environments of others as lanes: vector ones in any of Gymnasium's three autoreset modes, EnvPool's, loose ones."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -17,12 +16,12 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agilerl import tree as trees
 from agilerl.envs.lanes import HEAL, Contract, check_seeds, failure, short, warn_of_statistics
+from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks
 from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.errors import EnvError, warn_once
 from agilerl.spaces import (
     count_words,
     holds_text,
-    mask_width,
     observation_space_channels_to_first,
     swap_channels,
     without_texts,
@@ -53,6 +52,8 @@ class VectorLanes:
         self.single_observation_space: Space[Any] = without_texts(self._given)
         self.single_action_space: Space[Any] = getattr(env, "single_action_space", None)  # type: ignore[assignment]
         self.backend = f"{type(env).__module__.split('.')[0]}.{type(env).__name__}"
+        self._masks = ActionMasks(self.single_action_space, self.backend)
+        self._mask_method = vector_mask_method(env) if self._masks.width else None
         declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
         self._is_declared = declared is not None
         self.mode = AutoresetMode.NEXT_STEP if declared is None else _mode(declared)
@@ -74,7 +75,7 @@ class VectorLanes:
         obs = self._numbers(self._read(obs))
         self._contract = Contract(None, self.backend, obs)
         self._contract.finite(obs, call="reset()")
-        return obs, info
+        return obs, self._with_masks(info, None)
 
     def _call(self, what: str, function: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -110,15 +111,19 @@ class VectorLanes:
             self.mode, self._is_declared = AutoresetMode.SAME_STEP, True
         mask = ~self._resets_now
         final_obs = obs
+        is_same_step = self.mode is AutoresetMode.SAME_STEP
+        # An observation that nobody acts on may carry a mask that allows nothing.
+        info = self._with_masks(info, None if is_same_step or not ended.any() else ended)
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resets_now = ended & mask
             terminated, truncated = terminated & mask, truncated & mask
         elif ended.any() and self.mode is AutoresetMode.SAME_STEP:
             final_obs = self._final_observations(obs, ended, info)
-            info = self._with_final_mask(info, ended, info.get("final_info") or {})
+            info = self._with_final_mask(info, ended, self._final_masks(info, ended))
         elif ended.any():
-            obs, begun = self._reset_ended(obs, ended, info)
-            info = self._with_final_mask(begun, ended, info)
+            final_masks = info.get(MASK)
+            obs, info = self._reset_ended(obs, ended, info)
+            info = self._with_final_mask(info, ended, final_masks)
         if active is not None:
             mask = mask & active
         mask = mask & ~healed
@@ -155,23 +160,42 @@ class VectorLanes:
             trees.put(final, lane, count_words(self._given, row) if self._texts else row)
         return final
 
-    def _with_final_mask(self, info: dict[str, Any], ended: np.ndarray, final_info: Any) -> dict[str, Any]:
-        """`info` with the masks of the final observations; all actions where an ended lane does not tell."""
-        count = mask_width(self.single_action_space)
-        present = action_mask(info, self.num_lanes, count) if count else None
-        if present is None:
+    def _with_masks(self, info: dict[str, Any], is_over: np.ndarray | None) -> dict[str, Any]:
+        """`info` with masks of legal actions in the one form in which lanes hand them on, see `envs.masks`."""
+        if self._mask_method is not None and info.get(MASK) is None:
+            info = {**info, MASK: tuple(self._call("action_masks()", self._mask_method))}
+        masks = self._masks.of(info, self.num_lanes, is_over)
+        if masks is None:
             return info
-        final = action_mask(final_info, self.num_lanes, count) if isinstance(final_info, dict) else None
-        present[ended] = True if final is None else final[ended]
-        return {**info, "final_action_mask": present}
+        return {**{key: value for key, value in info.items() if key != f"_{MASK}"}, MASK: masks}
+
+    def _final_masks(self, info: dict[str, Any], ended: np.ndarray) -> np.ndarray | None:
+        """What SAME_STEP environments say was legal in the final observations."""
+        final = info.get("final_info")
+        if isinstance(final, np.ndarray | list | tuple):  # a dictionary for each lane that has ended, else None
+            final = {MASK: [one.get(MASK) if isinstance(one, dict) else None for one in final]}
+        return self._masks.of(final, self.num_lanes, ended)
+
+    def _with_final_mask(self, info: dict[str, Any], ended: np.ndarray, final: np.ndarray | None) -> dict[str, Any]:
+        """`info` with the masks of the final observations; all actions where an ended lane does not tell."""
+        present = self._masks.of(info, self.num_lanes)
+        if present is None and final is None:
+            return info
+        masks = np.ones((self.num_lanes, self._masks.width), bool) if present is None else present.copy()
+        masks[ended] = True if final is None else final[ended]
+        return {**info, FINAL_MASK: masks}
 
     def _reset_ended(self, obs: Any, ended: np.ndarray, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         begun, reset_info = self.env.reset(options={"reset_mask": ended.copy()})
-        merged = dict(info)
-        if "action_mask" in reset_info and "action_mask" in info:
-            merged["action_mask"] = trees.choose(ended, reset_info["action_mask"], info["action_mask"])
-            merged["_action_mask"] = np.ones(self.num_lanes, dtype=bool)
-        return trees.choose(ended, self._read(begun), obs), merged
+        masks = [
+            None if masks is None else np.asarray(masks)
+            for masks in (self._with_masks(reset_info, ~ended).get(MASK), info.get(MASK))
+        ]
+        known = next((part for part in masks if part is not None), None)
+        if known is None or not self._masks.width:
+            return trees.choose(ended, self._read(begun), obs), info
+        first, then = (np.ones_like(known) if part is None else part for part in masks)
+        return trees.choose(ended, self._read(begun), obs), {**info, MASK: np.where(ended[:, None], first, then)}
 
     def close(self) -> None:
         if hasattr(self.env, "close"):
@@ -312,45 +336,12 @@ class ChannelsFirstLanes:
         self.lanes.close()
 
 
-def action_mask(info: dict[str, Any], num_lanes: int, num_actions: int) -> np.ndarray | None:
-    """The legal actions [num_lanes, num_actions] bool from a vector environment's info; None where it has none.
-
-    Takes what Gymnasium's conventions give: `action_mask` as a stacked array, as an object array with one mask (or
-    None) per lane, or as one mask for a single lane. Where `_action_mask` is False, or there is None, all actions are
-    legal.
-
-    Raises:
-        EnvError: a mask of another length than the number of actions.
-    """
-    given = info.get("action_mask")
-    if given is None:
+def vector_mask_method(env: Any) -> Callable[[], Any] | None:
+    """What gives the masks of all environments of a vector that has them by `action_masks()`; None without it."""
+    inner = getattr(env, "unwrapped", env)
+    if not isinstance(inner, SyncVectorEnv | AsyncVectorEnv) or not all(inner.call("has_wrapper_attr", "action_masks")):
         return None
-    rows = list(given) if np.ndim(given) == 2 or isinstance(given, list | tuple) or given.dtype == object else [given]
-    present = np.asarray(info.get("_action_mask", np.ones(num_lanes, dtype=bool))).reshape(-1)
-    out = np.ones((num_lanes, num_actions), dtype=bool)
-    if len(rows) != num_lanes:
-        raise EnvError(f"info['action_mask'] must have one row per lane: expected {num_lanes}, got {len(rows)}.")
-    for lane, row in enumerate(rows):
-        if row is None or not present[lane]:
-            continue
-        legal = np.asarray(row)
-        if legal.shape != (num_actions,):
-            wanted = f"one entry per action: expected ({num_actions},)"
-            raise EnvError(f"info['action_mask'] of lane {lane} must have {wanted}, got {legal.shape}.")
-        out[lane] = legal.astype(bool)
-    return out
-
-
-def final_action_mask(info: dict[str, Any], num_lanes: int, num_actions: int) -> np.ndarray | None:
-    """The actions [L, A] bool that were legal in `StepBatch.final_obs`; None where the environment gives no masks.
-
-    `info["action_mask"]` belongs to the observation after a reset; where they differ, lanes leave the other one as
-    `info["final_action_mask"]`.
-    """
-    if not num_actions or not info:
-        return None
-    known = info.get("final_action_mask")
-    return action_mask(info if known is None else {"action_mask": known}, num_lanes, num_actions)
+    return partial(inner.call, "action_masks")
 
 
 def _own(obs: Any) -> Any:

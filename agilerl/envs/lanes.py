@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl import tree as trees
+from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks
 from agilerl.envs.protocol import StepBatch
 from agilerl.envs.readable import readable
 from agilerl.errors import EnvError, ShapeError, warn_once
@@ -69,17 +70,21 @@ class SyncLanes:
         warn_of_statistics(self.envs[0])
         self._contract: Contract | None = None  # made at the first reset: without a space that tells the shapes
         self._obs: Any = None
+        self._masks = ActionMasks(self.single_action_space, self.name)
+        self._mask_methods = [mask_method(env) for env in self.envs] if self._masks.width else []
+        self._tells_masks = any(self._mask_methods)
         self._action_masks: np.ndarray | None = None
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         numbers = check_seeds(seeds, self.num_lanes)
         self._action_masks, self._obs = None, None
-        rows = []
+        rows, masks = [], {}
         for lane in range(self.num_lanes):
             obs, info = self._reset_lane(lane, numbers[lane] if numbers is not None else None)
             rows.append(obs)
-            if "action_mask" in info:
-                self._keep_mask(lane, info["action_mask"])
+            if MASK in info or self._tells_masks:
+                masks[lane] = self._mask_of(lane, info)
+        self._keep_masks(masks, range(self.num_lanes), None)
         obs = trees.stack(self.single_observation_space, rows)
         self._checked(obs).finite(obs, call="reset()")
         self._obs = obs
@@ -119,8 +124,9 @@ class SyncLanes:
         flat = isinstance(obs, np.ndarray)
         contract = self._checked()
         check_row, check_reward = contract.row, contract.reward
-        ended = []
-        for lane in range(self.num_lanes) if active is None else np.flatnonzero(active).tolist():
+        ended, masks = [], {}
+        stepped = range(self.num_lanes) if active is None else np.flatnonzero(active).tolist()
+        for lane in stepped:
             try:
                 row, got, is_terminated, is_truncated, info = self._steps[lane](per_lane[lane])
             except (Exception, SystemExit) as error:
@@ -134,35 +140,64 @@ class SyncLanes:
             if is_terminated or is_truncated:
                 terminated[lane], truncated[lane] = is_terminated, is_truncated
                 ended.append(lane)
-            if "action_mask" in info:
-                self._keep_mask(lane, info["action_mask"])
+            if MASK in info or self._tells_masks:
+                masks[lane] = self._mask_of(lane, info)
+        self._keep_masks(masks, stepped, terminated | truncated)
         contract.finite(obs)
         contract.finite_rewards(reward)
         final_obs: Any = obs
         final_info: dict[str, Any] = {}
         if ended and self.reset_ended:
             obs = trees.copy(obs)
-            if self._action_masks is not None:
-                final_info = {"final_action_mask": self._action_masks.copy()}
+            final_masks, masks = self._action_masks, {}
             for lane in ended:
                 row, info = self._reset_lane(lane)
                 trees.put(obs, lane, row)
-                if "action_mask" in info:
-                    self._keep_mask(lane, info["action_mask"])
+                if MASK in info or self._tells_masks:
+                    masks[lane] = self._mask_of(lane, info)
+            self._keep_masks(masks, ended, None)
+            if self._action_masks is not None:  # an environment may say what is legal at the start of an episode alone
+                final_info = {FINAL_MASK: np.ones_like(self._action_masks) if final_masks is None else final_masks}
             contract.finite(obs, call="reset()")
         self._obs = obs
         mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
         info = {**self._info(), **final_info}
         return StepBatch(trees.copy(obs), reward, terminated, truncated, final_obs, mask, info)
 
-    def _keep_mask(self, lane: int, action_mask: Any) -> None:
-        row = np.asarray(action_mask, dtype=bool)
+    def _mask_of(self, lane: int, info: dict[str, Any]) -> Any:
+        """What one environment says is legal now: in its info, else by its `action_masks()`; None allows everything."""
+        method = self._mask_methods[lane] if self._tells_masks else None
+        if MASK in info or method is None:
+            return info.get(MASK)
+        try:
+            return method()
+        except (Exception, SystemExit) as error:
+            raise failure(error, f"{self.name}, lane {lane}: action_masks()") from error
+
+    def _keep_masks(self, given: dict[int, Any], lanes: Sequence[int], is_over: np.ndarray | None) -> None:
+        """Take the masks of `lanes`, which have just been observed: without one everything is legal there.
+
+        Args:
+            given: by lane. is_over: [L] bool, lanes whose episode has ended.
+        """
+        if not self._masks.width:
+            if given:
+                self._masks.of({MASK: True}, self.num_lanes)  # which says that they are ignored
+            return
         if self._action_masks is None:
-            self._action_masks = np.ones((self.num_lanes, *row.shape), dtype=bool)
-        self._action_masks[lane] = row
+            if not given:
+                return
+            masks = np.ones((self.num_lanes, self._masks.width), bool)
+        else:
+            masks = self._action_masks.copy()
+            masks[lanes] = True
+        if given:
+            over = None if is_over is None else is_over[list(given)]
+            masks[list(given)] = self._masks.rows(list(given.values()), f"info[{MASK!r}]", list(given), over)
+        self._action_masks = masks
 
     def _info(self) -> dict[str, Any]:
-        return {} if self._action_masks is None else {"action_mask": self._action_masks.copy()}
+        return {} if self._action_masks is None else {MASK: self._action_masks.copy()}
 
     def close(self) -> None:
         for env in self.envs:
@@ -200,6 +235,17 @@ def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> lis
             f"fix: agilerl.rng.seeds(run_seed, purpose, {num_lanes})."
         )
     return [int(number) for number in numbers]
+
+
+def mask_method(env: Any) -> Callable[[], Any] | None:
+    """`env.action_masks` where it is a method, also inside wrappers (sb3-contrib's convention); None without one."""
+    while True:
+        method = getattr(env, "action_masks", None)
+        if callable(method):
+            return method  # type: ignore[no-any-return]
+        if not isinstance(env, gymnasium.Wrapper):
+            return None
+        env = env.env
 
 
 def warn_of_statistics(env: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from agilerl.envs.adapters import LooseEnv, VectorLanes, action_mask, final_action_mask
+from agilerl.envs.adapters import LooseEnv, VectorLanes
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.envs.team_vector import PettingZooVecEnv
@@ -15,7 +15,7 @@ from agilerl.envs.teams import TeamLanes, is_parallel, team_of
 from agilerl.envs.vector import Replicable
 from agilerl.errors import EnvError
 
-__all__ = ["Lanes", "StepBatch", "SyncLanes", "VectorLanes", "action_mask", "as_lanes", "final_action_mask"]
+__all__ = ["Lanes", "StepBatch", "SyncLanes", "VectorLanes", "as_lanes"]
 
 
 def as_lanes(env: Any) -> Lanes:

@@ -299,17 +299,6 @@ class ActionDistribution:
             return (masked_bits(raw, mask) > 0).to(raw.dtype)
         return self._components(lambda x: x.argmax(-1), masked_logits(raw, mask))
 
-    def allows(self, mask: np.ndarray) -> np.ndarray:
-        """Whether masks [..., mask_width] leave a legal choice in every component [...]."""
-        if self.parts:
-            own = np.split(mask, np.cumsum([part.mask_width for part in self.parts])[:-1], -1)
-            return np.asarray(np.stack([part.allows(x) for part, x in zip(self.parts, own, strict=True)], -1).all(-1))
-        if self.is_continuous or (self.kind == "bernoulli" and mask.shape[-1] == self.sizes[0]):
-            return np.ones(mask.shape[:-1], bool)
-        sizes = (2,) * self.sizes[0] if self.kind == "bernoulli" else self.sizes
-        own = np.split(mask.astype(bool), np.cumsum(sizes)[:-1], -1)
-        return np.asarray(np.stack([x.any(-1) for x in own], -1).all(-1))
-
     # -- units of Box actions ------------------------------------------------------------------------------------------
 
     def in_space_units(self, action: Tensor) -> Tensor:
