@@ -232,9 +232,9 @@ def test_masks_of_parts_are_followed_while_it_learns_and_plays() -> None:
     check_learned(agent.get_action(SIGNS, mask, training=False)[0], masks=True)
     agent.test(make_vect_envs(make_env=MaskedLane, num_envs=4), max_steps=8)
     assert agent.evaluate(4, env=MaskedLane(), max_steps=8).mean > 20
-    with pytest.raises(ShapeError, match=rf"action_mask of shape \(3,\).*fix: \[{WIDTH}\]"):
+    with pytest.raises(ShapeError, match=r"action_mask has 3 entries.*: 12 entries, or one mask per part.*fix: "):
         agent.get_action(SIGNS, [1, 1, 1])
-    with pytest.raises(ShapeError, match="allows no action"):
+    with pytest.raises(ShapeError, match="allows no action for component 0"):
         agent.get_action(SIGNS, [0, 0, 0, *[1] * 9])
 
 
