@@ -721,8 +721,9 @@ class PPO(RLAlgorithm):
         Args:
             obs: one observation or a batch [E, ...], numpy or torch.
             action_mask: [E, W] or [W], 1 = legal, in any form of `envs.masks`: one entry per choice of Discrete and
-                MultiDiscrete actions, two per bit of MultiBinary ones (is 0 legal, is 1; also [n]: is 1), none of Box,
-                part after part of Dict and Tuple. Followed, too, where it is a part of the observations.
+                MultiDiscrete actions; of MultiBinary W is the number of bits (1 = the bit may be 1) or twice that
+                (whether 0 is legal, whether 1 is); none of Box; part after part of Dict and Tuple. Followed, too, where
+                it is a part of the observations.
             hidden_state: of a recurrent agent, key -> [layers, E, units]; None starts an episode.
             training: the agent's own mode where it is not given.
 

@@ -56,8 +56,7 @@ class AgentAction:
         if isinstance(space, spaces.Discrete):
             return cls((int(space.n),), (int(space.start),), 0, None, None)
         if isinstance(space, spaces.MultiDiscrete):
-            sizes, starts = tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist())
-            return cls(sizes, starts, 0, None, None)
+            return cls(tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()), 0, None, None)
         if isinstance(space, spaces.Box):
             if not sampled:
                 check_bounded(space, owner)
@@ -101,7 +100,7 @@ class AgentAction:
 
     @property
     def mask_width(self) -> int:
-        """Entries of a mask of legal choices, see `spaces.mask_width`."""
+        """Entries of its part of a team's mask of legal actions, see `envs.masks`."""
         return sum(part.mask_width for part in self.parts) or sum(self.sizes) or (2 * self.size if self.bits else 0)
 
     def features(self, stored: Tensor) -> Tensor:
@@ -178,7 +177,7 @@ class TeamActions:
 
     @cached_property
     def masks(self) -> dict[str, slice]:
-        """Of a team's mask of legal actions [..., W]; empty for agents that do not choose."""
+        """Of a team's mask of legal choices [..., W]; empty for agents that do not choose."""
         return _slices(self.agents, [one.mask_width for one in self.each])
 
     @cached_property

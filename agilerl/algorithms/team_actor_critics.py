@@ -79,7 +79,7 @@ def make_policy(team: Team, group: str, seed: int, units: Mapping[str, Any]) -> 
     config = dict(config_of(team, group))
     if not isinstance(action, gym.spaces.Box):
         config = {key: value for key, value in config.items() if key not in POLICY_KEYS}
-    arguments = checked_arguments(fitting(config, space), StochasticActor)
+    arguments = checked_arguments(fitting(config, space, team.recurrent), StochasticActor)
     arguments.setdefault("action_scaling", units["action_scaling"])
     arguments.setdefault("squash_output", units["squash_output"] and isinstance(action, gym.spaces.Box))
     if distribution_of(action).has_normal:
@@ -123,7 +123,7 @@ def make_network(
     if isinstance(config.get("head_config"), Mapping):  # an output activation is the policies' alone
         config["head_config"] = {k: v for k, v in config["head_config"].items() if k != "output_activation"}
     cls = ContinuousQNetwork if told else ValueNetwork
-    arguments = checked_arguments(fitting(config, space), cls) | more
+    arguments = checked_arguments(fitting(config, space, bool(more["recurrent"])), cls) | more
     if not told:
         return ValueNetwork(space, device=team.device, random_seed=seed, **arguments)
     who = gym.spaces.Box(0, 1, (told,), np.float32)

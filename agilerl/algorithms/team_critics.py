@@ -81,12 +81,13 @@ def config_of(team: Team, group: str) -> Mapping[str, Any]:
     return found
 
 
-def fitting(config: Mapping[str, Any], space: gym.Space[Any]) -> dict[str, Any]:
+def fitting(config: Mapping[str, Any], space: gym.Space[Any], is_recurrent: bool = False) -> dict[str, Any]:
     """`net_config` for a network that reads `space`: of a space of several parts, keys of convolutions are those of
-    every image's encoder, and keys of dense layers those of one network over all vectors side by side."""
+    every image's encoder, and keys of dense layers those of one network over all vectors side by side. A recurrent
+    encoder reads all parts side by side: its keys stay."""
     given, encoder = dict(config), config.get("encoder_config", {})
     own = set(constructor_arguments(EvolvableMultiInput)) - _SHARED
-    if parts_of(space) and isinstance(encoder, Mapping) and not set(encoder) & own:
+    if not is_recurrent and parts_of(space) and isinstance(encoder, Mapping) and not set(encoder) & own:
         of_images = set(encoder) & (set(constructor_arguments(EvolvableCNN)) - set(constructor_arguments(EvolvableMLP)))
         part = "cnn_config" if of_images else "mlp_config"
         given["encoder_config"] = {"vector_space_mlp": True, **({part: dict(encoder)} if encoder else {})}

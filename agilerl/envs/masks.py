@@ -212,9 +212,10 @@ class ActionMasks:
         return as_bool if np.array_equal(as_bool, masks) else None
 
     def _wrong(self, what: str, lane: int, fault: str, fix: str = "") -> ValueError:
+        fix = fix or "a mask of that form, or None where everything is legal"
         return self.error(
             f"{self.name}, {self._unit} {lane}: {what} {fault}; expected for {self.space}: "
-            f"{expected_form(self._known)}, 1 = legal and 0 = not. fix: {fix or 'a mask of that form, or None where everything is legal'}."
+            f"{expected_form(self._known)}, 1 = legal and 0 = not. fix: {fix}."
         )
 
     def _warn_useless(self) -> None:

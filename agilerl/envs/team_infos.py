@@ -32,10 +32,9 @@ class Said:
         self.width = sum(part.stop - part.start for part in team.columns.values())
         self.masks: np.ndarray | None = None
         self.defined: np.ndarray | None = None
-        spaces = team.action_spaces.items()
         self._readers = {
             agent: ActionMasks(space, f"{name}, agent {agent}", nothing_legal=WHOSE_TURN, fills=False)
-            for agent, space in spaces
+            for agent, space in team.action_spaces.items()
         }
 
     def forget(self) -> None:
