@@ -172,3 +172,16 @@ def test_a_subclass_of_a_team_of_replay_may_learn_from_rollouts_in_its_own_way()
     train([Own(*spaces, IDS, learn_step=12)])
     assert len(Own.given) == 2
     assert len(Own.given[0][0]["mover_0"]) == 6
+
+
+def test_what_the_environment_decides_is_no_decision_of_the_agent() -> None:
+    class Led(Meeting):
+        def reset(self, seed: Any = None, options: Any = None) -> Any:
+            seen, infos = super().reset(seed, options)
+            return seen, infos | {"caller_0": {**infos["caller_0"], "env_defined_actions": 2}}
+
+    env = SyncPettingZooVecEnv([Led, Led])
+    (team,), _ = train_multi_agent_on_policy(env, "Led", "Mine", [Mine()], max_steps=12, evo_steps=12, verbose=False)
+    np.testing.assert_array_equal(rows(team.given[0][2]["caller_0"]), [[NAN, NAN]] + [[-1, -1]] * 5)
+    assert rows(team.given[0][2]["mover_0"]) == [[-1, -1]] * 6
+    assert team.infos[0]["caller_0"]["env_defined_actions"].tolist() == [2, 2]

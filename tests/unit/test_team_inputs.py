@@ -13,6 +13,7 @@ from agilerl.algorithms import MADDPG, MATD3, team_playing
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
+from agilerl.envs.teams import Seen
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.modules.base import ModuleDict
 
@@ -221,3 +222,23 @@ def test_the_environment_decides_for_some_environments(cls: Any) -> None:
         ShapeError, match=r"env_defined_actions of a_0 have shape \(3,\); expected \(2,\)\. fix: one ac"
     ):
         made.get_action(ROWS, {"a_0": {"env_defined_actions": [0, 1, 1]}})
+
+
+@EVERY
+def test_an_agent_of_which_the_vector_says_that_it_is_away_is_absent(cls: Any) -> None:
+    made = team(cls)
+    there = {"a_0": np.array([True, False]), "b_0": np.array([True, True]), "c_0": np.array([False, True])}
+    tree, lanes = team_playing.observed(made, Seen(ROWS, there))
+    assert lanes == 2
+    assert tree["present"].tolist() == [[1, 1, 0], [0, 1, 1]]
+
+
+def test_a_memory_that_knows_its_spaces_keeps_the_lowest_choice_of_an_absent_agent() -> None:
+    memory = MultiAgentReplayBuffer(4, FIELDS, list(SEEN), observation_spaces=SEEN)
+    states = {"a_0": np.array([3]), "b_0": np.array([[1, 4]]), "c_0": np.array([[1, 1]])}
+    actions = {"a_0": np.array([0]), "b_0": np.zeros((1, 2)), "c_0": np.array([[0, 0]])}
+    rewards = {"a_0": np.array([np.nan]), "b_0": np.array([1.0]), "c_0": np.array([np.nan])}
+    memory.save_to_memory(states, actions, rewards, states, {a: np.zeros(1) for a in SEEN}, is_vectorised=True)
+    kept = memory.gather(np.zeros(1, np.int64))["obs"]
+    assert kept["present"].tolist() == [[0, 1, 0]]
+    assert [kept["agents"][a].flatten().tolist() for a in SEEN] == [[1], [1, 4], [0, 0]]
