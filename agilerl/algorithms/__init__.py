@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from agilerl.algorithms.agent import EvolvableAlgorithm
     from agilerl.algorithms.bc import BC
     from agilerl.algorithms.bc_lm import BC_LM
+    from agilerl.algorithms.cispo import CISPO
     from agilerl.algorithms.cql import CQL
     from agilerl.algorithms.cqn import CQN
     from agilerl.algorithms.ddpg import DDPG
     from agilerl.algorithms.dpo import DPO
     from agilerl.algorithms.dqn import DQN
     from agilerl.algorithms.grpo import GRPO
+    from agilerl.algorithms.gspo import GSPO
     from agilerl.algorithms.ilql import ILQL
     from agilerl.algorithms.ippo import IPPO
     from agilerl.algorithms.iql import IQL
@@ -38,12 +40,14 @@ if TYPE_CHECKING:
 __all__ = [
     "BC",
     "BC_LM",
+    "CISPO",
     "CQL",
     "CQN",
     "DDPG",
     "DPO",
     "DQN",
     "GRPO",
+    "GSPO",
     "ILQL",
     "IPPO",
     "IQL",
@@ -74,12 +78,14 @@ __all__ = [
 _SHIPPED = {
     "BC": "agilerl.algorithms.bc",
     "BC_LM": "agilerl.algorithms.bc_lm",
+    "CISPO": "agilerl.algorithms.cispo",
     "CQL": "agilerl.algorithms.cql",
     "CQN": "agilerl.algorithms.cqn",
     "DDPG": "agilerl.algorithms.ddpg",
     "DPO": "agilerl.algorithms.dpo",
     "DQN": "agilerl.algorithms.dqn",
     "GRPO": "agilerl.algorithms.grpo",
+    "GSPO": "agilerl.algorithms.gspo",
     "ILQL": "agilerl.algorithms.ilql",
     "IPPO": "agilerl.algorithms.ippo",
     "IQL": "agilerl.algorithms.iql",
@@ -101,14 +107,12 @@ _BASES = {
     "MultiAgentRLAlgorithm": "agilerl.algorithms.multi_agent",
     "RLAlgorithm": "agilerl.algorithms.single_agent",
 }
-LANGUAGE = ("DPO", "GRPO", "LLMPPO", "LLMREINFORCE", "SFT")
+LANGUAGE = ("CISPO", "DPO", "GRPO", "GSPO", "LLMPPO", "LLMREINFORCE", "SFT")
 """Of what ships, what stands on a language model: no spaces, no environments of steps."""
 _TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # of what ships, those for several agents
 _OF_DATA = (("BC", "CQN"), ("BC", "CQL", "IQL", "TD3BC"), ("BC_LM", "ILQL"))  # for choices, Box actions, texts
 _registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}
-NOT_YET = (
-    "CISPO", "GSPO", "NeuralTS", "NeuralUCB",
-)  # fmt: skip
+NOT_YET = ("NeuralTS", "NeuralUCB")
 """Published names that this version does not train yet."""
 
 USUAL, USUAL_FOR_BOX, USUAL_FOR_TEAMS, USUAL_FOR_LANGUAGE = "DQN", "SAC", "MADDPG", "GRPO"

@@ -6,9 +6,11 @@ them does is in `sources.language`; `get_action`, `learn` and `test` do the same
 
 from __future__ import annotations
 
+import functools
+import inspect
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -384,6 +386,21 @@ class LLMAlgorithm(EvolvableAlgorithm):
             kwargs = {**kwargs, "actor_network": BaseModel(base, kwargs.get("tokenizer"))}
         found = [cls(index=i, seed=int(own[i]), **kwargs) for i in range(size)]
         return found
+
+
+def with_defaults(constructor: Callable[..., None], **defaults: Any) -> Any:
+    """A constructor with other defaults, which its signature shows: for a published name of a variant."""
+    signature = inspect.signature(constructor)
+
+    @functools.wraps(constructor)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind_partial(self, *args, **kwargs).arguments
+        constructor(self, *args, **{**{k: v for k, v in defaults.items() if k not in given}, **kwargs})
+
+    parameters = signature.parameters.values()
+    own = [p.replace(default=defaults[p.name]) if p.name in defaults else p for p in parameters]
+    construct.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]  # as inspect reads it
+    return construct
 
 
 def _length(item: Any, kind: str) -> int:

@@ -54,7 +54,10 @@ def _hyperparameters(name: str) -> list[str]:
         return list(hyperparameters(algorithms.find_algorithm(name)))
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     (cls,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
-    (init,) = [node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    constructors = [node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    if not constructors:  # a variant has the arguments of what it is a variant of
+        return _hyperparameters(next(base.id for base in cls.bases if isinstance(base, ast.Name)))
+    (init,) = constructors
     arguments = [*init.args.posonlyargs, *init.args.args, *init.args.kwonlyargs]
     return [argument.arg for argument in arguments if _is_declared(argument.annotation)]
 

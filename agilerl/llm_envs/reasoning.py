@@ -136,10 +136,11 @@ class ReasoningGym(DataGym[Prompt]):
         package = needs("reasoning_gym", "ReasoningGym.from_reasoning_gym")
         known = needs("reasoning_gym.factory").DATASETS
         if task not in known:
-            close = " or ".join(map(repr, nearest(task, known)))
-            hint = f" Did you mean {close}?" if close else ""
+            close, *others = nearest(task, known) or [""]
+            hint = f" Did you mean {close!r}?" if close else ""
+            also = f" ({', '.join(map(repr, others))} are near, too.)" if others else ""
             raise ConfigError(
-                f"unknown task of reasoning-gym {task!r}.{hint} "
+                f"unknown task of reasoning-gym {task!r}.{hint}{also} "
                 f"fix: one of the {len(known)} names of reasoning_gym.factory.DATASETS."
             )
         wanted = {"report": report_size, "test": test_size, "train": train_size}

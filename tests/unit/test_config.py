@@ -96,14 +96,14 @@ def test_all_problems_of_a_file_are_listed_at_once(tmp_path: Path) -> None:
 
 def test_an_unknown_algorithm_names_the_nearest_and_a_later_one_says_so() -> None:
     with pytest.raises(
-        AlgorithmError, match=r"unknown algorithm 'PPOO'\. Did you mean 'PPO'\? \(known: BC, BC_LM, CQL"
+        AlgorithmError, match=r"unknown algorithm 'PPOO'\. Did you mean 'PPO'\? \(known: BC, BC_LM, CISPO, CQL"
     ):
         preset_for("CartPole-v1", "PPOO")
     with pytest.raises(
         NotAvailableYetError,
-        match=r"GSPO is not available in this version\. fix: use one of: BC, BC_LM, CQL, CQN, DDPG",
+        match=r"NeuralUCB is not available in this version\. fix: use one of: BC, BC_LM, CISPO, CQL, CQN, DDPG",
     ):
-        manifest_from({"algorithm": "gspo"})
+        manifest_from({"algorithm": "neuralucb"})
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:

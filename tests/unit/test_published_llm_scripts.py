@@ -6,6 +6,7 @@ import logging
 import sys
 import types
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 from agilerl import errors, llm_envs
 from agilerl.algorithms import GRPO, find_algorithm
+from agilerl.algorithms.declared import hyperparameters
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError
 from agilerl.language import load_tokenizer
 from agilerl.language.vllm import VLLMConfig
@@ -62,7 +64,7 @@ EXAMPLES = [{"prompt": row["question"], "response": "7"} for row in ROWS]
 
 
 def make(algo: str, **arguments: Any) -> Any:
-    writes = {"group_size": 2, "max_output_tokens": 5} if algo in ("GRPO", "LLMPPO", "LLMREINFORCE") else {}
+    writes = {"group_size": 2, "max_output_tokens": 5} if algo not in ("DPO", "SFT") else {}
     return find_algorithm(algo)(
         actor_network=base(), lora_config=LORA, seed=0, lr_schedule="constant", **writes, **arguments
     )
@@ -191,3 +193,29 @@ def test_a_dictionary_of_splits_asks_for_one_of_them(name: str, split: str) -> N
     more = [reward] if name == "ReasoningGym" else []
     with pytest.raises(ConfigError, match=rf"{split}_dataset must be rows.*fix: pass one of its splits, \['train'\]"):
         getattr(llm_envs, name)(*given, base().tokenizer, *more)
+
+
+@pytest.mark.parametrize("name", ["GSPO", "CISPO"])
+def test_variants_of_grpo_are_algorithms_by_their_published_names(name: str) -> None:
+    cls, variant = find_algorithm(name.lower()), name.lower()
+    agent, usual = make(name), make("GRPO", variant=variant)
+    options = ("objective", "normalisation", "adv_norm", "beta", "clip_coef", "clip_coef_high", "dynamic_sampling")
+    assert {o: getattr(agent, o) for o in options} == {o: getattr(usual, o) for o in options}
+    assert agent.objective != make("GRPO").objective
+    assert (agent.algo, agent.variant, cls.__name__) == (name, variant, name)
+    assert hyperparameters(cls)["variant"].published == variant
+    assert hyperparameters(cls).keys() == hyperparameters(GRPO).keys()
+    assert make(name, clip_coef=0.1).clip_coef == 0.1
+    with pytest.raises(AlgorithmError, match=f"{name}: batch_size must be an integer of at least 1"):
+        make(name, batch_size=0)
+    for each in (agent, usual):
+        finetune_llm_reasoning([each], gym(base().tokenizer), max_steps=8, verbose=False, seed=0)
+    for key, value in agent.actor.adapter().items():
+        assert torch.equal(value, usual.actor.adapter()[key])
+
+
+def test_a_variant_by_its_name_is_saved_and_loaded(tmp_path: Path) -> None:
+    agent = find_algorithm("GSPO")(model_name=folder(), lora_config=LORA, seed=0, clip_coef=0.01)
+    agent.save_checkpoint(tmp_path / "agent")
+    again = type(agent).load(tmp_path / "agent")
+    assert (again.algo, again.variant, again.clip_coef, again.objective) == ("GSPO", "gspo", 0.01, "sequence")
