@@ -307,7 +307,8 @@ class AgainstOpponents(Evaluator):
     def _share_before(self, episodes: Episodes) -> np.ndarray:
         before = np.bincount(Match.seats(np.arange(episodes.first)), minlength=SEATS)
         stage = np.bincount(Match.seats(episodes.numbers), minlength=SEATS)
-        return before / np.maximum(1, before + stage)
+        share: np.ndarray = before / np.maximum(1, before + stage)
+        return share
 
     def _fitness(self, found: EvaluationResult, episodes: Episodes) -> list[float]:
         return [float(np.mean(row)) for row in self._each(found, episodes)]

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
-from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.options import LoopOptions
@@ -113,7 +111,6 @@ class TrainingLoop:
                 said = f"nothing had got better for {self.options.patience} generations, so nothing is left to do"
                 self.notes.append(f"{said}; `agilerl resume --set training.patience=null` goes on")
         self._say_spent(is_resumed)
-        self._say_long()
         self.result.unchanged = self.result.unchanged or not is_resumed
         self.result.births += founders
         self.callbacks.births(founders)
@@ -141,18 +138,6 @@ class TrainingLoop:
         self.result.population = self.population
         self.callbacks.end(self.result)
         return self.result
-
-    def _say_long(self) -> None:
-        """A note where rollouts are longer than the budget."""
-        asked = self.options.max_steps
-        agents = [getattr(agent, "unwrapped", agent) for agent in self.population]
-        ours = (RLAlgorithm, MultiAgentRLAlgorithm)
-        lengths = [agent.learn_step for agent in agents
-                   if isinstance(agent, ours) and agent.experience.on_policy]  # fmt: skip
-        if max(lengths, default=0) > asked:
-            self.notes.append(
-                f"learn_step={max(lengths):,} is more than max_steps={asked:,}: each member trains on one whole rollout"
-            )
 
     def _say_spent(self, is_resumed: bool) -> None:
         """A note or a warning where no step is left to be made, so that nothing will happen."""
