@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from agilerl.algorithms import USUAL_BY_GYM, USUAL_FOR_TEAMS, USUAL_UNTUNED, find_algorithm, name_of
+from agilerl.algorithms import USUAL_BY_GYM, USUAL_FOR_TEAMS, USUAL_UNTUNED, find_algorithm, is_team, name_of
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.load import leaf_paths, resolve_key
 from agilerl.env_ids import has_several_agents, is_language_id, reward_threshold
-from agilerl.errors import AgileRLWarning, ConfigError, RunError
+from agilerl.envs.argument import Factory, environment_argument, is_vector
+from agilerl.envs.team import name_of as team_name
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
 from agilerl.hostile import malformed
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
@@ -80,7 +82,8 @@ def train(
     """
     if minutes is not None and steps is not None:
         raise ConfigError("steps and minutes are both budgets. fix: one of the two.")
-    env_id = env_name(env)
+    env = environment_argument(env)
+    env_id = None if env is None else env_name(env)
     ancestors = None if agents is None else ancestors_in(agents, device)
     if ancestors is not None:
         algo = algo if algo is not None or config is not None else str(ancestors.agents[0].algo)
@@ -100,6 +103,11 @@ def train(
     )
     if ancestors is not None:
         ancestors = with_changes(ancestors, manifest, dotted(manifest, overrides))
+    if isinstance(env, Factory) and env.has_several_agents and not is_team(manifest.algorithm.name):
+        raise AlgorithmError(
+            f"{env.makes} has several agents, and {manifest.algorithm.name} trains one. "
+            f"fix: algo={USUAL_FOR_TEAMS!r}, or an environment of one agent."
+        )
     given = None if isinstance(env, str) else env
     return _obeying_sigterm(
         lambda: run_training(
@@ -192,11 +200,12 @@ def resume(
     Raises:
         RunError: no run there, another process trains there, or something that the run needs is missing.
     """
+    given = environment_argument(env)
     return _obeying_sigterm(
         lambda: resume_training(
             path,
             steps=steps,
-            env=env,
+            env=given,
             verbose=verbose,
             sinks=sinks,
             strict_replay=strict_replay,
@@ -260,6 +269,8 @@ def env_name(env: Any) -> str:
     """The id of an environment given as an id, an object or a function."""
     if isinstance(env, str):
         return env
+    if hasattr(env, "possible_agents") and not isinstance(env, type) and not is_vector(env):
+        return team_name(env)  # PettingZoo's conversions are called as the game that they hold
     spec = getattr(env, "spec", None)
     name = getattr(spec, "id", None) or getattr(env, "__name__", None) or type(env).__name__
     return str(name).strip("<>")
@@ -287,6 +298,10 @@ def build_manifest(
     return apply_overrides(manifest, {k: v for k, v in named.items() if v is not None}, "train()")
 
 
+def _has_several_agents(env: Any) -> bool:
+    return env.has_several_agents if isinstance(env, Factory) else has_several_agents(env)
+
+
 def usual_for_gym(env: Any) -> str | None:
     """What learns from the prompts, pairs or examples of a gym; None of any other environment."""
     return next((USUAL_BY_GYM[base.__name__] for base in type(env).__mro__ if base.__name__ in USUAL_BY_GYM), None)
@@ -311,7 +326,7 @@ def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = 
     if algo is None and env is not None:
         algo = usual_for_gym(env)
     is_general = not preset or not has_preset(env_id)
-    if algo is None and is_general and has_several_agents(env_id if env is None else env):
+    if algo is None and is_general and _has_several_agents(env_id if env is None else env):
         algo = USUAL_FOR_TEAMS
     elif algo is None and is_general and not is_language_id(env_id):
         algo = USUAL_UNTUNED

@@ -217,9 +217,13 @@ def has_several_agents(env: Any) -> bool:
     """Whether an environment, given as an object, a function or an id, has several agents; False where unknown."""
     if isinstance(env, str):
         return is_team_id(env)
-    if hasattr(env, "possible_agents") or isinstance(env, type):
-        return hasattr(env, "possible_agents")
-    if not callable(env) or hasattr(env, "action_space"):
+    if hasattr(env, "possible_agents"):
+        return True
+    if not callable(env) or (hasattr(env, "action_space") and not isinstance(env, type)):
+        return False
+    import gymnasium  # kept out of imports that must stay fast
+
+    if isinstance(env, type) and issubclass(env, gymnasium.Env):
         return False
     made = env()
     found = hasattr(made, "possible_agents")

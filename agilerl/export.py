@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import warnings
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +19,16 @@ import torch
 from gymnasium import spaces
 
 from agilerl import tree as trees
+from agilerl.algorithms.team_files import weights_of
 from agilerl.checkpoint import write_atomic
 from agilerl.errors import NotAvailableYetError, RunError
 from agilerl.rng import Purpose, stream
-from agilerl.spaces import mask_width
+from agilerl.spaces import mask_width, nested
 from agilerl.standalone.policy import Policy, PolicyError, build
 from agilerl.telemetry.files import jsonable
 
 ROWS = 10_000
+LONGEST_NAME = 150  # bytes that a group takes in a file's name, of 255 that file systems have
 OPSET = 18
 _BATCH = 500
 
@@ -63,7 +67,7 @@ def export_onnx(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0
     """Write the agent's greedy policy as ONNX: `observation` [batch, ...] -> `action` [batch, ...].
 
     Each part of a Dict or Tuple observation is an input of its own, named by its keys or numbers:
-    `observation.camera`, `observation.inner.0`.
+    `observation.camera`, `observation.inner.0`. So is each part of a Dict or Tuple action an output: `action.gear`.
 
     A policy that was trained with masks of legal actions has a second input, `action_mask` [batch, A] bool, and takes
     no other actions.
@@ -94,28 +98,38 @@ def export_team(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0
     base, spec, state = Path(path), jsonable(agent.policy_spec()), agent.policy_state()
     found: dict[str, OnnxReport] = {}
     for group, agents in agent.grouped_agents.items():
-        start = f"{group}."
-        weights = {k.removeprefix(start): v.cpu() for k, v in state.items() if k.startswith(start)}
+        weights = {k: v.cpu() for k, v in weights_of(group, agent.grouped_agents, state).items()}
         try:
             policy = build({**spec, "network": spec["networks"][group]}, weights)
         except PolicyError as error:
             what = f"{agent.algo}, group {group}, cannot be exported: {error}"
             raise NotAvailableYetError(f"{what} fix: agilerl.load(RUN).best acts.") from error
-        policy.needs_mask = policy.needs_mask and policy.actions["type"] != "Box"
-        target = base.with_name(f"{base.name.removesuffix('.onnx')}.{group}.onnx")
+        policy.needs_mask = policy.needs_mask and mask_width(agent.action_space[group]) > 0
+        target = base.with_name(f"{base.name.removesuffix('.onnx')}.{file_part(group)}.onnx")
         spaces = agent.observation_space[group], agent.action_space[group]
         found[group] = _exported(policy, *spaces, partial(_greedy_of, agent, agents[0]), target, rows, seed)
     return found
 
 
-def _greedy_of(team: Any, agent: str, obs: Any, masks: np.ndarray | None = None) -> np.ndarray:
+def file_part(group: str) -> str:
+    """The name of a group as a part of a file's name: itself, but for characters that file systems refuse.
+
+    Those become `%` and their number in hexadecimal; a long name is cut and ends with its CRC-32.
+    """
+    safe = re.sub(r'[%/\\:*?"<>|\x00-\x1f]', lambda found: f"%{ord(found[0]):02x}", group)
+    if len(safe.encode()) <= LONGEST_NAME:
+        return safe
+    return f"{safe.encode()[: LONGEST_NAME - 9].decode(errors='ignore')}-{zlib.crc32(group.encode()):08x}"
+
+
+def _greedy_of(team: Any, agent: str, obs: Any, masks: np.ndarray | None = None) -> Any:
     """Greedy actions of one agent of a team for its observations [B, ...]."""
     infos = {} if masks is None else {agent: {"action_mask": masks}}
-    return np.asarray(team.get_action({agent: obs}, infos, training=False)[0][agent])
+    return team.get_action({agent: obs}, infos, training=False)[0][agent]
 
 
 def _exported(
-    policy: Policy, space: Any, actions: Any, greedy: Callable[..., np.ndarray], path: str | Path, rows: int, seed: int
+    policy: Policy, space: Any, actions: Any, greedy: Callable[..., Any], path: str | Path, rows: int, seed: int
 ) -> OnnxReport:
     onnxruntime = _needed()
     obs = sample_observations(space, rows, seed)
@@ -128,20 +142,21 @@ def _exported(
         options.intra_op_num_threads = 1
         session = onnxruntime.InferenceSession(str(target), options, providers=["CPUExecutionProvider"])
         given = named_inputs(obs) | ({} if masks is None else {"action_mask": masks})
-        parts = [
-            session.run(None, {name: values[i : i + _BATCH] for name, values in given.items()})[0]
-            for i in range(0, rows, _BATCH)
-        ]
+        starts = range(0, rows, _BATCH)
+        parts = [session.run(None, {name: x[i : i + _BATCH] for name, x in given.items()}) for i in starts]
     except Exception as error:  # the runtime has exceptions of its own
         raise RunError(f"{target} was written, but onnxruntime does not run it ({error}).") from error
-    got, expected = np.concatenate(parts), greedy(obs, masks)
-    difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-    others = (difference.reshape(rows, -1) > 0).any(-1).sum()
-    is_box = isinstance(actions, spaces.Box)
-    return OnnxReport(target, rows, float(difference.max()), None if is_box else int(others))
+    expected = trees.leaves(greedy(obs, masks))
+    largest, others, has_choices = 0.0, np.zeros(rows, bool), False
+    for space, one, *got in zip(trees.leaves(nested(actions)), expected, *parts, strict=True):
+        difference = np.abs(np.concatenate(got).astype(np.float64) - one.astype(np.float64)).reshape(rows, -1)
+        largest = max(largest, float(difference.max()))
+        if not isinstance(space, spaces.Box):
+            others, has_choices = others | (difference > 0).any(-1), True
+    return OnnxReport(target, rows, largest, int(others.sum()) if has_choices else None)
 
 
-def greedy_actions(agent: Any, obs: Any, masks: np.ndarray | None = None) -> np.ndarray:
+def greedy_actions(agent: Any, obs: Any, masks: np.ndarray | None = None) -> Any:
     """The agent's own greedy actions for observations [B, ...], as the environment takes them; masks [B, A]."""
     before = agent.training
     agent.set_training_mode(False)
@@ -149,7 +164,7 @@ def greedy_actions(agent: Any, obs: Any, masks: np.ndarray | None = None) -> np.
         starts = range(0, trees.count_rows(obs), _BATCH)
         legal = [None if masks is None else masks[i : i + _BATCH] for i in starts]
         parts = [trees.take(obs, slice(i, i + _BATCH)) for i in starts]
-        return np.concatenate([agent._greedy(part, m) for part, m in zip(parts, legal, strict=True)])
+        return trees.concatenate([agent._greedy(part, m) for part, m in zip(parts, legal, strict=True)])
     finally:
         agent.set_training_mode(before)
 
@@ -191,14 +206,23 @@ def sample_masks(space: gym.Space[Any], rows: int, seed: int) -> np.ndarray:
     """Masks of legal actions [rows, A] bool, half of the actions on average and at least one of each component."""
     rng = stream(seed, Purpose.PROBE, 1)
     legal = rng.random((rows, mask_width(space))) < 0.5
-    sizes = space.nvec.ravel().tolist() if isinstance(space, spaces.MultiDiscrete) else [legal.shape[1]]
+    sizes = [size for part in trees.leaves(nested(space)) for size in _choices(part)]
     for last, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True):
         legal[np.arange(rows), last - 1 - rng.integers(size, size=rows)] = True
     return np.asarray(legal)
 
 
+def _choices(space: gym.Space[Any]) -> list[int]:
+    """Entries of a mask for each component of an action of a space without parts."""
+    if isinstance(space, spaces.MultiDiscrete):
+        return [int(n) for n in space.nvec.ravel()]
+    width = mask_width(space)
+    return [2] * (width // 2) if isinstance(space, spaces.MultiBinary) else [width][: width > 0]
+
+
 class _ByPart(torch.nn.Module):
-    """A policy whose inputs are the leaves of nested observations, one after another, and the mask if there is one."""
+    """A policy whose inputs are the leaves of nested observations, one after another, and the mask if there is one; so
+    are its outputs those of nested actions."""
 
     def __init__(self, policy: Policy, like: Any) -> None:
         super().__init__()
@@ -207,10 +231,10 @@ class _ByPart(torch.nn.Module):
         self.places = trees.map_leaves(lambda _: next(numbers), like)
         self.count = len(list(trees.leaves(like)))
 
-    def forward(self, *given: torch.Tensor) -> torch.Tensor:
+    def forward(self, *given: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         obs = trees.map_leaves(lambda number: given[number], self.places)
-        action: torch.Tensor = self.policy(obs, *given[self.count :])
-        return action
+        action = self.policy(obs, *given[self.count :])
+        return action if isinstance(action, torch.Tensor) else tuple(trees.leaves(action))
 
 
 def _program(policy: Policy, example: Any, mask: torch.Tensor | None) -> bytes:
@@ -218,8 +242,10 @@ def _program(policy: Policy, example: Any, mask: torch.Tensor | None) -> bytes:
     inputs = named_inputs(example) | ({} if mask is None else {"action_mask": mask})
     given, batch = tuple(inputs.values()), torch.export.Dim("batch")
     free: Any = tuple({0: batch} for _ in given)
-    nested = isinstance(example, dict | tuple)
-    module: torch.nn.Module = _ByPart(policy, example).eval() if nested else policy
+    by_part = isinstance(example, dict | tuple) or not policy.single
+    module: torch.nn.Module = _ByPart(policy, example).eval() if by_part else policy
+    with torch.no_grad():
+        outputs = named_inputs(policy(example, *given[len(list(trees.leaves(example))) :]), "action")
     log = logging.getLogger("torch.onnx")
     level = log.level
     with warnings.catch_warnings():
@@ -232,8 +258,8 @@ def _program(policy: Policy, example: Any, mask: torch.Tensor | None) -> bytes:
             verbose=False,
             opset_version=OPSET,
             input_names=list(inputs),
-            output_names=["action"],
-            dynamic_shapes=(free,) if nested else free,
+            output_names=list(outputs),
+            dynamic_shapes=(free,) if by_part else free,
         )
     log.setLevel(level)
     return bytes(program.model_proto.SerializeToString())

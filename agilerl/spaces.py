@@ -18,6 +18,16 @@ KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
 BUCKETS, MOST = 128, 15  # of the counts that a text becomes, and where a count stops
 
 
+MASK = "action_mask"  # the part of an observation that says which actions are legal
+
+
+class MaskAsFeature(spaces.Dict):
+    """A Dict whose part "action_mask" is an observation like any other, and no mask that agents follow.
+
+    Agents that were saved before masks in observations were followed have such a space.
+    """
+
+
 class WordCounts(spaces.Box):
     """Texts as vectors [128] of counts: what environments' texts become, see `counts_of`."""
 
@@ -120,7 +130,9 @@ def space_from_json(data: Mapping[str, Any]) -> Space[Any]:
     if kind == "MultiBinary":
         return spaces.MultiBinary(data["n"])
     if kind == "Dict":
-        return spaces.Dict({key: space_from_json(sub) for key, sub in data["spaces"].items()})
+        # What is saved are spaces that networks read: a mask among their parts is a feature.
+        made = MaskAsFeature if MASK in data["spaces"] else spaces.Dict
+        return made({key: space_from_json(sub) for key, sub in data["spaces"].items()})
     if kind == "Tuple":
         return spaces.Tuple([space_from_json(sub) for sub in data["spaces"]])
     raise ConfigError(unknown_name("space type", str(kind), KINDS))
@@ -193,15 +205,18 @@ def differ(built: Space[Any], given: Space[Any]) -> bool:
 
 
 def mask_width(space: Space[Any] | None) -> int:
-    """Entries of an action mask of one lane: one per choice, component by component; 0 where there are none.
+    """Entries of the canonical action mask of one lane (`envs.masks`); 0 where nothing is chosen.
 
-    Of a Dict (the actions of a team) those of all parts, in their order.
+    One per choice, component by component; of a MultiBinary two per bit in C order, whether 0 is legal and whether 1
+    is; of Dict and Tuple (a team's actions, or hybrid ones) those of all parts, in the order of `parts_of`.
     """
     if isinstance(space, spaces.Discrete):
         return int(space.n)
-    if isinstance(space, spaces.Dict):
-        return sum(map(mask_width, space.spaces.values()))
-    return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else 0
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    if isinstance(space, spaces.MultiBinary):
+        return 2 * int(np.prod(space.shape))
+    return 0 if space is None else sum(map(mask_width, parts_of(space).values()))
 
 
 # -- images ----------------------------------------------------------------------------------------------------------

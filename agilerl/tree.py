@@ -73,8 +73,8 @@ def choose(rows: np.ndarray, where: Tree, otherwise: Tree) -> Tree:
     return map_leaves(chosen, where, otherwise)
 
 
-def put(batch: Tree, lane: int, row: Tree) -> None:
-    """Write one observation into row `lane` of `batch`, in place."""
+def put(batch: Tree, lane: Any, row: Tree) -> None:
+    """Write one observation into row `lane` of `batch`, or several into as many rows, in place."""
     map_leaves(lambda leaf, own: leaf.__setitem__(lane, own), batch, row)
 
 

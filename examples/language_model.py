@@ -1,13 +1,14 @@
 """A small language model learns to add from rewards alone: a base that is right now and then, then GRPO on adapters.
 
-Run: python examples/language_model.py [--iterations N]
+Run: python examples/language_model.py [--iterations N] [--out DIR]
+Writes: DIR/base (config.json, model.safetensors, tokenizer.json) and DIR/adapter, which names DIR/base as its base.
 Needs: pip install "agilerl[llm]"; no network, one core, about two minutes.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -61,34 +62,38 @@ def pretrain(folder: Path, rows: list[dict[str, str]], test: list[dict[str, str]
     return found
 
 
-def main(iterations: int = 100) -> None:
+def main(iterations: int = 100, out: str = "additions", enough: float = 0.3) -> None:
     torch.set_num_threads(1)
+    folder = Path(out).resolve()
+    if (folder / "base").exists():
+        raise SystemExit(f"{folder / 'base'} exists already. fix: --out with another folder.")
     # No sum is in two splits. Members are selected on the test questions; the report questions choose nothing.
     train, test, report = addition(digits=2, train_size=8192, test_size=256, report_size=512)
-    with tempfile.TemporaryDirectory() as folder:
-        base = tiny_base(folder, tiny_tokenizer(ALPHABET), hidden_size=96, layers=3, context=64)
-        print(f"base      test {pretrain(base, train, test):.2f}")
+    base = tiny_base(folder / "base", tiny_tokenizer(ALPHABET), hidden_size=96, layers=3, context=128)
+    print(f"base      test {pretrain(base, train, test, enough):.2f}")
 
-        # Two members on one frozen base, each with an adapter of its own; evolution looks for their learning rate.
-        population = GRPO.population(
-            2, model_name=base, seed=0, variant="dapo", lr=7e-4, batch_size=256, group_size=8, temperature=0.5,
-            max_grad_norm=1.0, max_output_tokens=4, lora_config={"r": 16, "lora_alpha": 32},
-            hp_config=HyperparameterConfig(lr=RLParameter(min=1e-4, max=2e-3)),
-        )  # fmt: skip
-        gym = ReasoningGym(
-            train, test, population[0].base.tokenizer, reward_fn, report_dataset=report, data_batch_size_per_gpu=32
-        )
-        population = finetune_llm_reasoning(
-            population, gym, max_steps=iterations * 32 * len(population), evaluation_interval=20, seed=0,
-            tournament=TournamentSelection(2, True, 2, seed=0), mutation=Mutations(0.5, 0, 0, 0, 0, 0.5, rand_seed=0),
-        )  # fmt: skip
-        best = max(population, key=lambda agent: agent.fitness[-1])
-        print(f"learned   test {best.evaluate('test', gym).mean:.2f}   report: {best.evaluate('report', gym)}")
-        best.save_pretrained("additions")  # adapter_model.safetensors and adapter_config.json, as PEFT reads them
-        print("the adapter is in additions/")
+    # Two members on one frozen base, each with an adapter of its own; evolution looks for their learning rate.
+    population = GRPO.population(
+        2, model_name=base, seed=0, variant="dapo", lr=7e-4, batch_size=256, group_size=8, temperature=0.5,
+        max_grad_norm=1.0, max_output_tokens=4, lora_config={"r": 16, "lora_alpha": 32},
+        hp_config=HyperparameterConfig(lr=RLParameter(min=1e-4, max=2e-3)),
+    )  # fmt: skip
+    gym = ReasoningGym(
+        train, test, population[0].base.tokenizer, reward_fn, report_dataset=report, data_batch_size_per_gpu=32
+    )
+    population = finetune_llm_reasoning(
+        population, gym, max_steps=iterations * 32 * len(population), evaluation_interval=20, seed=0,
+        tournament=TournamentSelection(2, True, 2, seed=0), mutation=Mutations(0.5, 0, 0, 0, 0, 0.5, rand_seed=0),
+    )  # fmt: skip
+    best = max(population, key=lambda agent: agent.fitness[-1])
+    print(f"learned   test {best.evaluate('test', gym).mean:.2f}   report: {best.evaluate('report', gym)}")
+    best.save_pretrained(folder / "adapter")  # adapter_model.safetensors and adapter_config.json, as PEFT reads them
+    print(f"saved     {folder / 'base'}, {folder / 'adapter'}")
+    print(f"next      agilerl train arithmetic/addition-2 --model {shlex.quote(str(folder / 'base'))}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--iterations", type=int, default=100)
+    parser.add_argument("--out", default="additions", help="folder for base/ and adapter/")
     main(**vars(parser.parse_args()))

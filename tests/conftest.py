@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -49,8 +51,17 @@ def registered_for_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(algorithms, "_registered", dict(algorithms._registered))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, help="seed of a random order of files, and of the tests in each")
+
+
 @pytest.hookimpl(tryfirst=True)  # before cases are chosen by their marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        draws = random.Random(seed)
+        files = {item.path: draws.random() for item in items}
+        items.sort(key=lambda item: (files[item.path], draws.random()))
     for item in items:
         name = item.nodeid.partition("tests/")[2]
         if name.startswith(LONG):

@@ -233,15 +233,16 @@ def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmEr
     """
     kind = type(space).__name__
     data = algo in available() and _learns_from_data(algo)
-    fitting = [
+    taking = [
         name
         for name in available()
-        if not is_team(name)
-        and kind in find_algorithm(name).action_spaces
-        and _learns_from_data(name) == data
-        and not find_algorithm(name).reads_texts
+        if not is_team(name) and kind in find_algorithm(name).action_spaces and not find_algorithm(name).reads_texts
     ]
+    fitting = [name for name in taking if _learns_from_data(name) == data]
     none = f"; no algorithm of this version takes {kind} actions"
+    if taking:
+        how = "an environment" if data else "data"
+        none = f"; of {kind} actions {', '.join(taking)} learns, from {how} alone"
     instead = f", or for {kind} actions one of: {', '.join(fitting)}" if fitting else none
     wanted = " or ".join(part for part in (", ".join(needed[:-1]), needed[-1]) if part)
     return AlgorithmError(

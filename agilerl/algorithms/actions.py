@@ -16,6 +16,8 @@ from torch import Tensor
 
 from agilerl.algorithms.transitions import check_discrete_actions, column
 from agilerl.engine.protocol import Draws, Mask
+from agilerl.envs.masks import ActionMasks
+from agilerl.envs.observed_masks import by_row, parted
 from agilerl.errors import ShapeError, warn_once
 from agilerl.networks.actors import DeterministicActor, get_output_bounds, rescale_action
 from agilerl.networks.distributions import JointActions
@@ -105,7 +107,7 @@ class RawActions(PlainActions):
             return action
         low, high = space.low.ravel(), space.high.ravel()
         scaled = np.clip(rescale_action(action, low, high, _range_of(agent)), low, high)
-        shaped: np.ndarray = scaled.reshape(*action.shape[:-1], *space.shape)
+        shaped: np.ndarray = scaled.reshape((*action.shape[:-1], *space.shape))
         return shaped
 
     def stored(self, agent: RLAlgorithm, action: np.ndarray) -> tuple[np.ndarray, int]:
@@ -171,14 +173,25 @@ def random_actions(
 ) -> np.ndarray:
     """Uniformly random actions to store, [*shape] int64 or [*shape, A] in [-1, 1].
 
-    `mask` [*shape, Σn], 1 = legal, is for Discrete and MultiDiscrete actions.
+    `mask` [*shape, W], 1 = legal, is for choices and bits.
     """
     space = agent.action_space
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
         choices = choices_of(agent)
         legal = None if mask is None else choices.legal(mask)
         return uniform_actions(rng.random(shape), choices.count, legal)
-    return rng.uniform(-1, 1, size=(*shape, *(space.shape or ()))).astype(np.float32)
+    drawn = rng.uniform(-1, 1, size=(*shape, agent.action_size)).astype(np.float32)
+    if isinstance(space, gym.spaces.MultiBinary):
+        return legal_bits(drawn > 0, mask).astype(np.float32)
+    return drawn
+
+
+def legal_bits(bits: np.ndarray, mask: Mask = None) -> np.ndarray:
+    """Bits [*shape, n], those of which `mask` [*shape, 2n] allows one value with that value."""
+    if mask is None:
+        return bits
+    may_be_0, may_be_1 = np.moveaxis(mask.reshape(*bits.shape, 2), -1, 0)
+    return np.asarray((bits & may_be_1) | ~may_be_0)
 
 
 # --- which action is taken ------------------------------------------------------------------------------------------
@@ -192,10 +205,22 @@ def highest(outputs: Tensor, mask: Mask = None) -> np.ndarray:
 
 
 def legal_joint_actions(agent: RLAlgorithm, mask: Any, lanes: int) -> np.ndarray | None:
-    """A caller's mask [Σn] or [E, Σn] as one of the combinations [E, A]; None stays None."""
-    choices = choices_of(agent)
-    legal = legal_actions(f"{agent.algo}.get_action", mask, (lanes, sum(choices.sizes)))
-    return None if legal is None else choices.legal(legal)
+    """A caller's mask, one or [E, ...], as one of the combinations [E, A]; None stays None."""
+    legal = legal_actions(agent, mask, lanes)
+    return None if legal is None else choices_of(agent).legal(legal)
+
+
+def seen_with_mask(agent: Any, obs: Any, mask: Any, *, warns: bool = True) -> tuple[Any, Any]:
+    """Observations as the agent reads them, and the mask of legal actions: the one given, else the one beside them.
+
+    Args:
+        warns: once, where an agent that has trained with masks acts without one.
+    """
+    obs, beside = parted(obs, agent.observation_space)
+    mask = by_row(beside) if mask is None else mask
+    if warns:
+        expect_mask(agent, mask)
+    return obs, mask
 
 
 def expect_mask(agent: Any, mask: Any) -> None:
@@ -205,33 +230,23 @@ def expect_mask(agent: Any, mask: Any) -> None:
             "acts without a mask",
             f"this {agent.algo} agent was trained with masks of legal actions, and without one it takes actions that "
             'mean nothing to it. fix: agent.get_action(obs, action_mask=info["action_mask"]).',
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
-def legal_actions(owner: str, mask: Any, shape: tuple[int, int]) -> np.ndarray | None:
-    """`action_mask` [A] or [E, A] as an array [E, A], 1 = legal; None stays None.
+def legal_actions(agent: Any, mask: Any, lanes: int) -> np.ndarray | None:
+    """A caller's `action_mask` as [E, W] bool, the canonical form of `envs.masks`; None stays None.
 
-    Vector environments give one mask per lane in an array of objects.
+    Args:
+        mask: one for all E = `lanes` observations, or one for each; in any form that `envs.masks` reads.
 
     Raises:
         ShapeError: some row allows nothing, or the mask does not fit.
     """
     if mask is None:
         return None
-    if np.ndim(mask) == 0:
-        raise ShapeError(f"{owner} got action_mask={mask!r}; expected [A] or [E, A]. fix: epsilon=... by its name.")
-    rows = np.stack([np.asarray(row) for row in mask])
-    try:
-        legal = np.array(np.broadcast_to(rows, shape))
-    except ValueError:
-        raise ShapeError(
-            f"{owner} got an action_mask of shape {rows.shape} for {shape[0]} observations and {shape[1]} actions. "
-            f"fix: [{shape[1]}] or [{shape[0]}, {shape[1]}], 1 = legal."
-        ) from None
-    if not legal.any(axis=-1).all():
-        raise ShapeError(f"{owner} got an action_mask that allows no action in some row. fix: 1 for what is legal.")
-    return legal
+    reader = ActionMasks(agent.action_space, f"{agent.algo}.get_action", ShapeError)
+    return reader.of_caller(mask, lanes)
 
 
 # --- noise ------------------------------------------------------------------------------------------------------------
@@ -289,11 +304,11 @@ def get_action(
         While training raw actions [E, A] (see `environment_action`), else [E, *shape] within the bounds of the
         space; int64 [E] for Discrete actions.
     """
-    expect_mask(self, action_mask)
+    obs, action_mask = seen_with_mask(self, obs, action_mask)
     with torch.no_grad():
         outputs = self.policy_output(obs)
     outputs = outputs.unsqueeze(0) if outputs.dim() == 1 else outputs
-    mask = legal_actions(f"{self.algo}.get_action", action_mask, (len(outputs), outputs.shape[-1]))
+    mask = legal_actions(self, action_mask, len(outputs))
     if not (self.training if training is None else training):
         greedy: np.ndarray = self.environment_action(self.greedy(outputs, mask))
         return greedy

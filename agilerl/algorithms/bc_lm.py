@@ -70,7 +70,7 @@ class BC_LM(RLAlgorithm):
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """One Adam step on the mean of −log π(a|h) over the policy's own tokens."""
-        text, weight = batch.obs, token_weights(batch.action.bool(), batch.weight)
+        text, weight = batch.obs, token_weights(batch.action.bool(), batch.weight, engine.ranks.mean)
         log_prob = token_values(engine.network("actor")(text).log_softmax(-1), text)
         loss = cloning_likelihood(log_prob.flatten(-2), weight.flatten(-2))
         engine.minimise("optimizer", loss)

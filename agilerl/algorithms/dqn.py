@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms.actions import NumberedChoices, choices_of, expect_mask, highest, legal_joint_actions
+from agilerl.algorithms.actions import NumberedChoices, choices_of, highest, legal_joint_actions, seen_with_mask
 from agilerl.algorithms.building import build, register_network
 from agilerl.algorithms.declared import hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
@@ -158,7 +158,7 @@ class DQN(RLAlgorithm):
         """
         if kwargs:
             raise TypeError(f"DQN.get_action got unexpected arguments {sorted(kwargs)}; it takes epsilon, action_mask")
-        expect_mask(self, action_mask)
+        obs, action_mask = seen_with_mask(self, obs, action_mask)
         with torch.no_grad():
             known = isinstance(self.actor, EvolvableNetwork)
             values = self.actor(obs) if known else raw_output(self.actor)(self.network_inputs(self.actor, obs))

@@ -100,11 +100,20 @@ class GRPO(LLMAlgorithm):
         wrap: bool = True,
         *,
         seed: int | None = None,
+        max_model_len: int | None = None,
+        use_vllm: bool = False,
+        vllm_config: Any = None,
+        gradient_checkpointing: bool = False,
+        use_liger_loss: bool = False,
+        micro_batch_size_per_gpu: int | None = None,
     ) -> None:
         super().__init__(
             actor_network, model_name, tokenizer, lora_config, index, hp_config, pad_token_id, pad_token,
             micro_batch_size, rollout_backend, device, accelerator, seed, lr_schedule,
         )  # fmt: skip
+        self.take_published(
+            max_model_len, use_vllm, vllm_config, gradient_checkpointing, use_liger_loss, micro_batch_size_per_gpu
+        )
         if variant not in VARIANTS:
             raise AlgorithmError(f"{self.algo}: variant must be one of {list(VARIANTS)}; got {variant!r}.")
         usual = {"beta": 0.001, "clip_coef": 0.2, "clip_coef_high": None, "dynamic_sampling": 0, **VARIANTS[variant]}
@@ -162,7 +171,8 @@ class GRPO(LLMAlgorithm):
         members, rows = texts.tokens.shape[:2]
         advantage = self.advantages(rewards).view(members, rows, 1).expand(texts.said.shape)
         counts = writing.counted(self, texts, self.mask_truncated)
-        old, reference = self.frozen_log_probs(engine, texts, self.update_epochs * rows > self.batch_size)
+        is_one_step = self.update_epochs == 1 and writing.rows_of_step(self, engine, rows) == rows
+        old, reference = self.frozen_log_probs(engine, texts, not is_one_step)
         yield from writing.minibatches(
             self, engine, TextBatch(texts, counts, advantage, old, reference), rngs, self.normalisation, self.beta > 0
         )

@@ -94,7 +94,7 @@ class ILQL(RLAlgorithm):
         Policy: −log π_β(a|h). Each is the mean over the policy's own tokens.
         """
         hp, text, said = engine.hp, batch.obs, batch.action.bool()
-        weight = token_weights(said, batch.weight)
+        weight = token_weights(said, batch.weight, engine.ranks.mean)
         logits, values, states = self.parts(engine.network("actor")(text))
         with torch.no_grad():
             _, judged, _ = self.parts(engine.target("actor")(text))

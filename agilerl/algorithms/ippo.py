@@ -11,6 +11,7 @@ import torch
 from agilerl.algorithms import team_acting, team_actor_critics, team_memory, team_playing, team_rollouts
 from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
+from agilerl.algorithms.policy_gradient import PolicyUnit
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.rollouts import HiddenStates
 from agilerl.algorithms.schedules import Schedule, check_schedules
@@ -23,8 +24,9 @@ class IPPO(MultiAgentRLAlgorithm):
 
     Agents of one group share both networks, and learn from the rows of all of them. Rows in which an agent was not
     there, or did not decide, count for nothing; see `losses.returns.gae_of_agents` for what its advantages are then.
-    Box actions are clipped to the bounds for the environment alone; with `net_config={"squash_output": True}` they pass
-    through tanh.
+    Box actions are in units of half of their range (`action_scaling`) and clipped to the bounds for the environment
+    alone; with `net_config={"squash_output": True}` they pass through tanh. Dict and Tuple actions have one
+    distribution per part.
 
     Args:
         hp_config: mutable hyperparameters: any numeric argument.
@@ -40,6 +42,7 @@ class IPPO(MultiAgentRLAlgorithm):
         recurrent: recurrent encoders (LSTM) of policies and values; each agent remembers its own episode, see
             `team_memory`.
         bptt_sequence_type, max_seq_len: as of `PPO`, of windows of one lane's time; `batch_size` then counts windows.
+        action_scaling, squash_output: as of `PPO`; actor_networks bring their own.
 
     The other arguments are `MultiAgentRLAlgorithm`'s.
     """
@@ -87,6 +90,8 @@ class IPPO(MultiAgentRLAlgorithm):
         clip_value_loss: Annotated[bool, hp()] = True,
         lr_schedule: Annotated[Schedule, hp()] = "constant",
         ent_schedule: Annotated[Schedule, hp()] = "constant",
+        action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
+        squash_output: Annotated[bool, hp()] = False,
         seed: int | None = None,
     ) -> None:
         super().__init__(
@@ -113,7 +118,8 @@ class IPPO(MultiAgentRLAlgorithm):
         self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)
         self.progress = 0.0
         self._minibatches = team_rollouts.minibatch_stream(self)
-        team_actor_critics.build(self, actor_networks, critic_networks)
+        units = {"action_scaling": action_scaling, "squash_output": squash_output}
+        team_actor_critics.build(self, actor_networks, critic_networks, units)
         self.recurrent = team_memory.remembers(self)
 
     def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
@@ -136,6 +142,12 @@ class IPPO(MultiAgentRLAlgorithm):
         return super().observations_for(f"actors.{network.partition('.')[2]}", observations)
 
     row_input = property(team_actor_critics.row_input)
+
+    action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
+
+    def sampling_actors(self) -> list[Any]:
+        return list(self.actors.values())
+
     actors = property(lambda self: Named(self, "actors"))
     critics = property(lambda self: Named(self, "critics"))
     optimizers = property(lambda self: Named(self, "optimizers"))

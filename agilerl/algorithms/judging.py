@@ -25,8 +25,8 @@ def own_tokens(prompts: Sequence[Sequence[Any]], base: Any) -> tuple[Tensor, Ten
 def written_texts(texts: Texts, base: Any, members: int, group: int) -> list[list[list[str]]]:
     """What stands in completions [N·B·G, ...]: by member, by prompt, of each of the group."""
     ids = texts.tokens[:, texts.prompt :].cpu().numpy()
-    said, end = texts.said.cpu().numpy(), base.end_id
-    rows = [row[mask & (row != end)].tolist() for row, mask in zip(ids, said, strict=True)]
+    said, ends = texts.said.cpu().numpy(), list(base.end_ids)
+    rows = [row[mask & ~np.isin(row, ends)].tolist() for row, mask in zip(ids, said, strict=True)]
     words = base.tokenizer.batch_decode(rows, skip_special_tokens=True)
     per = len(words) // members
     return [

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -27,9 +28,11 @@ from agilerl.algorithms.schedules import Schedule, check_schedules, scheduled
 from agilerl.checkpoint import load_tree, put_files, save_tree
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
-from agilerl.errors import AlgorithmError, ConfigError, EnvError, RunError
+from agilerl.errors import AlgorithmError, ConfigError, EnvError, RunError, warn_once
 from agilerl.language.base import BaseModel, load_base
 from agilerl.language.generate import BACKENDS
+from agilerl.language.scoring import Texts
+from agilerl.language.vllm import vllm_settings
 from agilerl.llm_envs.by_id import make_language_env
 from agilerl.networks.adapters import AdapterNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
@@ -68,6 +71,11 @@ class LLMAlgorithm(EvolvableAlgorithm):
     learns_language = True
 
     actor: AdapterNetwork
+    max_output_tokens: int
+    """Of a completion; of algorithms that write."""
+    update_epochs: int = 1
+    max_model_len: int | None = None
+    vllm_config: Mapping[str, Any] | None = None
 
     def __init__(
         self, actor_network: Any = None, model_name: str | Path | None = None, tokenizer: Any = None,
@@ -93,6 +101,71 @@ class LLMAlgorithm(EvolvableAlgorithm):
             self.base.pad_id = int(pad_token_id)
         self.learn_counter = 0
         self.environment: dict[str, Any] | None = None
+
+    def take_published(
+        self, max_model_len: int | None, use_vllm: bool, vllm_config: Any, gradient_checkpointing: bool,
+        use_liger_loss: bool, micro_batch_size_per_gpu: int | None, update_epochs: int | None = None,
+    ) -> None:  # fmt: skip
+        """Apply arguments of the published library that have another name here, or none.
+
+        Args:
+            max_model_len: tokens of a prompt and its completion; None: as many as the base reads.
+            use_vllm: `rollout_backend="vllm"`. vllm_config: of its engine, see `language.vllm.VLLMConfig`.
+            gradient_checkpointing, use_liger_loss: change no result here, which is said once.
+            micro_batch_size_per_gpu: `micro_batch_size`.
+            update_epochs: passes over each batch; None: the algorithm has the argument itself.
+
+        Raises:
+            AlgorithmError: a number out of range, or two names of one argument with two values.
+        """
+        for name, value in (
+            ("max_model_len", max_model_len), ("micro_batch_size_per_gpu", micro_batch_size_per_gpu),
+            ("update_epochs", update_epochs),
+        ):  # fmt: skip
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise AlgorithmError(f"{self.algo}: {name} must be an integer of at least 1; got {value!r}. fix: 1.")
+        if micro_batch_size_per_gpu is not None:
+            if self.micro_batch_size not in (None, micro_batch_size_per_gpu):
+                raise AlgorithmError(
+                    f"{self.algo}: micro_batch_size={self.micro_batch_size} and micro_batch_size_per_gpu="
+                    f"{micro_batch_size_per_gpu} are one argument. fix: micro_batch_size alone."
+                )
+            self.micro_batch_size = micro_batch_size_per_gpu
+        settings = vllm_settings(vllm_config)
+        chosen: dict[str, Any] = {"max_model_len": max_model_len, "vllm_config": settings}
+        chosen["update_epochs"] = update_epochs
+        for name, setting in chosen.items():  # those of the class stay out of files
+            if setting is not None and setting != getattr(type(self), name):
+                setattr(self, name, setting)
+        writes = self.experience.name == "completions"
+        if use_vllm and writes:
+            self.rollout_backend = "vllm"
+        unused = settings is not None and self.rollout_backend != "vllm"
+        meaningless = {
+            "use_vllm": "it writes no completions" if use_vllm and not writes else "",
+            "vllm_config": "vLLM does not write: use_vllm=True lets it" if unused else "",
+            "gradient_checkpointing": "micro_batch_size bounds the memory of a pass" if gradient_checkpointing else "",
+            "use_liger_loss": "log-probabilities are computed in chunks already" if use_liger_loss else "",
+        }
+        for name, reason in meaningless.items():
+            if reason:
+                warn_once(f"{self.algo} {name}", f"{self.algo}: {name} changes nothing here: {reason}.", stacklevel=4)
+
+    def passes(
+        self, engine: Any, texts: Texts, rewards: Tensor | None, rngs: Sequence[np.random.Generator]
+    ) -> Iterator[TextBatch]:
+        """The optimiser steps of `update_epochs` passes over pairs or examples, numbered on."""
+        number = 0
+        for _ in range(self.update_epochs):
+            for batch in self.arrange(engine, texts, rewards, rngs):
+                yield replace(batch, number=number)
+                number += 1
+
+    def arrange(
+        self, engine: Any, texts: Texts, rewards: Any, rngs: Sequence[np.random.Generator]
+    ) -> Iterator[TextBatch]:
+        """The optimiser steps of one pass over texts."""
+        raise NotImplementedError(f"{type(self).__name__} must implement arrange(engine, texts, rewards, rngs)")
 
     def _policy(self, given: Any, name: Any, tokenizer: Any, config: Any) -> AdapterNetwork:
         if (given is None) == (name is None):
@@ -142,6 +215,12 @@ class LLMAlgorithm(EvolvableAlgorithm):
         return self.actor.base
 
     @property
+    def context(self) -> int | None:
+        """Tokens of a prompt with its completion: the least of `max_model_len` and what the base reads; None: any."""
+        limits = [limit for limit in (self.base.context, self.max_model_len) if limit is not None]
+        return min(limits, default=None)
+
+    @property
     def pad_token_id(self) -> int:
         """What stands where a text has no token; it may be the end of text."""
         return self.base.pad_id
@@ -149,6 +228,11 @@ class LLMAlgorithm(EvolvableAlgorithm):
     def rng(self, number: int) -> np.random.Generator:
         """The stream of this agent's `number`-th call outside of a training function."""
         return stream(self.seed, Purpose.EXPLORATION, number, self.index)
+
+    def _described(self) -> Iterator[str]:
+        *lines, _ = super()._described()
+        yield from lines
+        yield f"trained   {self.steps[-1]:,} {self.experience.steps}"
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 
@@ -164,9 +248,41 @@ class LLMAlgorithm(EvolvableAlgorithm):
             EnvError: no environment is given and none is known. ConfigError: no such split.
         """
         env = self._asked() if env is None else env
+        self.check_context(env)
         split = split or ("report" if "report" in env.splits else "test")
         values = scores_by_item(self, env, split)
         return Evaluation.from_returns(values.tolist(), f"{self.experience.steps} of the {split} split")
+
+    def check_context(self, env: Any) -> None:
+        """ConfigError where an item of a gym does not fit into the base's context, with what is written to it.
+
+        Beyond its context a model with learned positions raises, and one with rotary positions was never trained.
+        """
+        most = self.context
+        if most is None:
+            return
+        for name in env.splits:
+            items = env.split(name)
+            if self.experience.name == "completions":
+                prompts = [len(item.tokens) for item in items]
+                if max(prompts) + self.max_output_tokens > most:
+                    raise ConfigError(
+                        f"a prompt of {max(prompts)} tokens and a completion of {self.max_output_tokens} do not fit "
+                        f"into the {self._limit_of()} of {most}. {_fitting(prompts, self.max_output_tokens, most)}"
+                    )
+                continue
+            lengths = [_length(item, self.experience.name) for item in items]
+            row = int(np.argmax(lengths))
+            if lengths[row] > most:
+                asked = len(items[row].prompt)
+                raise ConfigError(
+                    f"item {row} of the split {name!r} has {lengths[row]} tokens, {asked} of its prompt and "
+                    f"{lengths[row] - asked} of its answer, which do not fit into the {self._limit_of()} of {most}. "
+                    f"fix: max_context_length={most} of the environment, which leaves longer ones out."
+                )
+
+    def _limit_of(self) -> str:
+        return "base's context" if self.context == self.base.context else "max_model_len"
 
     def _asked(self) -> Any:
         place = getattr(self, "evaluated_in", None)
@@ -192,7 +308,8 @@ class LLMAlgorithm(EvolvableAlgorithm):
 
     def stacking(self) -> tuple[Any, ...]:
         """What members must have in common to learn in one pass: the form of their batches, and their options."""
-        return (type(self), self.micro_batch_size, self.rollout_backend, *self.update_options())
+        run = (self.micro_batch_size, self.rollout_backend, self.update_epochs, self.context)
+        return (type(self), *run, *self.update_options())
 
     def update_options(self) -> tuple[Any, ...]:
         """Options that `update` branches on."""
@@ -267,6 +384,25 @@ class LLMAlgorithm(EvolvableAlgorithm):
             kwargs = {**kwargs, "actor_network": BaseModel(base, kwargs.get("tokenizer"))}
         found = [cls(index=i, seed=int(own[i]), **kwargs) for i in range(size)]
         return found
+
+
+def _length(item: Any, kind: str) -> int:
+    """Tokens of a pair, with the longer of its completions, or of an example."""
+    answers = (item.chosen, item.rejected) if kind == "preferences" else (item.completion,)
+    return len(item.prompt) + max(map(len, answers))
+
+
+def _fitting(prompts: list[int], written: int, most: int) -> str:
+    """What makes prompts of these lengths fit, beside completions of `written` tokens, into `most`."""
+    longest, shortest = max(prompts), min(prompts)
+    ways = []
+    if shortest <= most - written:
+        ways.append(f"max_context_length={most - written} of the environment, which leaves longer prompts out")
+    if longest < most:
+        ways.append(f"max_output_tokens={most - longest}")
+    elif not ways and shortest < most:
+        ways.append(f"max_context_length={shortest} of the environment and max_output_tokens={most - shortest}")
+    return f"fix: {', or '.join(ways or ['a base with a longer context'])}."
 
 
 def _state_in(path: str | Path) -> Path:

@@ -88,11 +88,20 @@ class LLMPPO(LLMAlgorithm):
         wrap: bool = True,
         *,
         seed: int | None = None,
+        max_model_len: int | None = None,
+        use_vllm: bool = False,
+        vllm_config: Any = None,
+        gradient_checkpointing: bool = False,
+        use_liger_loss: bool = False,
+        micro_batch_size_per_gpu: int | None = None,
     ) -> None:
         super().__init__(
             actor_network, model_name, tokenizer, lora_config, index, hp_config, pad_token_id, pad_token,
             micro_batch_size, rollout_backend, device, accelerator, seed, lr_schedule,
         )  # fmt: skip
+        self.take_published(
+            max_model_len, use_vllm, vllm_config, gradient_checkpointing, use_liger_loss, micro_batch_size_per_gpu
+        )
         if granularity not in ("token", "turn"):
             raise AlgorithmError(f"{self.algo}: granularity must be 'token' or 'turn'; got {granularity!r}.")
         self.granularity, self.batch_size, self.lr_actor, self.lr_critic = granularity, batch_size, lr_actor, lr_critic

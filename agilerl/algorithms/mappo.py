@@ -13,6 +13,7 @@ from agilerl import tree
 from agilerl.algorithms import team_acting, team_actor_critics, team_memory, team_playing, team_rollouts
 from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Named, Spaces
+from agilerl.algorithms.policy_gradient import PolicyUnit
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.rollouts import HiddenStates
 from agilerl.algorithms.schedules import Schedule, check_schedules
@@ -47,6 +48,7 @@ class MAPPO(MultiAgentRLAlgorithm):
         recurrent: recurrent encoders (LSTM) of the policies; each agent remembers its own episode, see `team_memory`.
             Values have no memory: what all agents see, or the state, tells more than an agent's memory of its own.
         bptt_sequence_type, max_seq_len: as of `PPO`, of windows of one lane's time; `batch_size` then counts windows.
+        action_scaling, squash_output: as of `PPO`; actor_networks bring their own.
         state_space: of the environment's `state()`, where values read `obs["state"]` in place of all observations.
         normalize_values: False lets values be returns as they are.
 
@@ -100,6 +102,8 @@ class MAPPO(MultiAgentRLAlgorithm):
         ent_schedule: Annotated[Schedule, hp()] = "constant",
         state_space: gym.Space[Any] | None = None,
         normalize_values: Annotated[bool, hp()] = True,
+        action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
+        squash_output: Annotated[bool, hp()] = False,
         seed: int | None = None,
     ) -> None:
         super().__init__(
@@ -128,7 +132,8 @@ class MAPPO(MultiAgentRLAlgorithm):
         self._minibatches = team_rollouts.minibatch_stream(self)
         self.state_space, self.normalize_values = state_space, bool(normalize_values)
         self.value_statistics: dict[str, dict[str, float]] = {}
-        team_actor_critics.build(self, actor_networks, critic_networks)
+        units = {"action_scaling": action_scaling, "squash_output": squash_output}
+        team_actor_critics.build(self, actor_networks, critic_networks, units)
         self.recurrent = team_memory.remembers(self)
 
     def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
@@ -208,6 +213,11 @@ class MAPPO(MultiAgentRLAlgorithm):
     def row_input(self) -> Callable[[Any], Any]:
         joint = self.joint_network().row_input
         return team_actor_critics.row_input(self, lambda obs: {JOINT: joint(self._joint(obs))})
+
+    action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
+
+    def sampling_actors(self) -> list[Any]:
+        return list(self.actors.values())
 
     actors = property(lambda self: Named(self, "actors"))
     critics = property(lambda self: Named(self, "critics"))

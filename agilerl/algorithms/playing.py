@@ -15,6 +15,7 @@ import numpy as np
 from agilerl import tree
 from agilerl.engine.protocol import Mask
 from agilerl.envs.limits import EpisodeLimit
+from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.step import as_lanes
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
@@ -97,7 +98,7 @@ def run_test(
         told = None if callback is None else ended
         fitness = test_agent(
             agent._greedy, env, max_steps, loop, swap_channels, seeds=start, begin=begin, ended=told, by_agent=by_agent,
-            left=getattr(agent, "end_episodes", None),
+            left=getattr(agent, "end_episodes", None), reads=getattr(agent, "observation_space", None),
         )  # fmt: skip
     finally:
         agent.set_training_mode(before)
@@ -134,7 +135,8 @@ def evaluate(
             )
         else:
             made = _made(agent, known["id"], min(episodes, 32), **dict(known.get("kwargs") or {}))
-    lanes = as_lanes(env) if made is None else made.replicate(1, reset_ended=False)
+    inner = as_lanes(env) if made is None else made.replicate(1, reset_ended=False)
+    lanes = follow_masks(inner, agent.observation_space)
     asked = place.eval_steps if max_steps is None else max_steps
     limit = EpisodeLimit.of(env if made is None else made, asked, place.training)
     start = seeds(agent.seed if seed is None else resolve_seed(seed), Purpose.FINAL_TEST, episodes)
@@ -169,7 +171,7 @@ class _GreedyActor:
         if hasattr(agent, "end_episodes"):
             self.end_episodes = lambda over: agent.end_episodes(over[0])  # of agents of a team [1, E, M]
 
-    def act_greedy(self, obs: np.ndarray, mask: Mask = None) -> np.ndarray:
-        """obs [1, E, ...] (nested as the space is) -> actions [1, E, ...]."""
-        action: np.ndarray = self.agent._greedy(tree.take(obs, 0), None if mask is None else mask[0])
-        return action[None]
+    def act_greedy(self, obs: np.ndarray, mask: Mask = None) -> Any:
+        """obs [1, E, ...] -> actions [1, E, ...], each nested as its space is."""
+        action = self.agent._greedy(tree.take(obs, 0), None if mask is None else mask[0])
+        return tree.map_leaves(lambda x: x[None], action)

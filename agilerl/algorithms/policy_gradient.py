@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from agilerl.backward import with_slopes
 from agilerl.engine.protocol import RolloutBatch
-from agilerl.errors import ShapeError
+from agilerl.errors import ConfigError, ShapeError
 from agilerl.losses.actor_critic import approximate_kl, categorical_gradient, clipped_surrogate
 from agilerl.networks.distributions import ActionDistribution, Least, masked_logits, squashed_normal_sample
+
+
+class PolicyUnit:
+    """Something that policies say of the units of their Box actions, as an attribute of their agent, which has
+    `sampling_actors()`: it is saved with them, and assigning another value is a ConfigError.
+
+    Args:
+        name: of the attribute. usual: where policies are modules of the user's own, and the agent says nothing else.
+    """
+
+    def __init__(self, name: str, usual: Any) -> None:
+        self.name, self.usual = name, usual
+
+    def __get__(self, agent: Any, owner: type) -> Any:
+        if agent is None:
+            return self
+        said = {getattr(actor, self.name) for actor in agent.sampling_actors()}
+        return max(said, default=agent.__dict__.get(self.name, self.usual))
+
+    def __set__(self, agent: Any, value: Any) -> None:
+        now = self.__get__(agent, type(agent))
+        if value != now:
+            raise ConfigError(
+                f"{agent.algo}: {self.name}={value!r} would change the units of a policy that has {now!r}. "
+                "fix: leave it out, or new agents."
+            )
 
 
 def policy_gradient(

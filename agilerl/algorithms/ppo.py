@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, optim
 
 from agilerl.algorithms import rollouts
-from agilerl.algorithms.actions import expect_mask
+from agilerl.algorithms.actions import legal_actions, random_actions, seen_with_mask
 from agilerl.algorithms.building import check_network, network_config
 from agilerl.algorithms.declared import ROLLOUTS, hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
-from agilerl.algorithms.policy_gradient import policy_gradient
+from agilerl.algorithms.policy_gradient import PolicyUnit, policy_gradient
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.rollouts import HiddenStates, hidden_of
 from agilerl.algorithms.single_agent import RLAlgorithm
@@ -31,14 +31,23 @@ from agilerl.engine.rollouts import KINDS, learn_rollout, make_rollout
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, ShapeError, unknown_name
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.base import EvolvableModule
-from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueView, rescale_action
+from agilerl.networks.actors import ACTION_SCALINGS, SharedActorCritic, StochasticActor, ValueView, box_action
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
-from agilerl.networks.distributions import LOG_STD_MIN, ActionDistribution, Least, distribution_of, least_log_std
+from agilerl.networks.distributions import (
+    LOG_STD_MIN,
+    ActionDistribution,
+    Least,
+    distribution_of,
+    uniform_action,
+    with_least,
+)
 from agilerl.networks.value_networks import ValueNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.rng import Purpose, seeds
+from agilerl.spaces import nested
+from agilerl.tree import map_leaves
 
-POLICY_KEYS = ("squash_output", "log_std_init")  # of `net_config`, not for the critic
+POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # of `net_config`, not for the critic
 SCHEDULES = ("constant", "linear")
 # Of lr_schedule="adaptive": the largest factor of a step while the rate is sought, of a rise after that, and between
 # the rate that was found and the highest one after it.
@@ -49,10 +58,12 @@ ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.p
 
 
 class PPO(RLAlgorithm):
-    """Clipped policy gradient from rollouts, for Discrete, MultiDiscrete, MultiBinary and Box actions.
+    """Clipped policy gradient from rollouts, for Discrete, MultiDiscrete, MultiBinary and Box actions, and for Dict and
+    Tuple actions of these: one distribution per part.
 
-    Box actions are drawn from a normal distribution and clipped to the bounds for the environment alone; with
-    `net_config={"squash_output": True}` they pass through tanh, and `actor.scale_action` maps them to the bounds.
+    Box actions are drawn from a normal distribution in units of half of their range (`action_scaling`) and clipped to
+    the bounds for the environment alone, integer ones rounded; with `squash_output=True` they pass through tanh, and
+    `actor.scale_action` maps them to the bounds. `environment_action` does what there is to do.
 
     Args:
         hp_config: mutable hyperparameters: any numeric argument.
@@ -60,7 +71,8 @@ class PPO(RLAlgorithm):
         batch_size: rows of one minibatch (sequences, if recurrent).
         learn_step: environment steps of a rollout, rounded up to whole vector steps.
         gae_lambda: λ of the advantage estimate, in [0, 1].
-        action_std_init: standard deviation of Box actions that the untrained policy gives (not its logarithm).
+        action_std_init: standard deviation of Box actions that the untrained policy gives (not its logarithm), in
+            the units of `action_scaling`.
         clip_coef: ε of the surrogate and of the value clip. ent_coef, vf_coef: weights of entropy and value loss.
         max_grad_norm: largest gradient norm, of policy and critic each; None does not clip.
         target_kl: stop the epochs of a rollout once the mean divergence exceeds it; None never does.
@@ -85,6 +97,13 @@ class PPO(RLAlgorithm):
             untrained policy gives is another matter (`action_std_init`).
         action_ent_steps: Box actions: environment steps of its own after which the weight of entropy falls as their
             inverse (`entropy_weight`); None keeps it. Actions of other kinds keep it anyway.
+        action_scaling: units of the policy's Box actions. "bounds": [-1, 1] is a component's whole range, low +
+            (a + 1) / 2 · (high - low), so that an untrained policy acts around its middle, and integer actions are
+            rounded to the nearest. "none": those of the environment, around 0, as agents have it that an earlier
+            version has saved; integer actions are truncated. Components without two finite bounds have the latter
+            units anyway. An actor_network brings its own.
+        squash_output: put Box actions through tanh, whose range is mapped to the bounds, in place of clipping them;
+            `net_config` may say it too.
         noise_persistence: ρ in [0, 1] of the noise that Box actions are drawn with: its correlation from one step of a
             lane to the next (`draw_exploration`). 0 draws each step afresh.
 
@@ -98,7 +117,7 @@ class PPO(RLAlgorithm):
 
     policy_class = StochasticActor
     experience = ROLLOUTS
-    action_spaces = ("Box", "Discrete", "MultiBinary", "MultiDiscrete")
+    action_spaces = ("Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple")
 
     def __init__(
         self,
@@ -144,12 +163,16 @@ class PPO(RLAlgorithm):
         noise_persistence: Annotated[Fraction, hp()] = 0.0,
         action_std_min: Annotated[Fraction, hp()] = 0.0,
         action_ent_steps: Annotated[Count | None, hp()] = None,
+        action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
+        squash_output: Annotated[bool, hp()] = False,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         try:
             distribution_of(action_space)
         except ConfigError as error:
             raise AlgorithmError(f"PPO: {error} fix: wrap the environment's actions.") from None
+        if action_scaling not in ACTION_SCALINGS:
+            raise ConfigError(unknown_name("action_scaling", str(action_scaling), ACTION_SCALINGS))
         for schedule, known in ((lr_schedule, (*SCHEDULES, "adaptive")), (clip_schedule, SCHEDULES)):
             if schedule not in known:
                 raise ConfigError(unknown_name("schedule", str(schedule), known))
@@ -189,7 +212,9 @@ class PPO(RLAlgorithm):
         self._found_rate: float | None = None  # the first one that has moved the policy by as much as it should
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=index))
         self._rollout_buffer: RolloutBuffer | None = None
-        self.actor = self._make_actor(actor_network)
+        self.actor = self._make_actor(actor_network, action_scaling, squash_output)
+        if not isinstance(self.actor, StochasticActor):
+            self.__dict__["action_scaling"] = action_scaling
         self.recurrent = bool(getattr(self.actor, "recurrent", self.recurrent))
         if isinstance(self.actor, SharedActorCritic):
             self.share_encoders = True
@@ -224,11 +249,18 @@ class PPO(RLAlgorithm):
 
     # --- construction ----------------------------------------------------------------------------------------------
 
-    def _make_actor(self, given: Any) -> EvolvableModule:
+    def _make_actor(self, given: Any, action_scaling: str, squash_output: bool) -> EvolvableModule:
         if given is not None:
+            if squash_output and not (isinstance(given, StochasticActor) and given.squash_output):
+                raise AlgorithmError(
+                    "PPO: squash_output=True contradicts the actor_network, whose own it is. "
+                    "fix: StochasticActor(..., squash_output=True)."
+                )
             return check_network("actor_network", given)
         arguments = checked_arguments(network_config(self, self.net_config), StochasticActor)
-        if isinstance(self.action_space, gym.spaces.Box):
+        arguments.setdefault("action_scaling", action_scaling)
+        arguments.setdefault("squash_output", squash_output)
+        if distribution_of(self.action_space).has_normal:
             arguments.setdefault("log_std_init", math.log(self.action_std_init))
         if self.recurrent:
             arguments["recurrent"] = True
@@ -286,21 +318,33 @@ class PPO(RLAlgorithm):
             inputs = self.policy_network().encoder_input(obs)
         return inputs.flatten(0, -2).double().cpu().numpy()
 
+    action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
+
+    def sampling_actors(self) -> list[StochasticActor]:
+        actor = self.__dict__["actor"]
+        return [actor] if isinstance(actor, StochasticActor) else []
+
     @property
     def distribution(self) -> ActionDistribution:
         """What the policy's raw output means."""
         actor = self.policy_module()
-        kind = actor.distribution if isinstance(actor, StochasticActor) else distribution_of(self.action_space)
-        if not self.action_std_min or not isinstance(self.action_space, gym.spaces.Box):
+        if isinstance(actor, StochasticActor):
+            kind = actor.distribution
+        else:
+            kind = distribution_of(self.action_space, scaled=self.action_scaling == "bounds")
+        if not self.action_std_min or not kind.has_normal:
             return kind
+        if not kind.is_continuous:
+            return with_least(kind, self.action_space, self.action_std_min)
         if self._least[0] != self.action_std_min:
-            least = least_log_std(self.action_space, self.action_std_min, kind.kind == "squashed")
-            self._least = self.action_std_min, least
+            self._least = self.action_std_min, with_least(kind, self.action_space, self.action_std_min).least
         return replace(kind, least=self._least[1])
 
     def _row(self, action: Tensor) -> Tensor:
         """Stored actions [..., *action_shape] as the distribution takes them: [..., A]."""
         rank = len(self.action_shape)
+        if not rank and isinstance(self.action_space, gym.spaces.Box):
+            return action.unsqueeze(-1)
         return action.flatten(-rank) if rank > 1 else action
 
     def _owner(self, name: str) -> str:
@@ -327,14 +371,14 @@ class PPO(RLAlgorithm):
 
     @property
     def entropy_weight(self) -> float:
-        """`ent_coef`, of Box actions times min(1, `action_ent_steps` / `learned_steps`).
+        """`ent_coef`, where a Box is among the actions times min(1, `action_ent_steps` / `learned_steps`).
 
         The entropy of a Gaussian has no upper bound and its gradient by every log-deviation is 1, so that a constant
         weight widens the policy for ever, where that of a categorical one fades as its probabilities even out. The
         weight falls as 1/t, as steps of stochastic approximation do (Robbins and Monro 1951, A stochastic approximation
         method): what exploration is needed for comes first. `action_std_min` bounds deviations from below.
         """
-        if self.action_ent_steps is None or not isinstance(self.action_space, gym.spaces.Box):
+        if self.action_ent_steps is None or not self.distribution.has_normal:
             return self.ent_coef
         return self.ent_coef * min(1.0, self.action_ent_steps / max(1, self.learned_steps))
 
@@ -601,11 +645,10 @@ class PPO(RLAlgorithm):
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """Shape of one action as it is stored."""
-        space = self.action_space
-        if isinstance(space, gym.spaces.Discrete):
-            return ()
-        return tuple(space.shape or (1,))
+        """Shape of one action as it is stored: that of the space, of a Dict or Tuple the numbers of all parts, [K]."""
+        if isinstance(self.action_space, gym.spaces.Dict | gym.spaces.Tuple):
+            return (self.distribution.columns,)
+        return tuple(self.action_space.shape or ())
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """The most probable actions [..., *action_shape]; of Box the mean (its tanh where squashed)."""
@@ -620,8 +663,8 @@ class PPO(RLAlgorithm):
         (Hollenstein et al. 2024, "Colored Noise in PPO", arXiv:2312.11091, whose noise has a power spectrum).
         """
         kind = self.distribution
-        draw = rng.standard_normal if kind.is_continuous else rng.random
-        drawn = draw((*shape, *kind.numbers_shape))
+        parts = kind.draw(rng.standard_normal, rng.random, tuple(shape))
+        drawn: np.ndarray = parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
         if self.noise_persistence and kind.is_continuous and len(shape) > 1:
             for step in range(1, len(drawn)):
                 drawn[step] = self._going_on(drawn[step - 1], drawn[step])
@@ -650,19 +693,23 @@ class PPO(RLAlgorithm):
             return array
         return array.reshape(*array.shape[:-1], *self.action_shape)
 
-    def environment_action(self, action: np.ndarray) -> np.ndarray:
-        """Stored actions [..., *action_shape] as the environment takes them: clipped, or scaled where squashed."""
-        space = self.action_space
-        if isinstance(space, gym.spaces.Box):
-            if self.distribution.kind == "squashed":
-                action = rescale_action(action, space.low, space.high)
-            clipped: np.ndarray = np.clip(action, space.low, space.high).astype(space.dtype, copy=False)
-            return clipped
-        if isinstance(space, gym.spaces.MultiBinary):
-            return action.astype(np.int8)
-        if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-            return action + space.start
-        return action
+    def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
+        """Uniformly random legal actions to store [*shape, *action_shape]."""
+        if isinstance(self.action_space, gym.spaces.Discrete):
+            return random_actions(self, rng, shape, mask)
+        found = uniform_action(self.distribution, self.action_space, rng, shape, mask)
+        whole = isinstance(self.action_space, gym.spaces.MultiDiscrete)
+        return (found.astype(np.int64) if whole else found).reshape(*shape, *self.action_shape)
+
+    def environment_action(self, action: np.ndarray) -> Any:
+        """Stored actions [..., *action_shape] as the environment takes them.
+
+        Box actions are clipped to the bounds, integer ones rounded before (`action_scaling`), and squashed ones scaled
+        to them; choices are counted from the lowest value of the space. Dict and Tuple actions are nested as the space
+        is, with leading axes in every part. What is stored, and what `learn` and `evaluate_actions` take, stays as
+        `get_action` gave it.
+        """
+        return in_environment(self.action_space, self.distribution, action)
 
     def get_action(
         self, obs: Any, action_mask: Any = None, hidden_state: Any = None, *, training: bool | None = None
@@ -673,22 +720,22 @@ class PPO(RLAlgorithm):
 
         Args:
             obs: one observation or a batch [E, ...], numpy or torch.
-            action_mask: [E, ΣA] or [ΣA], 1 = legal, for the discrete spaces.
+            action_mask: [E, W] or [W], 1 = legal, in any form of `envs.masks`: one entry per choice of Discrete and
+                MultiDiscrete actions, two per bit of MultiBinary ones (is 0 legal, is 1; also [n]: is 1), none of Box,
+                part after part of Dict and Tuple. Followed, too, where it is a part of the observations.
             hidden_state: of a recurrent agent, key -> [layers, E, units]; None starts an episode.
             training: the agent's own mode where it is not given.
 
         Returns:
-            numpy arrays [E, *action_shape], [E], [E], [E]. While training, Box actions are neither clipped nor scaled:
-            see `environment_action`, which a training loop of your own calls. Otherwise they are clipped to the space,
-            and scaled to it where squashed; their log probability is that of the action before.
+            numpy arrays [E, *action_shape], [E], [E], [E]. While training, Box actions are in units of the space (in
+            [-1, 1] where squashed) and not clipped, and Dict and Tuple actions are rows of numbers [E, K]: see
+            `environment_action`, which a training loop of your own calls before `env.step`; what it stores is the
+            action as it is here. Otherwise they are as the environment takes them; their log probability is that of
+            the action before.
         """
-        expect_mask(self, action_mask)
+        obs, action_mask = seen_with_mask(self, obs, action_mask)
         outputs, value, state = self._run(obs, hidden_state)
-        mask = None
-        if action_mask is not None:
-            mask = np.array(np.broadcast_to(np.asarray(action_mask, bool), self._raw(outputs).shape))
-            if not mask.any(axis=-1).all():
-                raise ShapeError(f"{self.algo}.get_action got an action_mask that allows no action in some row")
+        mask = legal_actions(self, action_mask, len(outputs))
         kind, legal = self.distribution, _legal(mask, outputs)
         explores = self.training if training is None else training
         if explores:
@@ -702,7 +749,7 @@ class PPO(RLAlgorithm):
             chosen = kind.mode(self._raw(outputs), legal)
             action, log_prob = self._shaped(chosen), kind.log_prob(self._raw(outputs), chosen, legal).cpu().numpy()
         entropy = -log_prob if kind.kind == "squashed" else kind.entropy(self._raw(outputs), legal).cpu().numpy()
-        if not explores and isinstance(self.action_space, gym.spaces.Box):
+        if not explores and isinstance(self.action_space, gym.spaces.Box | gym.spaces.Dict | gym.spaces.Tuple):
             action = self.environment_action(action)
         found = (action, log_prob, entropy, value.cpu().numpy())
         return (*found, state) if self.recurrent else found
@@ -719,11 +766,12 @@ class PPO(RLAlgorithm):
             actions: [B, *action_shape] as `get_action` returned them while training.
             hidden_state: of a recurrent agent, key -> [layers, S, units] from before S sequences of B / S steps each,
                 one after the other in `obs`; None begins an episode in every row.
-            action_mask: [B, ΣA] or [ΣA], 1 = legal, for the discrete spaces.
+            action_mask: [B, W] or [W], as of `get_action`.
 
         Raises:
             ShapeError: other than one action for each observation.
         """
+        obs, action_mask = seen_with_mask(self, obs, action_mask, warns=False)
         if self.recurrent:
             rows = self.policy_network().preprocess(obs).shape[0]
             hidden = self.get_initial_hidden_state(rows) if hidden_state is None else hidden_state
@@ -742,7 +790,7 @@ class PPO(RLAlgorithm):
         action = self._row(given.reshape(len(raw), *self.action_shape))
         action = action.to(raw.dtype) if kind.is_continuous else action
         if action_mask is not None:
-            mask = torch.as_tensor(action_mask, device=raw.device).bool().expand(raw.shape)
+            mask = _legal(legal_actions(self, action_mask, len(raw)), raw)
         log_prob = kind.log_prob(raw, action, mask)
         return log_prob, -log_prob if kind.kind == "squashed" else kind.entropy(raw, mask), value
 
@@ -759,7 +807,7 @@ class PPO(RLAlgorithm):
         hidden = self.get_initial_hidden_state(lanes) if hidden_state is None else dict(hidden_state)
         return self.recur(learner_of(self, plain=True).groups[0].engine, obs, hidden)
 
-    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+    def _greedy(self, obs: Any, mask: Mask = None) -> Any:
         if self.recurrent:
             outputs, _, self._playing = self._run(obs, self._playing)
         else:
@@ -780,8 +828,36 @@ class PPO(RLAlgorithm):
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_state(state, source)
+        self._least = 0.0, LOG_STD_MIN
+        if "action_scaling" not in state["attributes"]:  # of a policy without a specification, before there was any
+            self.__dict__.pop("action_scaling", None)
         if "minibatches" in state:
             self._minibatches.bit_generator.state = state["minibatches"]
+
+
+def in_environment(space: gym.Space[Any], kind: ActionDistribution, action: np.ndarray) -> Any:
+    """Stored actions [..., *] of a space as its environment takes them, nested as the space is."""
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        leading, own = action.shape[:-1], nested(space)
+        ends = np.cumsum([part.columns for part in kind.parts]).tolist()
+        columns = iter(zip(kind.parts, ends, strict=True))
+
+        def leaf(part: gym.Space[Any]) -> Any:
+            one, end = next(columns)
+            row = action[..., end - one.columns : end]
+            if not one.is_continuous:
+                row = np.rint(row).astype(np.int64)
+            return in_environment(part, one, row.reshape(*leading, *(part.shape or ())))
+
+        return map_leaves(leaf, own)
+    if isinstance(space, gym.spaces.Box):
+        found: np.ndarray = box_action(action, space.low, space.high, kind).astype(space.dtype, copy=False)
+        return found
+    if isinstance(space, gym.spaces.MultiBinary):
+        return action.astype(np.int8)
+    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+        return action + space.start
+    return action
 
 
 def _legal(mask: Mask, like: Tensor) -> Tensor | None:

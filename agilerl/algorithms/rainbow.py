@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms.actions import NumberedChoices, choices_of, expect_mask, highest, legal_joint_actions
+from agilerl.algorithms.actions import NumberedChoices, choices_of, highest, legal_joint_actions, seen_with_mask
 from agilerl.algorithms.building import build, register_network
 from agilerl.algorithms.declared import hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
@@ -252,7 +252,7 @@ class RainbowDQN(RLAlgorithm):
             training: with new noise or without; None: as the agent's mode is.
             epsilon: probability of a random action, without noisy layers.
         """
-        expect_mask(self, action_mask)
+        obs, action_mask = seen_with_mask(self, obs, action_mask)
         noisy = self.actor.training if training is None else training
         if self.noisy and noisy:
             set_noise(self.actor, torch.from_numpy(layer_noise(self.actor, self._exploration, 1)[0]))

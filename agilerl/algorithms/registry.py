@@ -17,6 +17,7 @@ from torch import nn
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.errors import RegistryError
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
+from agilerl.modules.paths import resolve as resolve
 
 if TYPE_CHECKING:
     from agilerl.algorithms.agent import EvolvableAlgorithm
@@ -98,19 +99,6 @@ class MutationRegistry:
         groups = tuple((g.eval_network, tuple(g.shared_networks or ()), g.policy) for g in self.groups)
         optimizers = tuple((o.name, tuple(o.networks), o.lr) for o in self.optimizers)
         return (groups, optimizers, *((tuple(self.lenders.items()),) if self.lenders else ()))
-
-
-def resolve(owner: Any, path: str) -> Any:
-    """What `path` names: an attribute of `owner`, or further down an attribute or an entry, part by part.
-
-    Raises:
-        AttributeError, KeyError: there is no such part.
-    """
-    if "." not in path:
-        return getattr(owner, path)
-    for part in path.split("."):
-        owner = owner[part] if isinstance(owner, Mapping | nn.ModuleDict) else getattr(owner, part)
-    return owner
 
 
 # --- what an assignment does --------------------------------------------------------------------------------------

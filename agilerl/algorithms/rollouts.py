@@ -20,8 +20,11 @@ from agilerl.algorithms.wrapped import takes
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.protocol import Mask
+from agilerl.envs.masks import ActionMasks
+from agilerl.envs.observed_masks import by_row, carries_mask, parted, split_mask
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import ShapeError, warn_once
+from agilerl.spaces import short_form
 from agilerl.tree import leaves, map_leaves
 
 if TYPE_CHECKING:
@@ -89,7 +92,10 @@ def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutStore:
     rewards = [np.asarray(_array(r), np.float64).reshape(-1) for r in given["rewards"]]
     lanes = len(rewards[0])
     masks, hidden, final_values = (given.get(name) for name in MORE[:-1])
-    buffer = agent.make_buffer(steps, lanes, 0 if masks is None else int(np.shape(masks[0])[-1]))
+    if masks is None and carries_mask(observations[0], space):
+        masks = [by_row(split_mask(obs, space)[1]) for obs in observations]
+    reader = ActionMasks(agent.action_space, "PPO.learn", ShapeError)
+    buffer = agent.make_buffer(steps, lanes, 0 if masks is None else reader.width)
     for t in range(steps):
         cut = np.zeros(lanes, bool) if truncateds is None else np.asarray(_array(truncateds[t]), bool).reshape(-1)
         buffer.add(
@@ -102,7 +108,7 @@ def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutStore:
             _array(given["values"][t]).reshape(lanes),
             final_obs=None if finals is None else _batched(space, finals[t], lanes),
             final_value=None if final_values is None else _array(final_values[t]),
-            legal=None if masks is None else _array(masks[t]).astype(bool),
+            legal=None if masks is None else reader.of_caller(masks[t], lanes, "action_masks"),
             hidden=None if hidden is None else map_leaves(_array, hidden[t]),
         )
     buffer.last_obs = _batched(space, given["next_obs"], lanes)
@@ -197,12 +203,29 @@ def _actions(agent: PPO, given: Any, lanes: int) -> np.ndarray:
     found = found.reshape(wanted)
     if isinstance(space, gym.spaces.Discrete):
         check_discrete_actions(torch.as_tensor(found), int(space.n), "PPO.learn")
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        check_rows(agent, found)
     return found.astype(np.int64) if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete) else found
+
+
+def check_rows(agent: PPO, rows: np.ndarray) -> None:
+    """ShapeError where rows [E, K] of Dict or Tuple actions hold a number of no choice."""
+    start = 0
+    for part in agent.distribution.parts:
+        own, start = rows[:, start : start + part.columns], start + part.columns
+        if part.is_continuous:
+            continue
+        highest = np.array(part.sizes) if part.kind != "bernoulli" else 2
+        if ((own < 0) | (own >= highest) | (own != np.floor(own))).any():
+            raise ShapeError(
+                f"PPO.learn got actions that are none of {short_form(agent.action_space)}. "
+                "fix: store the rows that get_action returned, choices counted from 0."
+            )
 
 
 def _batched(space: Any, obs: Any, lanes: int) -> Any:
     """Observations [E, ...]; a lone one of a single environment gets its axis."""
-    arrays = map_leaves(_array, obs)
+    arrays = map_leaves(_array, parted(obs, space)[0])
     first = next(leaves(arrays))
     shape = next(leaves(trees.stack(space, [space.sample()]))).shape[1:]
     return map_leaves(lambda x: x[None], arrays) if first.shape == shape and lanes == 1 else arrays
@@ -228,7 +251,7 @@ class Recorder:
         """All lanes begin an episode."""
         self.agent._hidden = None
 
-    def act(self, obs: Any, mask: Mask = None) -> np.ndarray:
+    def act(self, obs: Any, mask: Mask = None) -> Any:
         """Exploring actions for the environment, from observations [E, ...]."""
         agent = self.agent
         hidden = agent._hidden

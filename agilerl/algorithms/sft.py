@@ -57,11 +57,27 @@ class SFT(LLMAlgorithm):
         wrap: bool = True,
         *,
         seed: int | None = None,
+        update_epochs: int = 1,
+        max_model_len: int | None = None,
+        use_vllm: bool = False,
+        vllm_config: Any = None,
+        gradient_checkpointing: bool = False,
+        use_liger_loss: bool = False,
+        micro_batch_size_per_gpu: int | None = None,
     ) -> None:
         super().__init__(
             actor_network, model_name, tokenizer, lora_config, index, hp_config, pad_token_id, pad_token,
             micro_batch_size, "prefix-shared", device, accelerator, seed, lr_schedule,
         )  # fmt: skip
+        self.take_published(
+            max_model_len,
+            use_vllm,
+            vllm_config,
+            gradient_checkpointing,
+            use_liger_loss,
+            micro_batch_size_per_gpu,
+            update_epochs,
+        )
         self.batch_size, self.lr, self.weight_decay = batch_size, lr, weight_decay
         self.max_grad_norm, self.mut = max_grad_norm, mut
         self.register_adapter("actor", None, "optimizer", "lr", weight_decay, policy=True)
@@ -100,7 +116,7 @@ class SFT(LLMAlgorithm):
 
         engine = SequentialAdapters(self)
         texts = example_texts([experiences], self.base)
-        found = [float(self.update(engine, b).loss) for b in self.arrange(engine, texts, None, [])]
+        found = [float(self.update(engine, b).loss) for b in self.passes(engine, texts, None, [])]
         self.learn_counter += 1
         return float(np.mean(found))
 

@@ -23,10 +23,12 @@ from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup, reso
 from agilerl.algorithms.transitions import check_observation_space, module_inputs
 from agilerl.engine.modules import as_input, raw_output
 from agilerl.engine.protocol import Draws, Mask, UpdateEngine, UpdateResult
+from agilerl.envs.observed_masks import without_mask
 from agilerl.errors import AlgorithmError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
+from agilerl.spaces import MaskAsFeature, space_from_json
 from agilerl.threads import one_thread
 from agilerl.tree import map_leaves
 
@@ -47,7 +49,8 @@ class RLAlgorithm(EvolvableAlgorithm):
     `policy_class` is the network class of the policy, by which a saved one is made again.
 
     Args:
-        observation_space, action_space: of one environment, not of the vector.
+        observation_space, action_space: of one environment, not of the vector. Of a Dict with an "action_mask" that
+            fits the actions the mask is followed, and the rest is what the agent reads, see `envs.observed_masks`.
         seed: of this agent's exploration and evaluation streams; None follows `torch.initial_seed()` and the index.
 
     The other arguments are `EvolvableAlgorithm`'s.
@@ -118,11 +121,12 @@ class RLAlgorithm(EvolvableAlgorithm):
                     f"{self.algo}: {what} must be a gymnasium space; got {type(space).__name__}. "
                     f"fix: pass env.single_{what} (or env.{what})."
                 )
+        observation_space = without_mask(observation_space, action_space)
         check_observation_space(self.algo, observation_space)
         kinds = {kind.__name__ for kind in type(action_space).__mro__}
         if self.action_spaces and not kinds & set(self.action_spaces):
             raise wrong_actions(self.algo, self.action_spaces, action_space)
-        self.observation_space = observation_space
+        self.observation_space: Any = observation_space
         self.action_space = action_space
         self.seed = resolve_seed(seed)
         if seed is None and index:  # follows torch's and the index: agents made one by one are not twins
@@ -367,6 +371,9 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_state(state, source)
+        saved = (state.get("spaces") or {}).get("observation_space")
+        if saved is not None and isinstance(space := space_from_json(saved), MaskAsFeature):
+            self.observation_space = space  # its networks read the mask as a feature
         if "exploration" in state:
             self._exploration.bit_generator.state = state["exploration"]
 

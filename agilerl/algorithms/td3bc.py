@@ -123,7 +123,7 @@ class TD3BC(RLAlgorithm):
         if batch.number % self.policy_freq == 0:
             action = engine.network("actor")(batch.obs)
             judged = engine.through("critic_1")(batch.obs, action).squeeze(-1)
-            actor_loss = cloning_policy_loss(judged, action, taken, hp["alpha"], weight)
+            actor_loss = cloning_policy_loss(judged, action, taken, hp["alpha"], weight, engine.ranks.mean)
             engine.minimise("actor_optimizer", actor_loss)
             actor_loss = actor_loss.detach()
             engine.track("actor", hp["tau"])

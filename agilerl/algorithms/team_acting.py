@@ -17,7 +17,9 @@ from agilerl.algorithms.team_actor_critics import Team
 from agilerl.algorithms.team_policies import TeamPolicies, in_bounds
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import Draws, Mask
+from agilerl.envs.team import as_action
 from agilerl.envs.teams import PRESENT
+from agilerl.networks.distributions import uniform_action
 
 
 def draw_exploration(team: Team, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
@@ -45,14 +47,11 @@ def greedy(team: Team, outputs: Tensor, mask: Mask = None) -> np.ndarray:
 
 def random_action(team: Team, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
     """Random legal actions to store [*shape, A]: uniform choices, and Box components uniform in their bounds."""
-    policies: TeamPolicies = team.policies
-    outputs = torch.zeros(*shape, sum(kind.raw_size for kind in policies.kinds))
-    stored = policies.sample(outputs, policies.draw(rng, shape), mask)[0]
-    for agent, one, kind in zip(team.agent_ids, team.actions.each, policies.kinds, strict=True):
-        if not one.is_choice:
-            low, high = (-1.0, 1.0) if kind.kind == "squashed" else one.drawn_from
-            stored[..., team.actions.columns[agent]] = rng.uniform(low, high, (*shape, one.size))
-    return stored
+    each = []
+    for agent, kind in zip(team.agent_ids, team.policies.kinds, strict=True):
+        own = team.actions.mask_of(agent, mask)
+        each.append(uniform_action(kind, team.possible_action_spaces[agent], rng, shape, own))
+    return np.concatenate(each, -1)
 
 
 def environment_action(team: Team, action: np.ndarray) -> np.ndarray:
@@ -76,8 +75,9 @@ def get_action(
         obs: one observation or a batch [E, ...] of each agent; agents that are left out are not there. MAPPO needs
             those of all agents, or `state`.
         infos: by agent; `action_mask` (1 = legal) and `env_defined_actions` of each are heeded.
-        training: whether to sample; the team's own mode where it is not given. Then Box actions are neither clipped nor
-            scaled, as `learn` wants them: `environment_actions` gives them as the environment takes them.
+        training: whether to sample; the team's own mode where it is not given. Then Box actions are in units of the
+            space (in [-1, 1] where squashed) and not clipped, and Dict and Tuple actions are rows of numbers [E, K], as
+            `learn` wants them: `environment_actions` gives them as the environment takes them.
         hidden_state: of a team with a memory, key -> [layers, E, units]; None begins an episode. `forget` begins those
             of agents anew that have ended while others go on.
     """
@@ -102,7 +102,12 @@ def get_action(
         if one.is_choice or not explores:
             own = policies.environment(stored)[..., team.actions.columns[agent]]
         space = team.possible_action_spaces[agent]
+        if one.parts:  # rows of numbers to store, else nested as the space is
+            actions[agent] = own if explores else as_action(space, own)
+            continue
         shaped = own[..., 0] if isinstance(space, gym.spaces.Discrete) else own.reshape(lanes, *(space.shape or ()))
+        if not explores and isinstance(space, gym.spaces.Box):
+            shaped = as_action(space, own)
         shaped = np.rint(shaped).astype(np.int64) if one.is_choice else shaped
         actions[agent] = team_playing.as_defined(team, agent, shaped, infos.get(agent))
     by_agent = [{a: x[..., k] for k, a in enumerate(team.agent_ids) if a in obs} for x in (log_prob, entropy, values)]
@@ -138,13 +143,16 @@ def greedy_in_lanes(team: Team, obs: Any, mask: Mask = None) -> np.ndarray:
     return environment_action(team, greedy(team, outputs, mask))
 
 
-def environment_actions(team: Team, actions: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Actions by agent, as `get_action` gave them while training, as the environment takes them."""
+def environment_actions(team: Team, actions: Mapping[str, Any]) -> dict[str, Any]:
+    """Actions by agent, as `get_action` gave them while training, as the environment takes them; Dict and Tuple actions
+    nested as the space is."""
     found = {}
     for agent, action in actions.items():
         space, action = team.possible_action_spaces[agent], np.asarray(action)
-        if isinstance(space, gym.spaces.Box):
-            one, kind = team.actions.of_agent(agent), team.policies.kind(agent)
+        one, kind = team.actions.of_agent(agent), team.policies.kind(agent)
+        if one.parts:
+            action = as_action(space, in_bounds(one, kind, action.reshape(-1, one.columns)))
+        elif isinstance(space, gym.spaces.Box):
             flat = in_bounds(one, kind, action.reshape(-1, one.size))
             action = flat.reshape(action.shape).astype(space.dtype)
         found[agent] = action

@@ -20,6 +20,8 @@ from agilerl.envs.teams import Team
 from agilerl.errors import AlgorithmError
 from agilerl.networks.actors import check_bounded, rescale_action
 from agilerl.networks.distributions import masked_logits
+from agilerl.spaces import nested
+from agilerl.tree import leaves
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class AgentAction:
     Attributes:
         sizes: choices of each component of a Discrete or MultiDiscrete space; () for a Box and for MultiBinary.
         starts: lowest value of each. size: components of a Box, or bits. low, high: bounds of them [size].
+        bits: whether they are those of a MultiBinary. parts: of a Dict or Tuple, side by side; it has nothing else.
     """
 
     sizes: tuple[int, ...]
@@ -36,6 +39,8 @@ class AgentAction:
     size: int
     low: np.ndarray | None
     high: np.ndarray | None
+    bits: bool = False
+    parts: tuple[AgentAction, ...] = ()
 
     @classmethod
     def of(cls, space: Space[Any], owner: str, sampled: bool = False) -> AgentAction:
@@ -51,16 +56,25 @@ class AgentAction:
         if isinstance(space, spaces.Discrete):
             return cls((int(space.n),), (int(space.start),), 0, None, None)
         if isinstance(space, spaces.MultiDiscrete):
-            return cls(tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()), 0, None, None)
+            sizes, starts = tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist())
+            return cls(sizes, starts, 0, None, None)
         if isinstance(space, spaces.Box):
             if not sampled:
                 check_bounded(space, owner)
             return cls((), (), int(np.prod(space.shape)), space.low.ravel(), space.high.ravel())
         if isinstance(space, spaces.MultiBinary) and sampled:
             size = int(np.prod(space.shape))
-            return cls((), (), size, np.zeros(size, np.float32), np.ones(size, np.float32))
+            return cls((), (), size, np.zeros(size, np.float32), np.ones(size, np.float32), bits=True)
+        if isinstance(space, spaces.Dict | spaces.Tuple) and sampled:
+            parts = tuple(cls.of(part, owner, sampled) for part in leaves(nested(space)))
+            return cls((), (), 0, None, None, parts=parts)
         bits = f"MultiDiscrete([2] * {int(np.prod(space.shape))}), or " if isinstance(space, spaces.MultiBinary) else ""
-        fix = f"{bits}IPPO or MAPPO, which take MultiBinary too" if not sampled else "a wrapper around the environment"
+        if isinstance(space, spaces.Dict | spaces.Tuple):
+            fix = "IPPO or MAPPO (PPO for one agent), which have one distribution per part"
+        elif not sampled:
+            fix = f"{bits}IPPO or MAPPO, which take MultiBinary too"
+        else:
+            fix = "a wrapper around the environment"
         raise AlgorithmError(f"{owner} takes Discrete, MultiDiscrete and Box actions; got {space}. fix: {fix}.")
 
     @property
@@ -83,7 +97,12 @@ class AgentAction:
     @property
     def columns(self) -> int:
         """Numbers of a stored action."""
-        return len(self.sizes) or self.size
+        return sum(part.columns for part in self.parts) or len(self.sizes) or self.size
+
+    @property
+    def mask_width(self) -> int:
+        """Entries of a mask of legal choices, see `spaces.mask_width`."""
+        return sum(part.mask_width for part in self.parts) or sum(self.sizes) or (2 * self.size if self.bits else 0)
 
     def features(self, stored: Tensor) -> Tensor:
         """Stored actions [..., columns] as critics read them [..., width]."""
@@ -159,8 +178,8 @@ class TeamActions:
 
     @cached_property
     def masks(self) -> dict[str, slice]:
-        """Of a team's mask of legal choices [..., W]; empty for agents that do not choose."""
-        return _slices(self.agents, [sum(one.sizes) for one in self.each])
+        """Of a team's mask of legal actions [..., W]; empty for agents that do not choose."""
+        return _slices(self.agents, [one.mask_width for one in self.each])
 
     @cached_property
     def boxes(self) -> dict[str, slice]:

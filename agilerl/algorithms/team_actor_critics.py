@@ -17,9 +17,10 @@ from agilerl.algorithms.registry import NetworkGroup
 from agilerl.algorithms.team_critics import config_of, fitting
 from agilerl.algorithms.team_policies import TeamPolicies
 from agilerl.envs.teams import AGENTS, PRESENT
-from agilerl.errors import AlgorithmError, ShapeError, unknown_name
-from agilerl.networks.actors import StochasticActor
+from agilerl.errors import AlgorithmError, ConfigError, ShapeError, unknown_name
+from agilerl.networks.actors import ACTION_SCALINGS, StochasticActor
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
+from agilerl.networks.distributions import distribution_of
 from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.networks.value_networks import ValueNetwork
 from agilerl.rng import Purpose, seeds
@@ -27,15 +28,24 @@ from agilerl.rng import Purpose, seeds
 Team = Any  # IPPO or MAPPO, which take these functions as their methods
 
 ADAM_EPS = 1e-5  # as of PPO
-POLICY_KEYS = ("squash_output", "log_std_init")  # of `net_config`, not for values
+POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # of `net_config`, not for values
 
 
-def build(team: Team, actors: Mapping[str, Any] | None, critics: Mapping[str, Any] | None) -> None:
-    """Make, or take over, a policy and a value for each group, with one optimiser for both."""
+def build(
+    team: Team, actors: Mapping[str, Any] | None, critics: Mapping[str, Any] | None, units: Mapping[str, Any]
+) -> None:
+    """Make, or take over, a policy and a value for each group, with one optimiser for both.
+
+    Args:
+        units: `action_scaling` and `squash_output` of new policies; `net_config` may say otherwise.
+    """
+    action_scaling = units["action_scaling"]
+    if action_scaling not in ACTION_SCALINGS:
+        raise ConfigError(unknown_name("action_scaling", str(action_scaling), ACTION_SCALINGS))
     own = seeds(team.seed, Purpose.INITIAL_WEIGHTS, 2 * len(team.grouped_agents), generation=2).tolist()
     actors, critics = (_checked(team, given, what) for given, what in ((actors, "actor"), (critics, "critic")))
     for number, group in enumerate(team.grouped_agents):
-        actor = actors.get(group) or make_policy(team, group, own[2 * number])
+        actor = actors.get(group) or make_policy(team, group, own[2 * number], units)
         scale = actor.scale_observations
         critic = critics.get(group) or team.make_value(
             group, own[2 * number + 1], recurrent=actor.recurrent, scale_observations=scale
@@ -69,19 +79,22 @@ def _checked(team: Team, given: Mapping[str, Any] | None, what: str) -> Mapping[
     return given
 
 
-def make_policy(team: Team, group: str, seed: int) -> StochasticActor:
+def make_policy(team: Team, group: str, seed: int, units: Mapping[str, Any]) -> StochasticActor:
     """The policy of a group, after the team's `net_config`."""
     space, action = team.observation_space[group], team.action_space[group]
     config = dict(config_of(team, group))
     if not isinstance(action, gym.spaces.Box):
         config = {key: value for key, value in config.items() if key not in POLICY_KEYS}
     arguments = checked_arguments(fitting(config, space), StochasticActor)
-    if isinstance(action, gym.spaces.Box):
+    arguments.setdefault("action_scaling", units["action_scaling"])
+    arguments.setdefault("squash_output", units["squash_output"] and isinstance(action, gym.spaces.Box))
+    if distribution_of(action).has_normal:
         arguments.setdefault("log_std_init", math.log(team.action_std_init))
     if team.recurrent:
         arguments["recurrent"] = True
     policy = StochasticActor(space, action, device=team.device, random_seed=seed, **arguments)
-    _begin_in_the_middle(policy)
+    if policy.action_scaling == "none":
+        _begin_in_the_middle(policy)
     return policy
 
 
@@ -125,8 +138,8 @@ def make_network(
 
 def policies_of(team: Team) -> TeamPolicies:
     """What the outputs of all policies mean."""
-    squashed = {a: getattr(team, f"actors.{team.get_group_id(a)}").squash_output for a in team.agent_ids}
-    return TeamPolicies.of(team.actions, team.possible_action_spaces, squashed)
+    each = (getattr(team, f"actors.{team.get_group_id(a)}").distribution for a in team.agent_ids)
+    return TeamPolicies(team.actions, tuple(each))
 
 
 def own_rows(obs: Any, agents: Sequence[str], axis: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -47,6 +47,13 @@ def policy_state(team: Team) -> dict[str, Tensor]:
     }
 
 
+def weights_of(group: str, groups: Iterable[str], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The part of `policy_state` that is of one group; names may have dots, so "bot" and "bot.0" may both be groups."""
+    start = f"{group}."
+    others = tuple(f"{other}." for other in groups if other.startswith(start))
+    return {k.removeprefix(start): v for k, v in state.items() if k.startswith(start) and not k.startswith(others)}
+
+
 def own_state(team: Team) -> dict[str, Any]:
     """What a team's state has beside that of every agent."""
     spaces = {
@@ -79,9 +86,7 @@ def from_policy(
     for group, own in spec["networks"].items():
         check_sizes({"policy": {"spec": own, "weights": state}}, "the policy")
         networks[group] = cls.policy_from_spec(own, device)
-        start = f"{group}."
-        weights = {k.removeprefix(start): v for k, v in state.items() if k.startswith(start)}
-        networks[group].load_state_dict(weights)
+        networks[group].load_state_dict(weights_of(group, spec["networks"], state))
     member = {agent: networks[group] for group, agents in groups.items() for agent in agents}
     accepted = constructor_arguments(cls)
     values = {k: v for k, v in spec["hyperparameters"].items() if k in accepted}

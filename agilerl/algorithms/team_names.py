@@ -83,6 +83,9 @@ def spaces_by_agent(
                 f"{what.capitalize()} spaces must be a list or dictionary; got {type(found).__name__}. fix: "
                 f"{{agent: env.{what}_space(agent) for agent in env.possible_agents}}."
             )
+    for what, found in given.items():
+        if isinstance(found, Mapping):  # agents may be integers or tuples; networks and files know them by text
+            given[what] = {str(agent): space for agent, space in found.items()}
     ids = None if agent_ids is None else [str(agent) for agent in agent_ids]
     if ids is None:
         keyed = next((found for found in given.values() if isinstance(found, Mapping)), None)

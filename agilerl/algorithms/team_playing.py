@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from agilerl import tree
+from agilerl.envs.masks import ActionMasks
 from agilerl.envs.team import nothing
 from agilerl.envs.teams import AGENTS, PRESENT
 from agilerl.errors import ShapeError, unknown_name
@@ -110,21 +111,16 @@ def masks_of(team: Team, infos: Mapping[str, Any], lanes: int) -> np.ndarray | N
             continue
         if agent not in team.actions.masks:
             raise ShapeError(f"{team.algo}, action masks: {unknown_name('agent', str(agent), team.agent_ids)}")
-        own = team.actions.masks[agent]
-        count = own.stop - own.start
-        if not count:
+        own, space = team.actions.masks[agent], team.possible_action_spaces[agent]
+        if not own.stop - own.start:
             raise ShapeError(
-                f"{team.algo}: an action mask of {agent}, whose actions {team.possible_action_spaces[agent]} are no "
-                "choices. fix: leave it out."
+                f"{team.algo}: an action mask of {agent}, whose actions {space} are no choices. fix: leave it out."
             )
-        flat = np.asarray(given, bool).reshape(-1, count) if np.size(given) % count == 0 else None
-        if flat is None or len(flat) not in (1, lanes):
-            raise ShapeError(
-                f"{team.algo}: the action mask of {agent} has shape {np.shape(given)}; expected ({lanes}, {count}). "
-                "fix: one entry for each choice."
-            )
+        reader = ActionMasks(space, f"{team.algo}, agent {agent}", ShapeError)
+        # An agent that waits for its turn is observed, too, and nothing may be legal for it.
+        legal = reader.of_caller(given, lanes, is_over=np.ones(lanes, bool))
         mask = np.ones((lanes, team.actions.masks[team.agent_ids[-1]].stop), bool) if mask is None else mask
-        mask[:, own] = flat
+        mask[:, own] = legal
     return mask
 
 

@@ -6,20 +6,17 @@ components of a Box as they were drawn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
 from agilerl.algorithms.team_actions import AgentAction, TeamActions
 from agilerl.engine.protocol import Mask
-from agilerl.networks.actors import rescale_action
-from agilerl.networks.distributions import ActionDistribution, distribution_of
+from agilerl.networks.actors import box_action
+from agilerl.networks.distributions import ActionDistribution
 
 
 @dataclass(frozen=True)
@@ -32,13 +29,6 @@ class TeamPolicies:
 
     actions: TeamActions
     kinds: tuple[ActionDistribution, ...]
-
-    @classmethod
-    def of(
-        cls, actions: TeamActions, spaces: Mapping[str, gym.Space[Any]], squashed: Mapping[str, bool]
-    ) -> TeamPolicies:
-        """`squashed`: by agent, whether its Box actions pass through tanh."""
-        return cls(actions, tuple(distribution_of(spaces[a], squashed[a]) for a in actions.agents))
 
     @cached_property
     def outputs(self) -> dict[str, slice]:
@@ -61,18 +51,12 @@ class TeamPolicies:
 
     def action(self, agent: str, stored: Tensor) -> Tensor:
         """The agent's own of stored actions [..., A], as its distribution takes it: int64 [...] for one choice."""
-        own, kind = stored[..., self.actions.columns[agent]], self.kind(agent)
-        if kind.kind == "categorical":
-            return own[..., 0].long()
-        return own if kind.is_continuous else own.long()
+        return self.kind(agent).of_columns(stored[..., self.actions.columns[agent]])
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Random numbers [*shape, R]: standard normal ones for Box, uniform ones for choices."""
-        parts = []
-        for agent, kind in zip(self.actions.agents, self.kinds, strict=True):
-            own = self.numbers[agent]
-            parts.append((rng.standard_normal if kind.is_continuous else rng.random)((*shape, own.stop - own.start)))
-        return np.concatenate(parts, -1)
+        drawn = (x for kind in self.kinds for x in kind.draw(rng.standard_normal, rng.random, shape))
+        return np.concatenate([x.reshape(*shape, -1) for x in drawn], -1)
 
     def sample(self, outputs: Tensor, numbers: np.ndarray, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
         """(actions to store [..., A], their log probabilities [..., M]) of outputs [..., F]."""
@@ -124,14 +108,15 @@ class TeamPolicies:
 
 def in_bounds(one: AgentAction, kind: ActionDistribution, stored: np.ndarray) -> np.ndarray:
     """Stored actions [..., k] of one agent as its environment takes them."""
+    if one.parts:
+        ends = np.cumsum([part.columns for part in one.parts])[:-1]
+        each = zip(one.parts, kind.parts, np.split(stored, ends, -1), strict=True)
+        return np.concatenate([in_bounds(*part) for part in each], -1)
     if one.is_choice:
         return stored + np.asarray(one.starts, np.float32)
     assert one.low is not None
     assert one.high is not None
-    if kind.kind == "squashed":
-        stored = np.asarray(rescale_action(stored, one.low, one.high))
-    clipped: np.ndarray = np.clip(stored, one.low, one.high)
-    return clipped
+    return box_action(stored, one.low, one.high, kind)
 
 
 def _slices(names: tuple[str, ...], widths: list[int]) -> dict[str, slice]:

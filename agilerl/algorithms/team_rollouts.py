@@ -49,10 +49,9 @@ def group_rows(team: Team, batch: RolloutBatch, group: str) -> RolloutBatch:
         rows_of(x, own, axis) for x in (batch.log_prob, batch.value, batch.advantage, batch.returns)
     )
     legal, noise = batch.legal, batch.noise
-    chosen = team.actions.of_agent(agents[0]).is_choice
-    legal = (
-        torch.cat([legal[..., team.actions.masks[a]] for a in agents], axis) if legal is not None and chosen else None
-    )
+    if legal is not None:
+        masks = [team.actions.mask_of(agent, legal) for agent in agents]
+        legal = None if masks[0] is None else torch.cat(masks, axis)
     noise = None if noise is None else torch.cat([noise[..., policies.entropy_noise[a]] for a in agents], axis)
     return RolloutBatch(
         (own_rows(batch.obs, agents, axis), team.value_inputs(batch.obs, group, axis)),
@@ -140,7 +139,7 @@ def hyperparameters(team: Team) -> dict[str, float]:
 
 def update_options(team: Team) -> tuple[Any, ...]:
     sequences = team.bptt_sequence_type, team.max_seq_len
-    return (team.clip_value_loss, *sequences, *(kind.kind for kind in team.policies.kinds))
+    return (team.clip_value_loss, *sequences, *team.policies.kinds)
 
 
 def update_interval(team: Team) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +15,8 @@ from agilerl import tree
 from agilerl.engine.learner import learn_alone
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import TransitionBatch, UpdateResult
+from agilerl.envs.masks import ActionMasks
+from agilerl.envs.observed_masks import parted
 from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
 from agilerl.spaces import flat_size, is_channels_last, parts_of
 
@@ -87,6 +90,10 @@ def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
     given = experience_fields(experiences)
     dtype = next(iter(agent.policy_module().parameters())).dtype
     space, device, owner = agent.observation_space, agent.device, f"{agent.algo}.learn"
+    for name, legal in (("obs", "obs_mask"), ("next_obs", "next_mask")):
+        rest, mask = parted(given[name], space)
+        if mask is not None:  # beside the observations: the environment's own, as a loop of the user's stores them
+            given = {legal: _masks_of(agent, mask, given["done"], owner), **given, name: rest}
     obs, next_obs = (sampled_observations(space, given[k], device, owner) for k in ("obs", "next_obs"))
     count = tree.count_rows(obs)
     counts = [len(leaf) for leaf in tree.leaves((obs, next_obs))]
@@ -119,6 +126,13 @@ def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
         number=agent.learn_counter + 1,
         **masks,
     )
+
+
+def _masks_of(agent: RLAlgorithm, mask: Any, done: Any, owner: str) -> np.ndarray:
+    """Masks beside stored observations as [B, W] bool; where an episode has ended nothing need be legal."""
+    rows = tree.unbind(tree.map_leaves(lambda x: torch.as_tensor(x).numpy(force=True), mask))
+    over = torch.as_tensor(done).numpy(force=True).astype(bool).reshape(-1)
+    return ActionMasks(agent.action_space, owner, ShapeError).rows(rows, is_over=over)
 
 
 def with_observations(experiences: Any, change: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from agilerl.algorithms.transitions import with_observations
 from agilerl.checkpoint import load_tree, save_tree
 from agilerl.components.running import RunningMeanStd
 from agilerl.engine.protocol import Mask
+from agilerl.envs.observed_masks import parted, with_mask
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.step import StepBatch
 from agilerl.envs.teams import Seen
@@ -69,12 +70,19 @@ class AgentWrapper:
         """
         return obs
 
+    def _shown(self, obs: Any, count: bool = False) -> Any:
+        """`observe`; a mask of legal actions that stands beside what the agent reads stays beside it."""
+        space = getattr(self.agent, "observation_space", None)  # an agent of the user's own need not have one
+        rest, mask = parted(obs, space)
+        seen = self.observe(rest, count=count)
+        return seen if mask is None else with_mask(seen, mask, space)
+
     def learned(self) -> None:
         """The agent has learned: from here on `observe` may be another one. Nothing by default."""
 
     def get_action(self, obs: Any, *args: Any, **kwargs: Any) -> Any:
         """The agent's action, with every argument that its own `get_action` takes."""
-        return self.agent.get_action(self.observe(obs, count=bool(self.agent.training)), *args, **kwargs)
+        return self.agent.get_action(self._shown(obs, count=bool(self.agent.training)), *args, **kwargs)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> Any:
         return self.agent._greedy(self.observe(obs), mask)
@@ -112,8 +120,8 @@ class AgentWrapper:
             return experiences  # an option, not experiences
         change = getattr(self.agent, "with_observations", None)
         if change is not None:
-            return change(experiences, self.observe)
-        return with_observations(experiences, self.observe)
+            return change(experiences, self._shown)
+        return with_observations(experiences, self._shown)
 
     test = playing.run_test  # as the agent's, through this wrapper
     evaluate = playing.evaluate
@@ -192,8 +200,8 @@ class Filling:
 
     def add(self, obs: Any, *args: Any, next_obs: Any = None, **kwargs: Any) -> None:
         """As `RolloutBuffer.add`, of observations as the environment gives them; `next_obs` by its name."""
-        after = None if next_obs is None else self.wrapper.observe(next_obs)
-        self.inner.add(self.wrapper.observe(obs), *args, next_obs=after, **kwargs)
+        after = None if next_obs is None else self.wrapper._shown(next_obs)
+        self.inner.add(self.wrapper._shown(obs), *args, next_obs=after, **kwargs)
 
 
 class Recording:

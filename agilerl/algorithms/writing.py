@@ -19,6 +19,7 @@ from agilerl.algorithms.completions import TextBatch, permutations, without_sile
 from agilerl.algorithms.judging import mean_reward
 from agilerl.engine.adapters import SequentialAdapters
 from agilerl.errors import ShapeError
+from agilerl.language.ends import is_end
 from agilerl.language.generate import BACKENDS, RolloutBackend, Sampling, uniform_numbers
 from agilerl.language.scoring import Texts
 from agilerl.losses.completions import completion_weights, rewards_by_token
@@ -37,7 +38,7 @@ def backend(agent: Any) -> RolloutBackend:
         from agilerl.language.vllm import VLLM  # an optional package
 
         if agent.base.writer is None:  # its copy of the base takes minutes to load
-            agent.base.writer = VLLM(agent.base)
+            agent.base.writer = VLLM(agent.base, agent.vllm_config)
         writer: RolloutBackend = agent.base.writer
         return writer
     made: RolloutBackend = BACKENDS[agent.rollout_backend]()
@@ -48,7 +49,7 @@ def counted(agent: Any, texts: Texts, mask_truncated: bool = False) -> Tensor:
     """[N, R] 1 for completions that are learned from, 0 for those that were cut off where they are not."""
     if not mask_truncated:
         return torch.ones(texts.tokens.shape[:2], device=texts.tokens.device)
-    end = (texts.tokens[..., texts.prompt :] == agent.base.end_id) & texts.said
+    end = is_end(texts.tokens[..., texts.prompt :], agent.base.end_ids) & texts.said
     found: Tensor = end.any(-1).float()
     return found
 
@@ -56,6 +57,12 @@ def counted(agent: Any, texts: Texts, mask_truncated: bool = False) -> Tensor:
 def token_rewards(rewards: Tensor, said: Tensor) -> Tensor:
     """[N, R, T] of rewards [N, B, G], each at the last token of its completion; rewards by token as they are."""
     return rewards if rewards.shape == said.shape else rewards_by_token(rewards.flatten(1), said)
+
+
+def rows_of_step(agent: Any, engine: Any, rows: int) -> int:
+    """Completions of one optimiser step on this rank, of `rows` that it has: on all ranks together `batch_size`."""
+    share: int = -(-agent.batch_size // engine.ranks.size)
+    return min(share, rows)
 
 
 def minibatches(
@@ -69,7 +76,7 @@ def minibatches(
             Otherwise they count in the weights of the others, and are not run.
     """
     rows, ranks = whole.texts.tokens.shape[1], engine.ranks
-    size, number = min(-(-agent.batch_size // ranks.size), rows), 0  # of all ranks together `batch_size`
+    size, number = rows_of_step(agent, engine, rows), 0
     for _ in range(agent.update_epochs):
         order = permutations(rngs, rows).to(whole.texts.tokens.device)
         for first in range(0, rows, size):
@@ -91,11 +98,12 @@ def minibatches(
 def of_all_ranks(weight: Tensor, said: Tensor, ranks: Ranks, normalisation: str) -> Tensor:
     """Weights [N, R, T] whose losses' mean over ranks is the loss of what all ranks have written together.
 
-    Ranks have equally many completions, not tokens: where tokens count alike, a rank with more of them counts for more.
+    What counts alike is a token, or else a completion: a rank with more of them counts for more.
     """
-    if ranks.size == 1 or normalisation != "token":
+    if ranks.size == 1:
         return weight
-    own = (said & (weight > 0)).sum((-2, -1)).double()
+    learned = said & (weight > 0)
+    own = (learned if normalisation == "token" else learned.any(-1, keepdim=True)).sum((-2, -1)).double()
     share = own / ranks.mean(own).clamp_min(1e-12)
     return weight * share.to(weight).view(-1, 1, 1)
 
@@ -167,7 +175,8 @@ def learn(agent: Any, experiences: Any) -> tuple[float, float]:
 
 def _experience(agent: Any, experiences: Any) -> tuple[Texts, Tensor]:
     ids, masks, rewards = experiences
-    rewards = torch.as_tensor(np.asarray(rewards), dtype=torch.float32, device=agent.base.device)
+    dtype = next(agent.actor.parameters()).dtype
+    rewards = torch.as_tensor(np.asarray(rewards), dtype=dtype, device=agent.base.device)
     width = max(x.shape[-1] for x in ids)
     rows, said = [], []
     for own, mask in zip(ids, masks, strict=True):
@@ -201,10 +210,11 @@ def score_test_split(
 
 
 def _stacked_prompts(prompts: Sequence[Mapping[str, Any]], pad: int) -> tuple[Tensor, Tensor]:
-    """Published prompts as (tokens, attention) [B, P], padded on the left."""
+    """Published prompts as (tokens, attention) [B, P], padded on the left with `pad`, whatever they are padded with."""
     tokens = [torch.as_tensor(p["input_ids"]).reshape(1, -1) for p in prompts]
     masks = [torch.as_tensor(p["attention_mask"]).reshape(1, -1).bool() for p in prompts]
     width = max(t.shape[-1] for t in tokens)
     wide = [torch.nn.functional.pad(t, (width - t.shape[-1], 0), value=pad) for t in tokens]
     marks = [torch.nn.functional.pad(m, (width - m.shape[-1], 0)) for m in masks]
-    return torch.cat(wide), torch.cat(marks)
+    together = torch.cat(marks)
+    return torch.cat(wide).masked_fill(~together, pad), together

@@ -14,9 +14,12 @@ from torch import Tensor
 from agilerl import tree as trees
 from agilerl.components.data import to_tensordict
 from agilerl.components.rollout_store import RolloutStore, Truncation
+from agilerl.envs.masks import ActionMasks
+from agilerl.envs.observed_masks import by_row, parted
 from agilerl.errors import AgileRLWarning, ConfigError, ShapeError
 from agilerl.losses.returns import gae
 from agilerl.rng import Purpose, resolve_seed, stream
+from agilerl.spaces import nested
 from agilerl.tree import leaves, map_leaves
 
 if TYPE_CHECKING:
@@ -108,7 +111,7 @@ class RolloutBuffer(RolloutStore):
                 observation, before any reset.
             hidden_state: of a recurrent agent, key -> [layers, E, units], before the step.
             episode_start: whether this step is the first one of an episode: the step before then ended one.
-            action_mask: [E, ΣA], 1 = legal, where it was acted by one.
+            action_mask: [E, W], 1 = legal, where it was acted by one: in any form that `envs.masks` reads.
             terminated, truncated: what `done` does not tell apart.
             more: as of `RolloutStore.add`.
 
@@ -127,14 +130,17 @@ class RolloutBuffer(RolloutStore):
                 "RolloutBuffer.add of a recurrent agent needs the hidden state from before the step. "
                 "fix: hidden_state=, at first agent.get_initial_hidden_state(num_envs)."
             )
+        obs, beside = parted(obs, self.observation_space)
+        next_obs = parted(next_obs, self.observation_space)[0]
+        action_mask = by_row(beside) if action_mask is None else action_mask
         begins = None if episode_start is None else self._flags(episode_start)
         if begins is not None and self.position:
             last = self.position - 1
             unknown = begins & ~self.fields["truncated"][last]
             self.fields["terminated"][last] |= unknown
         if action_mask is not None:
-            mask = _array(action_mask)
-            legal = np.broadcast_to(mask, (self.num_envs, mask.shape[-1])).astype(bool)
+            reader = ActionMasks(self.action_space, "RolloutBuffer.add", ShapeError)
+            legal = reader.of_caller(action_mask, self.num_envs)
             if not self.position:
                 self.num_legal = legal.shape[-1]
             more["legal"] = legal
@@ -175,6 +181,8 @@ class RolloutBuffer(RolloutStore):
     def _actions(self, given: Any) -> np.ndarray:
         """Actions [E, *shape], as integers where they number choices."""
         found, shape = _array(given), tuple(self.action_space.shape or ())
+        if isinstance(self.action_space, gym.spaces.Dict | gym.spaces.Tuple):  # rows of numbers
+            shape = (sum(int(np.prod(part.shape, dtype=int)) for part in leaves(nested(self.action_space))),)
         if found.size != self.num_envs * int(np.prod(shape, dtype=int)):
             raise ShapeError(
                 f"RolloutBuffer.add got actions of shape {found.shape}; expected {(self.num_envs, *shape)}. "

@@ -147,6 +147,9 @@ class RolloutStore:
             self.values_known = False
         else:
             now["value"] = value
+        if legal is not None and self.fields.get("legal") is None:  # the first mask: before, everything was legal
+            self.num_legal = legal.shape[-1]
+            self.fields["legal"] = np.ones((self.capacity, *legal.shape), bool)
         if self.num_legal:
             now["legal"] = True if legal is None else legal
         if hidden is not None:

@@ -300,6 +300,8 @@ def _network(made: Conversion, given: Mapping[str, Any], source: str) -> None:
         made.put("network", "encoder_config", _dense(made, encoder, "encoder_config", set(Encoder.model_fields)))
     if head:
         made.put("network", "head_config", _dense(made, head, "head_config", set(Head.model_fields)))
+    if config.get("squash_output") and "squash_output" in made.content["algorithm"]:
+        made.put("algorithm", "squash_output", bool(config.pop("squash_output")))
     for key, value in config.items():
         if key in Network.model_fields:
             made.put("network", key, value)

@@ -363,9 +363,11 @@ class Manifest(Section):
         for name in ADDED_LATER:
             if content["training"][name] == usual[name]:
                 del content["training"][name]
-        for name in ("noise_persistence", "action_std_min", "action_ent_steps"):
+        for name in ("noise_persistence", "action_std_min", "action_ent_steps", "squash_output"):
             if not content["algorithm"].get(name, True):
                 del content["algorithm"][name]
+        if content["algorithm"].get("action_scaling") == "bounds":
+            del content["algorithm"]["action_scaling"]
         if self.evolution == Evolution():
             del content["evolution"]
         elif not self.evolution.restart_ranges:

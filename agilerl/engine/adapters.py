@@ -236,7 +236,8 @@ class StackedAdapters:
                 hidden = hidden_states(forward, flat, shape[0])
             if HEAD in rows.leaves:
                 return values_of(hidden, rows.leaves[HEAD]).view(shape)
-            found = log_probs(hidden, self._base.head, flat.tokens[..., flat.prompt :], rates)
+            tokens = flat.tokens[..., flat.prompt :]
+            found = log_probs(hidden, self._base.head, tokens, rates, self._base.head_bias)
             return found.view(shape)
 
         return run

@@ -21,7 +21,7 @@ from agilerl.engine.rows.rows_engine import RowsEngine
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.layers import set_noise
 from agilerl.ranks import ONE, Ranks
-from agilerl.tree import leaves, map_leaves
+from agilerl.tree import leaves, map_leaves, put
 
 
 class Group(ABC):
@@ -326,8 +326,9 @@ class Learner:
             for number, group in enumerate(self.groups):
                 self._hidden.forget(number, over[group.members])
 
-    def act_greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
-        """Greedy actions of all members for the environment, [N, E, ...]; obs [N, E, ...], mask [N, E, A]."""
+    def act_greedy(self, obs: Any, mask: Mask = None) -> Any:
+        """Greedy actions of all members for the environment, [N, E, ...]; obs [N, E, ...], mask [N, E, A]. Dict and
+        Tuple actions are nested as the space is."""
         parts, is_recurrent = [], self.agents[0].is_recurrent
         for number, group in enumerate(self.groups):
             own, lead = self._own(group, obs), group.lead
@@ -343,12 +344,13 @@ class Learner:
             legal = None if mask is None else group.lead.legal_choices(mask)
             actions: np.ndarray = group.lead.explore(group.outputs(obs, True), draws, epsilon, legal)
             return actions
-        parts = []
+        parts: list[Any] = []
         for group in self.groups:
             legal = None if mask is None else group.lead.legal_choices(mask[group.members])
             own = tuple(draw[group.members] for draw in draws)
             parts.append(group.lead.explore(group.outputs(self._own(group, obs), True), own, epsilon, legal))
-        return self._joined(parts)
+        joined: np.ndarray = self._joined(parts)
+        return joined
 
     def set_policy_noise(self, noise: np.ndarray) -> None:
         """Give the policies' noisy layers [N, S] numbers; a member with fewer than S has them first."""
@@ -359,13 +361,13 @@ class Learner:
         """The rows of a group's members."""
         return obs if len(self.groups) == 1 else map_leaves(lambda x: x[group.members], obs)
 
-    def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
-        """The actions of each group, in population order."""
+    def _joined(self, parts: list[Any]) -> Any:
+        """The actions of each group, in population order; nested as the space is."""
         if len(parts) == 1:
             return parts[0]
-        chosen = np.empty((len(self.agents), *parts[0].shape[1:]), parts[0].dtype)
+        chosen = map_leaves(lambda x: np.empty((len(self.agents), *x.shape[1:]), x.dtype), parts[0])
         for group, part in zip(self.groups, parts, strict=True):
-            chosen[group.members] = part
+            put(chosen, group.members, part)
         return chosen
 
     # --- the members' own tensors -----------------------------------------------------------------------------------

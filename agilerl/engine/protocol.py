@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
+from agilerl.ranks import Ranks
 from agilerl.tree import map_leaves
 
 Network = Callable[..., Tensor]
@@ -150,9 +151,12 @@ class UpdateEngine(Protocol):
 
     Attributes:
         hp: name -> [N, 1] tensor, or a scalar tensor with plain modules.
+        ranks: processes that train the same members; the gradients of a step are the mean of theirs. A loss that
+            divides by a sum over its rows takes that sum over all of them (`ranks.mean`).
     """
 
     hp: Mapping[str, Tensor]
+    ranks: Ranks
 
     def network(self, name: str) -> Network:
         """The evaluation network, differentiable in its parameters and inputs."""

@@ -1,13 +1,12 @@
-"""Environments of others as lanes: vector ones in any of Gymnasium's three autoreset modes, EnvPool's, loose ones.
-
-Masks of legal actions, which they give in their info, are read here too.
-"""
+"""Environments of others as lanes: vector ones in any of Gymnasium's three autoreset modes, EnvPool's, loose ones."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -16,13 +15,23 @@ from gymnasium import Space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from agilerl import tree as trees
-from agilerl.envs.lanes import HEAL, Contract, check_seeds, failure, short, warn_of_statistics
+from agilerl.envs.lanes import HEAL, Contract, check_seeds, failure, short, spaces_in, warn_of_statistics
+from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks
 from agilerl.envs.protocol import Lanes, StepBatch
+from agilerl.envs.returned import (
+    HEALED,
+    as_vector_info,
+    final_key,
+    is_flag,
+    numbers,
+    plain,
+    reset_values,
+    step_values,
+)
 from agilerl.errors import EnvError, warn_once
 from agilerl.spaces import (
     count_words,
     holds_text,
-    mask_width,
     observation_space_channels_to_first,
     swap_channels,
     without_texts,
@@ -40,19 +49,24 @@ class VectorLanes:
 
     Args:
         env: the vector environment; `env.metadata["autoreset_mode"]` says how it resets, NEXT_STEP if it does not say.
-            An environment that says nothing but gives `final_obs` (or the older `final_observation`) in its info is
-            taken as SAME_STEP from then on.
+            An environment that says nothing but gives `final_obs` (or `final_observation`, `terminal_observation`) in
+            its info is taken as SAME_STEP from then on; one that gives neither is taken as NEXT_STEP, with a warning.
     """
 
     def __init__(self, env: Any) -> None:
         self.env = env
         warn_of_statistics(env)
         self.num_lanes = int(env.num_envs)
-        self._given: Any = getattr(env, "single_observation_space", None)
+        self._given: Any
+        self.single_action_space: Space[Any]
+        self._given, self.single_action_space = spaces_in(env, "single_", is_required=False)
         self._texts = holds_text(self._given)
         self.single_observation_space: Space[Any] = without_texts(self._given)
-        self.single_action_space: Space[Any] = getattr(env, "single_action_space", None)  # type: ignore[assignment]
+        shape = getattr(self.single_observation_space, "shape", None)
+        self._shape = None if shape is None else (self.num_lanes, *shape)  # of observations that are one array
         self.backend = f"{type(env).__module__.split('.')[0]}.{type(env).__name__}"
+        self._masks = ActionMasks(self.single_action_space, self.backend)
+        self._mask_method = vector_mask_method(env) if self._masks.width else None
         declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
         self._is_declared = declared is not None
         self.mode = AutoresetMode.NEXT_STEP if declared is None else _mode(declared)
@@ -61,6 +75,7 @@ class VectorLanes:
         self._takes_seed_per_lane = own or isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
         self._takes_seed = self._takes_seed_per_lane or _takes_seed(env)
         self._resets_now = np.zeros(self.num_lanes, dtype=bool)  # NEXT_STEP: lanes whose next step is a reset
+        self._guess: _Guess | None = None  # of an environment that does not declare its mode
         self._contract: Contract | None = None
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
@@ -70,30 +85,52 @@ class VectorLanes:
             _warn_unseeded(self.backend)
             numbers = None
         given = {} if numbers is None else {"seed": numbers if self._takes_seed_per_lane else numbers[0]}
-        obs, info = self._call("reset()", self.env.reset, **given)
-        obs = self._numbers(self._read(obs))
+        obs, info = self._begin(given)
         self._contract = Contract(None, self.backend, obs)
         self._contract.finite(obs, call="reset()")
-        return obs, info
+        self._guess = None if self._is_declared else _Guess(self.backend, obs)
+        return obs, self._with_masks(info, None)
+
+    def _begin(self, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Observations and info of a reset with these keywords."""
+        result = self._call("reset()", self.env.reset, **options)
+        obs, info = reset_values(result, self.backend, is_vector=True)
+        return self._read(obs, "reset()"), as_vector_info(info, self.num_lanes, self.backend, "reset()")
 
     def _call(self, what: str, function: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except (Exception, SystemExit) as error:
-            raise failure(error, f"{self.backend}: {what}") from error
+            raise failure(error, self.backend, what) from error
 
-    def _read(self, obs: Any) -> Any:
-        """A copy of observations, one or a batch, with counts of words in place of texts."""
-        return _own(count_words(self._given, obs) if self._texts else obs)
+    def _read(self, obs: Any, call: str) -> Any:
+        """A copy of a batch of observations as arrays, with counts of words in place of texts."""
+        if type(obs) is np.ndarray and obs.shape == self._shape and obs.dtype.kind in "biuf" and not self._texts:
+            return np.array(obs)
+        try:
+            own = _owned(count_words(self._given, obs) if self._texts else obs, self.single_observation_space)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            got = f"{short(obs)} ({type(error).__name__}: {' '.join(str(error).split())})"
+            raise EnvError(
+                f"{self.backend}: {call} gave the observations {got}; expected those of "
+                f"{self.single_observation_space}, one row for each of {self.num_lanes} environments. {HEAL}"
+            ) from error
+        self._check_rows(own, self.single_observation_space, call)
+        return own
 
-    def _numbers(self, obs: Any) -> Any:
-        for part in trees.leaves(obs):
-            if part.dtype.kind not in "biufc" or not part.shape or len(part) != self.num_lanes:
-                raise EnvError(
-                    f"{self.backend} gave observations of {part.dtype}, shape {part.shape}; expected numbers, "
-                    f"one row for each of {self.num_lanes} environments. {HEAL}"
-                )
-        return obs
+    def _check_rows(self, obs: Any, space: Any, call: str) -> None:
+        if isinstance(obs, dict | tuple):
+            parts = obs.items() if isinstance(obs, dict) else enumerate(obs)
+            for key, part in parts:
+                self._check_rows(part, None if space is None else space.spaces[key], call)
+            return
+        shape = None if space is None or space.shape is None else (self.num_lanes, *space.shape)
+        is_shaped = shape is None or _without_ones(obs.shape) == _without_ones(shape)
+        if obs.dtype.kind not in "biuf" or obs.shape[:1] != (self.num_lanes,) or not is_shaped:
+            wanted = f"numbers of shape {shape}" if shape else f"numbers, one row for each of {self.num_lanes} lanes"
+            raise EnvError(
+                f"{self.backend}: {call} gave observations of {obs.dtype}, shape {obs.shape}; expected {wanted}. {HEAL}"
+            )
 
     def resume(self, ended: np.ndarray) -> None:
         """Go on where other lanes over this environment stopped: `ended` [L] says which ended in their last step."""
@@ -101,105 +138,212 @@ class VectorLanes:
             self._resets_now = np.asarray(ended, dtype=bool).reshape(self.num_lanes).copy()
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        obs, reward, terminated, truncated, info = self._call("step()", self.env.step, actions)
-        obs = self._numbers(self._read(obs))
-        terminated, truncated = (np.asarray(f, dtype=bool).reshape(self.num_lanes) for f in (terminated, truncated))
-        healed = np.asarray(info.get("healed", np.zeros(self.num_lanes)), dtype=bool)
+        result = self._call("step()", self.env.step, actions)
+        given, rewards, ends, cuts, told = step_values(result, self.backend, is_vector=True)
+        obs, info = self._read(given, "step()"), as_vector_info(told, self.num_lanes, self.backend, "step()")
+        terminated, truncated = self._flags(ends, "terminated"), self._flags(cuts, "truncated")
+        reward = self._rewards(rewards)
+        healed = np.asarray(info.get(HEALED, np.zeros(self.num_lanes)), dtype=bool)
         ended = (terminated | truncated) & ~healed  # a healed lane has begun its new episode already: no reset follows
-        if not self._is_declared and ended.any() and _final_key(info) is not None:
-            self.mode, self._is_declared = AutoresetMode.SAME_STEP, True
+        if not self._is_declared and ended.any() and final_key(info) is not None:
+            self.mode, self._is_declared, self._guess = AutoresetMode.SAME_STEP, True, None
+        if self._guess is not None:
+            self._guess.compare(self._resets_now, reward, obs, ended)
         mask = ~self._resets_now
         final_obs = obs
+        is_same_step = self.mode is AutoresetMode.SAME_STEP
+        # An observation that nobody acts on may carry a mask that allows nothing.
+        info = self._with_masks(info, None if is_same_step or not ended.any() else ended)
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resets_now = ended & mask
             terminated, truncated = terminated & mask, truncated & mask
         elif ended.any() and self.mode is AutoresetMode.SAME_STEP:
             final_obs = self._final_observations(obs, ended, info)
-            info = self._with_final_mask(info, ended, info.get("final_info") or {})
+            info = self._with_final_mask(info, ended, self._final_masks(info, ended))
         elif ended.any():
-            obs, begun = self._reset_ended(obs, ended, info)
-            info = self._with_final_mask(begun, ended, info)
+            final_masks = info.get(MASK)
+            obs, info = self._reset_ended(obs, ended, info)
+            info = self._with_final_mask(info, ended, final_masks)
         if active is not None:
             mask = mask & active
         mask = mask & ~healed
-        reward = np.where(mask, self._rewards(reward), 0.0)
+        reward = np.where(mask, reward, 0.0)
         contract = self._contract or Contract(None, self.backend, obs)
         contract.finite(obs)
         if final_obs is not obs:
             contract.finite(final_obs)
         contract.finite_rewards(reward, mask)
         truncated = (truncated & mask) | healed  # no transition, but the end of an episode
-        return StepBatch(obs, reward, terminated & mask, truncated, final_obs, mask, info)
+        replaced = healed if healed.any() else None
+        return StepBatch(obs, reward, terminated & mask, truncated, final_obs, mask, info, healed=replaced)
 
     def _rewards(self, reward: Any) -> np.ndarray:
-        given = np.asarray(reward)
-        if given.dtype.kind not in "biuf" or given.size != self.num_lanes:
+        given = numbers(reward)
+        if given is None or given.size != self.num_lanes:
             raise EnvError(
-                f"{self.backend} gave the rewards {short(reward)}; expected one number for each of {self.num_lanes} "
-                f"environments. {HEAL}"
+                f"{self.backend}: step() gave the rewards {short(reward)}; expected one number for each of "
+                f"{self.num_lanes} environments. {HEAL}"
             )
         return given.astype(np.float64).reshape(self.num_lanes)
 
+    def _flags(self, flags: Any, name: str) -> np.ndarray:
+        if type(flags) is np.ndarray and flags.dtype == np.bool_ and flags.shape == (self.num_lanes,):
+            return flags
+        given = numbers(flags)
+        if given is None or given.size != self.num_lanes or not is_flag(given):
+            raise EnvError(
+                f"{self.backend}: step() gave {name} = {short(flags)}; expected True or False for each of "
+                f"{self.num_lanes} environments. {HEAL}"
+            )
+        return given.astype(bool).reshape(self.num_lanes)
+
     def _final_observations(self, obs: Any, ended: np.ndarray, info: dict[str, Any]) -> Any:
-        key = _final_key(info)
+        key = final_key(info)
         if key is None:
             raise EnvError(
                 f"{self.backend} resets in the same step but its info has no 'final_obs' for the lanes that ended: "
                 f"the transition's next observation is lost. fix: give info['final_obs'], or use NEXT_STEP autoreset."
             )
         final = trees.copy(obs)
-        given = info[key]
+        given = plain(info[key])
+        by_lane = isinstance(given, np.ndarray | list) or (isinstance(given, tuple) and not isinstance(obs, tuple))
         for lane in np.flatnonzero(ended).tolist():
-            by_lane = isinstance(given, np.ndarray | list) or (isinstance(given, tuple) and not isinstance(obs, tuple))
-            row = given[lane] if by_lane else trees.take(given, lane)
-            trees.put(final, lane, count_words(self._given, row) if self._texts else row)
+            try:
+                row = given[lane] if by_lane else trees.take(given, lane)
+                own = _owned(count_words(self._given, row) if self._texts else row, self.single_observation_space)
+                shapes = zip(trees.leaves(own), trees.leaves(trees.take(obs, lane)), strict=True)
+                if any(part.size != like.size for part, like in shapes):
+                    raise ValueError("another shape")
+                trees.put(final, lane, own)
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise EnvError(
+                    f"{self.backend}: info[{key!r}] of environment {lane}, which has ended, is no observation of "
+                    f"{self.single_observation_space} ({type(error).__name__}: {' '.join(str(error).split())}). "
+                    f"fix: an observation for each environment that ended."
+                ) from error
         return final
 
-    def _with_final_mask(self, info: dict[str, Any], ended: np.ndarray, final_info: Any) -> dict[str, Any]:
-        """`info` with the masks of the final observations; all actions where an ended lane does not tell."""
-        count = mask_width(self.single_action_space)
-        present = action_mask(info, self.num_lanes, count) if count else None
-        if present is None:
+    def _with_masks(self, info: dict[str, Any], is_over: np.ndarray | None) -> dict[str, Any]:
+        """`info` with masks of legal actions in the one form in which lanes hand them on, see `envs.masks`."""
+        if self._mask_method is not None and info.get(MASK) is None:
+            info = {**info, MASK: tuple(self._call("action_masks()", self._mask_method))}
+        masks = self._masks.of(info, self.num_lanes, is_over)
+        if masks is None:
             return info
-        final = action_mask(final_info, self.num_lanes, count) if isinstance(final_info, dict) else None
-        present[ended] = True if final is None else final[ended]
-        return {**info, "final_action_mask": present}
+        return {**{key: value for key, value in info.items() if key != f"_{MASK}"}, MASK: masks}
+
+    def _final_masks(self, info: dict[str, Any], ended: np.ndarray) -> np.ndarray | None:
+        """What SAME_STEP environments say was legal in the final observations."""
+        final = info.get("final_info")
+        if isinstance(final, np.ndarray | list | tuple):  # a dictionary for each lane that has ended, else None
+            final = {MASK: [one.get(MASK) if isinstance(one, dict) else None for one in final]}
+        return self._masks.of(final, self.num_lanes, ended)
+
+    def _with_final_mask(self, info: dict[str, Any], ended: np.ndarray, final: np.ndarray | None) -> dict[str, Any]:
+        """`info` with the masks of the final observations; all actions where an ended lane does not tell."""
+        present = self._masks.of(info, self.num_lanes)
+        if present is None and final is None:
+            return info
+        masks = np.ones((self.num_lanes, self._masks.width), bool) if present is None else present.copy()
+        masks[ended] = True if final is None else final[ended]
+        return {**info, FINAL_MASK: masks}
 
     def _reset_ended(self, obs: Any, ended: np.ndarray, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        begun, reset_info = self.env.reset(options={"reset_mask": ended.copy()})
-        merged = dict(info)
-        if "action_mask" in reset_info and "action_mask" in info:
-            merged["action_mask"] = trees.choose(ended, reset_info["action_mask"], info["action_mask"])
-            merged["_action_mask"] = np.ones(self.num_lanes, dtype=bool)
-        return trees.choose(ended, self._read(begun), obs), merged
+        begun, reset_info = self._begin({"options": {"reset_mask": ended.copy()}})
+        masks = [
+            None if masks is None else np.asarray(masks)
+            for masks in (self._with_masks(reset_info, ~ended).get(MASK), info.get(MASK))
+        ]
+        known = next((part for part in masks if part is not None), None)
+        if known is None or not self._masks.width:
+            return trees.choose(ended, begun, obs), info
+        first, then = (np.ones_like(known) if part is None else part for part in masks)
+        return trees.choose(ended, begun, obs), {**info, MASK: np.where(ended[:, None], first, then)}
 
     def close(self) -> None:
         if hasattr(self.env, "close"):
             self.env.close()
 
 
-class LooseEnv:
+class _Guess:
+    """NEXT_STEP, taken of an environment that says nothing about its autoreset mode: warned of, and held against what
+    the environment does.
+
+    Args:
+        name: of the environment. first: [L, ...] the observations of its last reset.
+    """
+
+    def __init__(self, name: str, first: Any) -> None:
+        self.name, self.first = name, first
+        self.begins = np.zeros(len(next(trees.leaves(first))), dtype=bool)
+
+    def compare(self, resets: np.ndarray, reward: np.ndarray, obs: Any, ended: np.ndarray) -> None:
+        """Look at one step.
+
+        A lane that ended with the observation of a reset, and whose next step has a reward and leads elsewhere, was
+        reset in the same step: a reset step has no reward and ends at the start. Either sign alone may have other
+        causes (a goal at the start, a wrapper that shifts rewards).
+
+        Args:
+            resets: [L] lanes whose step should have been a reset. reward: [L]. obs: [L, ...]. ended: [L].
+
+        Raises:
+            EnvError: it resets in the same step.
+        """
+        at_start = self._is_first(obs)
+        if (resets & self.begins & (reward != 0) & ~at_start).any():
+            raise EnvError(
+                f"{self.name} resets in the same step as an episode ends, which it does not declare: its final "
+                "observations are lost. fix: metadata = {'autoreset_mode': gymnasium.vector.AutoresetMode.SAME_STEP} "
+                "and info['final_obs']."
+            )
+        self.begins = ended & at_start
+        if ended.any():
+            warn_once(
+                f"autoreset of {self.name}",
+                f"{self.name} does not declare metadata['autoreset_mode'] and gives no info['final_obs']: it is taken "
+                "as NEXT_STEP, and the step after an end is skipped as a reset. fix: metadata = {'autoreset_mode': "
+                "gymnasium.vector.AutoresetMode.NEXT_STEP}, or SAME_STEP with info['final_obs'].",
+                stacklevel=4,
+            )
+
+    def _is_first(self, obs: Any) -> np.ndarray:
+        """[L] whether a lane shows what it showed at the reset."""
+        pairs = zip(trees.leaves(obs), trees.leaves(self.first), strict=True)
+        rows = [(one == other).reshape(len(one), -1).all(axis=1) for one, other in pairs]
+        same: np.ndarray = np.logical_and.reduce(rows)
+        return same
+
+
+class LooseEnv(gymnasium.Env[Any, Any]):
     """A single environment that is not a `gymnasium.Env`: rewards and flags may be arrays of length 1."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.observation_space = getattr(env, "observation_space", None)
-        self.action_space = getattr(env, "action_space", None)
-        self.spec = None
+        self.observation_space = getattr(env, "observation_space", None)  # type: ignore[assignment]
+        self.action_space = getattr(env, "action_space", None)  # type: ignore[assignment]
+        self.metadata = dict(getattr(env, "metadata", None) or {})
+        self.render_mode = getattr(env, "render_mode", None)
 
-    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """The seed is passed on when there is one and the environment takes it."""
+    @property
+    def unwrapped(self) -> Any:
+        """The environment itself, by which it is called in messages."""
+        return self.env
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """The seed is passed on when there is one and the environment takes it; the lanes read what comes back."""
         if seed is not None and not _takes_seed(self.env):
             _warn_unseeded(type(self.env).__name__)
             seed = None
-        obs, info = self.env.reset() if seed is None else self.env.reset(seed=seed)
-        return obs, info
+        return self.env.reset() if seed is None else self.env.reset(seed=seed)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Flags become plain booleans; the reward is checked by the lanes."""
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        ended, cut = (np.asarray(value).reshape(-1)[0] for value in (terminated, truncated))
-        return obs, reward, bool(ended), bool(cut), info
+    def step(self, action: Any) -> Any:
+        """What the environment returns; the lanes read it."""
+        return self.env.step(action)
+
+    def render(self) -> Any:
+        """What the environment renders."""
+        return self.env.render()
 
     def close(self) -> None:
         if hasattr(self.env, "close"):
@@ -312,50 +456,34 @@ class ChannelsFirstLanes:
         self.lanes.close()
 
 
-def action_mask(info: dict[str, Any], num_lanes: int, num_actions: int) -> np.ndarray | None:
-    """The legal actions [num_lanes, num_actions] bool from a vector environment's info; None where it has none.
-
-    Takes what Gymnasium's conventions give: `action_mask` as a stacked array, as an object array with one mask (or
-    None) per lane, or as one mask for a single lane. Where `_action_mask` is False, or there is None, all actions are
-    legal.
-
-    Raises:
-        EnvError: a mask of another length than the number of actions.
-    """
-    given = info.get("action_mask")
-    if given is None:
+def vector_mask_method(env: Any) -> Callable[[], Any] | None:
+    """What gives the masks of all environments of a vector that has them by `action_masks()`; None without it."""
+    inner = getattr(env, "unwrapped", env)
+    if not isinstance(inner, SyncVectorEnv | AsyncVectorEnv) or not all(inner.call("has_wrapper_attr", "action_masks")):
         return None
-    rows = list(given) if np.ndim(given) == 2 or isinstance(given, list | tuple) or given.dtype == object else [given]
-    present = np.asarray(info.get("_action_mask", np.ones(num_lanes, dtype=bool))).reshape(-1)
-    out = np.ones((num_lanes, num_actions), dtype=bool)
-    if len(rows) != num_lanes:
-        raise EnvError(f"info['action_mask'] must have one row per lane: expected {num_lanes}, got {len(rows)}.")
-    for lane, row in enumerate(rows):
-        if row is None or not present[lane]:
-            continue
-        legal = np.asarray(row)
-        if legal.shape != (num_actions,):
-            wanted = f"one entry per action: expected ({num_actions},)"
-            raise EnvError(f"info['action_mask'] of lane {lane} must have {wanted}, got {legal.shape}.")
-        out[lane] = legal.astype(bool)
-    return out
+    return partial(inner.call, "action_masks")
 
 
-def final_action_mask(info: dict[str, Any], num_lanes: int, num_actions: int) -> np.ndarray | None:
-    """The actions [L, A] bool that were legal in `StepBatch.final_obs`; None where the environment gives no masks.
+def _owned(obs: Any, space: Any) -> Any:
+    """A copy, nested as the space is: environments may write the next observations into the same memory."""
+    parts = None if space is None else getattr(space, "spaces", None)
+    if isinstance(parts, Mapping):
+        return {key: _owned(obs[key], part) for key, part in parts.items()}
+    if parts is not None:
+        return tuple(_owned(part, own) for part, own in zip(obs, parts, strict=True))
+    if space is None and isinstance(obs, Mapping):
+        return {key: _owned(part, None) for key, part in obs.items()}
+    if space is None and isinstance(obs, tuple):
+        return tuple(_owned(part, None) for part in obs)
+    rows = [plain(row) for row in obs] if isinstance(obs, list | tuple) else plain(obs)
+    return np.array(rows)
 
-    `info["action_mask"]` belongs to the observation after a reset; where they differ, lanes leave the other one as
-    `info["final_action_mask"]`.
-    """
-    if not num_actions or not info:
-        return None
-    known = info.get("final_action_mask")
-    return action_mask(info if known is None else {"action_mask": known}, num_lanes, num_actions)
 
-
-def _own(obs: Any) -> Any:
-    """A copy: vector environments may write the next observations into the same memory."""
-    return trees.copy(obs) if isinstance(obs, dict | tuple) else np.array(obs)
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without trailing axes of length 1, of which vectors of single numbers may have one too many."""
+    while len(shape) > 1 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
 
 
 def _takes_seed(env: Any) -> bool:
@@ -374,7 +502,3 @@ def _mode(declared: Any) -> AutoresetMode:
     except ValueError as exc:
         known = ", ".join(repr(mode.value) for mode in AutoresetMode)
         raise EnvError(f"metadata['autoreset_mode'] must be one of {known}; got {declared!r}.") from exc
-
-
-def _final_key(info: dict[str, Any]) -> str | None:
-    return next((key for key in ("final_obs", "final_observation") if key in info), None)

@@ -95,13 +95,39 @@ class Worker:
         self.connection = self.process = None
 
 
+@dataclass(frozen=True)
+class PendingStep:
+    """A step that workers are making.
+
+    Attributes:
+        before: [L, ...] observations before it. mask: [L] lanes that are stepped.
+        waiting: connection -> worker that has not answered yet. faults: of workers that could not be asked.
+    """
+
+    before: Any
+    mask: np.ndarray
+    waiting: dict[Any, Worker]
+    faults: dict[int, Fault]
+
+    def is_ready(self, timeout_s: float) -> bool:
+        """Whether all answers have come, after at most so many seconds."""
+        limit, left = time.monotonic() + timeout_s, set(self.waiting)
+        while left:
+            ready = wait(list(left), timeout=max(0.0, limit - time.monotonic()))
+            if not ready:
+                return False
+            left -= set(ready)
+        return True
+
+
 class HealingLanes:
     """L environments in a few worker processes of several lanes each, which replaces workers that fail.
 
     A worker checks what its environments return (`lanes.Contract`) before it writes them to shared memory. A
     worker that dies, raises, returns anything else than observations, or has no answer after `deadline_s` is killed and
     started again, its lanes with seeds derived from those they had. That step of ALL its lanes is not a transition
-    (mask False), the running episodes are `truncated`, `info["healed"]` [L] marks them, `faults` lists what happened.
+    (mask False), the running episodes are `truncated`, `StepBatch.healed` [L] marks them (`info["healed"]` too, for
+    users), `faults` lists what happened.
     Episodes of other lanes are not touched, and without faults the number of workers changes nothing.
 
     Args:
@@ -192,20 +218,30 @@ class HealingLanes:
         self._is_reset = True
         return trees.copy(self._obs), self._info()
 
-    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes; see `protocol.Lanes.step`. `info["healed"]` [L] is there where a worker was replaced."""
+    def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
+        """Step the lanes; see `protocol.Lanes.step`. `StepBatch.healed` [L] is there where a worker was replaced."""
+        return self.finish_step(self.begin_step(actions, active))
+
+    def begin_step(self, actions: Any, active: np.ndarray | None = None) -> PendingStep:
+        """Send the actions to the workers, which step while this process does something else."""
         if not self._is_reset:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
-        if len(actions) != self.num_lanes:
-            raise ShapeError(f"actions must have one row per lane: expected {self.num_lanes}, got {len(actions)}.")
+        count = trees.count_rows(actions)
+        if count != self.num_lanes:
+            raise ShapeError(f"actions must have one row per lane: expected {self.num_lanes}, got {count}.")
         before = trees.copy(self._obs)
         mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
         asked = {
-            w.number: ("step", actions[w.lanes], None if active is None else mask[w.lanes])
+            w.number: ("step", trees.take(actions, w.lanes), None if active is None else mask[w.lanes])
             for w in self.workers
             if mask[w.lanes].any()
         }
-        infos, failed = self._ask(asked)
+        return PendingStep(before, mask, *self._send(asked))
+
+    def finish_step(self, pending: PendingStep) -> StepBatch:
+        """What the step has come to that `begin_step` began."""
+        before, mask = pending.before, pending.mask
+        infos, failed = self._collect(pending.waiting, pending.faults)
         reward, (terminated, truncated) = np.where(mask, self._reward, 0.0), self._flags & mask
         final, healed = trees.choose(mask, self._final, before), np.zeros(self.num_lanes, dtype=bool)
         final_masks = self._final_masks(infos)
@@ -216,9 +252,9 @@ class HealingLanes:
             mask[rows], healed[rows] = False, True
         final = trees.choose(healed, before, final) if failed else final
         self._keep_masks(infos)
-        info = {**self._info(), **final_masks, **({"healed": healed} if failed else {})}
-        team = self._team_step(mask)
-        return StepBatch(trees.copy(self._obs), reward, terminated, truncated, final, mask, info, team)
+        info = {**self._info(), **final_masks, **({"healed": healed.copy()} if failed else {})}
+        team, replaced = self._team_step(mask), healed if failed else None
+        return StepBatch(trees.copy(self._obs), reward, terminated, truncated, final, mask, info, team, replaced)
 
     def close(self) -> None:
         for worker in self.workers:
@@ -296,7 +332,10 @@ class HealingLanes:
         self, commands: dict[int, tuple[Any, ...]], patience_s: float | None = None
     ) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
         """Send each worker its command and collect the answers: (info by worker, faults)."""
-        infos: dict[int, dict[str, Any]] = {}
+        return self._collect(*self._send(commands), patience_s)
+
+    def _send(self, commands: dict[int, tuple[Any, ...]]) -> tuple[dict[Any, Worker], dict[int, Fault]]:
+        """Send each worker its command: (connection -> worker that will answer, faults by worker)."""
         faults: dict[int, Fault] = {}
         waiting: dict[Any, Worker] = {}
         for number, command in commands.items():
@@ -308,6 +347,13 @@ class HealingLanes:
                 waiting[worker.connection] = worker
             except (OSError, EOFError):
                 faults[number] = self._died(worker)
+        return waiting, faults
+
+    def _collect(
+        self, waiting: dict[Any, Worker], faults: dict[int, Fault], patience_s: float | None = None
+    ) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
+        """The answers of workers that have been sent a command: (info by worker, faults)."""
+        infos: dict[int, dict[str, Any]] = {}
         patience_s = self.deadline_s if patience_s is None else patience_s
         limit = time.monotonic() + patience_s
         while waiting:

@@ -6,7 +6,7 @@ What an environment must return stands here too (`Contract`), for all lanes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,17 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl import tree as trees
+from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks
 from agilerl.envs.protocol import StepBatch
 from agilerl.envs.readable import readable
+from agilerl.envs.returned import HEAL as HEAL
+from agilerl.envs.returned import as_info, is_flag, numbers, reset_values, step_values, unpacking_hint
+from agilerl.envs.returned import short as short
 from agilerl.errors import EnvError, ShapeError, warn_once
 from agilerl.spaces import nested
 
 EnvFactory = Callable[[], Any]
 
-HEAL = "fix: correct the environment, or make_vect_envs(..., healing=True) to replace an environment that fails."
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 
 # Wrappers of Gymnasium that keep running statistics where neither checkpoints nor policies reach them.
@@ -59,8 +62,7 @@ class SyncLanes:
             raise EnvError("lanes need at least one environment factory; got none. fix: pass a factory per lane.")
         self.envs = [readable(factory()) for factory in factories]
         self.num_lanes, self.reset_ended = len(self.envs), reset_ended
-        self.single_observation_space: Space[Any] = self.envs[0].observation_space
-        self.single_action_space: Space[Any] = self.envs[0].action_space
+        self.single_observation_space, self.single_action_space = spaces_in(self.envs[0], is_required=False)
         self._steps = [env.step for env in self.envs]
         # Gymnasium's own environments take Python integers, which their checks accept 0.7 us faster than numpy's;
         # others get numpy scalars as from SyncVectorEnv, since some call action.item().
@@ -69,17 +71,21 @@ class SyncLanes:
         warn_of_statistics(self.envs[0])
         self._contract: Contract | None = None  # made at the first reset: without a space that tells the shapes
         self._obs: Any = None
+        self._masks = ActionMasks(self.single_action_space, self.name)
+        self._mask_methods = [mask_method(env) for env in self.envs] if self._masks.width else []
+        self._tells_masks = any(self._mask_methods)
         self._action_masks: np.ndarray | None = None
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         numbers = check_seeds(seeds, self.num_lanes)
         self._action_masks, self._obs = None, None
-        rows = []
+        rows, masks = [], {}
         for lane in range(self.num_lanes):
             obs, info = self._reset_lane(lane, numbers[lane] if numbers is not None else None)
             rows.append(obs)
-            if "action_mask" in info:
-                self._keep_mask(lane, info["action_mask"])
+            if MASK in info or self._tells_masks:
+                masks[lane] = self._mask_of(lane, info)
+        self._keep_masks(masks, range(self.num_lanes), None)
         obs = trees.stack(self.single_observation_space, rows)
         self._checked(obs).finite(obs, call="reset()")
         self._obs = obs
@@ -99,16 +105,18 @@ class SyncLanes:
         """A new episode in one lane; its observation has been checked."""
         try:
             result = self.envs[lane].reset() if seed is None else self.envs[lane].reset(seed=seed)
-            obs, info = result
         except (Exception, SystemExit) as error:
-            raise failure(error, f"{self.name}, lane {lane}: reset()") from error
+            raise failure(error, f"{self.name}, lane {lane}", "reset()") from error
+        obs, info = reset_values(result, f"{self.name}, lane {lane}")
+        info = {} if info is None else info
         known = self._contract is not None or self.single_observation_space is not None
         return (self._checked().row(obs, lane, "reset()") if known else obs), info
 
-    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...] (or per lane, for Dict and Tuple spaces)."""
+    def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
+        """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...], nested as their space is, or one per lane."""
         if self._obs is None:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
+        actions = by_lane(self.single_action_space, actions)
         if len(actions) != self.num_lanes:
             raise ShapeError(f"actions must have one row per lane: expected {self.num_lanes}, got {len(actions)}.")
         obs = trees.copy(self._obs)
@@ -118,54 +126,111 @@ class SyncLanes:
         flat = isinstance(obs, np.ndarray)
         contract = self._checked()
         check_row, check_reward = contract.row, contract.reward
-        ended = []
-        for lane in range(self.num_lanes) if active is None else np.flatnonzero(active).tolist():
+        ended, masks = [], {}
+        stepped = range(self.num_lanes) if active is None else np.flatnonzero(active).tolist()
+        for lane in stepped:
             try:
-                row, got, is_terminated, is_truncated, info = self._steps[lane](per_lane[lane])
+                result = self._steps[lane](per_lane[lane])
             except (Exception, SystemExit) as error:
-                raise failure(error, f"{self.name}, lane {lane}: step()") from error
+                raise failure(error, f"{self.name}, lane {lane}", "step()") from error
+            if type(result) is not tuple or len(result) != 5:
+                result = step_values(result, f"{self.name}, lane {lane}")
+            row, got, is_terminated, is_truncated, info = result
+            if type(info) is not dict:
+                info = as_info(info, f"{self.name}, lane {lane}", "step()")
             row = check_row(row, lane)
             reward[lane] = got if type(got) is float else check_reward(got, lane)
             if flat:
                 obs[lane] = row
             else:
                 trees.put(obs, lane, row)
-            if is_terminated or is_truncated:
-                terminated[lane], truncated[lane] = is_terminated, is_truncated
-                ended.append(lane)
-            if "action_mask" in info:
-                self._keep_mask(lane, info["action_mask"])
+            if is_terminated is not False or is_truncated is not False:
+                terminated[lane] = contract.flag(is_terminated, lane, "terminated")
+                truncated[lane] = contract.flag(is_truncated, lane, "truncated")
+                if terminated[lane] or truncated[lane]:
+                    ended.append(lane)
+            if MASK in info or self._tells_masks:
+                masks[lane] = self._mask_of(lane, info)
+        self._keep_masks(masks, stepped, terminated | truncated)
         contract.finite(obs)
         contract.finite_rewards(reward)
         final_obs: Any = obs
         final_info: dict[str, Any] = {}
         if ended and self.reset_ended:
             obs = trees.copy(obs)
-            if self._action_masks is not None:
-                final_info = {"final_action_mask": self._action_masks.copy()}
+            final_masks, masks = self._action_masks, {}
             for lane in ended:
                 row, info = self._reset_lane(lane)
                 trees.put(obs, lane, row)
-                if "action_mask" in info:
-                    self._keep_mask(lane, info["action_mask"])
+                if MASK in info or self._tells_masks:
+                    masks[lane] = self._mask_of(lane, info)
+            self._keep_masks(masks, ended, None)
+            if self._action_masks is not None:  # an environment may say what is legal at the start of an episode alone
+                final_info = {FINAL_MASK: np.ones_like(self._action_masks) if final_masks is None else final_masks}
             contract.finite(obs, call="reset()")
         self._obs = obs
         mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
         info = {**self._info(), **final_info}
         return StepBatch(trees.copy(obs), reward, terminated, truncated, final_obs, mask, info)
 
-    def _keep_mask(self, lane: int, action_mask: Any) -> None:
-        row = np.asarray(action_mask, dtype=bool)
+    def _mask_of(self, lane: int, info: dict[str, Any]) -> Any:
+        """What one environment says is legal now: in its info, else by its `action_masks()`; None allows everything."""
+        method = self._mask_methods[lane] if self._tells_masks else None
+        if MASK in info or method is None:
+            return info.get(MASK)
+        try:
+            return method()
+        except (Exception, SystemExit) as error:
+            raise failure(error, f"{self.name}, lane {lane}", "action_masks()") from error
+
+    def _keep_masks(self, given: dict[int, Any], lanes: Sequence[int], is_over: np.ndarray | None) -> None:
+        """Take the masks of `lanes`, which have just been observed: without one everything is legal there.
+
+        Args:
+            given: by lane. is_over: [L] bool, lanes whose episode has ended.
+        """
+        if not self._masks.width:
+            if given:
+                self._masks.of({MASK: True}, self.num_lanes)  # which says that they are ignored
+            return
         if self._action_masks is None:
-            self._action_masks = np.ones((self.num_lanes, *row.shape), dtype=bool)
-        self._action_masks[lane] = row
+            if not given:
+                return
+            masks = np.ones((self.num_lanes, self._masks.width), bool)
+        else:
+            masks = self._action_masks.copy()
+            masks[lanes] = True
+        if given:
+            over = None if is_over is None else is_over[list(given)]
+            masks[list(given)] = self._masks.rows(list(given.values()), f"info[{MASK!r}]", list(given), over)
+        self._action_masks = masks
 
     def _info(self) -> dict[str, Any]:
-        return {} if self._action_masks is None else {"action_mask": self._action_masks.copy()}
+        return {} if self._action_masks is None else {MASK: self._action_masks.copy()}
 
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+
+def by_lane(space: Space[Any], actions: Any) -> Any:
+    """Actions [L, ...], nested as their space is, as one action for each lane; arrays of a Box without axes stay
+    arrays."""
+    is_nested = isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
+    if not (is_nested and isinstance(actions, Mapping | tuple)) and not (
+        isinstance(space, gymnasium.spaces.Box) and space.shape == ()
+    ):
+        return actions
+    own = nested(space)
+
+    def row(lane: int) -> Any:  # arrays of a Box, plain numbers for choices
+        return trees.map_leaves(lambda part, x: x[lane, ...] if _is_box(part) else x[lane], own, actions)
+
+    return [row(lane) for lane in range(trees.count_rows(actions))]
+
+
+def _is_box(space: Any) -> bool:
+    return isinstance(space, gymnasium.spaces.Box)
 
 
 def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> list[int] | None:
@@ -179,6 +244,42 @@ def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> lis
             f"fix: agilerl.rng.seeds(run_seed, purpose, {num_lanes})."
         )
     return [int(number) for number in numbers]
+
+
+def mask_method(env: Any) -> Callable[[], Any] | None:
+    """`env.action_masks` where it is a method, also inside wrappers (sb3-contrib's convention); None without one."""
+    while True:
+        method = getattr(env, "action_masks", None)
+        if callable(method):
+            return method  # type: ignore[no-any-return]
+        if not isinstance(env, gymnasium.Wrapper):
+            return None
+        env = env.env
+
+
+def spaces_in(env: Any, prefix: str = "", *, is_required: bool = True) -> tuple[Space[Any], Space[Any]]:
+    """(observation space, action space) of an environment.
+
+    Args:
+        prefix: "single_" for a vector. is_required: False lets an environment have none, for agents that know theirs.
+
+    Raises:
+        EnvError: something else in place of a space of Gymnasium.
+    """
+    found: list[Any] = [getattr(env, f"{prefix}{name}", None) for name in ("observation_space", "action_space")]
+    for name, space in zip(("observation_space", "action_space"), found, strict=True):
+        if isinstance(space, Space) or (space is None and not is_required):
+            continue
+        own = (
+            "gymnasium.spaces.Box(-np.inf, np.inf, (4,))"
+            if name == "observation_space"
+            else "gymnasium.spaces.Discrete(2)"
+        )
+        raise EnvError(
+            f"{name_of(env)}: {prefix}{name} is {short(space)}; expected a space of gymnasium. "
+            f"fix: self.{prefix}{name} = {own}, say."
+        )
+    return found[0], found[1]
 
 
 def warn_of_statistics(env: Any) -> None:
@@ -261,11 +362,8 @@ class Contract:
 
     def _array(self, leaf: Leaf, value: Any, lane: int, call: str) -> np.ndarray:
         part = f", part {'/'.join(map(str, leaf.path))!r}," if leaf.path else ""
-        try:
-            given = np.asarray(value)
-        except ValueError:  # rows of unequal length
-            given = np.asarray(None)
-        if given.dtype.kind not in "biufc":
+        given = numbers(value)
+        if given is None:
             raise self.error(lane, f"gave an observation{part} of {short(value)}; expected numbers", call)
         if given.shape != leaf.shape:
             raise self.error(lane, f"gave an observation{part} of shape {given.shape}; expected {leaf.shape}", call)
@@ -282,11 +380,20 @@ class Contract:
     def reward(self, value: Any, lane: int) -> float:
         """The reward as a plain number, which an array of one number is too; EnvError if it is not a number."""
         if not isinstance(value, _NUMBERS):
-            array = np.asarray(value)
-            if array.dtype.kind not in "biuf" or array.size != 1:
+            array = numbers(value)
+            if array is None or array.size != 1:
                 raise self.error(lane, f"gave the reward {short(value)}; expected a number")
             value = array.reshape(-1)[0]
         return float(value)
+
+    def flag(self, value: Any, lane: int, name: str) -> bool:
+        """An end of an episode as a boolean, which an array of one is too; EnvError if it is neither true nor false."""
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
+        array = numbers(value)
+        if array is None or array.size != 1 or not is_flag(array):
+            raise self.error(lane, f"gave {name} = {short(value)}; expected True or False")
+        return bool(array.reshape(-1)[0])
 
     def finite(self, batch: Any, call: str = "step()") -> None:
         """Every number of the observations [L, ...] is finite, or an EnvError says the first lane where not."""
@@ -322,7 +429,7 @@ def name_of(env: Any) -> str:
     return str(getattr(spec, "id", None) or type(inner).__name__)
 
 
-def failure(error: BaseException, where: str) -> BaseException:
+def failure(error: BaseException, where: str, call: str) -> BaseException:
     """What is raised where an environment's call raises: itself, if it speaks our language or ends the run.
 
     A handler of signals ends a run by SystemExit (exit code 128 + number): that is not the environment's fault.
@@ -331,13 +438,8 @@ def failure(error: BaseException, where: str) -> BaseException:
     if is_end or isinstance(error, EnvError):
         return error
     text = " ".join(str(error).split())
-    return EnvError(f"{where} raised {type(error).__name__}{f': {text[:300]}' if text else ''}. {HEAL}")
-
-
-def short(value: Any) -> str:
-    """A value in a message: its type and the beginning of its text."""
-    text = " ".join(repr(value).split())
-    return "None" if value is None else f"{type(value).__name__} {text[:80]}{'...' if len(text) > 80 else ''}"
+    text = f"{where}: {call} raised {type(error).__name__}{f': {text[:300]}' if text else ''}."
+    return EnvError(f"{text}{unpacking_hint(error, call)} {HEAL}")
 
 
 def _tree(node: Any, path: tuple[Any, ...]) -> Any:

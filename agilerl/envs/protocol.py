@@ -47,10 +47,11 @@ class StepBatch:
             a lane whose environment failed and was replaced: there `truncated` is True all the same).
         info: the backend's info dictionary, as it came (keys as in Gymnasium's vector environments). Lanes stepped in
             this process carry `action_mask` (of `obs`), `final_action_mask` (of `final_obs`, where an episode has
-            ended) and nothing else; those of `healing` also `healed` [L], after a step in which a worker was replaced;
-            those of teams `env_defined_actions` (see `TeamLanes`).
+            ended) and nothing else; those of teams `env_defined_actions` (see `TeamLanes`).
         team: of lanes with several agents, what happened to each of them; `reward` is then the sum over them, and
             `terminated` and `truncated` are ends of the whole team's episode.
+        healed: [L] bool, lanes whose worker was replaced in this step; None where none was. An environment's own info
+            cannot set it.
     """
 
     obs: np.ndarray
@@ -61,6 +62,7 @@ class StepBatch:
     mask: np.ndarray
     info: dict[str, Any]
     team: TeamStep | None = None
+    healed: np.ndarray | None = None
 
 
 class Lanes(Protocol):
@@ -77,7 +79,7 @@ class Lanes(Protocol):
         `seeds` [L] int64 make each lane's episodes repeatable; None goes on with each lane's generator.
         """
 
-    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
+    def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes. Where `active` [L] is False the lane rests: nothing is stepped and mask is False."""
 
     def close(self) -> None:

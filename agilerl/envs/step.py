@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from agilerl.envs.adapters import LooseEnv, VectorLanes, action_mask, final_action_mask
+from agilerl.envs.adapters import LooseEnv, VectorLanes
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.envs.team_vector import PettingZooVecEnv
@@ -15,7 +15,7 @@ from agilerl.envs.teams import TeamLanes, is_parallel, team_of
 from agilerl.envs.vector import Replicable
 from agilerl.errors import EnvError
 
-__all__ = ["Lanes", "StepBatch", "SyncLanes", "VectorLanes", "action_mask", "as_lanes", "final_action_mask"]
+__all__ = ["Lanes", "StepBatch", "SyncLanes", "VectorLanes", "as_lanes"]
 
 
 def as_lanes(env: Any) -> Lanes:
@@ -29,8 +29,10 @@ def as_lanes(env: Any) -> Lanes:
     * lanes: as they are.
 
     Raises:
-        EnvError: it has no `reset` and `step`, or its agents take turns (PettingZoo's AEC interface).
+        EnvError: it has no `reset` and `step`, is a class, or its agents take turns (PettingZoo's AEC interface).
     """
+    if isinstance(env, type):
+        raise EnvError(f"{env.__name__} is a class, and no environment of it has been made. fix: {env.__name__}(...).")
     if isinstance(env, Replicable | PettingZooVecEnv):
         return env.replicate(1)
     if hasattr(env, "num_lanes"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +13,10 @@ from gymnasium import Space, spaces
 
 from agilerl.envs.lanes import name_of as class_of
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE
+from agilerl.envs.returned import short
 from agilerl.errors import EnvError
 from agilerl.spaces import mask_width, nested
-from agilerl.tree import map_leaves
+from agilerl.tree import count_rows, leaves, map_leaves
 
 MASKED = ("observation", "action_mask")  # what an observation of PettingZoo's board games consists of
 
@@ -25,15 +26,21 @@ class Team:
     """Who plays, what each of them sees and does.
 
     Attributes:
-        agents: ids, in the order of every axis of agents.
+        agents: ids, in the order of every axis of agents, as text.
         observation_spaces, action_spaces: of each agent.
         state_space: of the environment's own state, where it is shown.
+        keys: agent -> its id as the environment has it, an integer or a tuple say; without one it is the text.
     """
 
     agents: tuple[str, ...]
     observation_spaces: Mapping[str, Space[Any]]
     action_spaces: Mapping[str, Space[Any]]
     state_space: Space[Any] | None = None
+    keys: Mapping[str, Any] = field(default_factory=dict)
+
+    def key_of(self, agent: str) -> Any:
+        """The id of an agent as its environment has it."""
+        return self.keys.get(agent, agent)
 
     @cached_property
     def joint_space(self) -> spaces.Dict:
@@ -61,17 +68,17 @@ class Team:
         """Where each agent's legal choices stand in a team's mask; empty for agents that do not choose."""
         return slices({agent: mask_width(self.action_spaces[agent]) for agent in self.agents})
 
-    def split(self, action: np.ndarray) -> dict[str, np.ndarray]:
+    def split(self, action: np.ndarray) -> dict[str, Any]:
         """Actions [..., A] of a team as those of its agents, in the form of their spaces."""
         return {agent: as_action(self.action_spaces[agent], action[..., own]) for agent, own in self.columns.items()}
 
-    def join(self, actions: Mapping[str, np.ndarray]) -> np.ndarray:
+    def join(self, actions: Mapping[str, Any]) -> np.ndarray:
         """Actions of all agents, each [L, ...], as one row of numbers a lane [L, A] float32."""
-        count = len(next(iter(actions.values())))
+        count = count_rows(next(iter(actions.values())))
         joined = np.zeros((count, sum(own.stop - own.start for own in self.columns.values())), np.float32)
         for agent, own in self.columns.items():
             if agent in actions:
-                joined[:, own] = np.asarray(actions[agent]).reshape(count, -1)
+                joined[:, own] = as_columns(self.action_spaces[agent], actions[agent]).reshape(count, -1)
         return joined
 
 
@@ -97,17 +104,31 @@ def action_columns(space: Space[Any]) -> int:
         return 1
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
         return int(np.prod(space.shape))
+    if isinstance(space, spaces.Dict | spaces.Tuple) and len(space.spaces):
+        return sum(map(action_columns, leaves(nested(space))))
     raise EnvError(
-        f"agents take Box, Discrete, MultiDiscrete or MultiBinary actions; got {space}. fix: a wrapper around it."
+        f"agents take Box, Discrete, MultiDiscrete or MultiBinary actions, or a Dict or Tuple of these; got {space}. "
+        "fix: a wrapper around it."
     )
 
 
-def as_action(space: Space[Any], columns: np.ndarray) -> np.ndarray:
-    """Numbers [..., k] as actions of the space [..., *shape]."""
+def as_action(space: Space[Any], columns: np.ndarray) -> Any:
+    """Numbers [..., k] as actions of the space [..., *shape], nested as the space is."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        ends = np.cumsum([action_columns(part) for part in leaves(nested(space))])[:-1]
+        own = iter(np.split(columns, ends, -1))
+        return map_leaves(lambda part: as_action(part, next(own)), nested(space))
     if isinstance(space, spaces.Discrete):
         return np.asarray(np.rint(columns[..., 0]).astype(np.int64))
     shaped = columns.reshape(*columns.shape[:-1], *(space.shape or ()))
     return np.asarray((shaped if isinstance(space, spaces.Box) else np.rint(shaped)).astype(space.dtype))
+
+
+def as_columns(space: Space[Any], action: Any) -> np.ndarray:
+    """The inverse of `as_action`: actions [L, ...], nested as the space is or as numbers, as [L, k] float32."""
+    is_nested = isinstance(space, spaces.Dict | spaces.Tuple) and isinstance(action, Mapping | tuple)
+    arrays = [np.asarray(x, np.float32) for x in (leaves(action) if is_nested else [action])]
+    return np.concatenate([x.reshape(len(x), -1) for x in map(np.atleast_1d, arrays)], -1)
 
 
 def name_of(env: Any) -> str:
@@ -142,13 +163,46 @@ def team_of(env: Any, *, with_state: bool = False) -> Team:
             "observation_space(agent), action_space(agent), reset and step, as PettingZoo's parallel interface has "
             "them. fix: mpe2.simple_spread_v3.parallel_env, say."
         )
-    agents = tuple(str(agent) for agent in env.possible_agents)
-    observations = {agent: env.observation_space(agent) for agent in agents}
+    keys = _keys_of(env)
+    observations: dict[str, Any] = {agent: space_of(env, "observation_space", key) for agent, key in keys.items()}
     shown = {agent: space[MASKED[0]] if is_masked(space) else space for agent, space in observations.items()}
-    acted = {agent: env.action_space(agent) for agent in agents}
-    for agent in agents:
-        action_columns(acted[agent])  # or an error that says what is not taken
-    return Team(agents, shown, acted, _state_space(env) if with_state else None)
+    acted = {agent: space_of(env, "action_space", key) for agent, key in keys.items()}
+    for space in acted.values():
+        action_columns(space)  # or an error that says what is not taken
+    own = {agent: key for agent, key in keys.items() if agent is not key}
+    return Team(tuple(keys), shown, acted, _state_space(env) if with_state else None, own)
+
+
+def _keys_of(env: Any) -> dict[str, Any]:
+    """Agent, as text -> its id in the environment."""
+    ids = env.possible_agents
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise EnvError(f"{name_of(env)}: possible_agents is {short(ids)}; expected a list of ids. fix: ['agent_0'].")
+    ids = list(ids)
+    keys = {str(key): key for key in ids}
+    if not ids or len(keys) != len(ids):
+        what = "is empty" if not ids else f"{ids} has an agent twice (ids are compared as text)"
+        raise EnvError(f"{name_of(env)}: possible_agents {what}. fix: one id of its own for each agent.")
+    return keys
+
+
+def space_of(env: Any, method: str, key: Any) -> Space[Any]:
+    """`env.observation_space(agent)` or `env.action_space(agent)`, by the environment's own id."""
+    known = getattr(env, method)
+    try:
+        space = known(key) if callable(known) else known[key]
+    except (KeyError, TypeError, AttributeError) as error:
+        text = " ".join(str(error).split())
+        raise EnvError(
+            f"{name_of(env)}: {method}({key!r}) raised {type(error).__name__}: {text}. "
+            f"fix: a method {method}(agent) with a space for each of possible_agents."
+        ) from error
+    if not isinstance(space, Space):
+        raise EnvError(
+            f"{name_of(env)}: {method}({key!r}) is {short(space)}; expected a space of gymnasium. "
+            "fix: gymnasium.spaces.Box(-1, 1, (3,)), say."
+        )
+    return space
 
 
 def _state_space(env: Any) -> Space[Any]:

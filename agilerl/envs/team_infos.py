@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
+from agilerl.envs.masks import ActionMasks
 from agilerl.envs.team import Team
 from agilerl.errors import EnvError
 from agilerl.spaces import mask_width
 
+WHOSE_TURN = "observe the agent when it can act, or let infos[agent]['active_agent'] say whose turn it is"
 DEFINED = "env_defined_actions"  # key of infos: what the environment does in an agent's place
 
 
@@ -31,6 +32,11 @@ class Said:
         self.width = sum(part.stop - part.start for part in team.columns.values())
         self.masks: np.ndarray | None = None
         self.defined: np.ndarray | None = None
+        spaces = team.action_spaces.items()
+        self._readers = {
+            agent: ActionMasks(space, f"{name}, agent {agent}", nothing_legal=WHOSE_TURN, fills=False)
+            for agent, space in spaces
+        }
 
     def forget(self) -> None:
         """All lanes begin anew, as if nothing had ever been said."""
@@ -49,24 +55,13 @@ class Said:
             self.masks[lane, self.team.mask_columns[agent]] = True
 
     def keep_mask(self, agent: str, lane: int, mask: Any, is_needed: bool) -> None:
-        """Keep a mask, flat or one part a component; `is_needed`: the agent acts next.
+        """Keep a mask in any form that `envs.masks` reads; `is_needed`: the agent acts next.
 
         Raises:
-            EnvError: a mask of another length than the agent has choices, or without a legal action for one that acts.
+            EnvError: a mask of another form, or without a legal action for an agent that acts.
         """
-        flat = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple | list) else np.ravel(mask)
-        space, own = self.team.action_spaces[agent], self.team.mask_columns[agent]
-        if len(flat) != own.stop - own.start:
-            raise EnvError(
-                f"{self.name}, agent {agent}, lane {lane}: an action mask of {len(flat)} entries; its actions "
-                f"{space} have {own.stop - own.start} choices. fix: one entry a choice."
-            )
-        legal = flat.astype(bool)
-        if is_needed and isinstance(space, spaces.Discrete) and not legal.any():
-            raise EnvError(
-                f"{self.name}, agent {agent}, lane {lane}: an action mask without a legal action. fix: observe the "
-                "agent when it can act, or let infos[agent]['active_agent'] say whose turn it is."
-            )
+        reader, own = self._readers[agent], self.team.mask_columns[agent]
+        legal = reader.rows([mask], lanes=[lane], is_over=np.array([not is_needed]))[0]
         if self.masks is None:
             self.masks = np.ones((self.num_lanes, mask_width(self.team.action_space)), bool)
         self.masks[lane, own] = legal

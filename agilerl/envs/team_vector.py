@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from agilerl.envs.healing import check_options
-from agilerl.envs.protocol import Lanes
+from agilerl.envs.healing import PendingStep, check_options
+from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.envs.team_fast import FAST_TEAMS
 from agilerl.envs.team_healing import HealingTeamLanes
 from agilerl.envs.team_ids import maker
@@ -48,6 +49,7 @@ class SyncPettingZooVecEnv(PettingZooVecEnv):
         return self.max_episode_steps is None or hasattr(fast, "limit")
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        self._check_idle("call")
         found = [getattr(env, name) for env in self.lanes.envs]
         return tuple(value(*args, **kwargs) if callable(value) else value for value in found)
 
@@ -56,6 +58,7 @@ class SyncPettingZooVecEnv(PettingZooVecEnv):
             setattr(env, name, value)
 
     def close(self) -> None:
+        self._pending = None
         if self._lanes is not None:
             self._lanes.close()
             self._lanes = None
@@ -106,17 +109,28 @@ class AsyncPettingZooVecEnv(PettingZooVecEnv):
         self.lanes.start()
         return [worker.process for worker in self.lanes.workers]
 
+    def _begin_step(self, joined: np.ndarray) -> PendingStep:
+        return self.lanes.begin_step(joined)
+
+    def _finish_step(self, pending: PendingStep, timeout: float | None) -> StepBatch:
+        if timeout is not None and not pending.is_ready(timeout):
+            self._pending = "step", pending
+            raise multiprocessing.TimeoutError(f"no answer after {timeout:g} s. fix: step_wait() again, or close().")
+        return self.lanes.finish_step(pending)
+
     def replicate(self, n: int, *, reset_ended: bool = True) -> HealingTeamLanes:
         factories = [self.factory] * self._copies(n)
         return HealingTeamLanes(factories, reset_ended=reset_ended, num_workers=self.num_workers, **self._options)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        self._check_idle("call")
         return self.lanes.call(name, *args, **kwargs)
 
     def _set(self, name: str, values: list[Any]) -> None:
         self.lanes.set_attr(name, values)
 
     def close(self) -> None:
+        self._pending = None
         if self._lanes is not None:
             self._lanes.close()
             self._lanes = None

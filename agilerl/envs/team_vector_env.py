@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+from gymnasium.vector.utils import batch_space
 
 from agilerl import tree as trees
-from agilerl.envs.protocol import AGENTS, PRESENT, STATE, Lanes
-from agilerl.envs.team import Seen, Team, team_of
+from agilerl.envs.protocol import AGENTS, PRESENT, STATE, Lanes, StepBatch
+from agilerl.envs.returned import short
+from agilerl.envs.team import Seen, Team, as_columns, name_of, team_of
 from agilerl.envs.team_infos import DEFINED
 from agilerl.errors import ConfigError, EnvError, unknown_name
 from agilerl.rng import Purpose
@@ -33,7 +36,8 @@ class PettingZooVecEnv(ABC):
         seed: makes the first reset without a seed repeatable; every copy gets a seed of its own.
 
     Attributes:
-        num_envs: copies. possible_agents, agents: ids of all agents. team: who they are.
+        num_envs: copies. possible_agents, agents: ids of all agents; num_agents: how many. team: who they are.
+        name: of the environment.
         observations: what the last reset or step has shown.
     """
 
@@ -52,10 +56,13 @@ class PettingZooVecEnv(ABC):
         self.factory = self.env_fns[0]
         first = self.factory()
         self.team: Team = team_of(first, with_state=with_state)
+        self.name = name_of(first)
         self.metadata = getattr(first, "metadata", None) or {}
         self.render_mode = getattr(first, "render_mode", None)
         first.close()
         self.possible_agents, self.agents = list(self.team.agents), list(self.team.agents)
+        self.num_agents = len(self.agents)
+        self._pending: tuple[str, Any] | None = None  # what was begun and not waited for: its name, and the call
         self.observations: dict[str, Any] = {}
 
     @property
@@ -77,13 +84,18 @@ class PettingZooVecEnv(ABC):
         """Of one agent in one environment."""
         return self._of(self.team.action_spaces, agent)
 
-    observation_space = single_observation_space
-    action_space = single_action_space
+    def observation_space(self, agent: str) -> Space[Any]:
+        """Of one agent in all environments: [num_envs, ...]."""
+        return batch_space(self.single_observation_space(agent), self.num_envs)
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """Of one agent in all environments: [num_envs, ...]."""
+        return batch_space(self.single_action_space(agent), self.num_envs)
 
     def _of(self, spaces: Mapping[str, Space[Any]], agent: str) -> Space[Any]:
-        if agent not in spaces:
+        if str(agent) not in spaces:
             raise ConfigError(unknown_name("agent", str(agent), spaces))
-        return spaces[agent]
+        return spaces[str(agent)]
 
     # --- playing ------------------------------------------------------------------------------------------------------
 
@@ -91,6 +103,7 @@ class PettingZooVecEnv(ABC):
         self, *, seed: int | Sequence[int] | None = None, options: Any = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """New episodes: (agent -> [E, ...] observations, agent -> infos)."""
+        self._check_idle("reset")
         if options is not None:
             raise EnvError("reset(options=) is not handed on to copies of an environment. fix: set it in env_fns.")
         first, self._first_seed = self._first_seed, None
@@ -106,26 +119,112 @@ class PettingZooVecEnv(ABC):
     def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
         """One step: observations, rewards [E] float, terminations, truncations [E] bool, infos, each by agent.
 
-        Agents that are left out of `actions` must be absent in all copies.
+        Agents that are left out of `actions` must be absent in all copies. In one environment actions may lack the
+        axis of environments.
         """
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: Mapping[str, Any] | Sequence[Any]) -> None:
+        """Begin a step; `step_wait` gives what it has come to.
+
+        Args:
+            actions: as of `step`; or a list with one entry for each environment, each a mapping by agent or a list in
+                the order of the agents.
+
+        Raises:
+            AlreadyPendingCallError: something else was begun and not waited for.
+        """
+        self._check_idle("step")
+        self._begin_call("step", self._begin_step(self._joined(self._mapped(actions))))
+
+    def step_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """What the step has come to that `step_async` began.
+
+        Raises:
+            NoAsyncCallError: none was begun. TimeoutError: of multiprocessing: no answer after `timeout` seconds; the
+                step stays begun.
+        """
+        return self._stepped(self._finish_step(self._end_call("step"), timeout))
+
+    def reset_async(self, seed: int | Sequence[int] | None = None, options: Any = None) -> None:
+        """Ask for a reset, which `reset_wait` makes; arguments as of `reset`."""
+        self._begin_call("reset", {"seed": seed, "options": options})
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As `reset`, with what `reset_async` was given; `timeout` is ignored, since the reset is made here."""
+        return self.reset(**self._end_call("reset"))
+
+    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Ask for `call`, which `call_wait` makes."""
+        self._begin_call("call", (name, args, kwargs))
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """As `call`, with what `call_async` was given; `timeout` is ignored, since the call is made here."""
+        name, args, kwargs = self._end_call("call")
+        return self.call(name, *args, **kwargs)
+
+    def _check_idle(self, name: str) -> None:
+        if self._pending is not None:
+            begun = self._pending[0]
+            raise AlreadyPendingCallError(
+                f"{name}: a {begun} was begun and not waited for. fix: {begun}_wait().", begun
+            )
+
+    def _begin_call(self, name: str, what: Any) -> None:
+        self._check_idle(name)
+        self._pending = name, what
+
+    def _end_call(self, name: str) -> Any:
+        if self._pending is None or self._pending[0] != name:
+            raise NoAsyncCallError(f"{name}_wait: no {name} was begun. fix: {name}_async(...) first.", name)
+        what, self._pending = self._pending[1], None
+        return what
+
+    def _begin_step(self, joined: np.ndarray) -> Any:
+        """Begin a step of the lanes; here it is made when it is waited for."""
+        return joined
+
+    def _finish_step(self, pending: Any, timeout: float | None) -> StepBatch:
+        batch: StepBatch = self.lanes.step(pending)
+        return batch
+
+    def _mapped(self, actions: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
+        """Actions by agent, of a list by environment too."""
+        if isinstance(actions, Mapping):
+            return actions
+        if not isinstance(actions, list | tuple) or len(actions) != self.num_envs:
+            raise ConfigError(
+                f"actions must be a mapping by agent, or a list with an entry for each of {self.num_envs} "
+                f"environments; got {short(actions)}. fix: {{agent: [num_envs, ...]}}."
+            )
+        each = [own if isinstance(own, Mapping) else dict(zip(self.agents, own, strict=True)) for own in actions]
+        return {agent: np.stack([np.asarray(own[agent]) for own in each]) for agent in each[0]}
+
+    def _joined(self, actions: Mapping[str, Any]) -> np.ndarray:
+        """Actions by agent as rows of the lanes."""
+        actions = {str(agent): values for agent, values in actions.items()}
         unknown = [agent for agent in actions if agent not in self.team.action_spaces]
         if unknown:
             raise ConfigError(unknown_name("agent", str(unknown[0]), self.team.agents))
         given = {}
         for agent, values in actions.items():
-            own, rows = self.team.columns[agent], np.asarray(values, np.float32)
+            own, rows = self.team.columns[agent], as_columns(self.team.action_spaces[agent], values)
             if rows.size != self.num_envs * (own.stop - own.start):
                 raise ConfigError(
                     f"actions of {agent}: expected one of {self.team.action_spaces[agent]} for each of {self.num_envs} "
                     f"environments, got an array of shape {rows.shape}. fix: [num_envs, ...]."
                 )
-            given[agent] = np.nan_to_num(rows)  # NaN stands for an agent that does not act
+            given[agent] = np.nan_to_num(rows).reshape(self.num_envs, -1)  # NaN stands for an agent that does not act
         missing = [agent for agent in self.agents if agent not in given and self._is_there(agent)]
         if missing:
             raise ConfigError(
                 f"{missing[0]} is there and has no action. fix: an action for each agent, [num_envs, ...]."
             )
-        batch = self.lanes.step(self.team.join(given))
+        return self.team.join(given)
+
+    def _stepped(self, batch: StepBatch) -> tuple[Any, ...]:
+        """What `step` returns of a step of the lanes."""
         assert batch.team is not None
         per_agent = [
             {agent: values[:, k].copy() for k, agent in enumerate(self.agents)}
@@ -138,8 +237,8 @@ class PettingZooVecEnv(ABC):
             if per_lane[:, k].any():
                 infos[agent]["final_observation"] = trees.copy(batch.final_obs[AGENTS][agent])
                 infos[agent]["_final_observation"] = per_lane[:, k].copy()
-            if "healed" in batch.info:
-                infos[agent]["healed"] = batch.info["healed"].copy()
+            if batch.healed is not None:
+                infos[agent]["healed"] = batch.healed.copy()
         self.observations = self._seen(batch.obs, batch.final_obs, batch.team.acted)
         return self.observations, *per_agent, infos
 
@@ -186,6 +285,7 @@ class PettingZooVecEnv(ABC):
 
     def set_attr(self, name: str, values: Any) -> None:
         """Give every copy the value, or one of a list of them; an attribute that there is not becomes one."""
+        self._check_idle("set_attr")
         each = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
         if len(each) != self.num_envs:
             raise ConfigError(f"set_attr({name!r}): {len(each)} values for {self.num_envs} copies. fix: one for each.")

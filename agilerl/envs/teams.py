@@ -16,14 +16,15 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl import tree as trees
-from agilerl.envs.lanes import Contract, check_seeds, failure
+from agilerl.envs.lanes import Contract, by_lane, check_seeds, failure
 from agilerl.envs.protocol import AGENTS as AGENTS
 from agilerl.envs.protocol import HELD as HELD
 from agilerl.envs.protocol import PRESENT as PRESENT
 from agilerl.envs.protocol import STATE as STATE
 from agilerl.envs.protocol import WAITING as WAITING
 from agilerl.envs.protocol import StepBatch, TeamStep
-from agilerl.envs.team import MASKED, is_masked, name_of, nothing
+from agilerl.envs.returned import as_info, by_agent, reset_values, step_values
+from agilerl.envs.team import MASKED, is_masked, name_of, nothing, space_of
 from agilerl.envs.team import Seen as Seen
 from agilerl.envs.team import Team as Team
 from agilerl.envs.team import is_parallel as is_parallel
@@ -35,11 +36,18 @@ from agilerl.errors import EnvError, ShapeError, unknown_name
 JOINT = "joint"  # of a prepared one: what networks read that see all agents
 
 
+STEP_PARTS = ("observations", "rewards", "terminations", "truncations")
+ALL_DICTS = [dict] * 5
+ALL = "__all__"  # key by which an environment ends all agents at once
+
+
 @dataclass(frozen=True, slots=True)
 class _Player:
-    """What the lanes know of one agent: its place among the agents, and what its observations must be."""
+    """What the lanes know of one agent: its id as text and as the environment has it, its place among the agents, and
+    what its observations must be."""
 
     agent: str
+    key: Any
     number: int
     contract: Contract
     is_masked: bool
@@ -58,6 +66,8 @@ class TeamLanes:
       `final_obs` it is there if it was truncated: that observation is what its transition bootstraps from.
     * Of a game of turns (`infos[agent]["active_agent"]`) the agent whose turn it is is there alone.
     * An agent that leaves `env.agents` and has neither terminated nor been truncated has vanished, which is an error.
+    * An agent that acted and is observed after it, or has ended, has a reward, a termination and a truncation (an entry
+      "__all__" stands for all flags); without one it is an error. One that waits, unobserved, may lack them.
 
     `info["action_mask"]` [L, W] holds the legal choices of all agents (`Team.mask_columns`), from
     `infos[agent]["action_mask"]` or from observations {"observation", "action_mask"}. `info["env_defined_actions"]`
@@ -90,8 +100,8 @@ class TeamLanes:
         own, team, first = self.team.observation_spaces, self.team, self.envs[0]
         contracts = {agent: Contract(own[agent], f"{self.name}, agent {agent}") for agent in team.agents}
         self._players = [
-            _Player(agent, number, contracts[agent], is_masked(first.observation_space(agent)))
-            for number, agent in enumerate(team.agents)
+            _Player(agent, key, number, contracts[agent], is_masked(space_of(first, "observation_space", key)))
+            for number, (agent, key) in enumerate((agent, team.key_of(agent)) for agent in team.agents)
         ]
         self._shown_state = None if team.state_space is None else Contract(team.state_space, f"{self.name}, state()")
         self._nobody = {agent: trees.take(nothing(own[agent], 1), 0) for agent in team.agents}
@@ -128,40 +138,51 @@ class TeamLanes:
         defined = self._said.decided(acted)
         if defined is not None:
             actions = np.where(np.isnan(defined), actions, defined)
-        per_agent = {agent: list(rows) for agent, rows in self.team.split(actions).items()}
+        own = self.team.action_spaces
+        per_agent = {agent: list(by_lane(own[agent], rows)) for agent, rows in self.team.split(actions).items()}
         reward = np.zeros((lanes, len(players)))
         terminated, truncated = np.zeros((2, lanes, len(players)), bool)
         over, left = np.zeros(lanes, bool), False
         obs = trees.copy(self._obs)
         for lane, there in zip(np.flatnonzero(mask).tolist(), acted[mask].tolist(), strict=True):
             env = self.envs[lane]
-            chosen = {p.agent: per_agent[p.agent][lane] for p in players if there[p.number]}
+            chosen = {p.key: per_agent[p.agent][lane] for p in players if there[p.number]}
             try:
-                seen, rewards, ends, cuts, infos = env.step(chosen)
+                result = env.step(chosen)
             except (Exception, SystemExit) as error:
-                raise failure(error, f"{self.name}, lane {lane}: step()") from error
-            staying = set(env.agents)
+                raise failure(error, f"{self.name}, lane {lane}", "step()") from error
+            seen, rewards, ends, cuts, infos = self._five(result, lane)
+            staying = self._living(env, lane)
             for p in players:
-                agent, number = p.agent, p.number
-                if agent in rewards:
-                    got = rewards[agent]
+                key, number = p.key, p.number
+                ended, cut = ends.get(key), cuts.get(key)
+                if type(ended) is not bool:
+                    ended = self._flag(p, lane, ends, "terminations", there[number] and key in seen)
+                if type(cut) is not bool:
+                    cut = self._flag(p, lane, cuts, "truncations", there[number] and (ended or key in seen))
+                if key in rewards:
+                    got = rewards[key]
                     reward[lane, number] = got if type(got) is float else p.contract.reward(got, lane)
-                if ends.get(agent):
+                elif there[number] and (ended or cut or key in seen):
+                    raise self._incomplete(p, lane, "rewards")
+                if ended:
                     terminated[lane, number] = True
-                elif cuts.get(agent):
+                elif cut:
                     truncated[lane, number] = True
-                elif there[number] and agent not in staying:
+                elif there[number] and key not in staying:
                     raise p.contract.error(lane, "has taken the agent out of env.agents, neither terminated nor cut")
                 else:
                     continue
                 left = True
-                staying.discard(agent)
+                staying.discard(key)
             over[lane] = not staying
             self._see(obs, lane, seen, infos, "step()", terminated[lane], truncated[lane])
         self._finite(obs, "step()")
         if not np.isfinite(reward).all():
             lane, number = np.argwhere(~np.isfinite(reward))[0].tolist()
-            raise players[number].contract.error(lane, f"gave the reward {reward[lane, number]}")
+            raise players[number].contract.error(
+                lane, f"gave the reward {reward[lane, number]}; expected a finite number"
+            )
         final, info = obs, self._said.info() if not left else {}
         if left:
             if self._said.masks is not None:
@@ -177,16 +198,61 @@ class TeamLanes:
         team = TeamStep(reward, terminated, truncated, acted, defined)
         return StepBatch(trees.copy(obs), reward.sum(1), over & ~is_cut, is_cut, final, mask, info, team)
 
+    def _five(self, result: Any, lane: int) -> tuple[Any, ...]:
+        """What a step returned, each part a mapping by agent."""
+        if type(result) is tuple and list(map(type, result)) == ALL_DICTS:
+            return result
+        where = f"{self.name}, lane {lane}"
+        *parts, infos = step_values(result, where, is_team=True)
+        named = zip(STEP_PARTS, parts, strict=True)
+        return *(by_agent(part, name, where, "step()") for name, part in named), as_info(
+            infos, where, "step()", "infos"
+        )
+
+    def _living(self, env: Any, lane: int) -> set[Any]:
+        try:
+            return set(env.agents)
+        except (AttributeError, TypeError) as error:
+            raise EnvError(
+                f"{self.name}, lane {lane}: env.agents cannot be read ({error}); expected a list of the agents that go "
+                "on. fix: self.agents = list(self.possible_agents) in reset()."
+            ) from error
+
+    def _flag(self, player: _Player, lane: int, flags: Mapping[Any, Any], name: str, is_needed: bool) -> bool:
+        """One agent's entry, else that of "__all__", which RLlib's environments give, else False.
+
+        Raises:
+            EnvError: it is no flag, or there is none and `is_needed`.
+        """
+        key = player.key if player.key in flags else ALL
+        if key in flags:
+            return player.contract.flag(flags[key], lane, f"{name}[{key!r}]")
+        if is_needed:
+            raise self._incomplete(player, lane, name)
+        return False
+
+    def _incomplete(self, player: _Player, lane: int, name: str) -> EnvError:
+        """What to say of an agent that acted, and was observed after it or has ended, without a reward or a flag.
+
+        PettingZoo gives all of them to every living agent. One that acted and waits, unobserved, may lack them: what it
+        gets later belongs to what it did last.
+        """
+        return player.contract.error(
+            lane, f"gave {name} without {player.key!r}, which acted; expected one for each agent that acts"
+        )
+
     def _nothing(self) -> Any:
         """An observation of all lanes in which nobody is there."""
         return nothing(self.single_observation_space, self.num_lanes)
 
     def _begin(self, obs: Any, lane: int, seed: int | None) -> None:
         try:
-            seen, infos = self.envs[lane].reset() if seed is None else self.envs[lane].reset(seed=seed)
+            result = self.envs[lane].reset() if seed is None else self.envs[lane].reset(seed=seed)
         except (Exception, SystemExit) as error:
-            raise failure(error, f"{self.name}, lane {lane}: reset()") from error
-        infos = infos or {}
+            raise failure(error, f"{self.name}, lane {lane}", "reset()") from error
+        where = f"{self.name}, lane {lane}"
+        seen, infos = reset_values(result, where, is_team=True)
+        seen, infos = by_agent(seen, "observations", where, "reset()"), infos or {}
         if self._takes_turns[lane]:  # PettingZoo's conversion says whose turn it is after each step, but not here
             turn = self.envs[lane].aec_env.agent_selection
             infos = {agent: {**(infos.get(agent) or {}), "active_agent": turn} for agent in seen}
@@ -215,14 +281,16 @@ class TeamLanes:
         rows, present, found = obs[AGENTS], obs[PRESENT], 0
         for p in self._players:
             agent, number = p.agent, p.number
-            row = seen.get(agent)
+            row = seen.get(p.key)
             if row is None:
-                found += agent in seen
+                found += p.key in seen
                 present[lane, number] = 0
                 trees.put(rows[agent], lane, self._nobody[agent])
                 continue
             found += 1
-            info = infos.get(agent)
+            info = infos.get(p.key)
+            if info is not None and type(info) is not dict:
+                info = as_info(info, f"{self.name}, lane {lane}", call, f"infos[{p.key!r}]")
             mask = info.get("action_mask") if info else None
             if p.is_masked:
                 row, mask = row[MASKED[0]], row[MASKED[1]]
@@ -232,14 +300,15 @@ class TeamLanes:
             else:
                 trees.put(into, lane, row)
             has_ended = terminated is not None and truncated is not None and (terminated[number] or truncated[number])
-            waits = info is not None and info.get("active_agent", agent) != agent
+            waits = info is not None and info.get("active_agent", p.key) != p.key
             present[lane, number] = not waits if not has_ended else truncated[number]  # type: ignore[index]
             if mask is not None and not waits:
                 self._said.keep_mask(agent, lane, mask, is_needed=not has_ended)
             if info and not has_ended:
                 self._said.keep_defined(agent, lane, info)
         if found != len(seen):
-            unknown = next(str(agent) for agent in seen if agent not in self.team.observation_spaces)
+            players = {p.key for p in self._players}
+            unknown = next(str(key) for key in seen if key not in players)
             raise EnvError(
                 f"{self.name}, lane {lane}: {call} gave observations of an "
                 f"{unknown_name('agent', unknown, self.team.agents)} fix: name it in possible_agents."
@@ -248,7 +317,7 @@ class TeamLanes:
             try:
                 state = self.envs[lane].state()
             except (Exception, SystemExit) as error:
-                raise failure(error, f"{self.name}, lane {lane}: state()") from error
+                raise failure(error, f"{self.name}, lane {lane}", "state()") from error
             trees.put(obs[STATE], lane, self._shown_state.row(state, lane, call))
 
     def _finite(self, obs: Any, call: str) -> None:

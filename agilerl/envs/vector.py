@@ -16,12 +16,13 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from agilerl import tree as trees
 from agilerl.env_ids import registered_id
-from agilerl.envs.adapters import EnvPoolLanes, VectorLanes
+from agilerl.envs.adapters import EnvPoolLanes, LooseEnv, VectorLanes
 from agilerl.envs.classic import FAST
 from agilerl.envs.healing import HealingLanes, check_options
-from agilerl.envs.lanes import EnvFactory, SyncLanes
+from agilerl.envs.lanes import EnvFactory, SyncLanes, spaces_in
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.readable import readable
+from agilerl.envs.returned import HEALED
 from agilerl.errors import ConfigError, EnvError, unknown_name, warn_once
 from agilerl.rng import Purpose
 from agilerl.rng import seeds as derive_seeds
@@ -131,11 +132,12 @@ class HealingVectEnv(Replicable, VectorEnv):
         again = self._ended
         batch = self.lanes.step(actions, ~again if again.any() else None)
         obs = trees.choose(again, self._begun, batch.obs) if again.any() else batch.obs
-        healed = batch.info.get("healed", np.zeros(self.num_envs, dtype=bool))
+        healed = np.zeros(self.num_envs, dtype=bool) if batch.healed is None else batch.healed
         self._ended = (batch.terminated | batch.truncated) & ~healed
         if self._ended.any():
             self._begun, obs = batch.obs, trees.choose(self._ended, batch.final_obs, obs)
-        return obs, batch.reward, batch.terminated, batch.truncated, batch.info
+        marks = {} if batch.healed is None else {"healed": healed, HEALED: healed.copy()}
+        return obs, batch.reward, batch.terminated, batch.truncated, {**batch.info, **marks}
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the workers."""
@@ -274,9 +276,15 @@ def _factory(
                 "fix: environment.kwargs of a manifest, or the keywords of make_vect_envs, must be its own."
             ) from error
         keep_log_out()
+        if hasattr(env, "possible_agents") and not isinstance(env, gymnasium.Env):
+            raise EnvError(
+                f"{type(env).__name__} has several agents, and this is for one. fix: make_multi_agent_vect_envs, or "
+                "agilerl.train(env, algo='MADDPG')."
+            )
         for wrapper in wrappers:
             env = wrapper(env)
-        return readable(env)
+        spaces_in(env)
+        return readable(env if isinstance(env, gymnasium.Env) else LooseEnv(env))
 
     return make
 

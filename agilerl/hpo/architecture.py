@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from agilerl.hpo import effects
 from agilerl.hpo.effects import MutationRecord, Probe
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.multi_input import VECTOR_MLP
+from agilerl.modules.paths import resolve
 
 SMALLEST_STEP = 4  # units or channels; below that a removal is not worth a rebuild
 AMOUNTS = ("numb_new_nodes", "numb_new_channels")  # what methods call the size of their step
@@ -183,7 +183,7 @@ def install(agent: Any, changed: dict[str, EvolvableModule]) -> None:
         new = changed.get(group.eval_network)
         if new is None:
             continue
-        old = attrgetter(group.eval_network)(agent)
+        old = resolve(agent, group.eval_network)
         for name in effects.shared_names(group):
-            setattr(agent, name, effects.follow(attrgetter(name)(agent), old, new))
+            setattr(agent, name, effects.follow(resolve(agent, name), old, new))
         setattr(agent, group.eval_network, new)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch import Tensor
 from agilerl.errors import MutationError
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.morph import Transfer
+from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.observations import sample_batch
 from agilerl.tree import count_rows, map_leaves
@@ -90,7 +90,7 @@ def networks_of(agent: Any, *, shared: bool = False) -> dict[str, EvolvableModul
     """Attribute name -> evaluation network (with `shared` also the targets)."""
     groups = registry_of(agent).groups
     names = [name for g in groups for name in (g.eval_network, *(shared_names(g) if shared else ()))]
-    return {name: attrgetter(name)(agent) for name in names}
+    return {name: resolve(agent, name) for name in names}
 
 
 def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator, name: str = "") -> Probe | None:
@@ -225,5 +225,5 @@ def rebuild_optimizers(
     for entry in registry_of(agent).optimizers:
         names = [entry.networks] if isinstance(entry.networks, str) else list(entry.networks)
         if any(name in transfers for name in names):
-            live = {name: changed[name] if name in changed else attrgetter(name)(agent) for name in names}
+            live = {name: changed[name] if name in changed else resolve(agent, name) for name in names}
             getattr(agent, entry.name).rebuild(live, {name: transfers.get(name, {}) for name in names})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from agilerl.hpo.parameter_noise import NoiseOptions, mutate_parameters
 from agilerl.hpo.tournament import SettingError
 from agilerl.modules.activations import activation as check_activation
 from agilerl.modules.base import single_draw
+from agilerl.modules.paths import resolve
 from agilerl.rng import Purpose, resolve_seed, restored_generator, stream
 
 __all__ = ["MutationError", "MutationRecord", "Mutations"]
@@ -236,7 +236,7 @@ class Mutations:
         before = None if probe is None else effects.output_of(policy, probe.measure)
         changed = effects.change_activations(agent, policy, new, None if self.published else probe)
         if changed:
-            effects.rebuild_optimizers(agent, {name: attrgetter(name)(agent) for name in changed}, changed)
+            effects.rebuild_optimizers(agent, {name: resolve(agent, name) for name in changed}, changed)
         change = None
         if probe is not None and before is not None:
             change = effects.relative_change(effects.output_of(policy, probe.measure), before)

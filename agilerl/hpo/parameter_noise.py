@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from agilerl.hpo import effects
 from agilerl.hpo.effects import MutationRecord
+from agilerl.modules.paths import resolve
 
 SHARE = 0.1  # of the weights are touched
 RESET_SHARE = 0.05  # of those are drawn anew
@@ -154,7 +154,7 @@ def _mutate_policy(agent: Any, group: Any, options: NoiseOptions, rng: np.random
     weights = mutable_weights(policy)
     if not weights:
         return MutationRecord()
-    targets = [attrgetter(name)(agent) for name in effects.shared_names(group)]
+    targets = [resolve(agent, name) for name in effects.shared_names(group)]
     before = {name: weight.detach().clone() for name, weight in weights.items()}
     if options.published:
         shift(policy, published_noise(weights, options.sd, rng), 1.0)

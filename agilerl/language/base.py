@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 
 from agilerl.errors import ConfigError, RunError
 from agilerl.language import needs
-from agilerl.language.tokenizer import eos_id, fingerprint, load_tokenizer, pad_id
-
-SCALED_OUTPUT = ("final_logit_softcapping", "logits_scaling", "logit_scale")
-"""Settings of models whose logits are more than a product of the last hidden state."""
+from agilerl.language.ends import end_ids
+from agilerl.language.padding import pad_left as pad_left
+from agilerl.language.padding import positions_of as positions_of
+from agilerl.language.parity import FIX, check_parity
+from agilerl.language.tokenizer import eos_id, fingerprint, is_tokenizer_of, load_tokenizer, pad_id
 
 
 class Forward(Protocol):
@@ -39,12 +41,15 @@ class Slot:
         name: of the PEFT adapter that is there. config: of PEFT, as data.
         live: name in a saved adapter -> name of the parameter in the base, in order.
         shapes: name in a saved adapter -> shape.
+        on_linear_layers: whether every adapted layer is a linear one with the scale of the configuration. PEFT adapts
+            fused experts of a mixture as parameters, with ranks of their own.
     """
 
     name: str
     config: Mapping[str, Any]
     live: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
+    on_linear_layers: bool = True
 
     @property
     def is_plain_lora(self) -> bool:
@@ -53,7 +58,7 @@ class Slot:
                   "trainable_token_indices", "layer_replication", "target_parameters")  # fmt: skip
         parts = all(name.endswith((".lora_A.weight", ".lora_B.weight")) for name in self.live)
         plain_bias = self.config.get("bias", "none") == "none"
-        return parts and plain_bias and not any(self.config.get(name) for name in extras)
+        return parts and plain_bias and self.on_linear_layers and not any(self.config.get(name) for name in extras)
 
     @property
     def scale(self) -> float:
@@ -72,6 +77,7 @@ class BaseModel:
 
     Attributes:
         pad_id, end_id: the tokens that pad, and that end a text; they may be one.
+        end_ids: all tokens that end a completion, `end_id` first; see `language.ends.end_ids`.
         writer: a back end that holds a copy of this base and writes for all of its adapters; made when it is asked for.
     """
 
@@ -79,14 +85,10 @@ class BaseModel:
         self.model: Any = model.requires_grad_(False).eval()
         self.tokenizer, self.source = tokenizer, source
         self.pad_id, self.end_id = pad_id(tokenizer), eos_id(tokenizer)
+        self.end_ids = self._end_ids()
         self.inner: Any = self.model.base_model  # the decoder below the output layer
         config: Any = self.model.config
-        scaled = [name for name in SCALED_OUTPUT if getattr(config, name, None) not in (None, 1, 1.0)]
-        if scaled or self.model.get_output_embeddings() is None:
-            raise ConfigError(
-                f"{source or type(model).__name__} scales its logits ({', '.join(scaled) or 'no output layer'}), which "
-                "this version does not compute. fix: a model of the Llama, Qwen, Mistral or GPT-2 families."
-            )
+        self._check_output_layer()
         self.width = int(config.hidden_size)
         self.context = int(getattr(config, "max_position_embeddings", 0)) or None
         self.writer: Any = None
@@ -94,6 +96,23 @@ class BaseModel:
         self._slots: dict[str, Slot] = {}
         self._first: dict[str, dict[str, Tensor]] = {}
         self._sha: str | None = None
+        check_parity(self, source)
+
+    def _end_ids(self) -> tuple[int, ...]:
+        """Of the tokenizer and its files, and of the model's generation_config; each is a token of the model."""
+        ends = end_ids(self.tokenizer)
+        if getattr(self.model, "generation_config", None) is not None:
+            ends += end_ids(self.tokenizer, self.model.generation_config)
+        size = int(self.model.config.get_text_config().vocab_size)
+        return tuple(end for end in dict.fromkeys(ends) if end < size or end == self.end_id)
+
+    def _check_output_layer(self) -> None:
+        layer = self.model.get_output_embeddings()
+        if not isinstance(layer, nn.Module) or not isinstance(getattr(layer, "weight", None), Tensor):
+            raise ConfigError(
+                f"{self.source or type(self.model).__name__} has no output layer with a weight, so its logits cannot "
+                f"be computed. {FIX}"
+            )
 
     # -- identity ----------------------------------------------------------------------------------------------------
 
@@ -110,6 +129,17 @@ class BaseModel:
         return weight
 
     @property
+    def head_bias(self) -> Tensor | None:
+        """The output layer's bias [V]; None where it has none, as in most families."""
+        bias: Tensor | None = getattr(self.model.get_output_embeddings(), "bias", None)
+        return bias
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """W h + b [..., V] of last hidden states [..., H]."""
+        product = hidden @ self.head.T
+        return product if self.head_bias is None else product + self.head_bias
+
+    @property
     def sha256(self) -> str:
         """Of all weights and the architecture; adapters are no part of it."""
         if self._sha is None:
@@ -123,8 +153,12 @@ class BaseModel:
     def check_identity(self, known: Mapping[str, str], where: str) -> None:
         """RunError where an adapter was trained on other weights or with another tokenizer."""
         own = self.identity()
+        same = {
+            "sha256": known["sha256"] == own["sha256"],
+            "tokenizer": is_tokenizer_of(self.tokenizer, known["tokenizer"]),
+        }
         for key, what in (("sha256", "base model's weights"), ("tokenizer", "tokenizer")):
-            if known[key] != own[key]:
+            if not same[key]:
                 raise RunError(
                     f"{where}: the {what} are not those that the adapter was trained with: {known[key][:12]} then "
                     f"({known['source'] or 'made in memory'}), {own[key][:12]} now ({own['source'] or 'in memory'}). "
@@ -153,7 +187,7 @@ class BaseModel:
             given = peft.get_peft_config({"task_type": "CAUSAL_LM", **config})
             if given.is_prompt_learning:
                 raise ConfigError(f"{given.peft_type.value} is no part of layers. fix: LoRA, DoRA, IA3, LoHa or LoKr.")
-            with torch.random.fork_rng(devices=[]):  # PEFT draws what every adapter here draws anew
+            with quiet(), torch.random.fork_rng(devices=[]):  # PEFT draws what every adapter here draws anew
                 if self._peft is None:
                     self._peft = peft.get_peft_model(self.model, given, adapter_name=name)
                 else:
@@ -167,8 +201,16 @@ class BaseModel:
             self._peft.get_parameter(full).requires_grad_(False)
         self._first[name] = {short: self._peft.get_parameter(full).detach().clone() for short, full in live.items()}
         self._peft.base_model.disable_adapter_layers()
-        self._slots[key] = made = Slot(name, dict(config), live, shapes)
+        made = Slot(name, dict(config), live, shapes)
+        if made.is_plain_lora:
+            made = replace(made, on_linear_layers=self._on_linear_layers(made))
+        self._slots[key] = made
         return made
+
+    def _on_linear_layers(self, slot: Slot) -> bool:
+        linear = needs("peft.tuners.lora").Linear
+        layers = [self.layer(slot, saved) for saved in slot.live]
+        return all(isinstance(own, linear) and own.scaling[slot.name] == slot.scale for own in layers)
 
     def layer(self, slot: Slot, saved: str) -> nn.Module:
         """The layer of the base that a saved parameter (`....lora_A.weight`) adapts."""
@@ -258,6 +300,21 @@ def _hash_of(model: nn.Module) -> str:
 _LOADED: weakref.WeakValueDictionary[tuple[str, ...], BaseModel] = weakref.WeakValueDictionary()
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' progress bar of weights, and its notices of changes to come, which users cannot act on."""
+    logging = needs("transformers.utils.logging")
+    had_bar = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+            yield
+    finally:
+        if had_bar:
+            logging.enable_progress_bar()
+
+
 def load_base(source: str | Path, dtype: torch.dtype | None = None, device: str | torch.device = "cpu") -> BaseModel:
     """The base model in a folder, or of a hub id; the one that is in memory already, as long as somebody holds it.
 
@@ -275,7 +332,8 @@ def load_base(source: str | Path, dtype: torch.dtype | None = None, device: str 
     found = _LOADED.get(key)
     if found is None:
         try:
-            model = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=kind, trust_remote_code=False)
+            with quiet():
+                model = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=kind, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"no causal language model could be loaded from {str(source)!r}: {str(error).splitlines()[0]} "
@@ -283,20 +341,3 @@ def load_base(source: str | Path, dtype: torch.dtype | None = None, device: str 
             ) from error
         _LOADED[key] = found = BaseModel(model.to(device), load_tokenizer(where), where)
     return found
-
-
-def positions_of(attention: Tensor) -> Tensor:
-    """Positions [R, L] int64 of tokens whose padding on the left is no part of the text."""
-    return (attention.long().cumsum(-1) - 1).clamp_min(0)
-
-
-def pad_left(rows: Sequence[Sequence[int]], pad: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """Token rows of unequal length as (tokens, attention) [R, P], padded on the left."""
-    width = max(len(row) for row in rows)
-    tokens = torch.full((len(rows), width), pad, dtype=torch.long)
-    attention = torch.zeros((len(rows), width), dtype=torch.bool)
-    for number, row in enumerate(rows):
-        if len(row):
-            tokens[number, width - len(row) :] = torch.tensor(list(row))
-            attention[number, width - len(row) :] = True
-    return tokens.to(device), attention.to(device)

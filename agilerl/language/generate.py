@@ -13,6 +13,7 @@ from torch import Tensor
 from agilerl.errors import ConfigError
 from agilerl.language import needs
 from agilerl.language.base import BaseModel, Forward, positions_of
+from agilerl.language.ends import is_end
 from agilerl.language.scoring import Texts, first_end
 
 
@@ -80,7 +81,7 @@ class PrefixShared:
         numbers: Tensor | None, adapters: Sequence[Any] = (),
     ) -> Texts:  # fmt: skip
         tokens, attention = prompts
-        end, pad = base.end_id, base.pad_id
+        ends, pad = base.end_ids, base.pad_id
         cache = needs("transformers").DynamicCache()
         hidden = forward(tokens, attention, positions_of(attention), cache)[:, -1]
         if group > 1:
@@ -93,10 +94,10 @@ class PrefixShared:
         position = attention.long().sum(-1, keepdim=True)
         for step in range(length):
             drawn = None if numbers is None else numbers[at, step]
-            chosen = choose(hidden @ base.head.T, how, drawn, step, end, len(how))
+            chosen = choose(base.logits(hidden), how, drawn, step, ends, len(how))
             chosen = torch.where(going[at], chosen, torch.full_like(chosen, pad))
             written[at, step] = chosen
-            going[at] &= chosen != end
+            going[at] &= ~is_end(chosen, ends)
             if step == length - 1 or not bool(going.any()):
                 break
             kept = _still(going[at], len(how))
@@ -106,7 +107,7 @@ class PrefixShared:
             attention = torch.cat((attention, torch.ones_like(attention[:, :1])), -1)
             hidden = forward(chosen.unsqueeze(-1), attention, position, cache)[:, -1]
             position = position + 1
-        said = first_end(written, end)
+        said = first_end(written, ends)
         whole = prompts[1].repeat_interleave(group, 0)
         return Texts(torch.cat((tokens, written), -1), torch.cat((whole, said), -1), said)
 
@@ -123,7 +124,7 @@ def _still(going: Tensor, members: int) -> Tensor | None:
 
 
 def choose(
-    logits: Tensor, how: Sequence[Sampling], numbers: Tensor | None, step: int, end: int, members: int
+    logits: Tensor, how: Sequence[Sampling], numbers: Tensor | None, step: int, ends: int | Sequence[int], members: int
 ) -> Tensor:
     """The next token [R] of every row, from logits [R, V]; rows of member after member.
 
@@ -134,7 +135,7 @@ def choose(
     rows = scores.view(members, -1, scores.shape[-1])  # a view: what follows writes into `scores`
     for member, own in enumerate(how):
         if step < own.min_tokens:
-            rows[member, :, end] = -torch.inf
+            rows[member, :, [ends] if isinstance(ends, int) else list(ends)] = -torch.inf
         if numbers is not None and own.temperature > 0:
             rows[member] /= own.temperature
             _keep_top(rows[member], own)
@@ -175,19 +176,19 @@ class HuggingFace:
         own, (tokens, attention) = how[0], prompts
         is_drawn = numbers is not None and own.temperature > 0
         drawing = {"temperature": own.temperature, "top_k": own.top_k, "top_p": own.top_p} if is_drawn else {}
-        end, pad = base.end_id, base.pad_id
+        ends, pad = list(base.end_ids), base.pad_id
         seed = 0 if numbers is None else int(numbers[0, 0].item() * 2**31)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             out = base.model.generate(
                 input_ids=tokens, attention_mask=attention.long(), do_sample=is_drawn, num_return_sequences=group,
-                max_new_tokens=own.max_tokens, min_new_tokens=own.min_tokens or None, eos_token_id=end,
+                max_new_tokens=own.max_tokens, min_new_tokens=own.min_tokens or None, eos_token_id=ends,
                 pad_token_id=pad, **drawing,
             )  # fmt: skip
         written = torch.full((len(out), own.max_tokens), pad, dtype=torch.long, device=out.device)
         made = out[:, tokens.shape[1] :]
         written[:, : made.shape[1]] = made
-        said = first_end(written, end)
+        said = first_end(written, ends)
         attention = attention.repeat_interleave(group, 0)
         tokens = tokens.repeat_interleave(group, 0)
         return Texts(torch.cat((tokens, written), -1), torch.cat((attention, said), -1), said)

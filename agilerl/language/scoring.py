@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from agilerl.language import needs
 from agilerl.language.base import Forward, positions_of
+from agilerl.language.ends import is_end
 
 CHUNK = 1 << 22
 """Logits (rows times vocabulary) that are there at once, in float32: 16 MB, and as much again for their gradient."""
@@ -56,13 +58,13 @@ class Texts:
         return replace(self, **{name: part.to(device) for name, part in vars(self).items()})
 
 
-def first_end(tokens: Tensor, end: int) -> Tensor:
-    """[..., T] bool: completion tokens up to and with the first end of text.
+def first_end(tokens: Tensor, ends: int | Sequence[int]) -> Tensor:
+    """[..., T] bool: completion tokens up to and with the first one that ends a completion.
 
     The end counts, also where padding has the same number: what comes after it does not.
     """
-    over = (tokens == end).long().cumsum(-1)
-    return (over - (tokens == end).long()) == 0
+    there = is_end(tokens, ends).long()
+    return (there.cumsum(-1) - there) == 0
 
 
 def hidden_states(forward: Forward, texts: Texts, members: int = 1) -> Tensor:
@@ -111,12 +113,15 @@ def shared_prompts(texts: Texts, members: int) -> tuple[Tensor, Tensor] | None:
     return (rows + first * count).flatten(), place.flatten()
 
 
-def log_probs(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
-    """log softmax(W h / τ)[token] [R, T] in float32 (float64 where the weights are), of tokens [R, T].
+def log_probs(
+    hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor | float = 1.0, bias: Tensor | None = None
+) -> Tensor:
+    """log softmax((W h + b) / τ)[token] [R, T] in float32 (float64 where the weights are), of tokens [R, T].
 
     In chunks: logits of a chunk are made again for its gradient, so that R·T·V numbers are never there at once.
 
     Args:
+        hidden: [R, T, H] last hidden states. head, bias: W [V, H] and b [V] of the output layer; None: b = 0.
         temperature: a scalar, or one [R] for each row.
     """
     kind = torch.float64 if hidden.dtype == torch.float64 else torch.float32
@@ -125,15 +130,17 @@ def log_probs(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor 
     each = rates.reshape(-1, 1).expand(tokens.shape[0], tokens.shape[1]).reshape(-1)
     size = max(1, CHUNK // head.shape[0])
     if len(flat) <= size:
-        return _log_prob(flat, head, chosen, each).view_as(tokens)
+        return _log_prob(flat, head, chosen, each, bias).view_as(tokens)
     parts = []
     for k in range(0, len(flat), size):
-        part = (flat[k : k + size], head, chosen[k : k + size], each[k : k + size])
+        part = (flat[k : k + size], head, chosen[k : k + size], each[k : k + size], bias)
         again = torch.is_grad_enabled() and flat.requires_grad
         parts.append(checkpoint(_log_prob, *part, use_reentrant=False) if again else _log_prob(*part))
     return torch.cat(parts).view_as(tokens)
 
 
-def _log_prob(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor) -> Tensor:
-    logits = (hidden @ head.T).to(temperature.dtype) / temperature.unsqueeze(-1)
+def _log_prob(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor, bias: Tensor | None) -> Tensor:
+    product = hidden @ head.T
+    product = product if bias is None else product + bias
+    logits = product.to(temperature.dtype) / temperature.unsqueeze(-1)
     return logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)

@@ -3,18 +3,67 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from agilerl.errors import ConfigError
+from agilerl.errors import ConfigError, unknown_name, warn_once
 from agilerl.language import needs
 from agilerl.language.base import BaseModel, Forward
 from agilerl.language.generate import Sampling
 from agilerl.language.scoring import Texts, first_end
+
+
+@dataclass(frozen=True)
+class VLLMConfig:
+    """Settings of vLLM's engine.
+
+    Args:
+        tensor_parallel_size: devices that the engine's copy of the base is split over.
+        gpu_memory_utilization: share of each device's memory for that copy and its cache.
+        max_num_seqs: completions that are written at once.
+        sleep_mode: let the engine give its memory back while the adapters learn; not available, which is said.
+    """
+
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.3
+    max_num_seqs: int = 8
+    sleep_mode: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tensor_parallel_size < 1 or self.max_num_seqs < 1 or not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError(
+                "VLLMConfig needs tensor_parallel_size and max_num_seqs of at least 1, gpu_memory_utilization in "
+                f"(0, 1]; got {self.tensor_parallel_size}, {self.max_num_seqs} and {self.gpu_memory_utilization}. "
+                "fix: VLLMConfig()."
+            )
+
+
+def vllm_settings(config: Any) -> dict[str, Any] | None:
+    """Arguments of vLLM's engine, of a `VLLMConfig` or a mapping with its fields; None for None.
+
+    Raises:
+        ConfigError: another object, an unknown field, or a number out of range.
+    """
+    if config is None:
+        return None
+    known = [field.name for field in fields(VLLMConfig)]
+    if isinstance(config, Mapping):
+        for name in config:
+            if name not in known:
+                raise ConfigError(unknown_name("field of vllm_config", str(name), known))
+        config = VLLMConfig(**config)
+    if not isinstance(config, VLLMConfig):
+        raise ConfigError(
+            f"vllm_config must be a VLLMConfig or a mapping; got {type(config).__name__}. fix: VLLMConfig()."
+        )
+    if config.sleep_mode:
+        warn_once("vllm sleep_mode", "VLLMConfig: sleep_mode changes nothing here: the engine keeps its memory.")
+    return {name: value for name, value in asdict(config).items() if name != "sleep_mode"}
 
 
 class VLLM:
@@ -22,7 +71,7 @@ class VLLM:
 
     Args:
         base: the model; it must have come from a folder or a hub id, which vLLM loads a copy of.
-        gpu_memory_utilization: share of the device's memory for that copy and its cache.
+        settings: of its engine, as of `VLLMConfig`; None: 0.4 of the device's memory for that copy and its cache.
 
     Raises:
         ConfigError: vLLM is not installed, or the base was made in memory.
@@ -30,13 +79,12 @@ class VLLM:
 
     name = "vllm"
 
-    def __init__(self, base: BaseModel, gpu_memory_utilization: float = 0.4) -> None:
+    def __init__(self, base: BaseModel, settings: Mapping[str, Any] | None = None) -> None:
         if not base.source:
             raise ConfigError("rollout_backend='vllm' loads the base by itself. fix: model_name='folder or hub id'.")
         self._vllm = needs("vllm", "rollout_backend='vllm'")
-        self.engine: Any = self._vllm.LLM(
-            model=base.source, enable_lora=True, gpu_memory_utilization=gpu_memory_utilization, enforce_eager=True
-        )
+        chosen = {"gpu_memory_utilization": 0.4, **(settings or {})}
+        self.engine: Any = self._vllm.LLM(model=base.source, enable_lora=True, enforce_eager=True, **chosen)
         self._written = 0
 
     def write(
@@ -49,23 +97,30 @@ class VLLM:
         per, made = len(rows) // len(how), []
         for member, own in enumerate(how):
             mine = rows[member * per : (member + 1) * per]
-            made += self._of_member(mine, group, own, numbers, adapters[member] if adapters else None)
-        length, end, pad = how[0].max_tokens, base.end_id, base.pad_id
+            made += self._of_member(mine, group, own, numbers, base.end_ids, adapters[member] if adapters else None)
+        length, pad = how[0].max_tokens, base.pad_id
         written = torch.full((len(made), length), pad, dtype=torch.long)
         for number, completion in enumerate(made):
             written[number, : len(completion)] = torch.tensor(list(completion[:length]))
         written = written.to(tokens.device)
-        said = first_end(written, end)
+        said = first_end(written, base.end_ids)
         tokens, attention = (x.repeat_interleave(group, 0) for x in prompts)
         return Texts(torch.cat((tokens, written), -1), torch.cat((attention, said), -1), said)
 
     def _of_member(
-        self, rows: list[list[int]], group: int, own: Sampling, numbers: Tensor | None, adapter: Any
+        self,
+        rows: list[list[int]],
+        group: int,
+        own: Sampling,
+        numbers: Tensor | None,
+        ends: Sequence[int],
+        adapter: Any,
     ) -> list[Sequence[int]]:
         seed = None if numbers is None else int(numbers[0, 0].item() * 2**31)
         parameters = self._vllm.SamplingParams(
             n=group, max_tokens=own.max_tokens, min_tokens=own.min_tokens, seed=seed, top_p=own.top_p,
             temperature=0.0 if numbers is None else own.temperature, top_k=own.top_k or -1,
+            stop_token_ids=list(ends),
         )  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             request = None

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from agilerl.errors import AgileRLWarning, ConfigError, EnvError, RunError, nearest, unknown_name
+from agilerl.language.ends import end_ids, turn_end
 from agilerl.language.tokenizer import eos_id, pad_id, warn_if_replaced
 from agilerl.rng import Purpose, stream
 
@@ -44,6 +45,7 @@ class DataGym(ABC, Generic[Item]):
 
     Attributes:
         tokenizer: as it was given.
+        end_ids: tokens that end a completion. turn_end: the one that ends an answer of a conversation.
         data_batch_size: items of a batch, of one rank.
         max_context_length: tokens that an item may have; longer ones are left out.
         seed: of the order of training batches.
@@ -74,6 +76,7 @@ class DataGym(ABC, Generic[Item]):
             )
         self.tokenizer = tokenizer
         self.pad_token_id, self.eos_token_id = pad_id(tokenizer), eos_id(tokenizer)
+        self.end_ids, self.turn_end = end_ids(tokenizer), turn_end(tokenizer)
         warn_if_replaced(tokenizer)
         self.data_batch_size = int(data_batch_size_per_gpu)
         self.max_context_length = max_context_length

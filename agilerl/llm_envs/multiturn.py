@@ -10,6 +10,7 @@ import torch
 
 from agilerl.errors import ConfigError, EnvError, NotAvailableYetError, ShapeError
 from agilerl.language import tokenizer as tokens_of
+from agilerl.language.ends import end_ids, turn_end
 from agilerl.llm_envs.games import Player, TextGame
 from agilerl.llm_envs.prompts import Turns
 from agilerl.llm_envs.rewards import MOST_FAULTS, WINDOW, Deadline, RewardError, TookTooLongError, number_of
@@ -42,6 +43,7 @@ class TokenObservationWrapper:
 
     Attributes:
         conversation: texts, shown and said in turn.
+        end_ids: tokens that end a turn. end_id: the one of them that the chat template ends an answer with.
     """
 
     def __init__(
@@ -76,11 +78,14 @@ class TokenObservationWrapper:
         self.pad_id = tokens_of.pad_id(tokenizer) if pad_id is None else int(pad_id)
         self.eos_id = tokens_of.eos_id(tokenizer)
         self.uses_template = bool(apply_chat_template and getattr(tokenizer, "chat_template", None))
+        self.end_ids = end_ids(tokenizer)
+        self.end_id = turn_end(tokenizer) if self.uses_template else self.eos_id
         self.max_model_len = max_model_len
         self.room = max_output_tokens or 1
         self.conversation: list[str] = []
         self.is_over = True
         self._deadline = Deadline(step_timeout)
+        self._limit: int | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -135,7 +140,8 @@ class TokenObservationWrapper:
                 f"a completion must be whole numbers [1, tokens]; got {tokens.dtype} of shape {tuple(tokens.shape)}. "
                 "fix: pass what get_action returned, one row for each game."
             )
-        said = after_prompt(tokens.flatten().tolist(), self._tokens, self.pad_id)
+        pads = {self.pad_id, *tokens_of.special_ids(self.tokenizer)}
+        said = after_prompt(tokens.flatten().tolist(), self._tokens, pads)
         if said is None:
             raise ShapeError(
                 f"the completion does not begin with the {len(self._tokens)} tokens of the prompt. "
@@ -143,13 +149,38 @@ class TokenObservationWrapper:
             )
         return self.say(said)
 
+    def fit_into(self, end_ids: Sequence[int], context: int | None, max_output_tokens: int) -> None:
+        """Play with what a base knows: the tokens that end its turns, and its context.
+
+        Args:
+            end_ids: tokens that end a turn, beside those that the tokenizer knows of.
+            context: tokens that it can read; None: any number. max_output_tokens: that it may write in a turn.
+
+        Raises:
+            ConfigError: what is shown first leaves no room for a turn.
+        """
+        self.end_ids = tuple(dict.fromkeys((*self.end_ids, *end_ids)))
+        self._limit = None if context is None else context - max_output_tokens
+        if self._is_full(0) and not self.is_over:
+            raise ConfigError(
+                f"the prompt has {len(self._tokens)} tokens and a turn {max_output_tokens}, which do not fit into the "
+                f"base's context of {context}. fix: a smaller max_output_tokens, or a base with a longer context."
+            )
+
+    def _is_full(self, following: int) -> bool:
+        """Whether a turn has no room after `following` tokens more."""
+        length = len(self._tokens) + following
+        too_long = self.max_model_len is not None and length + self.room > self.max_model_len
+        return too_long or (self._limit is not None and length > self._limit)
+
     def say(self, completion: Sequence[int]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """As `step`, with the tokens of the completion alone."""
         if self.is_over:
             raise EnvError("the episode is over. fix: call reset().")
         said = [int(token) for token in completion]
-        if self.eos_id in said:
-            said = said[: said.index(self.eos_id) + 1]
+        end = next((place for place, token in enumerate(said) if token in self.end_ids), None)
+        if end is not None:
+            said = said[: end + 1]
         else:
             while said and said[-1] == self.pad_id:  # cut off at its length
                 said.pop()
@@ -163,10 +194,8 @@ class TokenObservationWrapper:
         self._rewards += [0.0] * (len(said) - 1) + [reward]
         self._count += 1
         if not terminated and not truncated:
-            following = self._between(shown, ended=said[-1] == self.eos_id)
-            full = self.max_model_len is not None and (
-                len(self._tokens) + len(following) + self.room > self.max_model_len
-            )
+            following = self._between(shown, ended=said[-1] in self.end_ids)
+            full = self._is_full(len(following))
             if self._count >= self.max_turns or full:
                 truncated, info = True, {**info, "truncated_by": "context" if full else "turns"}
             else:
@@ -217,7 +246,7 @@ class TokenObservationWrapper:
                 "cannot be gone on with. fix: apply_chat_template=False."
             )
         tokens = next(encoded(self.tokenizer, [(whole[len(start) :], False)]))
-        return tokens[1:] if ended and tokens[:1] == (self.eos_id,) else tokens
+        return tokens[1:] if ended and tokens and tokens[0] in self.end_ids else tokens
 
     def prompt(self) -> dict[str, Any]:
         """All tokens so far, as `reset` gives them."""
@@ -395,7 +424,7 @@ class SyncMultiTurnVecEnv:
             envs = [self.envs[number] for number in self.active]
             texts = [player(env.conversation, random) for env in envs]
             said = [env.tokenizer.encode(text, add_special_tokens=False) for env, text in zip(envs, texts, strict=True)]
-            self.say([[*tokens, env.eos_id] for env, tokens in zip(envs, said, strict=True)])
+            self.say([[*tokens, env.end_id] for env, tokens in zip(envs, said, strict=True)])
         return self.episodes()
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import torch
 from agilerl.errors import AgileRLWarning, EnvError
 from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.prompts import Pair
-from agilerl.llm_envs.templates import check_template, completed, completion_text, encoded, prompt_text
+from agilerl.llm_envs.templates import check_template, completed, encoded, with_answers
 from agilerl.llm_envs.tokens import padded
 
 
@@ -31,8 +31,9 @@ class PreferenceGym(DataGym[Pair]):
         seed: of the order of the training batches.
         report_dataset: a third split, for what is reported.
         conversation_template: messages with {question} where the prompt goes; None: the prompt itself.
-        prompt_column, chosen_column, rejected_column: of the rows; text, or messages of a conversation, of which the
-            last one is the completion.
+        prompt_column, chosen_column, rejected_column: of the rows; text, or messages of a conversation. Of chosen and
+            rejected the last message is the completion; what comes before it, alike in both, is the prompt, which the
+            chat template renders.
 
     Raises:
         ConfigError: a data set without rows, columns that are not there, numbers out of range.
@@ -106,11 +107,17 @@ class PreferenceGym(DataGym[Pair]):
         return str(row[self.prompt_column])
 
     def _tokenised(self, rows: Sequence[Mapping[str, Any]], split: str) -> Iterator[tuple[Pair, int]]:
-        texts = (prompt_text(self.tokenizer, self.conversation_template, row[self.prompt_column]) for row in rows)
-        prompts = encoded(self.tokenizer, texts)
+        texts = [
+            with_answers(
+                self.tokenizer, self.conversation_template, row[self.prompt_column],
+                [row[self.chosen_column], row[self.rejected_column]], f"row {number} of the split {split!r}",
+            )
+            for number, row in enumerate(rows)
+        ]  # fmt: skip
+        prompts = encoded(self.tokenizer, [prompt for prompt, _ in texts])
         chosen, rejected = (
-            completed(self.tokenizer, [completion_text(row[column]) for row in rows], self.eos_token_id)
-            for column in (self.chosen_column, self.rejected_column)
+            completed(self.tokenizer, [(both[which], plain) for (_, plain), both in texts], self.turn_end, self.end_ids)
+            for which in (0, 1)
         )
         same = 0
         for index, pair in enumerate(zip(prompts, chosen, rejected, strict=True)):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import torch
 
-from agilerl.errors import ConfigError, EnvError, ShapeError, unknown_name
+from agilerl.errors import ConfigError, EnvError, ShapeError, nearest
 from agilerl.hostile import malformed
 from agilerl.language import needs
+from agilerl.language.tokenizer import special_ids
 from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.prompts import Prompt, Scores
 from agilerl.llm_envs.rewards import RewardCaller
@@ -135,7 +136,12 @@ class ReasoningGym(DataGym[Prompt]):
         package = needs("reasoning_gym", "ReasoningGym.from_reasoning_gym")
         known = needs("reasoning_gym.factory").DATASETS
         if task not in known:
-            raise ConfigError(unknown_name("task of reasoning-gym", task, known))
+            close = " or ".join(map(repr, nearest(task, known)))
+            hint = f" Did you mean {close}?" if close else ""
+            raise ConfigError(
+                f"unknown task of reasoning-gym {task!r}.{hint} "
+                f"fix: one of the {len(known)} names of reasoning_gym.factory.DATASETS."
+            )
         wanted = {"report": report_size, "test": test_size, "train": train_size}
         if min(train_size, test_size) < 1 or report_size < 0:
             raise ConfigError(
@@ -278,7 +284,8 @@ class ReasoningGym(DataGym[Prompt]):
                 f"completions of a prompt must be whole numbers [completions, tokens]; got {tokens.dtype} of shape "
                 f"{tuple(tokens.shape)}. fix: pass what get_action returned."
             )
-        found = [after_prompt(row, prompt.tokens, self.pad_token_id) for row in tokens.tolist()]
+        pads = {self.pad_token_id, *special_ids(self.tokenizer)}
+        found = [after_prompt(row, prompt.tokens, pads) for row in tokens.tolist()]
         said = [row for row in found if row is not None]
         if len(said) < len(found):
             raise ShapeError(
@@ -288,8 +295,8 @@ class ReasoningGym(DataGym[Prompt]):
         return said
 
     def _text(self, tokens: list[int], raw: bool) -> str:
-        if not raw and self.eos_token_id in tokens:
-            tokens = tokens[: tokens.index(self.eos_token_id)]
+        if not raw:
+            tokens = list(takewhile(lambda token: token not in self.end_ids, tokens))
         return str(self.tokenizer.decode(tokens, skip_special_tokens=not raw, clean_up_tokenization_spaces=False))
 
     def _published(self, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from agilerl.errors import EnvError
+from agilerl.errors import ConfigError, EnvError
 from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.prompts import Example
-from agilerl.llm_envs.templates import check_template, completed, completion_text, encoded, prompt_text
+from agilerl.llm_envs.templates import check_template, completed, encoded, with_answers
 from agilerl.llm_envs.tokens import padded
 
 
@@ -31,7 +31,9 @@ class SFTGym(DataGym[Example]):
         report_dataset: a third split, for what is reported.
         conversation_template: messages with {question} where the prompt goes; None: the prompt itself.
         prompt_column, completion_column: of the rows; text, or messages of a conversation, of which the last one is the
-            completion. None: "prompt" and "completion", or "question" and "answer" where the rows have those.
+            completion and those before it are the prompt. None: "prompt" and "completion" or "response", or "question"
+            and "answer" where the rows have those.
+        response_column: another name of completion_column.
 
     Raises:
         ConfigError: a data set without rows, columns that are not there, numbers out of range.
@@ -51,14 +53,24 @@ class SFTGym(DataGym[Example]):
         conversation_template: Any = None,
         prompt_column: str | None = None,
         completion_column: str | None = None,
+        response_column: str | None = None,
     ) -> None:
+        if response_column is not None:
+            if completion_column not in (None, response_column):
+                raise ConfigError(
+                    f"completion_column={completion_column!r} and response_column={response_column!r} are one "
+                    "argument. fix: completion_column alone."
+                )
+            completion_column = response_column
         self.conversation_template = check_template(conversation_template)
         first = train_dataset[0] if isinstance(train_dataset, Sequence) and train_dataset else None
         if first is None and hasattr(train_dataset, "column_names"):  # datasets.Dataset
             first = dict.fromkeys(train_dataset.column_names)
         named = isinstance(first, Mapping) and {"question", "answer"} <= set(first) and "prompt" not in first
         self.prompt_column = prompt_column or ("question" if named else "prompt")
-        self.completion_column = completion_column or ("answer" if named else "completion")
+        responds = isinstance(first, Mapping) and "response" in first and "completion" not in first
+        usual = "answer" if named else "response" if responds else "completion"
+        self.completion_column = completion_column or usual
         super().__init__(
             {"train": train_dataset, "test": test_dataset, "report": report_dataset},
             tokenizer,
@@ -102,12 +114,17 @@ class SFTGym(DataGym[Example]):
         return str(row[self.prompt_column])
 
     def _tokenised(self, rows: Sequence[Mapping[str, Any]], split: str) -> Iterator[tuple[Example, int]]:
-        texts = (prompt_text(self.tokenizer, self.conversation_template, row[self.prompt_column]) for row in rows)
-        prompts = encoded(self.tokenizer, texts)
-        said = (completion_text(row[self.completion_column]) for row in rows)
-        for index, (prompt, completion) in enumerate(
-            zip(prompts, completed(self.tokenizer, said, self.eos_token_id), strict=True)
-        ):
+        texts = [
+            with_answers(
+                self.tokenizer, self.conversation_template, row[self.prompt_column], [row[self.completion_column]],
+                f"row {number} of the split {split!r}",
+            )
+            for number, row in enumerate(rows)
+        ]  # fmt: skip
+        prompts = encoded(self.tokenizer, [prompt for prompt, _ in texts])
+        answers = [(answer, plain) for (_, plain), (answer,) in texts]
+        completions = completed(self.tokenizer, answers, self.turn_end, self.end_ids)
+        for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             if not prompt:
                 raise EnvError(f"row {index} of the split {split!r} has a prompt without tokens. fix: leave it out.")
             yield Example(index, prompt, completion), len(prompt) + len(completion)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from agilerl.errors import ConfigError, nearest
+from agilerl.errors import ConfigError, nearest, warn_once
 
 _PLACEHOLDER = re.compile(r"\{(question|answer)\}")
 _CHUNK = 1024  # texts that the tokenizer is given at once
@@ -91,13 +91,88 @@ def prompt_text(tokenizer: Any, template: Messages | None, value: Any, answer: A
     return rendered(tokenizer, [{**m, "content": filled(m["content"], str(value), answer)} for m in template])
 
 
-def completion_text(value: Any) -> str:
-    """What a column for completions holds: text, or messages of which the last one is the completion."""
-    return check_messages(value)[-1]["content"] if is_conversation(value) else str(value)
+def with_answers(
+    tokenizer: Any, template: Messages | None, prompt: Any, completions: Sequence[Any], where: str
+) -> tuple[tuple[str, bool], list[str]]:
+    """(prompt as of `rendered`, text of each answer) of a row with completions to one prompt.
+
+    A completion is text, or messages of which the last one is the answer. Messages before it are the conversation that
+    is answered: they are rendered by the chat template, and no conversation_template changes them. One that holds the
+    prompt alone is the prompt.
+
+    Args:
+        template: messages with {question} for where the prompt goes.
+        prompt: text, or the messages that completions go on from.
+        where: names the row in errors.
+
+    Raises:
+        ConfigError: completions that answer different conversations, or one that the prompt is not part of.
+    """
+    parts = [_split_answer(value, where) for value in completions]
+    answers = [answer for _, answer in parts]
+    found = [_conversation(prompt, before, where) for before, _ in parts]
+    if any(other != found[0] for other in found):
+        raise ConfigError(
+            f"{where}: its completions answer different conversations: {_shown(found[0])} and "
+            f"{_shown(next(other for other in found if other != found[0]))}. "
+            "fix: the same messages before both answers."
+        )
+    if is_conversation(prompt) or not any(before for before, _ in parts):
+        return prompt_text(tokenizer, template, found[0] if is_conversation(prompt) else prompt), answers
+    if template is not None and len(found[0]) == 1:
+        return prompt_text(tokenizer, template, prompt), answers
+    if template is not None:
+        warn_once(
+            "conversation_template and conversations",
+            f"{where}: its completion is a conversation of {len(found[0]) + 1} messages, which conversation_template "
+            "does not change. fix: conversation_template=None, or the answer alone as the completion.",
+        )
+    return prompt_text(tokenizer, None, found[0]), answers
+
+
+def _split_answer(value: Any, where: str) -> tuple[list[dict[str, str]], str]:
+    """(the messages before the answer, the answer)."""
+    if not is_conversation(value):
+        return [], str(value)
+    messages = _plain_messages(value)
+    if messages[-1]["role"] != "assistant":
+        raise ConfigError(
+            f"{where}: the last message of a completion must be the assistant's; got the role "
+            f"{messages[-1]['role']!r}. fix: leave out what follows the answer."
+        )
+    return messages[:-1], messages[-1]["content"]
+
+
+def _conversation(prompt: Any, before: list[dict[str, str]], where: str) -> list[dict[str, str]]:
+    """All messages before an answer; ConfigError where the prompt is not one of them."""
+    given = _plain_messages(prompt) if is_conversation(prompt) else [{"role": "user", "content": str(prompt)}]
+    if not before:
+        return given
+    if before[: len(given)] == given:
+        return before
+    if is_conversation(prompt) and before[0]["role"] == "assistant":  # goes on from the prompt
+        return [*given, *before]
+    asked = [message["content"].strip() for message in before if message["role"] == "user"]
+    if not is_conversation(prompt) and str(prompt).strip() in asked:
+        return before
+    raise ConfigError(
+        f"{where}: the prompt {_shown(given)} is not part of the conversation {_shown(before)} of its completion. "
+        "fix: the first message of the user as the prompt, or the answer alone as the completion."
+    )
+
+
+def _plain_messages(value: Any) -> list[dict[str, str]]:
+    return [{"role": message["role"], "content": message["content"]} for message in check_messages(value)]
+
+
+def _shown(messages: Sequence[Mapping[str, str]]) -> str:
+    texts = [f"{message['role']}: {message['content'][:30]!r}" for message in messages[:4]]
+    return "[" + ", ".join([*texts, *(["..."] if len(messages) > 4 else [])]) + "]"
 
 
 def is_conversation(value: Any) -> bool:
-    return isinstance(value, list | tuple) and bool(value)
+    """Whether a column holds messages; a list of numbers is text as any other value."""
+    return isinstance(value, list | tuple) and any(isinstance(part, Mapping | str) for part in value)
 
 
 def check_messages(messages: Iterable[Any]) -> list[Mapping[str, str]]:
@@ -113,13 +188,28 @@ def check_messages(messages: Iterable[Any]) -> list[Mapping[str, str]]:
     return found
 
 
-def completed(tokenizer: Any, texts: Iterable[str], end: int) -> Iterator[tuple[int, ...]]:
-    """Tokens of each completion, with one end of sequence as the last."""
-    for tokens in encoded(tokenizer, ((text, False) for text in texts)):
-        said = len(tokens)
-        while said and tokens[said - 1] == end:
-            said -= 1
-        yield (*tokens[:said], end)
+def completed(
+    tokenizer: Any, texts: Iterable[tuple[str, bool]], turn_end: int, ends: Sequence[int]
+) -> Iterator[tuple[int, ...]]:
+    """Tokens of each completion, with one token that ends it as the last.
+
+    Args:
+        texts: (completion, whether its prompt is plain text): such a text ends with the end of sequence `ends[0]`, an
+            answer in a conversation with `turn_end`.
+        ends: all tokens that end a completion; those that a text has at its end are replaced.
+    """
+    plain: list[bool] = []
+
+    def noted() -> Iterator[tuple[str, bool]]:
+        for text, is_plain in texts:
+            plain.append(is_plain)
+            yield text, False
+
+    for number, tokens in enumerate(encoded(tokenizer, noted())):
+        length = len(tokens)
+        while length and tokens[length - 1] in ends:
+            length -= 1
+        yield (*tokens[:length], ends[0] if plain[number] else turn_end)
 
 
 def encoded(tokenizer: Any, texts: Iterable[tuple[str, bool]]) -> Iterator[tuple[int, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -30,8 +30,10 @@ def prompt_tensors(prompts: Sequence[Sequence[int]], pad: int) -> list[dict[str,
     return found
 
 
-def after_prompt(row: Sequence[int], prompt: Sequence[int], pad: int) -> list[int] | None:
+def after_prompt(row: Sequence[int], prompt: Sequence[int], pads: Collection[int]) -> list[int] | None:
     """What follows the prompt in a row that begins with it, after any number of padding tokens; None if it does not.
+
+    pads: tokens that may be padding: an agent need not pad with the token of the environment's tokenizer.
 
     Of several places the first one counts.
     """
@@ -39,6 +41,6 @@ def after_prompt(row: Sequence[int], prompt: Sequence[int], pad: int) -> list[in
     for start in range(len(row) - length + 1):
         if list(row[start : start + length]) == wanted:
             return list(row[start + length :])
-        if row[start] != pad:
+        if row[start] not in pads:
             return None
     return None

@@ -7,18 +7,22 @@ padding on the right, are part of states alone: no loss is over them. Leading ax
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 
-def token_weights(said: Tensor, weight: Tensor) -> Tensor:
+def token_weights(said: Tensor, weight: Tensor, mean_of: Callable[[Tensor], Tensor] = lambda x: x) -> Tensor:
     """w_b m_bt / Σ w_b m_bt [..., B, L]: every one of the policy's own tokens counts alike, those of long texts too.
 
     Args:
         said: [..., B, L] bool. weight: [..., B] of the rows. Without any token all are 0.
+        mean_of: the mean over processes, where several of them share a batch.
     """
     each = weight.unsqueeze(-1) * said.to(weight.dtype)
-    return each / each.sum((-2, -1), keepdim=True).clamp_min(torch.finfo(weight.dtype).tiny)
+    total = mean_of(each.sum((-2, -1), keepdim=True))
+    return each / total.clamp_min(torch.finfo(weight.dtype).tiny)
 
 
 def token_values(values: Tensor, tokens: Tensor) -> Tensor:

@@ -6,6 +6,8 @@ losses are sums over the batch under row weights and give [N].
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -33,7 +35,14 @@ def cloning_likelihood(log_prob: Tensor, weight: Tensor) -> Tensor:
     return -(weight * log_prob).sum(-1)
 
 
-def cloning_policy_loss(value: Tensor, action: Tensor, taken: Tensor, alpha: Tensor, weight: Tensor) -> Tensor:
+def cloning_policy_loss(
+    value: Tensor,
+    action: Tensor,
+    taken: Tensor,
+    alpha: Tensor,
+    weight: Tensor,
+    mean_of: Callable[[Tensor], Tensor] = lambda x: x,
+) -> Tensor:
     """−λ Σ_b w_b Q(s_b, μ(s_b)) + cloning error [...], λ = α / mean |Q| (arXiv:2106.06860, eq. 3 and 5).
 
     λ is a constant. As in the authors' released code its mean is over the policy's own actions, and the squared
@@ -42,8 +51,9 @@ def cloning_policy_loss(value: Tensor, action: Tensor, taken: Tensor, alpha: Ten
     Args:
         value: [..., B] the critic as a function of the policy's action. action: [..., B, A] that action.
         taken: [..., B, A] of the data. alpha: scalar or [..., 1] per member. weight: [..., B].
+        mean_of: the mean over processes, where several of them share a batch.
     """
-    scale = (weight * value.detach().abs()).sum(-1) / weight.sum(-1)
+    scale = mean_of((weight * value.detach().abs()).sum(-1)) / mean_of(weight.sum(-1))
     return cloning_error(action, taken, weight) - alpha.squeeze(-1) / scale.clamp_min(LEAST_SCALE) * (
         weight * value
     ).sum(-1)

@@ -5,20 +5,36 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import field as dataclass_field
+from typing import Any, ClassVar, Self
 
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.activations import activation
 from agilerl.modules.base import SURROUNDINGS, constructor_arguments
-from agilerl.modules.cnn import dims_of, per_axis
+from agilerl.modules.cnn import EvolvableCNN, dims_of, per_axis
 from agilerl.modules.layers import as_widths, whole
+from agilerl.modules.lstm import EvolvableLSTM
+from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.resnet import EvolvableResNet
+from agilerl.modules.simba import EvolvableSimBa
+
+
+def option(module: Any, name: str) -> Any:
+    """A field with the default of the module's constructor, which counts as not set."""
+    return dataclass_field(default=constructor_arguments(module)[name].default, metadata={"is_option": True})
+
+
+def is_set(field: dataclasses.Field[Any], value: Any) -> bool:
+    """Whether a field's value is more than the module's default."""
+    return value is not None and not ("is_option" in field.metadata and value == field.default)
 
 
 class NetConfig:
-    """Base of the typed configurations: what all of them check, and how they are read like a mapping.
+    """Base of the typed configurations: their checks, and how they are read like a mapping.
 
-    `config["activation"]` is a field, None where it is not set; `in`, `keys()`, `items()`, `values()`, `len()` and
-    `get()` know the fields that are set, so that `dict(config)` and `**config` are constructor arguments.
+    Fields have the defaults of the module that they are options of. `config["activation"]` and `get()` read any field;
+    `in`, `keys()`, `items()`, `values()` and `len()` know those with another value than the module's default, so that
+    `dict(config)` and `**config` are constructor arguments.
     """
 
     labels: ClassVar[Mapping[str, str]] = {}  # field -> what an error calls it, where that is more than its name
@@ -30,16 +46,41 @@ class NetConfig:
         activation(getattr(self, "activation", None), hidden=True)
         activation(getattr(self, "output_activation", None))
 
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> Self:
+        """A configuration from a mapping of its fields. ConfigError for an unknown key."""
+        known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for key in config:
+            if key not in known:
+                raise ConfigError(unknown_name(f"key of {cls.__name__}", str(key), known))
+        return cls(**config)
+
     def _set(self) -> dict[str, Any]:
         """The fields that are set, by name."""
-        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-        return {name: value for name, value in found.items() if value is not None}
+        fields = {field.name: field for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        found = {name: getattr(self, name) for name in fields}
+        return {name: value for name, value in found.items() if is_set(fields[name], value)}
 
-    def __getitem__(self, name: str) -> Any:
-        fields = {field.name for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+    def _field(self, name: str) -> dataclasses.Field[Any]:
+        fields = {field.name: field for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         if name not in fields:
             raise KeyError(unknown_name(f"key of {type(self).__name__}", str(name), fields))
-        return getattr(self, name)
+        return fields[name]
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, self._field(name).name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        changed = dataclasses.replace(self, **{self._field(name).name: value})  # type: ignore[type-var]
+        object.__setattr__(self, name, getattr(changed, name))
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """Return a field and put it back to the module's default; `default` for a key that is no field."""
+        if default and not hasattr(self, name):
+            return default[0]
+        value = self[name]
+        object.__setattr__(self, name, self._field(name).default)
+        return value
 
     def __contains__(self, name: object) -> bool:
         return name in self._set()
@@ -63,27 +104,28 @@ class NetConfig:
         return self._set().items()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The field, where it is set; else `default`."""
-        return self._set().get(name, default)
+        """The field, where it has a value; else `default`."""
+        value = self[name] if name in {field.name for field in dataclasses.fields(self)} else None  # type: ignore[arg-type]
+        return default if value is None else value
 
 
 @dataclass(frozen=True)
 class MlpNetConfig(NetConfig):
-    """Options of an `EvolvableMLP` used as encoder or head; see there for their meaning. None: the default there."""
+    """Options of an `EvolvableMLP` used as encoder or head; fields that are left out have its defaults."""
 
     hidden_size: tuple[int, ...] | list[int] = (64, 64)
-    activation: str | None = None
-    output_activation: str | None = None
-    min_hidden_layers: int | None = None
-    max_hidden_layers: int | None = None
-    min_mlp_nodes: int | None = None
-    max_mlp_nodes: int | None = None
-    layer_norm: bool | None = None
+    activation: str | None = option(EvolvableMLP, "activation")
+    output_activation: str | None = option(EvolvableMLP, "output_activation")
+    min_hidden_layers: int = option(EvolvableMLP, "min_hidden_layers")
+    max_hidden_layers: int = option(EvolvableMLP, "max_hidden_layers")
+    min_mlp_nodes: int = option(EvolvableMLP, "min_mlp_nodes")
+    max_mlp_nodes: int = option(EvolvableMLP, "max_mlp_nodes")
+    layer_norm: bool = option(EvolvableMLP, "layer_norm")
     output_layernorm: bool | None = None
     output_vanish: bool | None = None
-    init_layers: bool | None = None
-    noisy: bool | None = None
-    noise_std: float | None = None
+    init_layers: bool = option(EvolvableMLP, "init_layers")
+    noisy: bool = option(EvolvableMLP, "noisy")
+    noise_std: float = option(EvolvableMLP, "noise_std")
 
     def __post_init__(self) -> None:
         as_widths(list(self.hidden_size), "hidden_size")
@@ -92,21 +134,21 @@ class MlpNetConfig(NetConfig):
 
 @dataclass(frozen=True)
 class CnnNetConfig(NetConfig):
-    """Options of an `EvolvableCNN` used as encoder; see there for their meaning. None: the default there."""
+    """Options of an `EvolvableCNN` used as encoder; fields that are left out have its defaults."""
 
     channel_size: tuple[int, ...] | list[int] = (32, 32)
     kernel_size: Any = 3
     stride_size: Any = 1
-    padding_size: Any = None
-    block_type: str | None = None
-    activation: str | None = None
-    output_activation: str | None = None
-    min_hidden_layers: int | None = None
-    max_hidden_layers: int | None = None
-    min_channel_size: int | None = None
-    max_channel_size: int | None = None
-    layer_norm: bool | None = None
-    init_layers: bool | None = None
+    padding_size: Any = option(EvolvableCNN, "padding_size")
+    block_type: str = option(EvolvableCNN, "block_type")
+    activation: str | None = option(EvolvableCNN, "activation")
+    output_activation: str | None = option(EvolvableCNN, "output_activation")
+    min_hidden_layers: int = option(EvolvableCNN, "min_hidden_layers")
+    max_hidden_layers: int = option(EvolvableCNN, "max_hidden_layers")
+    min_channel_size: int = option(EvolvableCNN, "min_channel_size")
+    max_channel_size: int = option(EvolvableCNN, "max_channel_size")
+    layer_norm: bool = option(EvolvableCNN, "layer_norm")
+    init_layers: bool = option(EvolvableCNN, "init_layers")
 
     def __post_init__(self) -> None:
         channels = as_widths(list(self.channel_size), "channel_size")
@@ -118,38 +160,38 @@ class CnnNetConfig(NetConfig):
 
 @dataclass(frozen=True)
 class ResNetNetConfig(NetConfig):
-    """Options of an `EvolvableResNet` used as encoder; see there for their meaning. None: the default there."""
+    """Options of an `EvolvableResNet` used as encoder; fields that are left out have its defaults."""
 
     channel_size: int = 32
     kernel_size: int = 3
     stride_size: int = 2
     num_blocks: int = 2
-    activation: str | None = None
-    output_activation: str | None = None
-    min_blocks: int | None = None
-    max_blocks: int | None = None
-    min_channel_size: int | None = None
-    max_channel_size: int | None = None
+    activation: str | None = option(EvolvableResNet, "activation")
+    output_activation: str | None = option(EvolvableResNet, "output_activation")
+    min_blocks: int = option(EvolvableResNet, "min_blocks")
+    max_blocks: int = option(EvolvableResNet, "max_blocks")
+    min_channel_size: int = option(EvolvableResNet, "min_channel_size")
+    max_channel_size: int = option(EvolvableResNet, "max_channel_size")
 
 
 @dataclass(frozen=True)
 class LstmNetConfig(NetConfig):
-    """Options of an `EvolvableLSTM` used as encoder; see there for their meaning. None: the default there."""
+    """Options of an `EvolvableLSTM` used as encoder; fields that are left out have its defaults."""
 
     hidden_state_size: int = 128
     num_layers: int = 1
-    output_activation: str | None = None
-    min_hidden_state_size: int | None = None
-    max_hidden_state_size: int | None = None
-    min_layers: int | None = None
-    max_layers: int | None = None
-    cell: str | None = None
-    max_seq_len: int | None = None
+    output_activation: str | None = option(EvolvableLSTM, "output_activation")
+    min_hidden_state_size: int = option(EvolvableLSTM, "min_hidden_state_size")
+    max_hidden_state_size: int = option(EvolvableLSTM, "max_hidden_state_size")
+    min_layers: int = option(EvolvableLSTM, "min_layers")
+    max_layers: int = option(EvolvableLSTM, "max_layers")
+    cell: str = option(EvolvableLSTM, "cell")
+    max_seq_len: int | None = option(EvolvableLSTM, "max_seq_len")
 
 
 @dataclass(frozen=True)
 class MultiInputNetConfig(NetConfig):
-    """Options of an `EvolvableMultiInput` used as encoder; see there for their meaning. None: the default there.
+    """Options of an `EvolvableMultiInput` used as encoder; fields that are left out have its defaults.
 
     `cnn_config` and `mlp_config` are dicts, or a `CnnNetConfig` and an `MlpNetConfig`.
     """
@@ -159,31 +201,31 @@ class MultiInputNetConfig(NetConfig):
     cnn_config: Any = None
     mlp_config: Any = None
     init_dicts: Any = None
-    activation: str | None = None
+    activation: str | None = dataclass_field(default="ReLU", metadata={"is_option": True})
     output_activation: str | None = None
-    min_latent_dim: int | None = None
-    max_latent_dim: int | None = None
+    min_latent_dim: int = dataclass_field(default=8, metadata={"is_option": True})
+    max_latent_dim: int = dataclass_field(default=128, metadata={"is_option": True})
 
 
 @dataclass(frozen=True)
 class SimBaNetConfig(NetConfig):
-    """Options of an `EvolvableSimBa` used as encoder; see there for their meaning. None: the default there."""
+    """Options of an `EvolvableSimBa` used as encoder; fields that are left out have its defaults."""
 
     hidden_size: int = 128
     num_blocks: int = 2
-    activation: str | None = None
-    output_activation: str | None = None
-    scale_factor: int | None = None
-    min_blocks: int | None = None
-    max_blocks: int | None = None
-    min_mlp_nodes: int | None = None
-    max_mlp_nodes: int | None = None
+    activation: str | None = option(EvolvableSimBa, "activation")
+    output_activation: str | None = option(EvolvableSimBa, "output_activation")
+    scale_factor: int = option(EvolvableSimBa, "scale_factor")
+    min_blocks: int = option(EvolvableSimBa, "min_blocks")
+    max_blocks: int = option(EvolvableSimBa, "max_blocks")
+    min_mlp_nodes: int = option(EvolvableSimBa, "min_mlp_nodes")
+    max_mlp_nodes: int = option(EvolvableSimBa, "max_mlp_nodes")
     labels: ClassVar = {"hidden_size": "hidden_size of SimBaNetConfig (width of the trunk)"}
 
 
 OF_MEMORY = ("hidden_state_size", "cell", "max_seq_len")  # keys of recurrent encoders alone
 _KEYS = {
-    frozenset(field.name for field in dataclasses.fields(kind))
+    frozenset(field.name for field in dataclasses.fields(kind)): kind
     for kind in (MlpNetConfig, CnnNetConfig, ResNetNetConfig, LstmNetConfig, MultiInputNetConfig, SimBaNetConfig)
 }
 
@@ -191,15 +233,16 @@ _KEYS = {
 def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """`config` (a mapping, a net config or None) over `defaults`; unknown keys raise ConfigError.
 
-    A mapping with all the keys of a net config is one that became a dictionary (`dataclasses.asdict`): there None
-    stands for the default, as in the net config.
+    A mapping with all the keys of a net config is one that became a dictionary (`dataclasses.asdict`): values that are
+    those of the module are not set there either.
     """
     given = _given({} if config is None else config)
     if not isinstance(given, Mapping):
         raise ConfigError(f"{label} must be a mapping or a net config; got {type(config).__name__}")
-    if given is config:
-        was_typed = frozenset(config) in _KEYS
-        given = {key: value for key, value in config.items() if value is not None or not was_typed}
+    kind = _KEYS.get(frozenset(given)) if given is config else None
+    if kind is not None:
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+        given = {key: value for key, value in config.items() if is_set(fields[key], value)}
     known = set(constructor_arguments(owner)) - SURROUNDINGS
     for key in given:
         if key not in known:
@@ -213,5 +256,6 @@ def _given(config: Any) -> Any:
     """What a net config sets, configurations inside it too; anything else as it is."""
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         return config
-    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return {key: _given(value) for key, value in values.items() if value is not None}
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    values = {name: getattr(config, name) for name in fields}
+    return {name: _given(value) for name, value in values.items() if is_set(fields[name], value)}

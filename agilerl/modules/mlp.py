@@ -41,7 +41,7 @@ class EvolvableMLP(LayeredModule):
             for `min_mlp_nodes`, which a removal stays above.
         layer_norm: LayerNorm after every hidden linear map; growth is then approximate.
         output_layernorm: LayerNorm before the output activation.
-        output_vanish: scale the output layer's first weights by 0.1.
+        output_vanish: scale the output layer's first weights by 0.1; None does, as a configuration that leaves it out.
         init_layers: orthogonal weights with gain sqrt(2) and zero biases, else torch's default for `nn.Linear`.
         noisy, noise_std: noisy linear layers (`modules.layers.NoisyLinear`).
         random_seed: of the first weights and of this module's mutations.
@@ -53,8 +53,8 @@ class EvolvableMLP(LayeredModule):
         self, num_inputs: int, num_outputs: int, hidden_size: Sequence[int],
         activation: str | None = "ReLU", output_activation: str | None = None,
         min_hidden_layers: int = 1, max_hidden_layers: int = 3, min_mlp_nodes: int = 32, max_mlp_nodes: int = 500,
-        layer_norm: bool = False, output_layernorm: bool = False, output_vanish: bool = True, init_layers: bool = True,
-        noisy: bool = False, noise_std: float = 0.5, *,
+        layer_norm: bool = False, output_layernorm: bool = False, output_vanish: bool | None = True,
+        init_layers: bool = True, noisy: bool = False, noise_std: float = 0.5, *,
         device: str | torch.device = "cpu", name: str = "mlp", random_seed: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(device, random_seed)
@@ -65,7 +65,7 @@ class EvolvableMLP(LayeredModule):
         self.min_hidden_layers, self.max_hidden_layers = min_hidden_layers, max_hidden_layers
         self.min_mlp_nodes, self.max_mlp_nodes = min_mlp_nodes, max_mlp_nodes
         self.layer_norm, self.output_layernorm = layer_norm, output_layernorm
-        self.output_vanish, self.init_layers = output_vanish, init_layers
+        self.output_vanish, self.init_layers = output_vanish is None or bool(output_vanish), init_layers
         self.noisy, self.noise_std, self.name = noisy, noise_std, name
         self.build()
 

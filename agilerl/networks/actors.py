@@ -20,6 +20,7 @@ from agilerl.networks.stacks import FEATURES, OUTPUT, Run, dense_stacks, module_
 from agilerl.spaces import mask_width
 
 HEADS = ("head_net", "value_net")  # of a policy with a state value
+ACTION_SCALINGS = ("bounds", "none")
 OUTPUT_BOUNDS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(("Tanh", "Softsign"), (-1.0, 1.0)),
     **dict.fromkeys(("Sigmoid", "Softmax", "GumbelSoftmax"), (0.0, 1.0)),
@@ -57,6 +58,23 @@ def rescale_action(action: Any, low: Any, high: Any, output_activation: str = "T
         return torch.where(keep, given, start + (given - lowest) / (highest - lowest) * extent).to(dtype)
     x = np.asarray(action, np.float64)
     return np.where(finite, bottom + (x - lowest) / (highest - lowest) * width, x).astype(bounds[0].dtype)
+
+
+def box_action(action: np.ndarray, low: np.ndarray, high: np.ndarray, kind: ActionDistribution) -> np.ndarray:
+    """Actions of a Box as its environment takes them: at the bounds where squashed, rounded and clipped.
+
+    Args:
+        action: [..., *shape] in units of the space, or in [-1, 1] where squashed.
+        low, high: [*shape]. kind: their distribution.
+
+    Returns:
+        [..., *shape] in the dtype of `action`, or of the bounds where squashed.
+    """
+    if kind.kind == "squashed":
+        bounds = (low, high) if not kind.rounds else (low.astype(np.float64), high.astype(np.float64))
+        action = rescale_action(action, *bounds)
+    found: np.ndarray = np.clip(np.rint(action) if kind.rounds else action, low, high)
+    return found
 
 
 class DeterministicActor(EvolvableNetwork):
@@ -119,7 +137,12 @@ class StochasticActor(EvolvableNetwork):
 
     Args:
         squash_output: put actions of a Box through tanh; they lie in [-1, 1], `scale_action` maps them to the bounds.
-        log_std_init: log standard deviation of a Box action that the untrained head's bias gives.
+        log_std_init: log standard deviation of a Box action that the untrained head's bias gives, in the units of
+            `action_scaling`.
+        action_scaling: "bounds": mean and standard deviation of Box actions are in units of half of each component's
+            range, around its centre, and integer actions are rounded to the nearest. "none": they are in units of the
+            space, around 0, and integer actions are truncated. Components without two finite bounds are in units of
+            the space either way; so are specifications that do not name it (`from_spec`).
 
     The other arguments are `EvolvableNetwork`'s.
     """
@@ -130,7 +153,7 @@ class StochasticActor(EvolvableNetwork):
     @takes_options("observation_space", "action_space", *BY_POSITION[:3])
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL,
-        squash_output: bool = False, log_std_init: float = 0.0,
+        squash_output: bool = False, log_std_init: float = 0.0, action_scaling: str = "bounds",
     ) -> None:  # fmt: skip
         if squash_output and not isinstance(action_space, spaces.Box):
             raise ConfigError(f"squash_output=True is for Box actions; got {action_space}. fix: leave it out.")
@@ -143,33 +166,64 @@ class StochasticActor(EvolvableNetwork):
         if squash_output:
             check_bounded(action_space, "StochasticActor with squash_output")  # type: ignore[arg-type]
         self.squash_output, self.log_std_init = bool(squash_output), float(log_std_init)
-        self.build_head(distribution_of(action_space).raw_size)
-        if self.distribution.is_continuous:
-            with torch.no_grad():
-                bias = self.head_net.model.get_submodule("linear_output").get_parameter("bias")
-                bias[len(bias) // 2 :] += self.log_std_init
+        self.action_scaling = action_scaling
+        self.build_head(self.distribution.raw_size)
+        with torch.no_grad():
+            bias = self.head_net.model.get_submodule("linear_output").get_parameter("bias")
+            for own in self.distribution.log_std_columns():
+                bias[own] += self.log_std_init
 
     @property
     def distribution(self) -> ActionDistribution:
         """What the raw output means."""
+        return self._distribution
+
+    @property
+    def action_scaling(self) -> str:
+        """Units of Box actions: "bounds" or "none"."""
+        return self._action_scaling
+
+    @action_scaling.setter
+    def action_scaling(self, scaling: str) -> None:
         assert self.action_space is not None
-        return distribution_of(self.action_space, self.squash_output)
+        if scaling not in ACTION_SCALINGS:
+            raise ConfigError(unknown_name("action_scaling", str(scaling), ACTION_SCALINGS))
+        self._action_scaling = scaling
+        self._distribution = distribution_of(self.action_space, self.squash_output, scaling == "bounds")
+
+    def spec(self) -> dict[str, Any]:
+        """As of every network; `action_scaling` where it makes a difference."""
+        assert self.action_space is not None
+        found = {name: value for name, value in super().spec().items() if name != "action_scaling"}
+        is_scaled = self._distribution != distribution_of(self.action_space, self.squash_output)
+        return {**found, "action_scaling": self._action_scaling} if is_scaled else found
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
+        """As of every network; without `action_scaling` actions are in units of the space, as they were before it."""
+        own = {name: value for name, value in spec.items() if name != "action_scaling"}
+        made = super().from_spec(own, **arguments)
+        made.action_scaling = str(spec.get("action_scaling", "none"))
+        return made
 
     def forward(self, obs: Any, action_mask: Any = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         """(action [..., *], log probability [...], entropy [...]) of one sample per row.
 
         The entropy of a squashed normal is estimated by −log π of the sample.
 
-        action_mask: [..., ΣA] 1 = legal, for the discrete spaces."""
+        action_mask: [..., W] 1 = legal, for the discrete spaces; see `ActionDistribution.mask_width`."""
         return self.sampled(self.output(obs), action_mask)
 
     def sampled(self, raw: Tensor, action_mask: Any = None) -> tuple[Tensor, Tensor, Tensor]:
         """As `forward`, from the raw output [..., raw_size]."""
         kind = self.distribution
         mask = None if action_mask is None else torch.as_tensor(np.array(action_mask), device=raw.device)
-        draw = torch.randn if kind.is_continuous else torch.rand
-        shape = (*raw.shape[:-1], *kind.numbers_shape)
-        numbers = draw(shape, generator=self.generator()).to(raw)
+        own = self.generator()
+        parts = kind.draw(
+            lambda shape: torch.randn(shape, generator=own), lambda shape: torch.rand(shape, generator=own),
+            tuple(raw.shape[:-1]),
+        )  # fmt: skip
+        numbers = (parts[0] if len(parts) == 1 else torch.cat(parts, -1)).to(raw)
         if kind.kind == "squashed":
             action, log_prob = squashed_normal_sample(raw, numbers)
             return action, log_prob, -log_prob

@@ -82,7 +82,8 @@ class AdapterNetwork(EvolvableModule):
             hidden = hidden_states(forward, texts)
             if self.with_value:
                 return values_of(hidden, cast(Tensor, self._parameters[HEAD]))
-            return log_probs(hidden, self.base.head, texts.tokens[..., texts.prompt :], temperature)
+            tokens = texts.tokens[..., texts.prompt :]
+            return log_probs(hidden, self.base.head, tokens, temperature, self.base.head_bias)
 
     output = forward
 

@@ -7,8 +7,8 @@ Leading axes are free: members [N], time, lanes or batch. Nothing here draws: wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -18,10 +18,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from agilerl.errors import AlgorithmError, ConfigError
+from agilerl.spaces import nested
+from agilerl.tree import leaves
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # the limits of the SAC authors' released code
+Draw = Callable[[tuple[int, ...]], Any]
 Least = float | tuple[float, ...]  # log standard deviation of all components of an action, or of each
 LEAST_LOG_STD = -5.0  # of data, whose actions may be all the same
+MAX_HALF_RANGE = float(np.finfo(np.float32).max) / 2  # half of a range from which on bounds stand for infinity
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 MOST = 4096  # joint actions; each is an output of the network
 ILLEGAL = -1e9  # exp gives exactly 0, and products with it stay finite, which the lowest number would not
@@ -104,6 +108,18 @@ def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
     return logits if mask is None else logits.masked_fill(~mask.bool(), ILLEGAL)
 
 
+def masked_bits(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Logits [..., bits] under a mask; a bit with one legal value takes it with log probability and entropy 0.
+
+    Args:
+        mask: [..., 2 · bits], two entries per bit: whether 0 and whether 1 is legal.
+    """
+    if mask is None:
+        return logits
+    may_be_0, may_be_1 = mask.bool().reshape(*mask.shape[:-1], -1, 2).unbind(-1)
+    return logits.masked_fill(~may_be_1, ILLEGAL).masked_fill(~may_be_0, -ILLEGAL)
+
+
 def categorical_sample(logits: Tensor, numbers: Tensor) -> Tensor:
     """Index by inversion of the distribution function; logits [..., A], uniform numbers [...]; int64 [...]."""
     cumulative = logits.softmax(-1).cumsum(-1)
@@ -129,83 +145,195 @@ def categorical_entropy(logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ActionDistribution:
-    """What a policy's raw output means.
+    """Distribution over the actions of one space, parameterised by a policy's raw output.
+
+    Normal actions may have units of their own (`centre`, `half`): mean and standard deviation are in units of half a
+    range around its centre, and so are log densities and entropies; samples, modes and the actions that `log_prob`
+    takes are in units of the space, not clipped.
 
     Attributes:
-        kind: "normal", "squashed", "categorical", "multi_categorical" or "bernoulli".
-        sizes: (A,) for normal, squashed and categorical; the number of choices of each part for multi_categorical;
-            (bits,) for bernoulli.
-        least: of the log standard deviation of a normal or squashed one, for all components or for each.
+        kind: "normal", "squashed", "categorical", "multi_categorical", "bernoulli" or "joint".
+        sizes: (A,) for normal, squashed and categorical; the number of choices of each component for
+            multi_categorical; (bits,) for bernoulli; () for joint.
+        least: lower limit of the log standard deviation of a normal or squashed one, for all components or for each.
+        centre, half: of each component of a normal one, `box_units`; empty where actions are in policy units.
+        rounds: whether Box actions are rounded to the nearest integer for the environment.
+        parts: independent distributions of a joint one. Its rows (raw output, numbers, action, mask) are those of its
+            parts side by side, each action as `columns` numbers.
     """
 
     kind: str
     sizes: tuple[int, ...]
     least: Least = LOG_STD_MIN
+    centre: tuple[float, ...] = ()
+    half: tuple[float, ...] = ()
+    rounds: bool = False
+    parts: tuple[ActionDistribution, ...] = ()
 
     @property
     def raw_size(self) -> int:
         """Width of the raw output."""
+        if self.parts:
+            return sum(part.raw_size for part in self.parts)
         return sum(self.sizes) * (2 if self.kind in ("normal", "squashed") else 1)
 
     @property
     def is_continuous(self) -> bool:
-        """True where samples take standard normal numbers, False where they take uniform ones."""
+        """True where samples take standard normal numbers, False where they take uniform ones, or some of each."""
         return self.kind in ("normal", "squashed")
+
+    @property
+    def has_normal(self) -> bool:
+        """Whether some component is drawn from a normal distribution."""
+        return self.is_continuous or any(part.has_normal for part in self.parts)
+
+    @property
+    def columns(self) -> int:
+        """Numbers of one action, laid flat."""
+        if self.parts:
+            return sum(part.columns for part in self.parts)
+        if self.kind == "categorical":
+            return 1
+        return len(self.sizes) if self.kind == "multi_categorical" else self.sizes[0]
+
+    @property
+    def mask_width(self) -> int:
+        """Entries of a mask of legal choices: one per choice, two per bit (0 legal, 1 legal), none for Box."""
+        if self.parts:
+            return sum(part.mask_width for part in self.parts)
+        if self.is_continuous:
+            return 0
+        return sum(self.sizes) * (2 if self.kind == "bernoulli" else 1)
 
     @property
     def numbers_shape(self) -> tuple[int, ...]:
         """Shape of the random numbers of one sample."""
+        if self.parts:
+            return (sum(math.prod(part.numbers_shape) for part in self.parts),)
         if self.kind == "categorical":
             return ()
         return (len(self.sizes),) if self.kind == "multi_categorical" else self.sizes
 
+    def draw(self, normal: Draw, uniform: Draw, shape: tuple[int, ...]) -> list[Any]:
+        """Random numbers of samples [*shape]: [*shape, *numbers_shape], of a joint distribution its parts' one after
+        another, with their columns in a last axis.
+
+        Args:
+            normal, uniform: give standard normal numbers, and uniform ones in [0, 1), of a shape.
+        """
+        if not self.parts:
+            return [(normal if self.is_continuous else uniform)((*shape, *self.numbers_shape))]
+        sizes = [(part, math.prod(part.numbers_shape)) for part in self.parts]
+        return [(normal if part.is_continuous else uniform)((*shape, size)) for part, size in sizes]
+
+    def log_std_columns(self) -> list[slice]:
+        """Where the log standard deviations stand in the raw output."""
+        if self.is_continuous:
+            return [slice(self.sizes[0], 2 * self.sizes[0])]
+        found, start = [], 0
+        for part in self.parts:
+            found += [slice(start + own.start, start + own.stop) for own in part.log_std_columns()]
+            start += part.raw_size
+        return found
+
     def sample(self, raw: Tensor, numbers: Tensor, mask: Tensor | None = None) -> Tensor:
-        """An action per row: raw [..., raw_size], numbers [..., *numbers_shape], mask [..., ΣA] 1 = legal."""
+        """An action per row: raw [..., raw_size], numbers [..., *numbers_shape], mask [..., mask_width] 1 = legal."""
+        if self.parts:
+            given = torch.split(numbers, [math.prod(part.numbers_shape) for part in self.parts], -1)
+            drawn = [x if part.numbers_shape else x[..., 0] for part, x in zip(self.parts, given, strict=True)]
+            each = zip(self._each(raw, mask), drawn, strict=True)
+            return self._joined([(part, part.sample(own, x, legal)) for (part, own, legal), x in each], raw)
         if self.kind == "normal":
-            return normal_sample(raw, numbers, self.least)
+            return self.in_space_units(normal_sample(raw, numbers, self.least))
         if self.kind == "squashed":
             return squashed_normal_sample(raw, numbers, self.least)[0]
-        logits = masked_logits(raw, mask)
         if self.kind == "bernoulli":
+            logits = masked_bits(raw, mask)
             return (numbers < logits.sigmoid()).to(logits.dtype)  # 1 where the number lies below the probability
+        logits = masked_logits(raw, mask)
         if self.kind == "categorical":
             return categorical_sample(logits, numbers)
         return self._components(categorical_sample, logits, numbers)
 
     def log_prob(self, raw: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Log probability or density [...] of given actions."""
+        """Log probability or density [...] of given actions; of a joint distribution the sum over its parts."""
+        if self.parts:
+            each = zip(self._each(raw, mask), self.split(action), strict=True)
+            return torch.stack([part.log_prob(own, x, legal) for (part, own, legal), x in each], -1).sum(-1)
         if self.kind == "normal":
-            return normal_log_prob(raw, action, self.least)
+            return normal_log_prob(raw, self.in_policy_units(action), self.least)
         if self.kind == "squashed":
             return squashed_normal_log_prob(raw, action, self.least)
-        logits = masked_logits(raw, mask)
         if self.kind == "bernoulli":
+            logits = masked_bits(raw, mask)
             return -F.binary_cross_entropy_with_logits(logits, action.to(logits), reduction="none").sum(-1)
-        found = self._components(categorical_log_prob, logits, action)
+        found = self._components(categorical_log_prob, masked_logits(raw, mask), action)
         return found if self.kind == "categorical" else found.sum(-1)
 
     def entropy(self, raw: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Entropy [...] in nats. ConfigError for a squashed normal, which has no closed form: average −log π."""
+        """Entropy [...] in nats; of a joint distribution the sum over its parts, which are independent.
+        ConfigError for a squashed normal, which has no closed form: average −log π."""
+        if self.parts:
+            return torch.stack([part.entropy(own, legal) for part, own, legal in self._each(raw, mask)], -1).sum(-1)
         if self.kind == "normal":
             return (split_normal(raw, self.least)[1] + 0.5 + HALF_LOG_TWO_PI).sum(-1)  # Σ_i (½ + ½ log 2π + log std_i)
         if self.kind == "squashed":
             raise ConfigError("a squashed normal has no entropy in closed form. fix: average -log_prob of samples.")
-        logits = masked_logits(raw, mask)
         if self.kind == "bernoulli":
+            logits = masked_bits(raw, mask)
             p = logits.sigmoid()
             return (p * F.softplus(-logits) + (1 - p) * F.softplus(logits)).sum(-1)
-        found = self._components(categorical_entropy, logits)
+        found = self._components(categorical_entropy, masked_logits(raw, mask))
         return found if self.kind == "categorical" else found.sum(-1)
 
     def mode(self, raw: Tensor, mask: Tensor | None = None) -> Tensor:
         """The most probable action per row; of a squashed normal tanh(mean), its median."""
+        if self.parts:
+            return self._joined([(part, part.mode(own, legal)) for part, own, legal in self._each(raw, mask)], raw)
         if self.is_continuous:
             mean = split_normal(raw)[0]
-            return mean.tanh() if self.kind == "squashed" else mean
-        logits = masked_logits(raw, mask)
+            return mean.tanh() if self.kind == "squashed" else self.in_space_units(mean)
         if self.kind == "bernoulli":
-            return (logits > 0).to(raw.dtype)
-        return self._components(lambda x: x.argmax(-1), logits)
+            return (masked_bits(raw, mask) > 0).to(raw.dtype)
+        return self._components(lambda x: x.argmax(-1), masked_logits(raw, mask))
+
+    # -- units of Box actions ------------------------------------------------------------------------------------------
+
+    def in_space_units(self, action: Tensor) -> Tensor:
+        """Box actions [..., A] in policy units as the space has them: centre + half · a."""
+        return action * action.new_tensor(self.half) + action.new_tensor(self.centre) if self.half else action
+
+    def in_policy_units(self, action: Tensor) -> Tensor:
+        """The inverse of `in_space_units`."""
+        return (action - action.new_tensor(self.centre)) / action.new_tensor(self.half) if self.half else action
+
+    # -- rows of a joint distribution ----------------------------------------------------------------------------------
+
+    def split(self, action: Tensor) -> list[Tensor]:
+        """Rows [..., columns] of a joint action, part by part, as each part takes its own."""
+        own = torch.split(action, [part.columns for part in self.parts], -1)
+        return [part.of_columns(x) for part, x in zip(self.parts, own, strict=True)]
+
+    def of_columns(self, row: Tensor) -> Tensor:
+        """An action laid flat [..., columns] as this distribution takes it: int64 [...] for one choice."""
+        if self.kind == "categorical":
+            return row[..., 0].long()
+        return row if self.is_continuous or self.parts else row.long()
+
+    def _each(self, raw: Tensor, mask: Tensor | None) -> list[tuple[ActionDistribution, Tensor, Tensor | None]]:
+        """(part, its raw output, its mask) of each part."""
+        own: Sequence[Tensor] = torch.split(raw, [part.raw_size for part in self.parts], -1)
+        legal: Sequence[Tensor | None] = [None] * len(self.parts)
+        if mask is not None:
+            masks = torch.split(mask, [part.mask_width for part in self.parts], -1)
+            legal = [x if part.mask_width else None for part, x in zip(self.parts, masks, strict=True)]
+        return list(zip(self.parts, own, legal, strict=True))
+
+    @staticmethod
+    def _joined(actions: list[tuple[ActionDistribution, Tensor]], like: Tensor) -> Tensor:
+        """Actions of the parts as rows [..., columns] of numbers."""
+        rows = [x.unsqueeze(-1) if part.kind == "categorical" else x for part, x in actions]
+        return torch.cat([x.to(like.dtype) for x in rows], -1)
 
     def _components(self, function: Callable[..., Tensor], logits: Tensor, *values: Tensor) -> Tensor:
         """Of one categorical [...]; of several, each by itself, side by side [..., D], as `values` [..., D] are."""
@@ -215,33 +343,111 @@ class ActionDistribution:
         return torch.stack([function(part, *(v[..., i] for v in values)) for i, part in enumerate(parts)], -1)
 
 
-def distribution_of(space: spaces.Space[Any], squash: bool = False) -> ActionDistribution:
-    """The distribution over actions of a space; `squash` puts those of a Box through tanh.
-    Raises ConfigError: a kind of space that no policy here can sample from."""
+def distribution_of(space: spaces.Space[Any], squash: bool = False, scaled: bool = False) -> ActionDistribution:
+    """The distribution over actions of a space; of a Dict or Tuple the joint one of its parts.
+
+    Args:
+        squash: put actions of a Box through tanh.
+        scaled: normal actions are in units of half a range around the centre of their bounds (`box_units`), and
+            integer Box actions are rounded to the nearest.
+
+    Raises:
+        ConfigError: a kind of space that no policy here can sample from.
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = tuple(distribution_of(part, squash, scaled) for part in leaves(nested(space)))
+        if not parts:
+            raise ConfigError(f"actions must have at least one part; got {space}.")
+        return ActionDistribution("joint", (), parts=parts)
     if isinstance(space, spaces.Box):
         size = max(1, int(torch.Size(space.shape).numel()))
-        return ActionDistribution("squashed" if squash else "normal", (size,))
+        centre, half = box_units(space) if scaled and not squash else ((), ())
+        rounds = scaled and np.issubdtype(space.dtype, np.integer)
+        return ActionDistribution("squashed" if squash else "normal", (size,), LOG_STD_MIN, centre, half, rounds)
     if isinstance(space, spaces.Discrete):
         return ActionDistribution("categorical", (int(space.n),))
     if isinstance(space, spaces.MultiDiscrete):
         return ActionDistribution("multi_categorical", tuple(int(n) for n in space.nvec.ravel()))
     if isinstance(space, spaces.MultiBinary):
         return ActionDistribution("bernoulli", (int(torch.Size(space.shape).numel()),))
-    raise ConfigError(f"actions must be Box, Discrete, MultiDiscrete or MultiBinary; got {space}.")
+    raise ConfigError(
+        f"actions must be Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of these; got {space}."
+    )
+
+
+def box_units(space: spaces.Box) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Centre and half of the range of each component, which map [-1, 1] to the bounds; empty where that is no change.
+
+    A component with an infinite bound keeps 0 and 1, as do bounds that stand for one: those of float32, and of integers
+    of 32 bits and more. A component of one value has half a range of 1.
+    """
+    low, high = (np.ravel(bound).astype(np.float64) for bound in (space.low, space.high))
+    with np.errstate(invalid="ignore"):  # ∞ - ∞
+        half, middle = high / 2 - low / 2, low / 2 + high / 2
+    is_open = ~np.isfinite(half) | (half >= MAX_HALF_RANGE)
+    if np.issubdtype(space.dtype, np.integer) and np.dtype(space.dtype).itemsize >= 4:
+        limits: Any = np.iinfo(space.dtype)  # type: ignore[type-var]  # which has been asked
+        is_open |= (low <= float(limits.min) + 2) & (limits.min < 0) | (high >= float(limits.max) - 2)
+    centre = np.where(is_open, 0.0, middle)
+    half = np.where(is_open | (half < np.finfo(np.float32).tiny), 1.0, half)
+    if (centre == 0).all() and (half == 1).all():
+        return (), ()
+    return tuple(centre.tolist()), tuple(half.tolist())
+
+
+def uniform_action(
+    kind: ActionDistribution, space: spaces.Space[Any], rng: np.random.Generator, shape: tuple[int, ...],
+    mask: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Uniformly random legal actions [*shape, columns], laid flat: Box components within their bounds.
+
+    Components without two finite bounds, and squashed ones, are drawn from [-1, 1].
+
+    Args:
+        kind: the distribution of `space`. mask: [*shape, mask_width] 1 = legal.
+    """
+    if kind.parts:
+        ends = np.cumsum([part.mask_width for part in kind.parts])[:-1]
+        masks: Sequence[Any] = [None] * len(kind.parts) if mask is None else np.split(mask, ends, -1)
+        each = zip(kind.parts, leaves(nested(space)), masks, strict=True)
+        return np.concatenate([uniform_action(part, own, rng, shape, legal) for part, own, legal in each], -1)
+    if kind.is_continuous:
+        drawn = rng.uniform(-1, 1, (*shape, kind.columns))
+        centre, half = ((), ()) if kind.kind == "squashed" else box_units(space)  # type: ignore[arg-type]
+        return (drawn * half + centre if half else drawn).astype(np.float32)
+    (numbers,) = kind.draw(rng.standard_normal, rng.random, shape)
+    legal = None if mask is None else torch.from_numpy(mask.astype(bool))
+    found = kind.sample(torch.zeros(*shape, kind.raw_size), torch.from_numpy(numbers).float(), legal).numpy()
+    return np.asarray(found[..., None] if kind.kind == "categorical" else found, np.float32)
 
 
 def least_log_std(space: spaces.Box, share: float, squash: bool = False) -> Least:
-    """log(share · half of each component's range), of (-1, 1) before tanh where actions are squashed.
+    """log(share · half of each component's range), in units of the space.
 
     A component without two finite bounds counts as one of range 2. One number where all components have the same.
 
     Args:
         share: above 0.
+        squash: the limit is in policy units, in which every range is (-1, 1): before tanh, or of scaled actions.
     """
     half = (np.ravel(space.high).astype(np.float64) - np.ravel(space.low).astype(np.float64)) / 2
     half = np.where((half > 0) & (half < np.finfo(np.float32).max / 2) & (not squash), half, 1.0)
     found = tuple(float(x) for x in np.log(share * half))
     return found[0] if len(set(found)) == 1 else found
+
+
+def with_least(kind: ActionDistribution, space: spaces.Space[Any], share: float) -> ActionDistribution:
+    """The distribution of a space with `least_log_std` as the lower limit of its normal parts.
+
+    Args:
+        share: above 0, of half of each component's range.
+    """
+    if kind.parts:
+        each = zip(kind.parts, leaves(nested(space)), strict=True)
+        return replace(kind, parts=tuple(with_least(part, own, share) for part, own in each))
+    if not isinstance(space, spaces.Box):
+        return kind
+    return replace(kind, least=least_log_std(space, share, kind.kind == "squashed" or bool(kind.half)))
 
 
 # --- choices as numbers -----------------------------------------------------------------------------------------------

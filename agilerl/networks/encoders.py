@@ -23,7 +23,7 @@ from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.modules.resnet import EvolvableResNet
 from agilerl.modules.simba import EvolvableSimBa
 from agilerl.networks.observations import InputForm
-from agilerl.spaces import channels_first, flat_size, is_image, parts_of
+from agilerl.spaces import channels_first, flat_size, is_image, is_small, parts_of, short_form
 
 # A typed configuration names its encoder.
 ENCODER_OF_CONFIG: dict[type, type[EvolvableModule]] = {
@@ -82,6 +82,13 @@ def _names(config: Any, key: str) -> bool:
 def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: Any) -> None:
     """Raise ConfigError where an encoder of ours cannot read the space."""
     axes = len(space.shape or ()) if isinstance(space, spaces.Box) else 0
+    if cls is EvolvableLSTM and parts_of(space):  # it reads the parts side by side, as dense layers do
+        if not is_small(space):
+            raise ConfigError(
+                f"EvolvableLSTM reads the parts of {short_form(space)} side by side, and they are too large for that. "
+                "fix: images of at most 16 x 16 pixels, or pass encoder_cls=."
+            )
+        return
     if bool(parts_of(space)) != (cls is EvolvableMultiInput) and cls is not EvolvableMLP:
         raise ConfigError(
             f"{cls.__name__} cannot read {space}. "

@@ -115,10 +115,20 @@ class RainbowQNetwork(EvolvableNetwork):
         """Logits [..., A, K] over the atoms, or values [..., A] without `distributional`."""
         return self.combine(self._streams(), self.preprocess(obs))
 
-    def forward(self, obs: Any) -> Tensor:  # type: ignore[override]
-        """Expected values [..., A]."""
+    def forward(self, obs: Any, q: bool = True, log: bool = False) -> Tensor:  # type: ignore[override]
+        """Expected values [..., A]; with `q=False` the atoms' probabilities [..., A, K], with `log` their logarithms.
+
+        Raises:
+            ConfigError: probabilities of a network without `distributional`.
+        """
         output = self.output(obs)
-        return (output.softmax(-1) * self.support).sum(-1) if self.distributional else output
+        if q:
+            return (output.softmax(-1) * self.support).sum(-1) if self.distributional else output
+        if not self.distributional:
+            raise ConfigError(
+                "RainbowQNetwork(distributional=False) has no distribution. fix: forward(obs), its values."
+            )
+        return output.log_softmax(-1) if log else output.softmax(-1)
 
     def judged(self, obs: Any) -> Tensor:
         """What mutations measure their effect on: the expected values [..., A], not the logits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ FRAMES = 1500  # of one film, at most: an episode without an end still makes a f
 WIDEST, WIDEST_MP4 = 320, 640  # pixels; larger pictures are halved until they fit
 CELLS, ENLARGED = 16, 160  # pixels: in smaller pictures one is a cell of a board, and becomes a square of them
 USUAL_FPS, SHOWN_FPS = 30, 25
+NO_PICTURES = (
+    "has no rgb_array rendering. fix: metadata = {'render_modes': ['rgb_array']}, __init__(self, render_mode=None), "
+    "and render() that returns an [H, W, 3] array."
+)
 
 
 @dataclass(frozen=True)
@@ -127,10 +132,21 @@ def play(
 def _made(env_id: str, kwargs: Mapping[str, Any] | None) -> Any:
     name = resolve_env_id(env_id)
     try:
-        return gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True, **dict(kwargs or {}))
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message=".*not in the possible render_modes"
+            )  # said below where it matters
+            return gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True, **dict(kwargs or {}))
     except (gymnasium.error.Error, TypeError, ImportError) as error:
-        text = " ".join(str(error).split())
-        raise EnvError(f"{name} cannot be drawn: {text} fix: a render_mode 'rgb_array', or what it names.") from error
+        raise _cannot_draw(name, error) from error
+
+
+def _cannot_draw(name: str, error: Exception) -> EnvError:
+    """What to say where an environment cannot be made with a camera."""
+    text = " ".join(str(error).split())
+    if isinstance(error, TypeError) and ("takes no arguments" in text or "'render_mode'" in text.partition(" was ")[0]):
+        return EnvError(f"{name} {NO_PICTURES}")
+    return EnvError(f"{name} cannot be drawn: {text} fix: a render_mode 'rgb_array', or what it names.")
 
 
 def _team_camera(env: Any, env_id: str, kwargs: dict[str, Any], widest: int) -> tuple[TeamCamera, TeamLanes]:
@@ -140,10 +156,7 @@ def _team_camera(env: Any, env_id: str, kwargs: dict[str, Any], widest: int) -> 
         try:
             env = maker(env_id)[1](render_mode="rgb_array", **kwargs)
         except (TypeError, ImportError, gymnasium.error.Error) as error:
-            text = " ".join(str(error).split())
-            raise EnvError(
-                f"{env_id} cannot be drawn: {text} fix: a render_mode 'rgb_array', or what it names."
-            ) from error
+            raise _cannot_draw(env_id, error) from error
     camera = TeamCamera(env if steps is None else TimeLimitOfTeam(env, steps), env_id, widest)
     return camera, TeamLanes([lambda: camera], with_state=with_state)
 
@@ -191,6 +204,8 @@ class Roll:
     def _picture(self) -> np.ndarray:
         try:
             found = self._env.render()
+        except NotImplementedError as error:
+            raise EnvError(f"{self._name} {NO_PICTURES}") from error
         except Exception as error:  # whatever a graphics library raises
             text = " ".join(str(error).split())
             raise EnvError(

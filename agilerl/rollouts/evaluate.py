@@ -13,10 +13,11 @@ from gymnasium.vector import VectorEnv
 
 from agilerl import tree as trees
 from agilerl.envs.limits import EpisodeLimit
+from agilerl.envs.masks import ActionMasks
+from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.protocol import Lanes
-from agilerl.envs.step import VectorLanes, action_mask, as_lanes
+from agilerl.envs.step import VectorLanes, as_lanes
 from agilerl.errors import ConfigError, ShapeError
-from agilerl.spaces import mask_width
 from agilerl.spaces import swap_channels as channels_first
 
 # Standard errors behind the best, from which on more episodes seldom change who that is: by half a one, four episodes
@@ -27,8 +28,8 @@ IN_QUESTION = 0.5
 class Actor(Protocol):
     """A population that acts."""
 
-    def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """obs [N, E, ...] (nested as the space is), mask [N, E, A] of legal actions or None -> actions [N, E, ...]."""
+    def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> Any:
+        """obs [N, E, ...], mask [N, E, A] of legal actions or None -> actions [N, E, ...]; nested as spaces are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,10 @@ def evaluate(
     if np.shape(seeds) != (episodes,):
         raise ShapeError(f"seeds must have one integer per episode: expected ({episodes},), got {np.shape(seeds)}.")
 
-    def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def act(obs: Any, mask: np.ndarray | None) -> Any:
         grouped = None if mask is None else mask.reshape(members, -1, mask.shape[-1])
-        actions = np.asarray(actor.act_greedy(trees.reshape(obs, members, per_member), grouped))
-        return actions.reshape(lanes.num_lanes, *actions.shape[2:])
+        actions = trees.map_leaves(np.asarray, actor.act_greedy(trees.reshape(obs, members, per_member), grouped))
+        return trees.map_leaves(lambda x: x.reshape(lanes.num_lanes, *x.shape[2:]), actions)
 
     ending = getattr(actor, "end_episodes", None)
 
@@ -140,7 +141,7 @@ def contested(returns: np.ndarray) -> list[int]:
 
 
 def first_episodes(
-    act: Callable[[Any, np.ndarray | None], np.ndarray],
+    act: Callable[[Any, np.ndarray | None], Any],
     lanes: Lanes,
     seeds: np.ndarray | None,
     active: np.ndarray,
@@ -160,14 +161,13 @@ def first_episodes(
     """
     if begin is not None:
         begin()
-    width = mask_width(lanes.single_action_space)
+    masks = ActionMasks(lanes.single_action_space, lanes.backend)
     obs, info = lanes.reset(seeds)
     active = active.copy()
     returns, lengths = np.zeros(lanes.num_lanes), np.zeros(lanes.num_lanes, dtype=np.int64)
     vector_steps = 0
     while active.any() and (max_steps is None or vector_steps < max_steps):
-        mask = action_mask(info, lanes.num_lanes, width) if width else None
-        batch = lanes.step(act(obs, mask), active)
+        batch = lanes.step(act(obs, masks.of(info, lanes.num_lanes)), active)
         counted = batch.mask & active
         reward = batch.reward
         if by_agent and batch.team is not None:
@@ -191,7 +191,7 @@ def first_episodes(
 
 
 def test_agent(
-    act: Callable[[Any, np.ndarray | None], np.ndarray],
+    act: Callable[[Any, np.ndarray | None], Any],
     env: Any,
     max_steps: int | None = None,
     loop: int = 1,
@@ -201,6 +201,7 @@ def test_agent(
     ended: Callable[[np.ndarray, Any], None] | None = None,
     by_agent: bool = False,
     left: Callable[[np.ndarray], None] | None = None,
+    reads: Any = None,
 ) -> Any:
     """The published meaning of `agent.test`: mean return of the first episode in every environment of `env`.
 
@@ -218,13 +219,16 @@ def test_agent(
         ended: called with the returns [k] of episodes that have ended, and the info of that vector step.
         by_agent: return one mean for each agent of a team [M] in place of the number.
         left: called with the agents of teams [L, M] whose own episodes have ended.
+        reads: the observation space that `act` was built for: masks in observations beside it are followed. None leaves
+            observations as they are.
     """
     if loop < 1:
         raise ConfigError(f"loop must be a positive integer (evaluations averaged); got {loop}. fix: use 1.")
-    lanes = VectorLanes(env) if isinstance(env, VectorEnv) else as_lanes(env)
+    lanes: Lanes = VectorLanes(env) if isinstance(env, VectorEnv) else as_lanes(env)
+    lanes = lanes if reads is None else follow_masks(lanes, reads)
     limit = EpisodeLimit.of(env, max_steps)
 
-    def act_here(obs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def act_here(obs: Any, mask: np.ndarray | None) -> Any:
         return act(channels_first(obs, lanes.single_observation_space) if swap_channels else obs, mask)
 
     everywhere = np.ones(lanes.num_lanes, dtype=bool)

@@ -9,9 +9,10 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from agilerl.envs.lanes import SyncLanes
+from agilerl.envs.masks import ActionMasks
+from agilerl.envs.observed_masks import MaskedObservations, follow_masks
 from agilerl.envs.protocol import Lanes, StepBatch
-from agilerl.envs.step import VectorLanes, action_mask, as_lanes
-from agilerl.spaces import mask_width
+from agilerl.envs.step import VectorLanes, as_lanes
 
 Collected = tuple[list[float], Any, np.ndarray, np.ndarray, dict[str, Any]]
 
@@ -63,9 +64,9 @@ def record(
     Yields:
         Every vector step, once it is stored.
     """
-    count = mask_width(lanes.single_action_space) if takes_masks else 0
+    masks = ActionMasks(lanes.single_action_space, lanes.backend)
     while not recorder.full:
-        mask = action_mask(info, lanes.num_lanes, count) if info and count else None
+        mask = masks.of(info, lanes.num_lanes) if takes_masks else None
         action = recorder.act(obs, mask)
         batch = lanes.step(action, getattr(recorder, "active", None))
         reward = batch.reward if learned is None else learned(batch)
@@ -99,11 +100,12 @@ def collect_rollouts(
     Returns:
         (returns of the episodes that ended, observation, done flags, returns of the running episodes so far, info).
     """
-    lanes: Lanes = VectorLanes(env) if isinstance(env, VectorEnv) else as_lanes(env)
-    if isinstance(lanes, VectorLanes) and last_done is not None and last_obs is not None:
-        lanes.resume(last_done)
-    elif isinstance(lanes, SyncLanes) and last_obs is not None:
-        lanes.resume(last_obs)
+    inner: Lanes = VectorLanes(env) if isinstance(env, VectorEnv) else as_lanes(env)
+    if isinstance(inner, VectorLanes) and last_done is not None and last_obs is not None:
+        inner.resume(last_done)
+    elif isinstance(inner, SyncLanes) and last_obs is not None:
+        inner.resume(last_obs)
+    lanes = follow_masks(inner, agent.observation_space)
     agent.num_envs = lanes.num_lanes
     agent.set_training_mode(True)
     recorder = agent.recorder(n_steps)
@@ -111,6 +113,8 @@ def collect_rollouts(
     if obs is None:
         obs, info = lanes.reset()
         recorder.restart()
+    elif isinstance(lanes, MaskedObservations):
+        obs, info = lanes.resumed(obs, info)
     running = np.zeros(lanes.num_lanes) if last_scores is None or done is None else np.array(last_scores, np.float64)
     completed: list[float] = []
     for seen in record(recorder, lanes, obs, info):
@@ -120,7 +124,8 @@ def collect_rollouts(
         completed += running[done].tolist()
         running[done] = 0.0
     assert done is not None
-    return completed, obs, done, running, dict(info or {})
+    shown = lanes.whole if isinstance(lanes, MaskedObservations) else obs
+    return completed, shown, done, running, dict(info or {})
 
 
 collect_rollouts_recurrent = collect_rollouts  # its published name for recurrent agents

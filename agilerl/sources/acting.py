@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from agilerl import tree as trees
-from agilerl.envs.step import Lanes, action_mask
+from agilerl.envs.masks import MASK, ActionMasks
+from agilerl.envs.step import Lanes
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import graded, held
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
-from agilerl.sources.source import Running, Shard, keep_finished, lanes_of
+from agilerl.sources.source import Running, Shard, keep_finished, lanes_of, trained_with_masks
 from agilerl.sources.waiting import Waiting
 from agilerl.sources.watch import Watch
-from agilerl.spaces import mask_width
 
 DRAWN_AHEAD = 4096  # vector steps of exploration drawn at once
 
@@ -49,7 +49,7 @@ class Acting:
         assert shard.shared.epsilon is not None
         self.epsilon = shard.shared.epsilon
         self.num_envs, self.ranks = watch.num_envs, shard.ranks
-        self.mask_width = mask_width(lanes.single_action_space)
+        self._masks = ActionMasks(lanes.single_action_space, lanes.backend)
         self._rngs = shard.streams(Purpose.EXPLORATION)
         self._running = Running.begin(shard, lanes)
         if self._running.is_new:
@@ -77,7 +77,7 @@ class Acting:
             return False
         obs, info, shape = self.obs, self.info, (len(self.agents), self.num_envs)
         rows = obs.reshape(*shape, *obs.shape[1:]) if isinstance(obs, np.ndarray) else trees.reshape(obs, *shape)
-        mask = action_mask(info, self.lanes.num_lanes, self.mask_width) if info else None
+        mask = self._masks.of(info, self.lanes.num_lanes)
         legal = None if mask is None else mask.reshape(*shape, -1)
         if self.replay.memory.counter * self.ranks.size < self.options.random_steps:
             action = self._random(legal)
@@ -99,7 +99,7 @@ class Acting:
         if batch.team is not None:
             self._waiting = self._waiting or Waiting(self._lead.actions.columns)
             stored = self._waiting.step(obs, flat, batch)
-        self.replay.write(*stored[:2], reward, stored[2], self.mask_width, mask if self._stores_masks else None)
+        self.replay.write(*stored[:2], reward, stored[2], self._masks, mask if self._stores_masks else None)
         finished = self._tracker.update(batch)
         if len(finished.lanes):
             keep_finished(self.tallies, finished, self.num_envs)
@@ -113,6 +113,8 @@ class Acting:
 
         Windows of n steps end with it, or go on with the episodes; never those of a member at rest.
         """
+        if MASK in self.info:
+            trained_with_masks(self.agents)
         if not self.options.carry_envs:
             self.replay.interrupt()
             return None

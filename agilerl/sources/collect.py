@@ -16,13 +16,14 @@ import numpy as np
 from agilerl import tree as trees
 from agilerl.checkpoint import write_atomic
 from agilerl.envs.limits import LEAST
-from agilerl.envs.step import Lanes, action_mask, final_action_mask
+from agilerl.envs.masks import ActionMasks
+from agilerl.envs.observed_masks import follow_masks
+from agilerl.envs.step import Lanes
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.rng import Purpose, seeds, stream
 from agilerl.rollouts.evaluate import evaluate
 from agilerl.rollouts.off_policy import uniform_actions
 from agilerl.sources.dataset import ABOUT
-from agilerl.spaces import mask_width
 
 Policy = Callable[[Any, np.ndarray | None], np.ndarray]
 """Observations [L, ...] and legal actions [L, A] or None -> actions [L, ...], as the environment takes them."""
@@ -145,21 +146,22 @@ def record(act: Policy, lanes: Lanes, rows: int, run_seed: int, part: int = 0, l
         lanes: reset here from streams of (run_seed, part). part: which one of several that go into one set.
         longest: steps of an episode.
     """
-    count, width = lanes.num_lanes, mask_width(lanes.single_action_space)
+    lanes = follow_masks(lanes)
+    count, masks = lanes.num_lanes, ActionMasks(lanes.single_action_space, lanes.backend)
     share = -(-rows // count)
     obs, info = lanes.reset(seeds(run_seed, Purpose.ENVIRONMENT, count, part))
     columns: list[dict[str, Any]] = []
     kept: list[np.ndarray] = []
     going, made = np.ones(count, bool), 0
     while going.any() and made < share + longest:
-        mask = action_mask(info, count, width) if width else None
+        mask = masks.of(info, count)
         action = np.asarray(act(obs, mask))
         batch = lanes.step(action, going)
         made += 1
         row = {"observations": trees.copy(obs), "actions": action, "rewards": batch.reward}
         row |= {"terminals": batch.terminated, "timeouts": batch.truncated, "next_observations": batch.final_obs}
         if mask is not None:
-            after = final_action_mask(batch.info, count, width)
+            after = masks.final(batch.info, count)
             row |= {"action_masks": mask, "next_action_masks": np.ones_like(mask) if after is None else after}
         columns.append(row)
         kept.append(batch.mask & going)

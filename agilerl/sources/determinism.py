@@ -12,9 +12,10 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 from agilerl import tree as trees
-from agilerl.envs.step import Lanes, action_mask
+from agilerl.envs.masks import ActionMasks
+from agilerl.envs.observed_masks import follow_masks
+from agilerl.envs.step import Lanes
 from agilerl.rng import Purpose, seeds, stream
-from agilerl.spaces import mask_width
 
 VECTOR_STEPS = 100
 LARGEST_SHARE = 0.01  # of the run's environment steps, for both copies together
@@ -48,7 +49,8 @@ def probe_determinism(env: Any, agent: Any, seed: int, budget: int, check: Calla
     replicate = getattr(env, "replicate", None)
     if not callable(replicate) or 2 * VECTOR_STEPS * env.num_envs > LARGEST_SHARE * budget:
         return Probe(None)
-    with contextlib.closing(replicate(1)) as one, contextlib.closing(replicate(1)) as other:
+    copies = (contextlib.closing(follow_masks(replicate(1))) for _ in range(2))
+    with next(copies) as one, next(copies) as other:
         return _compare(one, other, _Actions(agent, one, seed), seed, check or (lambda: None))
 
 
@@ -73,7 +75,7 @@ def _compare(one: Lanes, other: Lanes, actions: _Actions, seed: int, check: Call
         action = actions.draw(info)
         first, second = one.step(action), other.step(action)
         info = first.info
-        if "healed" in info or "healed" in second.info:
+        if first.healed is not None or second.healed is not None:
             return Probe(None, f"an environment had to be replaced at step {step}")
         compared = {
             "ends": _equal((first.terminated, first.truncated), (second.terminated, second.truncated)),
@@ -101,7 +103,7 @@ class _Actions:
 
     def __init__(self, agent: Any, lanes: Lanes, seed: int) -> None:
         self.agent, self.count = agent, lanes.num_lanes
-        self.width = mask_width(lanes.single_action_space)
+        self.masks = ActionMasks(lanes.single_action_space, lanes.backend)
         self.rng = stream(seed, Purpose.DETERMINISM)
         self.space = batch_space(copy.deepcopy(lanes.single_action_space), self.count)
         self.space.seed(int(stream(seed, Purpose.DETERMINISM, member=1).integers(2**31)))
@@ -111,7 +113,7 @@ class _Actions:
         if not callable(getattr(self.agent, "random_action", None)):
             sampled: np.ndarray = self.space.sample()
             return sampled
-        mask = action_mask(info, self.count, self.width) if info and self.width else None
+        mask = self.masks.of(info, self.count)
         action = self.agent.random_action(self.rng, (self.count,), mask)
         convert = getattr(self.agent, "environment_action", None)
         taken: np.ndarray = action if convert is None else convert(action)

@@ -11,10 +11,12 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from agilerl.algorithms.wrapped import unwrapped
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.envs.adapters import ChannelsFirstLanes
 from agilerl.envs.limits import EpisodeLimit
+from agilerl.envs.observed_masks import MaskedObservations, follow_masks
 from agilerl.envs.step import Lanes, StepBatch, as_lanes
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE, Ranks
@@ -100,6 +102,23 @@ class Judge(Protocol):
     def close(self) -> None: ...
 
 
+def lanes_for(agent: Any, lanes: Lanes, swap_channels: bool = False) -> Lanes:
+    """Lanes as this agent acts in them: masks in observations are followed, and channels stand where it reads them.
+
+    An agent of the user's own that does not say what it reads sees everything as it is.
+    """
+    space = getattr(unwrapped(agent), "observation_space", None)
+    lanes = lanes if space is None else follow_masks(lanes, space)
+    return ChannelsFirstLanes(lanes) if swap_channels else lanes
+
+
+def innermost(lanes: Any) -> Any:
+    """The lanes that step environments, under those that change what they show."""
+    while isinstance(lanes, ChannelsFirstLanes | MaskedObservations):
+        lanes = lanes.lanes
+    return lanes
+
+
 class Evaluator:
     """Evaluates members of one run.
 
@@ -146,7 +165,7 @@ class Evaluator:
         self.screened_out: frozenset[int] = frozenset()
         self.lanes: dict[int, Lanes] = {}
 
-    def _lanes_for(self, count: int, members: int) -> Lanes:
+    def _lanes_for(self, count: int, members: int, agent: Any = None) -> Lanes:
         """Lanes for about `count` episodes at once, as many for each member; replicas come in whole environments."""
         if not self._replicable:
             count = 0
@@ -154,7 +173,7 @@ class Evaluator:
         copies = -(-count // (self._num_envs * step)) * step
         if copies not in self.lanes:
             lanes = self.env.replicate(copies, reset_ended=False) if copies else as_lanes(self.env)
-            self.lanes[copies] = ChannelsFirstLanes(lanes) if self.options.swap_channels else lanes
+            self.lanes[copies] = lanes_for(agent, lanes, self.options.swap_channels)
         return self.lanes[copies]
 
     def close(self) -> None:
@@ -171,7 +190,7 @@ class Evaluator:
             found_alone = [(self._run(one, episodes)[0], self.returns) for one in each]
             self.returns = np.concatenate([returns for _, returns in found_alone])
             return [fitness for fitness, _ in found_alone]
-        lanes = self._lanes_for(members * count, members)
+        lanes = self._lanes_for(members * count, members, learner.agents[0])
         if self.check is not None:
             lanes = CheckedLanes(lanes, self.check)
         found = self._play(learner, lanes, episodes)

@@ -22,6 +22,7 @@ from agilerl.algorithms.judging import (
     written_texts,
 )
 from agilerl.engine.adapters import SequentialAdapters, StackedAdapters
+from agilerl.language.ends import is_end
 from agilerl.language.generate import uniform_numbers
 from agilerl.language.scoring import Texts
 from agilerl.ranks import Ranks
@@ -111,10 +112,10 @@ class Writing:
             for line in scores.faults:
                 self._say(line)
         texts = by_member(flat, len(agents))
-        ended = (texts.tokens[..., texts.prompt :] == base.end_id) & texts.said
+        ended = is_end(texts.tokens[..., texts.prompt :], base.end_ids) & texts.said
         for row, said, end in zip(rows, texts.said, ended.any(-1), strict=True):
             row.add(completion_tokens=int(said.sum()), truncated=int((~end).sum()))
-        return texts, torch.from_numpy(np.stack(found)).float().to(base.device)
+        return texts, torch.from_numpy(np.stack(found)).to(base.device, next(iter(engine.hp.values())).dtype)
 
     def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
         return [float(own.mean()) for own in rewards_of(engines, agents, envs, split)]
@@ -153,7 +154,7 @@ class Preferring:
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]
         texts = pair_texts([row.batch(engine.ranks) for row in rows], lead.base)
-        yield from lead.arrange(engine, texts, None, [row.rng for row in rows])
+        yield from lead.passes(engine, texts, None, [row.rng for row in rows])
 
     def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
         return [float(own.mean()) for own in margins_by_pair(engines, agents, envs, split)]
@@ -165,7 +166,7 @@ class Imitating:
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]
         texts = example_texts([row.batch(engine.ranks) for row in rows], lead.base)
-        yield from lead.arrange(engine, texts, None, [row.rng for row in rows])
+        yield from lead.passes(engine, texts, None, [row.rng for row in rows])
 
     def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
         return mean_likelihood(engines, agents, envs, split)

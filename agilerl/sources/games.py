@@ -114,6 +114,9 @@ def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.rando
     base, backend = lead.base, lead.backend()
     how = [agent.sampling(greedy=rngs is None) for agent in engine.agents]
     length = how[0].max_tokens
+    for own in games:
+        for game in own:
+            game.fit_into(base.end_ids, lead.context, length)
     while True:
         going = [[game for game in own if not game.is_over] for own in games]
         most = max(len(own) for own in going)
@@ -139,7 +142,7 @@ def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.rando
                 row = member * most + number
                 turn = written[row][said[row]].tolist()
                 spoken = any(token != base.pad_id for token in turn)
-                game.say(turn if spoken else [base.end_id])  # padding alone says nothing
+                game.say(turn if spoken else [game.end_id])  # padding alone says nothing
 
 
 def laid_out(episodes: Sequence[Sequence[Any]], base: Any) -> tuple[Texts, Tensor]:

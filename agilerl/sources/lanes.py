@@ -13,8 +13,9 @@ from agilerl.engine.choose import Choice, choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rows.kernels import TORCH
 from agilerl.env_ids import is_team_id
-from agilerl.envs.adapters import ChannelsFirstLanes, EnvPoolLanes
+from agilerl.envs.adapters import EnvPoolLanes
 from agilerl.envs.lanes import name_of
+from agilerl.envs.observed_masks import without_mask
 from agilerl.envs.readable import readable
 from agilerl.envs.step import Lanes, VectorLanes, as_lanes
 from agilerl.envs.vector import make_vect_envs
@@ -22,7 +23,7 @@ from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE
 from agilerl.sources.determinism import Probe, probe_determinism
-from agilerl.sources.evaluator import Evaluator, Judge
+from agilerl.sources.evaluator import Evaluator, Judge, innermost, lanes_for
 from agilerl.sources.own_learn import OwnLearn, brings_own_learn
 from agilerl.sources.rewards import refuse_scaling
 from agilerl.sources.source import CARRIED_NOTE, Shard, Shared, Steps, Tally, agreed
@@ -85,13 +86,14 @@ class LaneSource(Generic[Options]):
 
     @staticmethod
     def spaces(env: Any) -> tuple[Any, Any]:
-        """(observation space, action space) of one environment."""
+        """(observation space, action space) of one environment; what is read of observations that carry a mask."""
         if hasattr(env, "possible_agents"):
             raise AlgorithmError(several_agents(name_of(env)))
         space = getattr(env, "single_observation_space", None)
         if space is None:
             space = getattr(readable(env), "observation_space", None)
-        return without_texts(space), getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
+        actions = getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
+        return without_mask(without_texts(space), actions), actions
 
     @property
     def by_agent(self) -> Mapping[int, list[float]]:
@@ -126,6 +128,7 @@ class LaneSource(Generic[Options]):
                 own = "agents that bring their own learn() play whole evaluations, whose steps are not known"
                 self.notes.append(f"{option} has no part: {own}")
         self.lockstep = self._choose_lockstep()
+        self._reader = population[0]
         self.lanes = self._make_lanes(len(population))
         self.evaluator = self._make_evaluator(population, check)
         if self.options.carry_envs:
@@ -181,7 +184,7 @@ class LaneSource(Generic[Options]):
                 f"same time; here {reason}. fix: an environment of make_vect_envs with lockstep=True, or "
                 "carry_envs=False."
             )
-        inner = self.lanes.lanes if isinstance(self.lanes, ChannelsFirstLanes) else self.lanes
+        inner = innermost(self.lanes)
         if isinstance(inner, VectorLanes | EnvPoolLanes):
             raise ConfigError(
                 "carry_envs=True needs lanes that can rest while other members' rollouts go on; those of "
@@ -191,7 +194,7 @@ class LaneSource(Generic[Options]):
 
     def _make_lanes(self, members: int) -> Lanes:
         lanes: Lanes = self.env.replicate(members) if self.lockstep else as_lanes(self.env)
-        return ChannelsFirstLanes(lanes) if self.options.swap_channels else lanes
+        return lanes_for(self._reader, lanes, self.options.swap_channels)
 
     def fit(self, population: Sequence[Any]) -> str | None:
         if self.lockstep and len(population) * self.num_envs != self.lanes.num_lanes:
@@ -320,7 +323,7 @@ class LaneSource(Generic[Options]):
         """One line for each environment that was replaced since the last call, by lanes that heal themselves."""
         found = []
         for use, lanes in [("training", self.lanes), *(("evaluation", one) for one in self.evaluator.lanes.values())]:
-            inner: Any = getattr(lanes, "lanes", lanes)  # lanes with swapped channels wrap others
+            inner: Any = innermost(lanes)
             faults = getattr(inner, "faults", [])
             for number in range(self._said.get(inner, 0), len(faults)):
                 self._replaced += 1

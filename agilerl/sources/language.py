@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agilerl.engine.adapters import choose_adapters, engines_for
 from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
-from agilerl.language.tokenizer import fingerprint
+from agilerl.language.tokenizer import fingerprint, is_tokenizer_of
 from agilerl.llm_envs.by_id import make_language_env
 from agilerl.options import LanguageOptions, LoopOptions
 from agilerl.ranks import ONE
@@ -25,6 +25,12 @@ from agilerl.sources.determinism import Probe
 from agilerl.sources.feeds import Engine, Feed, Imitating, Preferring, Row, Writing
 from agilerl.sources.games import Games, Playing
 from agilerl.sources.source import Tally, agreed
+
+FITNESS = {
+    "preferences": "beta times the margin of the chosen over the rejected completion, mean over the test split",
+    "examples": "log-probability of a token of the completions, mean over the test split",
+}
+"""What is maximised where it is no reward."""
 
 
 class LanguageSource:
@@ -88,6 +94,8 @@ class LanguageSource:
         self.notes.append(f"learner: {self.learner} ({why})")
         if self.is_shared and len(population) > 1:
             self.notes.append("members share one environment: each learns from batches of its own")
+        if population[0].experience.name in FITNESS:
+            self.notes.append(f"fitness: {FITNESS[population[0].experience.name]}")
         self.feed = self._feed(population[0])
 
     def _feed(self, lead: Any) -> Feed:
@@ -105,7 +113,7 @@ class LanguageSource:
                     f"{type(agent).__name__} is no language algorithm. fix: create_population('GRPO')."
                 )
             for env in self.envs:
-                if fingerprint(env.tokenizer) != fingerprint(agent.base.tokenizer):
+                if not is_tokenizer_of(env.tokenizer, fingerprint(agent.base.tokenizer)):
                     raise ConfigError(
                         f"agent {agent.index}'s base and the environment have different tokenizers. "
                         "fix: the environment with agent.base.tokenizer."
@@ -113,17 +121,9 @@ class LanguageSource:
             self._check_context(agent)
 
     def _check_context(self, agent: Any) -> None:
-        most = agent.base.context
-        if most is None or not hasattr(agent, "max_output_tokens") or isinstance(self.envs[0], Games):
-            return  # games end where the next turn has no room: `max_model_len`
         for env in self.envs:
-            longest = max(len(p.tokens) for name in env.splits for p in env.split(name))
-            if longest + agent.max_output_tokens > most:
-                raise ConfigError(
-                    f"a prompt of {longest} tokens and a completion of {agent.max_output_tokens} do not fit into the "
-                    f"base's context of {most}. fix: max_context_length={most - agent.max_output_tokens} of the "
-                    "environment, or a smaller max_output_tokens."
-                )
+            if not isinstance(env, Games):  # those are limited turn by turn: `TokenObservationWrapper.fit_into`
+                agent.check_context(env)
 
     def fit(self, population: Sequence[Any]) -> str | None:
         name, why = choose_adapters(population, self.options.learner)
@@ -177,7 +177,18 @@ class LanguageSource:
         finally:
             for engine in engines:
                 engine.release()
+        self._warn_of_equal_rewards(tallies)
         return agreed(tallies, self.ranks, True)
+
+    def _warn_of_equal_rewards(self, tallies: Sequence[Tally]) -> None:
+        """Warn, once, where all members had the same mean reward in all iterations of a generation."""
+        scores = [score for tally in tallies for score in tally.scores]
+        if len(scores) > 1 and len(set(scores)) == 1:
+            warn_once(
+                "equal rewards",
+                f"every iteration of every member had a mean reward of {scores[0]:g}: equal rewards teach nothing. "
+                "fix: a base that earns one now and then, an easier task, or rewards for parts of it.",
+            )
 
     def _iterate(self, engine: Engine, rows: Sequence[Row]) -> None:
         lead: Any = engine.agents[0]

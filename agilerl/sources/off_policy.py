@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gymnasium.spaces import MultiBinary
+
 from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
 from agilerl.options import OffPolicyOptions
@@ -50,8 +52,9 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         watch = Watch(learner, [Tally() for _ in shard.agents], num_envs)
         rewards = RewardScale.of(shard.shared.rewards, shard.agents, num_envs, shard.ranks)
         acting = Acting(shard, lanes, replay, self.options, watch, rewards)
-        has_masks = mask_width(lanes.single_action_space) > 0
-        updates = Updates(shard, replay, self.options, watch, rewards, has_masks)
+        space = lanes.single_action_space
+        is_choice = mask_width(space) > 0 and not isinstance(space, MultiBinary)
+        updates = Updates(shard, replay, self.options, watch, rewards, is_choice)
         for index in range(shard.vector_steps):
             if acting.step():
                 updates.learn(index)

@@ -24,7 +24,8 @@ from agilerl.algorithms.wrapped import brings_learn, takes, unwrapped
 from agilerl.components.prioritized import beta_schedule
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.choose import own_learn
-from agilerl.envs.step import Lanes, StepBatch, VectorLanes, action_mask, as_lanes
+from agilerl.envs.masks import ActionMasks
+from agilerl.envs.step import Lanes, StepBatch, VectorLanes, as_lanes
 from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.rng import Purpose
@@ -35,7 +36,6 @@ from agilerl.sources.reported_loss import reported_loss
 from agilerl.sources.source import Shard, ShardResult, Steps, Tally, keep_finished
 from agilerl.sources.updates import Schedule
 from agilerl.sources.watch import is_sound
-from agilerl.spaces import mask_width
 from agilerl.tree import map_leaves
 
 Chosen = tuple[list[Any], list[Any], list[Any]]
@@ -87,6 +87,7 @@ class OwnTransitions:
         self._takes_epsilon, self._takes_mask = (takes(agent, "get_action", k) for k in ("epsilon", "action_mask"))
         acts_raw = getattr(agent, "acts_raw", True)  # stored actions may be raw ones
         self._environment_action = getattr(agent, "environment_action", None) if acts_raw else None
+        self._masks = ActionMasks(lanes.single_action_space, lanes.backend)
         self._tracker = EpisodeTracker(lanes.num_lanes)
         self._schedule = Schedule.of(int(getattr(agent, "learn_step", 1)), lanes.num_lanes)
 
@@ -134,8 +135,7 @@ class OwnTransitions:
 
     def _step(self, index: int) -> bool:
         """One vector step; False where there was no action to take."""
-        width = mask_width(self.lanes.single_action_space)
-        mask = action_mask(self.info, self.lanes.num_lanes, width) if self.info and width else None
+        mask = self._masks.of(self.info, self.lanes.num_lanes)
         action, legal = self._act(mask), mask if getattr(self.agent, "learns_from_obs_mask", False) else None
         if action.dtype.kind == "f" and not np.isfinite(action).all():
             self.tally.fault = "its actions are not finite"
@@ -144,7 +144,7 @@ class OwnTransitions:
         batch = self.lanes.step(action if self._environment_action is None else self._environment_action(action))
         reward = self.options.learned_reward(batch.reward if batch.team is None else batch.team.reward)
         if callable(getattr(self.memory, "write", None)):
-            self.replay.write(self.obs, action, reward, batch, width, legal)
+            self.replay.write(self.obs, action, reward, batch, self._masks, legal)
         else:
             self._store_elsewhere(action, reward, batch)
         keep_finished([self.tally], self._tracker.update(batch), self.lanes.num_lanes)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import StepBatch
-from agilerl.envs.step import final_action_mask
 from agilerl.errors import ConfigError
 from agilerl.tree import concatenate
 
@@ -57,17 +57,23 @@ class SharedReplay:
         return {name: memory for name, memory in both.items() if memory is not None}
 
     def write(
-        self, obs: Any, action: Any, reward: Any, batch: StepBatch, num_actions: int, obs_mask: np.ndarray | None = None
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        batch: StepBatch,
+        masks: ActionMasks,
+        obs_mask: np.ndarray | None = None,
     ) -> None:
         """Add one vector step; rows of `batch` with mask False are not transitions.
 
         Args:
-            obs_mask: [L, A] bool, the actions that were legal in `obs`, for algorithms that learn from it.
+            masks: reads which actions are legal in `batch.final_obs`.
+            obs_mask: [L, W] bool, the actions that were legal in `obs`, for algorithms that learn from it.
         """
-        healed = batch.info.get("healed") if batch.info else None
-        if healed is not None:  # those episodes end with the step before
-            self.interrupt(np.flatnonzero(healed))
-        legal = final_action_mask(batch.info, len(batch.reward), num_actions) if batch.info else None
+        if batch.healed is not None:  # those episodes end with the step before
+            self.interrupt(np.flatnonzero(batch.healed))
+        legal = masks.final(batch.info, len(batch.reward))
         ended, cut = batch.terminated, batch.truncated
         if batch.team is not None:  # agent by agent
             over = (batch.terminated | batch.truncated)[:, None]  # for all: windows end there, also of who left before

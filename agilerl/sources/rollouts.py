@@ -14,7 +14,8 @@ from agilerl.components.rollout_store import RolloutStore
 from agilerl.components.running import RunningMeanStd
 from agilerl.engine.learner import HiddenStates, Learner
 from agilerl.engine.rollouts import Rollout, learn_rollout, make_rollout
-from agilerl.envs.step import Lanes, StepBatch, action_mask
+from agilerl.envs.masks import MASK, ActionMasks
+from agilerl.envs.step import Lanes, StepBatch
 from agilerl.errors import EnvError
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose
@@ -22,9 +23,18 @@ from agilerl.rollouts.on_policy import record
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.own_learn import OwnLearn, OwnRollouts
 from agilerl.sources.rewards import RewardScale
-from agilerl.sources.source import Running, Shard, ShardResult, Shared, Steps, Tally, keep_finished, lanes_of
+from agilerl.sources.source import (
+    Running,
+    Shard,
+    ShardResult,
+    Shared,
+    Steps,
+    Tally,
+    keep_finished,
+    lanes_of,
+    trained_with_masks,
+)
 from agilerl.sources.watch import Watch
-from agilerl.spaces import mask_width
 
 DRAWN_AHEAD = 1024  # vector steps of exploration drawn at once
 
@@ -144,8 +154,8 @@ class OnPolicyGeneration:
         self._explore, self._minibatches = shard.streams(Purpose.EXPLORATION), shard.streams(Purpose.REPLAY)
         self._running = Running.begin(shard, lanes)
         self.obs, info, self._tracker = self._running.obs, self._running.info, self._running.tracker
-        width = mask_width(lanes.single_action_space)
-        legal = width if info and width and action_mask(info, lanes.num_lanes, width) is not None else 0
+        masks = ActionMasks(lanes.single_action_space, lanes.backend)
+        legal = 0 if masks.of(info, lanes.num_lanes) is None else masks.width
         members = [group.members for group in learner.groups]
         self.groups = [Group(i, own, shard, self.num_envs, legal) for i, own in enumerate(members)]
         self._acting = self.groups  # those whose rollouts are not complete
@@ -185,6 +195,8 @@ class OnPolicyGeneration:
                     group.buffer.reset()
                 self._acting = [group for group in acting if self._index < group.vector_steps]
             yield sum(len(group.members) for group in acting) * self.num_envs * self.shard.ranks.size
+        if MASK in info:
+            trained_with_masks(self.agents)
         if self._statistics is not None:
             for agent in self.agents:
                 agent.take_statistics(self._statistics)
@@ -196,7 +208,7 @@ class OnPolicyGeneration:
 
     # -- what a recorder does: see `rollouts.on_policy.record` -------------------------------------------------------
 
-    def act(self, obs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def act(self, obs: Any, mask: np.ndarray | None) -> Any:
         """Actions of all lanes for the environment; who goes on resting is in `active`."""
         if self._index == self._end:
             self._draw_ahead()
@@ -218,8 +230,16 @@ class OnPolicyGeneration:
             for group in self._acting:
                 going_on[group.lanes] = True
             self.active = going_on if self.active is None else going_on & self.active
-        action: np.ndarray = self.agents[0].environment_action(taken)
-        return action
+        # By group: in a resumed run founders may have other units of actions than members of an earlier version.
+        kinds = [group.lead.environment_action(group.of(taken)) for group in self.groups]
+        return kinds[0] if len(kinds) == 1 else self._joined(kinds)
+
+    def _joined(self, parts: list[Any]) -> Any:
+        """What the groups have of all lanes, in the lanes' order."""
+        whole = trees.map_leaves(lambda x: np.empty((self.lanes.num_lanes, *x.shape[1:]), x.dtype), parts[0])
+        for group, part in zip(self.groups, parts, strict=True):
+            trees.put(whole, group.lanes, part)
+        return whole
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
         """Into the buffers of the groups whose rollouts go on."""

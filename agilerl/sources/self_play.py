@@ -190,7 +190,7 @@ class SelfPlayGeneration(TeamGeneration):
         return result
 
     def act(self, obs: Any, mask: np.ndarray | None) -> np.ndarray:
-        action = super().act(obs, mask)
+        action: np.ndarray = super().act(obs, mask)
         draws = tuple(part[self._index - self._begin].reshape(len(action), -1) for part in self._opponents_draws)
         self._opponents.act(action, obs, mask, self._places, draws)
         return action

@@ -45,10 +45,7 @@ class Running:
             return shard.shared.running
         obs, info = lanes.reset(shard.lane_seeds(lanes.num_lanes // len(shard.agents)))
         if "action_mask" in info:
-            for agent in shard.agents:
-                agent = getattr(agent, "unwrapped", agent)
-                if not getattr(agent, "action_masks", False):  # said by its files and asked for when it acts
-                    agent.action_masks = True
+            trained_with_masks(shard.agents)
         return cls(obs, info, EpisodeTracker(lanes.num_lanes))
 
     def going_on(
@@ -68,6 +65,14 @@ class Running:
         then, known = self.hidden.get(member, (-1, {}))
         fits = known.keys() == like.keys() and all(known[key].shape == part.shape for key, part in like.items())
         return known if then == slot and fits else None
+
+
+def trained_with_masks(agents: Sequence[Any]) -> None:
+    """Note that agents have met masks of legal actions: their files say so, and they ask for one when they act."""
+    for agent in agents:
+        inner = getattr(agent, "unwrapped", agent)
+        if not getattr(inner, "action_masks", False):
+            inner.action_masks = True
 
 
 def lanes_of(members: Sequence[int], num_envs: int) -> np.ndarray:

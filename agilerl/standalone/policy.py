@@ -9,7 +9,7 @@ Of a team observations, masks and actions are dictionaries by agent; agents that
 
 Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
 convolutions over images [C, H, W] or [H, W, C], and Dict and Tuple observations of all of these, texts among them
-(strings, or the counts that they become), for DQN, RainbowDQN,
+(strings, or the counts that they become), and Dict and Tuple actions, for DQN, RainbowDQN,
 DDPG, TD3, SAC, PPO, MADDPG, MATD3, IPPO and MAPPO; anything else is a `PolicyError`. Copy this file wherever you need
 it.
 """
@@ -20,7 +20,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ DENSE, IMAGES, PARTS = "EvolvableMLP", "EvolvableCNN", "EvolvableMultiInput"  # 
 JOINED = "vector_mlp"  # the encoder of all vectors of an observation, where they have one
 SIMPLE = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 LARGEST_PARTS = 1_000  # of a Dict or Tuple
+MAX_HALF_RANGE = torch.finfo(torch.float32).max / 2  # of Box actions; bounds farther apart mean infinity
 LARGEST_INPUT = 10.0  # of an observation in standard deviations
 
 
@@ -80,7 +81,7 @@ class TeamPolicy:
         if missing or not given:
             raise PolicyError(f"policy.json has no network for {missing or 'anyone'}.")
         self.policies = {
-            group: build({**own, "action_masks": False}, _part(weights, f"{group}.")) for group, own in given.items()
+            group: build({**own, "action_masks": False}, _part(weights, group, given)) for group, own in given.items()
         }
         self.needs_mask = bool(spec.get("action_masks", False))
 
@@ -100,8 +101,12 @@ class TeamPolicy:
     __call__ = act
 
 
-def _part(weights: dict[str, Tensor], start: str) -> dict[str, Tensor]:
-    return {name.removeprefix(start): value for name, value in weights.items() if name.startswith(start)}
+def _part(weights: dict[str, Tensor], group: str, groups: Iterable[str]) -> dict[str, Tensor]:
+    """The weights of one group; names may have dots, so "bot" and "bot.0" may both be groups."""
+    start = f"{group}."
+    others = tuple(f"{other}." for other in groups if other.startswith(start))
+    own = {name: value for name, value in weights.items() if name.startswith(start) and not name.startswith(others)}
+    return {name.removeprefix(start): value for name, value in own.items()}
 
 
 def build(spec: dict[str, Any], weights: dict[str, Tensor]) -> Policy:
@@ -133,11 +138,13 @@ class Policy(nn.Module):
         super().__init__()
         network = spec["network"]
         self.kind, self.space, self.actions = network["class"], network["observation_space"], network["action_space"]
+        self.single = "spaces" not in self.actions
         _check(network)
         self.needs_mask = bool(spec.get("action_masks", False))
         self.stochastic = self.kind in ("StochasticActor", "SharedActorCritic")
         self.by_component = self.stochastic or self.kind == "DeterministicActor"  # logits of each, not of combinations
         self.squashed = bool(network.get("squash_output", False))
+        self.in_bounds = network.get("action_scaling", "none") == "bounds"  # means are in units of half a range
         encoder, head, latent = network["encoder_config"], network["head_config"], _size(network["latent_dim"])
         self.scaled = bool(network.get("scale_observations", False))
         self.distributional = bool(network.get("distributional", False))
@@ -166,9 +173,14 @@ class Policy(nn.Module):
             kept = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
             self.register_buffer("centre", torch.where(kept, (low + high) / 2, 0.0), persistent=False)
             self.register_buffer("factor", torch.where(kept, 2 / (high - low), 1.0), persistent=False)
-        if self.actions["type"] == "Box":
-            for name, values in zip(("low", "high"), _bounds(self.actions), strict=True):
-                self.register_buffer(name, torch.tensor(values, dtype=torch.float64), persistent=False)
+        for place, actions in enumerate(_leaves(self.actions)):
+            if actions["type"] == "Box":
+                constants = dict(zip(("low", "high"), _bounds(actions), strict=True))
+                if self.stochastic and self.in_bounds and not self.squashed:
+                    constants |= dict(zip(("middle", "half_range"), _units(actions), strict=True))
+                for name, values in constants.items():
+                    own = name if self.single else f"{name}_{place}"
+                    self.register_buffer(own, torch.tensor(values, dtype=torch.float64), persistent=False)
         normaliser = spec.get("normaliser")
         self.normalised = normaliser is not None
         if normaliser is not None:
@@ -188,19 +200,22 @@ class Policy(nn.Module):
         return self
 
     def _outputs(self) -> int:
-        if self.actions["type"] == "MultiBinary":
-            return _size(math.prod(_flat(self.actions["n"])))
-        if self.actions["type"] != "Box":
-            sizes = self._choices()[0]
-            return _size(sum(sizes)) if self.by_component else _size(math.prod(sizes)) * self.atoms
-        size = _size(math.prod(self.actions["shape"]))
+        if self.single and self.actions["type"] in ("Discrete", "MultiDiscrete") and not self.by_component:
+            return _size(math.prod(self._choices()[0])) * self.atoms
+        return _size(sum(map(self._width, _leaves(self.actions))))
+
+    def _width(self, actions: dict[str, Any]) -> int:
+        """Outputs for the actions of a space without parts."""
+        if actions["type"] == "MultiBinary":
+            return _size(math.prod(_flat(actions["n"])))
+        if actions["type"] != "Box":
+            return _size(sum(_choices(actions)[0]))
+        size = _size(math.prod(actions["shape"]))
         return 2 * size if self.stochastic else size
 
     def _choices(self) -> tuple[list[int], list[int]]:
         """Choices of each component of an action, and the lowest value of each."""
-        names = ("n", "start") if self.actions["type"] == "Discrete" else ("nvec", "start")
-        sizes, starts = (_flat(self.actions[name]) for name in names)
-        return sizes, starts
+        return _choices(self.actions)
 
     def _legal(self, mask: Any, device: Any) -> Tensor:
         """Masks of the components [B, sum of choices] as masks of their combinations [B, A]."""
@@ -292,16 +307,20 @@ class Policy(nn.Module):
                 out = self.value_net["model"](features).unsqueeze(-2) + out - out.mean(-2, keepdim=True)
             index = torch.arange(self.atoms, dtype=out.dtype, device=out.device)
             return (out.softmax(-1) * index).sum(-1) if self.distributional else out.squeeze(-1)
-        if self.stochastic and self.actions["type"] == "Box":
-            mean = out.chunk(2, -1)[0]
-            return mean.tanh() if self.squashed else mean
-        return out
+        return self._mean(out) if self.stochastic and self.actions["type"] == "Box" else out
 
-    def forward(self, obs: Any, action_mask: Any = None) -> Tensor:
-        """Greedy actions for observations [B, ...]: [B] or [B, *shape] int64, or [B, *shape] at the bounds of the Box.
+    def _mean(self, out: Tensor) -> Tensor:
+        """Means of Box actions, without their deviations; of squashed ones the tanh."""
+        mean = out.chunk(2, -1)[0]
+        return mean.tanh() if self.squashed else mean
 
-        `action_mask` [B, A]: 1 = legal; A counts the choices of all components of a MultiDiscrete space. A policy that
-        was trained with masks (`needs_mask`) is refused without one: PolicyError.
+    def forward(self, obs: Any, action_mask: Any = None) -> Any:
+        """Greedy actions for observations [B, ...]: [B] or [B, *shape] int64, or [B, *shape] at the bounds of the Box;
+        of Dict and Tuple actions nested as the space is.
+
+        `action_mask` [B, A]: 1 = legal; A counts the choices of all components of a MultiDiscrete space, two for each
+        bit of a MultiBinary one (0 legal, 1 legal), and those of all parts of a Dict or Tuple one after another. A
+        policy that was trained with masks (`needs_mask`) is refused without one: PolicyError.
         """
         if self.needs_mask and action_mask is None:
             raise PolicyError(
@@ -309,35 +328,62 @@ class Policy(nn.Module):
                 'fix: policy.act(obs, info["action_mask"]), or ones where every action is legal.'
             )
         out = self.outputs(self.prepare(obs))
-        if self.actions["type"] == "MultiBinary":
-            legal = True if action_mask is None else torch.as_tensor(action_mask, device=out.device).bool()
-            return ((out > 0) & legal).to(torch.int8).reshape(-1, *_flat(self.actions["n"]))
-        if self.actions["type"] != "Box":
-            return self._choose(out, action_mask)
-        if self.stochastic and not self.squashed:
-            low, high = self.low.to(out), self.high.to(out)
-            clipped = torch.minimum(torch.maximum(out, low), high)
-            return clipped.to(getattr(torch, self.actions["dtype"])).reshape(-1, *self.actions["shape"])
-        lowest, highest = self.range
-        scaled = self.low + (out.double() - lowest) / (highest - lowest) * (self.high - self.low)
-        bounded = torch.minimum(torch.maximum(scaled, self.low), self.high)
-        return bounded.to(getattr(torch, self.actions["dtype"])).reshape(-1, *self.actions["shape"])
+        mask = None if action_mask is None else torch.as_tensor(action_mask, device=out.device).bool()
+        if self.single:
+            return self._action(self.actions, "", out, mask)
+        each = list(_leaves(self.actions))
+        outputs = torch.split(out, [self._width(own) for own in each], -1)
+        masks: Any = [None] * len(each) if mask is None else torch.split(mask, [_mask_width(own) for own in each], -1)
+        parts = [
+            self._action(own, f"_{place}", self._mean(x) if own["type"] == "Box" else x, legal)
+            for place, (own, x, legal) in enumerate(zip(each, outputs, masks, strict=True))
+        ]
+        return _nested_as(self.actions, iter(parts))
 
-    def _choose(self, out: Tensor, action_mask: Any) -> Tensor:
+    def _action(self, actions: dict[str, Any], place: str, out: Tensor, mask: Tensor | None) -> Tensor:
+        """Greedy actions of a space without parts; `place` is the end of the names of its constants."""
+        if actions["type"] == "MultiBinary":
+            chosen = out > 0
+            if mask is not None and mask.shape[-1] == 2 * out.shape[-1]:
+                zero, one = mask.reshape(*mask.shape[:-1], -1, 2).unbind(-1)
+                chosen = (chosen & one) | ~zero
+            elif mask is not None:  # whether 1 is legal
+                chosen = chosen & mask
+            return chosen.to(torch.int8).reshape(-1, *_flat(actions["n"]))
+        if actions["type"] != "Box":
+            return self._choose(actions, out, mask)
+        low, high = self.get_buffer(f"low{place}"), self.get_buffer(f"high{place}")
+        if self.stochastic and not self.squashed:
+            if self.in_bounds:
+                out = out * self.get_buffer(f"half_range{place}").to(out) + self.get_buffer(f"middle{place}").to(out)
+            bounded = torch.minimum(torch.maximum(self._whole(actions, out), low.to(out)), high.to(out))
+        else:
+            lowest, highest = self.range
+            scaled = self._whole(actions, low + (out.double() - lowest) / (highest - lowest) * (high - low))
+            bounded = torch.minimum(torch.maximum(scaled, low), high)
+        return bounded.to(getattr(torch, actions["dtype"])).reshape(-1, *actions["shape"])
+
+    def _whole(self, actions: dict[str, Any], action: Tensor) -> Tensor:
+        """Integer actions rounded to the nearest, where they were trained so; others as they are."""
+        return action.round() if self.in_bounds and "int" in actions["dtype"] else action
+
+    def _choose(self, actions: dict[str, Any], out: Tensor, mask: Tensor | None) -> Tensor:
         """The best legal choice: of all combinations, or of each component where a policy has logits for each."""
-        if not self.by_component or self.actions["type"] == "Discrete":
-            if action_mask is not None:
-                out = out.masked_fill(~self._legal(action_mask, out.device), float("-inf"))
+        if not self.by_component:
+            if mask is not None:
+                out = out.masked_fill(~self._legal(mask, out.device), float("-inf"))
             return self._decode(out.argmax(-1))
-        if action_mask is not None:
-            out = out.masked_fill(~torch.as_tensor(action_mask, device=out.device).bool(), float("-inf"))
-        sizes, starts = self._choices()
+        if mask is not None:
+            out = out.masked_fill(~mask, float("-inf"))
+        sizes, starts = _choices(actions)
+        if actions["type"] == "Discrete":
+            return out.argmax(-1) + starts[0]
         best = torch.stack([part.argmax(-1) for part in torch.split(out, sizes, -1)], -1)
         action = best + torch.tensor(starts, device=out.device)
-        return action.reshape(-1, *_shape(self.actions["nvec"]))
+        return action.reshape(-1, *_shape(actions["nvec"]))
 
     @torch.no_grad()
-    def act(self, obs: Any, action_mask: Any = None) -> Tensor:
+    def act(self, obs: Any, action_mask: Any = None) -> Any:
         """As `forward`, without gradients; [] or [*shape] for one observation without its batch axis."""
         space, leaf = _first_leaf(self.space, obs)
         x = torch.as_tensor(_read(space, leaf))
@@ -347,8 +393,8 @@ class Policy(nn.Module):
         mask = None if action_mask is None or x.dim() > axes else torch.as_tensor(action_mask).unsqueeze(0)
         one = x.dim() == axes
         given = obs if "spaces" in self.space else x
-        action: Tensor = self(_batched(given) if one else given, mask if one else action_mask)
-        return action[0] if one else action
+        action = self(_batched(given) if one else given, mask if one else action_mask)
+        return _first(action) if one else action
 
 
 def _check(network: dict[str, Any]) -> None:
@@ -370,8 +416,52 @@ def _check(network: dict[str, Any]) -> None:
     choices: tuple[str, ...] = ("Discrete", "MultiDiscrete")
     if kind in ("StochasticActor", "SharedActorCritic"):
         choices = (*choices, "MultiBinary")
-    if actions["type"] not in ("Box", *choices):
-        raise PolicyError(f"{actions['type']} actions are not covered.")
+    if "spaces" in actions and kind not in ("StochasticActor", "SharedActorCritic"):
+        raise PolicyError(f"{actions['type']} actions are not covered for policies of class {kind}.")
+    for own in _leaves(actions):
+        if own["type"] not in ("Box", *choices):
+            raise PolicyError(f"{own['type']} actions are not covered.")
+
+
+def _leaves(space: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The spaces without parts in a Dict or Tuple, in their order; a space without parts itself."""
+    if "spaces" not in space:
+        yield space
+        return
+    parts: Any = space["spaces"]
+    for part in parts.values() if isinstance(parts, dict) else parts:
+        yield from _leaves(part)
+
+
+def _nested_as(space: dict[str, Any], parts: Iterator[Any]) -> Any:
+    """`parts`, those of `_leaves`, nested as the space is."""
+    if "spaces" not in space:
+        return next(parts)
+    names: Any = space["spaces"]
+    if isinstance(names, dict):
+        return {key: _nested_as(part, parts) for key, part in names.items()}
+    return tuple(_nested_as(part, parts) for part in names)
+
+
+def _first(action: Any) -> Any:
+    """The first of nested actions [B, ...]."""
+    if isinstance(action, dict):
+        return {key: _first(part) for key, part in action.items()}
+    return tuple(map(_first, action)) if isinstance(action, tuple) else action[0]
+
+
+def _choices(actions: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """Choices of each component of an action, and the lowest value of each."""
+    names = ("n", "start") if actions["type"] == "Discrete" else ("nvec", "start")
+    sizes, starts = (_flat(actions[name]) for name in names)
+    return sizes, starts
+
+
+def _mask_width(actions: dict[str, Any]) -> int:
+    """Entries of a mask of legal actions of a space without parts."""
+    if actions["type"] == "Box":
+        return 0
+    return 2 * math.prod(_flat(actions["n"])) if actions["type"] == "MultiBinary" else sum(_choices(actions)[0])
 
 
 def _first_leaf(space: dict[str, Any], obs: Any) -> tuple[dict[str, Any], Any]:
@@ -605,6 +695,22 @@ def _bounds_seen(space: dict[str, Any]) -> Iterator[Tensor]:
         values = torch.tensor(bound, dtype=torch.float64)
         is_turned = _is_image(space) and _is_turned(space)
         yield values.reshape(space["shape"]).movedim(-1, 0).reshape(-1) if is_turned else values
+
+
+def _units(space: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """Middle and half of the range of each component of a Box action; 0 and 1 where a bound is, or means, infinite."""
+    whole = re.fullmatch(r"(u?)int(32|64)", space["dtype"])
+    limits = (math.inf, math.inf)  # of a dtype, from which on bounds mean infinity
+    if whole is not None:
+        bits = int(whole[2])
+        limits = (math.inf, 2.0**bits - 3) if whole[1] else (2.0 ** (bits - 1) - 2, 2.0 ** (bits - 1) - 3)
+    middle, half = [], []
+    for low, high in zip(*_bounds(space), strict=True):
+        own = high / 2 - low / 2
+        is_open = not own < MAX_HALF_RANGE or -low >= limits[0] or high >= limits[1]
+        middle.append(0.0 if is_open else low / 2 + high / 2)
+        half.append(1.0 if is_open or own < torch.finfo(torch.float32).tiny else own)
+    return middle, half
 
 
 def _size(value: Any) -> int:

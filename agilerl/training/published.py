@@ -13,6 +13,7 @@ import gymnasium as gym
 from agilerl.algorithms.agent import EvolvableAlgorithm
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
+from agilerl.envs.observed_masks import without_mask
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError, warn_once
 from agilerl.hpo.mutation import Mutations
 from agilerl.options import LoopOptions
@@ -164,8 +165,9 @@ def _check_spaces(pop: list[Any], env: Any, env_name: str, swap_channels: bool) 
             given = getattr(env, f"single_{name}" if hasattr(env, "num_envs") else name, None)
             if not (isinstance(built, gym.Space) and isinstance(given, gym.Space)):
                 continue
-            turned = [observation_space_channels_to_first(given)] if swap_channels else []
-            if all(differ(built, space) for space in (given, *turned)):
+            read = given if name == "action_space" else without_mask(given, getattr(agent, "action_space", None))
+            turned = [observation_space_channels_to_first(read)] if swap_channels else []
+            if all(differ(built, space) for space in (given, read, *turned)):
                 raise ShapeError(
                     f"agent {agent.index} was built for the {name} {built}; {env_name} has {given}. "
                     f"fix: create_population(..., {name}=env.single_{name})."

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +16,7 @@ from agilerl.config.load import check_kind
 from agilerl.errors import ConfigError
 from agilerl.language import needs
 from agilerl.language.base import load_base
+from agilerl.language.base import quiet as quietly_loading
 from agilerl.language.tokenizer import load_tokenizer
 from agilerl.sources.language import LanguageSource
 from agilerl.telemetry.evaluation import Evaluation
@@ -131,23 +130,7 @@ def adapters_on_base(manifest: Manifest, seed: int, device: str, hp_config: Any)
 
 def base_of(manifest: Manifest, device: str) -> Any:
     """The frozen model; whoever holds it shares it with all who ask for the same."""
-    with quietly_loading():
-        return load_base(manifest.algorithm.hyperparameters["model_name"], device=device)
-
-
-@contextlib.contextmanager
-def quietly_loading() -> Iterator[None]:
-    """Without transformers' progress bar of the weights, and its notices to its own developers."""
-    logging = needs("transformers.utils.logging")
-    had_bar = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
-            yield
-    finally:
-        if had_bar:
-            logging.enable_progress_bar()
+    return load_base(manifest.algorithm.hyperparameters["model_name"], device=device)
 
 
 def closing_score(agent: Any, env: Any) -> Evaluation | None:
@@ -164,5 +147,6 @@ __all__: Sequence[str] = (
     "is_gym",
     "learns_language",
     "questions",
+    "quietly_loading",
     "resolve_questions",
 )  # fmt: skip

@@ -13,12 +13,13 @@ from typing import Any
 
 import gymnasium as gym
 
-from agilerl.algorithms import find_algorithm
+from agilerl.algorithms import find_algorithm, is_team
 from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
 from agilerl.config import Manifest, apply_overrides, preset_for
 from agilerl.config.load import check_kind
 from agilerl.config.schema import Encoder, Network
-from agilerl.envs.lanes import name_of
+from agilerl.envs.argument import UNNAMED, inner_name, is_vector
+from agilerl.envs.lanes import spaces_in
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, NotAvailableYetError
 from agilerl.host import available_bytes
 from agilerl.modules.base import constructor_arguments
@@ -29,8 +30,6 @@ from agilerl.sources import source_for
 from agilerl.spaces import channels_first, is_image, is_small
 from agilerl.training.questions import adapters_on_base, is_gym, learns_language, resolve_questions
 from agilerl.training.sizes import check_sizes
-
-UNNAMED = "lambda"  # what a function without a name of its own is called
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def resolve(manifest: Manifest, env: Any = None) -> Manifest:
         check_sizes(resolved, *spaces.joint, available_bytes())
     _check_replay(resolved)
     resolved = _within_replay(resolved)
-    if manifest.environment.name == UNNAMED:
+    if manifest.environment.name == UNNAMED or (is_vector(env) and manifest.environment.name == type(env).__name__):
         named = resolved.environment.model_copy(update={"name": spaces.name})
         resolved = resolved.model_copy(update={"environment": named})
     make_population(resolved.model_copy(update={"training": _alone(resolved)}), spaces, 0, "cpu")
@@ -91,12 +90,13 @@ def spaces_of(manifest: Manifest, env: Any = None) -> Spaces:
         make = partial(kind.make_envs, manifest.environment.name, **dict(manifest.environment.kwargs), **more)
         made = env = make() if env is None else kind.make_envs(None, make_env=env, **more)
     try:
+        if not is_team(manifest.algorithm.name) and not hasattr(env, "possible_agents"):
+            spaces_in(env, "single_" if hasattr(env, "single_observation_space") else "")
         space, actions = kind.spaces(env)
     finally:
         if made is not None:
             made.close()
-    single = (getattr(env, "envs", None) or [env])[0]
-    return Spaces(space, actions, name_of(single), _state_space(env))
+    return Spaces(space, actions, inner_name(env), _state_space(env))
 
 
 def _state_space(env: Any) -> Any:

@@ -9,8 +9,9 @@ import numpy as np
 from gymnasium import spaces
 
 from agilerl.errors import NotAvailableYetError
+from agilerl.language.vllm import VLLMConfig
 
-__all__ = ["get_input_size_from_space", "get_output_size_from_space", "obs_channels_to_first"]
+__all__ = ["VLLMConfig", "get_input_size_from_space", "get_output_size_from_space", "obs_channels_to_first"]
 
 
 def get_input_size_from_space(observation_space: Any) -> Any:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
+from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.rng import resolve_seed
 from agilerl.utils.legacy import constructor_arguments
 
@@ -39,11 +39,6 @@ def language_population(
                 f"create_population({name}=) describes networks or spaces, and {cls.__name__} adapts a language model. "
                 "fix: leave it out; model_name= or actor_network= with tokenizer= names the model."
             )
-    if base["vllm_config"] is not None:
-        raise NotAvailableYetError(
-            "create_population(vllm_config=) is not known to this version. "
-            "fix: algo_kwargs={'rollout_backend': 'vllm'} lets vLLM write, with its own settings."
-        )
     accepted = set(inspect.signature(cls.__init__).parameters).difference(OF_THE_CALL)
     given = {name: value for name, value in base.items() if value is not None}
     arguments = {**constructor_arguments(init_hp, accepted), **given, **dict(algo_kwargs or {})}

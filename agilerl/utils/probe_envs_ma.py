@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from agilerl import tree as trees
+from agilerl.envs.masks import ActionMasks
 from agilerl.envs.probe_teams import (
     ConstantTeam,
     DiscountedTeam,
@@ -135,12 +136,13 @@ def check_policy_q_learning_with_probe_env(
     observed, acted = ({agent: space(agent) for agent in agents} for space in (env.observation_space, env.action_space))
     team = algo_class(**{"observation_spaces": observed, "action_spaces": acted, "device": device, **algo_args})
     lanes, draw = TeamLanes([lambda: env]), np.random.default_rng(seed)
+    masks = ActionMasks(lanes.single_action_space)
     obs, _ = lanes.reset(np.array([seed]))
     for _ in range(num_steps):
         action = team.random_action(draw, (1,))
         batch = lanes.step(team.environment_action(action))
         assert batch.team is not None  # lanes of teams say it
-        SharedReplay(memory).write(obs, action, batch.team.reward, batch, 0)
+        SharedReplay(memory).write(obs, action, batch.team.reward, batch, masks)
         obs = batch.obs
     for _ in range(learn_steps):
         team.learn(memory.sample(team.batch_size))

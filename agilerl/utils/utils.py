@@ -16,7 +16,7 @@ from agilerl.algorithms.agent import check_device
 from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError
+from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
 from agilerl.hostile import malformed
 from agilerl.networks.specs import check_sizes
 from agilerl.rng import resolve_seed
@@ -25,6 +25,7 @@ from agilerl.spaces import observation_space_channels_to_first
 from agilerl.training.population import save_population
 from agilerl.utils.language_population import language_population
 from agilerl.utils.legacy import constructor_arguments, network_arguments, spaces_from_dimensions
+from agilerl.utils.llm_utils import suppress_verbose_logging as suppress_verbose_logging
 
 __all__ = [
     "agent_from_policy", "calculate_vectorized_scores", "create_population", "default_progress_bar",
@@ -70,6 +71,7 @@ def create_population(
         algo: name; case, spaces and dashes do not matter.
         net_config: encoder and head configuration; the old flat form is understood.
         INIT_HP: initial hyperparameters, upper or lower case; an unknown key warns with the nearest known one.
+        torch_compiler: published; changes nothing, which a warning says once.
         observation_space, action_space: of one environment; of several agents a list of each (with `agent_ids` among
             `algo_kwargs`, INIT_HP or here) or a mapping by agent.
         hp_config: mutable hyperparameters; every agent keeps its own copy.
@@ -88,10 +90,16 @@ def create_population(
 
     Raises:
         AlgorithmError, ConfigError: an unknown algorithm, or values that do not fit.
-        NotAvailableYetError: an argument of an algorithm that this version does not have.
     """
+    if _are_spaces(net_config) and _are_spaces(INIT_HP):  # algo, spaces, net_config, INIT_HP: the order up to 2.3
+        observation_space, action_space, net_config, INIT_HP = net_config, INIT_HP, observation_space, action_space
     if torch_compiler is not None:
-        raise NotAvailableYetError("create_population(torch_compiler=) is not known to this version yet. fix: omit it.")
+        warn_once(
+            "torch_compiler",
+            f"torch_compiler={torch_compiler!r} changes nothing: members are rows of batched kernels, not compiled "
+            "modules. fix: leave it out.",
+            stacklevel=3,
+        )
     cls = find_algorithm(algo)
     if isinstance(population_size, bool) or not isinstance(population_size, int) or population_size < 1:
         raise ConfigError(f"population_size must be an integer of at least 1; got {population_size!r}.")
@@ -160,6 +168,13 @@ def create_population(
     if actor_network is not None or critic_network is not None:
         return [agent.clone(agent.index) for agent in population]
     return population
+
+
+def _are_spaces(given: Any) -> bool:
+    """Whether this is a space, or the spaces of several agents."""
+    each = given.values() if isinstance(given, Mapping) and not isinstance(given, gym.Space) else given
+    is_group = isinstance(given, Mapping | list | tuple) and not isinstance(given, gym.Space) and len(given) > 0
+    return isinstance(given, gym.Space) or (is_group and all(isinstance(space, gym.Space) for space in each))
 
 
 def _check_kind(algo: str, is_for_teams: bool, observation_space: Any, action_space: Any, agent_ids: Any) -> None:

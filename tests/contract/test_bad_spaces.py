@@ -42,7 +42,7 @@ WRONG_ACTIONS = [
     ("DDPG", CHOICE, ["DDPG needs Box actions; got Discrete(2)", "one of: DQN, PPO, RainbowDQN, SAC"]),
     ("SAC", spaces.MultiDiscrete([2, 3]), ["got MultiDiscrete([2 3])", "one of: DQN, PPO, RainbowDQN"]),
     ("SAC", spaces.MultiBinary(3), ["SAC needs Box or Discrete actions; got MultiBinary(3)", "one of: PPO"]),
-    ("TD3", PARTS, ["TD3 needs Box actions; got Dict(", "no algorithm of this version takes Dict actions"]),
+    ("TD3", PARTS, ["TD3 needs Box actions; got Dict(", "for Dict actions one of: PPO"]),
     ("SAC", spaces.Box(-np.inf, np.inf, (2,)), ["SAC needs bounded actions", "infinite bounds in 2 of 2 components"]),
     ("SAC", spaces.Discrete(3, start=1), ["SAC numbers actions from 0; got Discrete(3, start=1)"]),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from importlib import import_module
 from typing import Any
 
@@ -12,10 +13,14 @@ import pytest
 import torch
 from torch import nn
 
+from agilerl import errors
 from agilerl.algorithms import CQN, DDPG, MATD3, TD3
+from agilerl.errors import ConfigError
 from agilerl.modules import DummyEvolvable, EvolvableMLP, ModuleDict
 from agilerl.networks import QNetwork, StochasticActor
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.q_networks import RainbowQNetwork
+from agilerl.utils.utils import create_population
 
 VECTOR, CHOICE, BOX = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2), gym.spaces.Box(-1, 1, (2,))
 # Names in the order of the published signatures, up to its first starred argument.
@@ -253,3 +258,36 @@ def test_networks_take_their_options_in_the_published_order() -> None:
     assert np.isfinite(
         StochasticActor(VECTOR, BOX, latent_dim=16).output(np.zeros(3, np.float32)).detach().numpy()
     ).all()
+
+
+def test_populations_are_made_in_both_published_orders() -> None:
+    net, init = {"encoder_config": {"hidden_size": [8]}}, {"BATCH_SIZE": 32}
+    old = create_population("DQN", VECTOR, CHOICE, net, init, population_size=2, seed=1)
+    new = create_population("DQN", net, init, VECTOR, CHOICE, population_size=2, seed=1)
+    for one, other in zip(old, new, strict=True):
+        assert one.batch_size == other.batch_size == 32
+        for mine, theirs in zip(one.actor.parameters(), other.actor.parameters(), strict=True):
+            assert torch.equal(mine, theirs)
+    team = create_population("MADDPG", [VECTOR] * 2, [BOX] * 2, net, init, agent_ids=["a", "b"], seed=1)
+    assert team[0].agent_ids == ["a", "b"]
+
+
+def test_a_compiler_changes_nothing_and_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_warned", set())
+    with pytest.warns(errors.AgileRLWarning, match="torch_compiler='default' changes nothing"):
+        create_population("DQN", None, None, VECTOR, CHOICE, torch_compiler="default")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        create_population("DQN", None, None, VECTOR, CHOICE, torch_compiler="default")
+
+
+def test_a_rainbow_network_gives_values_probabilities_and_their_logarithms() -> None:
+    net = RainbowQNetwork(VECTOR, CHOICE, torch.linspace(-1, 1, 5), 5, noisy=False)
+    obs = np.ones((2, 3), np.float32)
+    chances, logs = net(obs, q=False), net(obs, q=False, log=True)
+    assert chances.shape == (2, 2, 5)
+    torch.testing.assert_close(chances.sum(-1), torch.ones(2, 2))
+    torch.testing.assert_close(logs.exp(), chances)
+    torch.testing.assert_close((chances * torch.linspace(-1, 1, 5)).sum(-1), net(obs))
+    with pytest.raises(ConfigError, match="has no distribution"):
+        RainbowQNetwork(VECTOR, CHOICE, distributional=False)(obs, q=False)

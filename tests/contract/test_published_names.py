@@ -589,7 +589,7 @@ def test_an_encoder_is_named_or_given() -> None:
 
 def test_configurations_are_read_like_mappings() -> None:
     config: NetConfig = MlpNetConfig(hidden_size=[16, 8], activation="Tanh")
-    assert (config["hidden_size"], config["noisy"], config.get("noisy", True)) == ([16, 8], None, True)
+    assert (config["hidden_size"], config["noisy"], config.get("noisy", True)) == ([16, 8], False, False)
     assert "activation" in config
     assert "noisy" not in config
     assert list(config) == list(config.keys()) == ["hidden_size", "activation"]

@@ -41,16 +41,25 @@ def base(dtype: torch.dtype = torch.float32) -> BaseModel:
 
 
 def with_exact_norms(found: BaseModel) -> BaseModel:
-    """A base whose norms are computed in its own dtype: transformers computes them in float32."""
+    """A base whose norms and rotary positions are computed in its own dtype: transformers computes them in float32."""
     for module in found.model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = partial(_exact_norm, module)
+        if type(module).__name__.endswith("RotaryEmbedding"):
+            module.forward = partial(_exact_rotation, found.model.config)
     return found
 
 
 def _exact_norm(module: Any, x: torch.Tensor) -> torch.Tensor:
     scaled: torch.Tensor = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + module.variance_epsilon)
     return module.weight * scaled
+
+
+def _exact_rotation(config: Any, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    half = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+    angle = position_ids.unsqueeze(-1) * config.rope_parameters["rope_theta"] ** -half
+    both = torch.cat((angle, angle), -1)
+    return both.cos().to(x.dtype), both.sin().to(x.dtype)
 
 
 def make(algo: str, index: int, dtype: torch.dtype = torch.float64, **arguments: Any) -> Any:

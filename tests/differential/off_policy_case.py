@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+import torch._dynamo  # an optimiser's first step imports it, and leaves its frames in cycles
 from torch import Tensor
 
 from agilerl.algorithms.core.single_agent import RLAlgorithm

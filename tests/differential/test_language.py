@@ -1,10 +1,13 @@
-"""ILQL and BC_LM in float64 against a transformer and losses written out in plain torch, over a hundred updates."""
+"""ILQL and BC_LM in float64 against a transformer and losses written out in plain torch, from the data's
+log to the weights after 50 updates."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,14 +15,15 @@ from torch.nn import functional as F
 
 from agilerl.algorithms import BC_LM, ILQL
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.envs.wordle import START, Wordle, wordle_data
+from agilerl.envs.wordle import Wordle, wordle_data
 from agilerl.options import OfflineOptions
 from agilerl.sources.dataset import read_dataset
 from agilerl.sources.offline import fill
 
 NET = {"n_layer": 2, "n_embd": 8, "n_head": 2, "dim_feedfwd": 12}
 WORDS, TRIES, BATCH = 5, 2, 4
-SAYABLE = 28
+LONGEST = 14
+SEEN, SAID = gym.spaces.MultiDiscrete([6] * LONGEST), gym.spaces.MultiDiscrete([5] * 2)
 Weights = dict[str, Tensor]
 
 
@@ -47,26 +51,36 @@ def transformer(p: Weights, text: list[int]) -> Tensor:
     return dense("linear_output", norm("norm_output", z))
 
 
-def episode(row: dict[str, Tensor], k: int) -> tuple[list[int], list[tuple[int, float, bool]]]:
-    """A row of the memory as (text, its own tokens as (place, reward, ended))."""
-    text = [int(token) for token in row["obs"][k] if token]
-    own = [(p, float(row["reward"][k, p]), bool(row["done"][k, p])) for p in range(len(text)) if row["action"][k, p]]
-    return text, own
+Episode = tuple[list[int], list[tuple[int, float, bool]]]
 
 
-def plain_ilql(agent: ILQL, p: Weights, target: Weights, rows: dict[str, Tensor]) -> Tensor:
+def episodes_of(data: dict[str, np.ndarray]) -> list[Episode]:
+    """Logged transitions as (text, the policy's own tokens as (place, reward, ended)): a reward is of the last token
+    of what was said, and so is the end of an episode; one that was cut off does not end."""
+    found, own = [], []
+    cut = data.get("timeouts", np.zeros(len(data["rewards"]), bool))
+    for k, said in enumerate(data["actions"]):
+        start = int((data["observations"][k] > 0).sum())
+        own += [(start + i, 0.0, False) for i in range(len(said) - 1)]
+        own.append((start + len(said) - 1, float(data["rewards"][k]), bool(data["terminals"][k])))
+        if data["terminals"][k] or cut[k]:
+            found.append(([int(token) for token in data["next_observations"][k] if token], own))
+            own = []
+    return found
+
+
+def plain_ilql(agent: ILQL, p: Weights, target: Weights, games: list[Episode]) -> Tensor:
     """The loss of one update, token by token."""
-    losses, count = [], 0
-    for k in range(BATCH):
-        text, own = episode(rows, k)
+    losses, count, size = [], 0, int(agent.action_space.nvec[0])
+    for text, own in games:
         outputs, judged = transformer(p, text), transformer(target, text).detach()
         for i, (place, reward, ended) in enumerate(own):
             state, token = outputs[place - 1], text[place]
-            logits, q1, q2, v = state[:28], state[28:56], state[56:84], state[84]
+            logits, q1, q2, v = state[:size], state[size : 2 * size], state[2 * size : 3 * size], state[3 * size]
             old = judged[place - 1]
-            best = min(old[28 + token], old[56 + token])
+            best = min(old[size + token], old[2 * size + token])
             after = own[i + 1][0] - 1 if i + 1 < len(own) else len(text) - 1
-            y = reward + (0.0 if ended else agent.gamma * float(outputs[after, 84].detach()))
+            y = reward + (0.0 if ended else agent.gamma * float(outputs[after, 3 * size].detach()))
             u = best - v
             value = (agent.expectile if u >= 0 else 1 - agent.expectile) * u**2
             td = (q1[token] - y) ** 2 + (q2[token] - y) ** 2
@@ -77,41 +91,64 @@ def plain_ilql(agent: ILQL, p: Weights, target: Weights, rows: dict[str, Tensor]
     return torch.stack(losses).sum() / count
 
 
-def plain_bc(agent: BC_LM, p: Weights, target: Weights, rows: dict[str, Tensor]) -> Tensor:
+def plain_bc(agent: BC_LM, p: Weights, target: Weights, games: list[Episode]) -> Tensor:
     losses = []
-    for k in range(BATCH):
-        text, own = episode(rows, k)
+    for text, own in games:
         outputs = transformer(p, text)
         losses += [outputs[place - 1].exp().sum().log() - outputs[place - 1, text[place]] for place, _, _ in own]
     return torch.stack(losses).mean()
 
 
-@pytest.mark.parametrize("updates", [12, pytest.param(100, marks=pytest.mark.slow)])
+def cut_texts() -> dict[str, np.ndarray]:
+    """Episodes of one to three actions of two tokens, answered by none to two; every third one is cut off."""
+    rng, rows = np.random.default_rng(5), []
+    for number in range(50):
+        text, count = [int(rng.integers(1, 5)) for _ in range(1 + number % 2)], int(rng.integers(1, 4))
+        for action in range(count):
+            said, before = [int(x) for x in rng.integers(1, 5, 2)], list(text)
+            text += said + [int(x) for x in rng.integers(1, 6, int(rng.integers(0, 3)))]
+            last = action == count - 1
+            rows.append(
+                (before, said, rng.integers(-8, 9) / 8, last and number % 3 > 0, last and number % 3 == 0, list(text))
+            )
+    before, said, reward, terminated, cut, after = zip(*rows, strict=True)
+    texts = [np.array([[*text, *[0] * (LONGEST - len(text))] for text in part]) for part in (before, after)]
+    return {
+        "observations": texts[0], "next_observations": texts[1], "actions": np.array(said),
+        "rewards": np.array(reward), "terminals": np.array(terminated), "timeouts": np.array(cut),
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("cls", "plain", "outputs"),
-    [(ILQL, plain_ilql, 3 * SAYABLE + 1), (BC_LM, plain_bc, SAYABLE)],
-    ids=["ILQL", "BC_LM"],
+    ("made", "updates"), [("games", 12), ("cut texts", 50), pytest.param("games", 100, marks=pytest.mark.slow)]
 )
-def test_updates_are_those_of_plain_torch(cls: Any, plain: Any, outputs: int, updates: int) -> None:
+@pytest.mark.parametrize(
+    ("cls", "plain", "outputs"), [(ILQL, plain_ilql, lambda v: 3 * v + 1), (BC_LM, plain_bc, lambda v: v)],
+    ids=["ILQL", "BC_LM"],
+)  # fmt: skip
+def test_updates_are_those_of_plain_torch(cls: Any, plain: Any, outputs: Any, updates: int, made: str) -> None:
     env = Wordle(words=WORDS, tries=TRIES)
+    data: Any = wordle_data(50, WORDS, TRIES, seed=2) if made == "games" else cut_texts()
+    seen, said = (env.observation_space, env.action_space) if made == "games" else (SEEN, SAID)
     options = {"tau": 0.05, "gamma": 0.9, "expectile": 0.7, "alpha": 0.3} if cls is ILQL else {}
-    agent = cls(env.observation_space, env.action_space, net_config=NET, batch_size=BATCH, lr=3e-3, seed=1, **options)
+    agent = cls(seen, said, net_config=NET, batch_size=BATCH, lr=3e-3, seed=1, **options)
     for name in ("actor", "actor_target"):
         if hasattr(agent, name):
             getattr(agent, name).double()
     agent.reinit_optimizers()
     memory = ReplayBuffer(max_size=10, dtype=torch.float64)
-    fill(memory, read_dataset(wordle_data(50, WORDS, TRIES, seed=2)), agent, OfflineOptions(max_steps=1, evo_steps=1))
+    fill(memory, read_dataset(data), agent, OfflineOptions(max_steps=1, evo_steps=1))
+    games = episodes_of(data)
+    assert len(games) == len(memory) == 50
     p = {name: value.detach().clone().requires_grad_() for name, value in agent.actor.gpt.model.named_parameters()}
-    assert p["linear_output.weight"].shape == (outputs, 8)
-    assert memory.gather(torch.arange(2).numpy())["obs"][:, 0].tolist() == [START] * 2
+    assert p["linear_output.weight"].shape == (outputs(int(said.nvec[0])), 8)
     target = {name: value.detach().clone() for name, value in p.items()}
     optimizer = torch.optim.Adam(p.values(), lr=3e-3)
     draw = torch.Generator().manual_seed(4)
     for _ in range(updates):
         indices = torch.randint(0, 50, (BATCH,), generator=draw).numpy()
         agent.learn_batch(agent.make_batch(memory.sample_from_indices(indices)))
-        loss = plain(agent, p, target, memory.gather(indices))
+        loss = plain(agent, p, target, [games[k] for k in indices])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

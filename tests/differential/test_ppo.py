@@ -24,6 +24,13 @@ SPACES = {
     "squashed": gym.spaces.Box(np.array([-1.0, 0.0]), np.array([2.0, 5.0]), dtype=np.float64),
     "multi_discrete": gym.spaces.MultiDiscrete([2, 3]),
     "multi_binary": gym.spaces.MultiBinary(3),
+    "hybrid": gym.spaces.Dict(
+        {
+            "gear": gym.spaces.Discrete(3, start=1),
+            "lamps": gym.spaces.Tuple((gym.spaces.MultiBinary(2), gym.spaces.MultiDiscrete([2, 3]))),
+            "steer": gym.spaces.Box(np.array([-1.0, 0.0]), np.array([2.0, 5.0]), dtype=np.float64),
+        }
+    ),
 }
 MEMBERS, STEPS, LANES, ROLLOUTS = 4, 8, 6, 15
 WIDTHS = [(16, 24), (24, 8), (20, 20), (16, 24)]
@@ -177,18 +184,38 @@ def torch_policy(agent: PPO, raw: torch.Tensor) -> Any:
         mean, log_std = raw.chunk(2, -1)
         normal = Independent(Normal(mean, log_std.clamp(-20, 2).exp()), 1)
         squashed = agent.distribution.kind == "squashed"
-        return TransformedDistribution(normal, [TanhTransform()]) if squashed else normal
+        return TransformedDistribution(normal, [TanhTransform()]) if squashed else Scaled(normal, space)
     if isinstance(space, gym.spaces.MultiBinary):
         return Independent(Bernoulli(logits=raw), 1)
+    if isinstance(space, gym.spaces.Dict):  # gear; bits, two choices; steer with its deviations
+        gear, bits, first, second, steer = raw.split([3, 2, 2, 3, 4], -1)
+        mean, log_std = steer.chunk(2, -1)
+        normal = Independent(Normal(mean, log_std.clamp(-20, 2).exp()), 1)
+        choices = [Categorical(logits=first), Categorical(logits=second)]
+        parts = [Categorical(logits=gear), Independent(Bernoulli(logits=bits), 1), *choices]
+        return Several([*parts, Scaled(normal, space["steer"])], [slice(0, 1), slice(1, 3), 3, 4, slice(5, 7)])
     return Several([Categorical(logits=part) for part in raw.split(space.nvec.tolist(), -1)])
 
 
-class Several:
-    def __init__(self, parts: list[Categorical]) -> None:
-        self.parts = parts
+class Scaled:
+    """A normal distribution in units of half of the range of a Box, around its centre."""
+
+    def __init__(self, normal: Independent, space: gym.spaces.Box) -> None:
+        self.normal, self.entropy = normal, normal.entropy
+        self.low, self.high = torch.from_numpy(space.low), torch.from_numpy(space.high)
 
     def log_prob(self, action: torch.Tensor) -> torch.Tensor:
-        return torch.stack([p.log_prob(a) for p, a in zip(self.parts, action.unbind(-1), strict=True)]).sum(0)
+        return self.normal.log_prob(2 * (action - self.low) / (self.high - self.low) - 1)
+
+
+class Several:
+    def __init__(self, parts: list[Any], places: list[Any] | None = None) -> None:
+        self.parts, self.places = parts, list(range(len(parts))) if places is None else places
+
+    def log_prob(self, action: torch.Tensor) -> torch.Tensor:
+        own = (action[..., place] for place in self.places)
+        each = (a[..., 0] if a.dim() > 1 and a.shape[-1] == 1 else a for a in own)
+        return torch.stack([p.log_prob(a) for p, a in zip(self.parts, each, strict=True)]).sum(0)
 
     def entropy(self) -> torch.Tensor:
         return torch.stack([p.entropy() for p in self.parts]).sum(0)
@@ -218,7 +245,7 @@ def parameters(agents: list[PPO]) -> list[torch.Tensor]:
     return found
 
 
-FAST = (("discrete", False), ("box", True))
+FAST = (("discrete", False), ("box", True), ("hybrid", False))
 CASES = [
     pytest.param(*case, marks=() if case in FAST else pytest.mark.slow)
     for case in [*((kind, False) for kind in SPACES), ("discrete", True), ("box", True)]

@@ -27,8 +27,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 @pytest.mark.parametrize("case", CASES)
 def test_halves_of_what_was_written_teach_what_all_of_it_teaches_one(found: Found, case: str, learner: str) -> None:
     for own in found:
-        assert own["gradients"][f"{case} {learner} moved"] > 1e-3
-        assert own["gradients"][f"{case} {learner}"] < 1e-6
+        assert own["gradients"][f"{case} moved"] > 1e-3
+        assert own["gradients"][f"{case} steps"] >= (1 if case in ("GRPO", "GRPO sequence") else 2)
+        assert own["gradients"][f"{case} {learner}"] < 1e-9
 
 
 @pytest.mark.parametrize("algo", ["GRPO", "DPO", "resumed"])

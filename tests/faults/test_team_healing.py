@@ -20,6 +20,7 @@ from agilerl.components.data import MultiAgentTransition
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs import healing
+from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import StepBatch
 from agilerl.envs.team_healing import HealingTeamLanes
 from agilerl.envs.teams import AGENTS, TeamLanes
@@ -41,8 +42,8 @@ FAULTS = {
     "vanish": "failed: FaultyTeam, agent b, lane 0: step() has taken the agent out of env.agents",
     "stranger": "failed: FaultyTeam, lane 0: step() gave observations of an unknown agent 'c'",
     "reset": "failed: FaultyTeam, lane 0: reset() raised ValueError: lost",
-    "mask": "failed: FaultyTeam, agent b, lane 0: an action mask of 1 entries",
-    "illegal": "failed: FaultyTeam, agent b, lane 0: an action mask without a legal action",
+    "mask": "failed: FaultyTeam, agent b, lane 0: action_mask has 1 entries",
+    "illegal": "failed: FaultyTeam, agent b, lane 0: action_mask allows no action",
 }
 WHEN = {"reset": 5}  # the step of the fault; the fourth, number 3, for all others
 
@@ -121,7 +122,7 @@ def twelve_steps(lanes: Any) -> tuple[list[StepBatch], Any]:
     obs, _ = lanes.reset(np.arange(4) + 10)
     for _ in range(12):
         batch = lanes.step(np.ones((4, 2), np.float32))
-        replay.write(obs, np.ones((4, 2), np.float32), batch.team.reward, batch, 4)
+        replay.write(obs, np.ones((4, 2), np.float32), batch.team.reward, batch, ActionMasks(lanes.single_action_space))
         batches.append(batch)
         obs = batch.obs
     return batches, replay.memory

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from agilerl.envs.adapters import VectorLanes
+from agilerl.envs.returned import HEALED
 
 
 class Healing:
@@ -32,7 +33,7 @@ class Healing:
         healed = np.array([False, self.time == 2])
         ended = np.zeros(2, bool)
         obs = np.array([[self.time], [self.time if self.time < 2 else self.time - 2]], np.float32)
-        info = {"healed": healed} if healed.any() else {}
+        info = {HEALED: healed} if healed.any() else {}
         return obs, np.where(healed, 0.0, 1.0), ended, healed.copy(), info
 
 

@@ -95,4 +95,8 @@ def test_channels_go_first_in_spaces_and_observations_alike() -> None:
 def test_masks_have_one_entry_per_choice() -> None:
     assert mask_width(spaces.Discrete(4, start=2)) == 4
     assert mask_width(spaces.MultiDiscrete([3, 2])) == 5
-    assert mask_width(spaces.Box(-1, 2, (3,))) == mask_width(spaces.MultiBinary(3)) == mask_width(None) == 0
+    assert mask_width(spaces.MultiBinary([2, 3])) == 12
+    assert mask_width(spaces.Box(-1, 2, (3,))) == mask_width(None) == 0
+    hybrid = spaces.Dict(which=spaces.Discrete(3), where=spaces.Box(0, 1, (2,)))
+    assert mask_width(hybrid) == 3
+    assert mask_width(spaces.Tuple([hybrid, spaces.MultiBinary(2)])) == 7

@@ -12,7 +12,8 @@ import pytest
 
 import agilerl.errors
 from agilerl.envs.classic import CartPoleLanes
-from agilerl.envs.step import SyncLanes, VectorLanes, action_mask, as_lanes
+from agilerl.envs.masks import ActionMasks
+from agilerl.envs.step import SyncLanes, VectorLanes, as_lanes
 from agilerl.envs.vector import make_vect_envs, resolve_id
 from agilerl.errors import EnvError, ShapeError
 
@@ -282,17 +283,18 @@ def test_something_that_is_no_environment_is_named() -> None:
 
 
 def test_action_masks_in_every_form_gymnasium_gives() -> None:
-    assert action_mask({}, 2, 3) is None
+    reader = ActionMasks(gymnasium.spaces.Discrete(3))
+    assert reader.of({}, 2) is None
     stacked = {"action_mask": np.array([[1, 0, 1], [0, 0, 0]], dtype=np.int8), "_action_mask": np.array([True, False])}
-    np.testing.assert_array_equal(action_mask(stacked, 2, 3), [[1, 0, 1], [1, 1, 1]])
+    np.testing.assert_array_equal(reader.of(stacked, 2), [[1, 0, 1], [1, 1, 1]])
     objects = np.full(2, None, dtype=object)
     objects[1] = np.array([0, 1, 0])
-    np.testing.assert_array_equal(action_mask({"action_mask": objects}, 2, 3), [[1, 1, 1], [0, 1, 0]])
-    np.testing.assert_array_equal(action_mask({"action_mask": np.array([0, 1, 0])}, 1, 3), [[0, 1, 0]])
-    with pytest.raises(EnvError, match="one row per lane"):
-        action_mask({"action_mask": np.ones((3, 3))}, 2, 3)
-    with pytest.raises(EnvError, match=r"expected \(3,\), got \(2,\)"):
-        action_mask({"action_mask": np.ones((2, 2))}, 2, 3)
+    np.testing.assert_array_equal(reader.of({"action_mask": objects}, 2), [[1, 1, 1], [0, 1, 0]])
+    np.testing.assert_array_equal(reader.of({"action_mask": np.array([0, 1, 0])}, 1), [[0, 1, 0]])
+    with pytest.raises(EnvError, match="one mask per lane; expected 2 of 3 entries"):
+        reader.of({"action_mask": np.ones((3, 3))}, 2)
+    with pytest.raises(EnvError, match=r"lane 0: .*has 2 entries.*expected for Discrete\(3\): 3 entries"):
+        reader.of({"action_mask": np.ones((2, 2))}, 2)
 
 
 def test_worker_processes_only_when_asked_for() -> None:

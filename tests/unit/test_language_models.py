@@ -15,7 +15,7 @@ from agilerl.checkpoint import digest_tree
 from agilerl.engine.adapters import SequentialAdapters, StackedAdapters
 from agilerl.errors import AlgorithmError, ConfigError, RunError
 from agilerl.language import scoring
-from agilerl.language.base import BaseModel, load_base, pad_left, positions_of
+from agilerl.language.base import load_base, pad_left, positions_of
 from agilerl.language.generate import HuggingFace, PrefixShared, Sampling, choose, uniform_numbers
 from agilerl.language.lora import stacked, stacked_delta
 from agilerl.language.scoring import Texts, first_end, hidden_states, log_probs
@@ -294,19 +294,6 @@ def test_hooks_are_gone_after_a_pass() -> None:
     with pytest.raises(ValueError, match="inside"), stacked(base(), agent.actor.slot, values):
         raise ValueError("inside")
     assert not any(module._forward_hooks for module in base().model.modules())
-
-
-def test_a_base_that_scales_its_logits_is_refused() -> None:
-    class Scaled:
-        pass
-
-    model = base().model
-    model.config.logits_scaling = 8.0
-    try:
-        with pytest.raises(ConfigError, match="scales its logits \\(logits_scaling\\)"):
-            BaseModel(model, base().tokenizer)
-    finally:
-        del model.config.logits_scaling
 
 
 @pytest.mark.parametrize("members", [1, 2])

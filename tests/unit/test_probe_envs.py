@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from agilerl.envs.masks import ActionMasks
 from agilerl.envs.probe import PROBES, MaskedActionEnv, ProbeEnv, TruncatedEnv
-from agilerl.envs.step import SyncLanes, action_mask, as_lanes
+from agilerl.envs.step import SyncLanes, as_lanes
 from agilerl.errors import EnvError
 
 CASES = [*PROBES, partial(TruncatedEnv, 3)]
@@ -23,10 +24,11 @@ def row_of(env: ProbeEnv, obs: np.ndarray) -> int:
 def tabular_q(make: type[ProbeEnv], vector_steps: int = 300) -> np.ndarray:
     """Q-learning with step size 1 (exact here: everything is deterministic) under random legal actions."""
     env, lanes, rng = make(), SyncLanes([make] * 4), np.random.default_rng(0)
+    masks = ActionMasks(env.action_space)
     q = np.where(np.isnan(env.expected_q(GAMMA)), np.nan, 0.0)
     obs, info = lanes.reset(np.arange(4))
     for _ in range(vector_steps):
-        legal = action_mask(info, 4, env.num_actions)
+        legal = masks.of(info, 4)
         weights = np.ones((4, env.num_actions)) if legal is None else legal.astype(float)
         actions = (weights * rng.random(weights.shape)).argmax(axis=1)
         batch = lanes.step(actions)
@@ -61,5 +63,6 @@ def test_an_illegal_action_is_an_error_and_masks_follow_their_lane() -> None:
     lanes = as_lanes(MaskedActionEnv())
     lanes.reset()
     batch = lanes.step(np.array([1]))
-    assert action_mask(batch.info, 1, 3).tolist() == [[False, False, True]]
-    assert action_mask(lanes.step(np.array([2])).info, 1, 3).tolist() == [[True, True, False]]
+    masks = ActionMasks(env.action_space)
+    assert masks.of(batch.info, 1).tolist() == [[False, False, True]]
+    assert masks.of(lanes.step(np.array([2])).info, 1).tolist() == [[True, True, False]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,34 @@ def test_an_environment_of_ones_own_is_filmed_where_it_is_given(agent: DQN, tmp_
     with Image.open(path) as image:
         assert image.n_frames == 3  # five at 50 a second
         assert image.size == (48, 24)
+
+
+class Undrawn(gym.Env[Any, Any]):
+    """Five steps, and nothing to look at."""
+
+    observation_space, action_space = gym.spaces.Box(0, 9, (1,)), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.time = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        return np.full(1, self.time, np.float32), 1.0, self.time >= 5, False, {}
+
+
+class Human(Undrawn):
+    metadata = {"render_modes": ["human"]}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+
+@pytest.mark.parametrize("cls", [Undrawn, Human])
+def test_an_environment_without_pictures_is_named_with_what_to_add(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gym.registry, "Undrawn-v0", gym.envs.registration.EnvSpec("Undrawn-v0", cls))
+    agent = DQN(Undrawn.observation_space, Undrawn.action_space, net_config=NET)
+    warnings.simplefilter("error")
+    with pytest.raises(EnvError) as caught:
+        play(agent, "Undrawn-v0")
+    assert str(caught.value).startswith("Undrawn-v0 has no rgb_array rendering. fix: metadata = {'render_modes': [")

@@ -14,6 +14,7 @@ from scripted_team import WIDE, Frame, Scripted
 from agilerl.algorithms.maddpg import MADDPG
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import StepBatch
 from agilerl.envs.teams import AGENTS, PRESENT, STATE, TeamLanes, team_of
 from agilerl.errors import EnvError, ShapeError
@@ -172,7 +173,7 @@ def cut_and_ended() -> SharedReplay:
     replay = SharedReplay(ReplayBuffer(8))
     obs, _ = lanes.reset()
     batch = lanes.step(np.ones((2, 2)))
-    replay.write(obs, np.ones((2, 2), np.float32), batch.reward, batch, 6)
+    replay.write(obs, np.ones((2, 2), np.float32), batch.reward, batch, ActionMasks(lanes.single_action_space))
     return replay
 
 
@@ -316,8 +317,8 @@ WRONG: dict[str, tuple[Frame, str]] = {
     "nan": (Frame({"a": np.array([np.nan, 0], np.float32), "b": 1}), "gave an observation that is not finite"),
     "reward": (Frame(BOTH, {"a": float("nan")}), "gave the reward nan"),
     "no number": (Frame(BOTH, {"a": "1"}), "gave the reward str '1'; expected a number"),
-    "mask": (Frame(BOTH, infos={"a": {"action_mask": [1, 1]}}), "an action mask of 2 entries"),
-    "no choice": (Frame(BOTH, infos={"a": {"action_mask": [0, 0, 0]}}), "an action mask without a legal action"),
+    "mask": (Frame(BOTH, infos={"a": {"action_mask": [1, 1]}}), "action_mask has 2 entries"),
+    "no choice": (Frame(BOTH, infos={"a": {"action_mask": [0, 0, 0]}}), "action_mask allows no action"),
     "decision": (Frame(BOTH, infos={"a": {"env_defined_actions": [1, 1]}}), "env_defined_actions of 2 numbers"),
 }
 

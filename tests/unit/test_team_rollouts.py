@@ -234,7 +234,7 @@ def test_a_game_in_which_rewards_cancel_has_the_scale_of_its_players() -> None:
     pytest.importorskip("pettingzoo")
     env = make_multi_agent_vect_envs("pettingzoo.classic.tictactoe_v3", 4)
     observed, acted = (
-        {a: space(a) for a in env.possible_agents} for space in (env.observation_space, env.action_space)
+        {a: space(a) for a in env.possible_agents} for space in (env.single_observation_space, env.single_action_space)
     )
     team = IPPO(observed, acted, net_config=NET, learn_step=64, batch_size=32, seed=1)
     team.num_envs = 4

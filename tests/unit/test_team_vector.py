@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
+import time
 from functools import partial
 from typing import Any
 
@@ -10,6 +12,7 @@ import mpe2.simple_spread_v3
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from scripted_team import WIDE, Frame, Scripted
 
 from agilerl.envs.step import as_lanes
@@ -17,6 +20,7 @@ from agilerl.envs.teams import AGENTS, PRESENT, Seen, TeamLanes
 from agilerl.errors import ConfigError, EnvError
 from agilerl.utils.utils import make_multi_agent_vect_envs
 from agilerl.vector import AsyncPettingZooVecEnv, PettingZooVecEnv, SyncPettingZooVecEnv
+from agilerl.vector.pz_async_vec_env import get_placeholder_value
 
 BOTH = {"a": 1, "b": 2}
 FRAMES = [
@@ -86,8 +90,11 @@ def test_copies_can_be_asked_and_changed(kind: Any) -> None:
         assert [state.tolist() for state in env.call("state")] == [[0, 1, 7]] * 3
         with pytest.raises(ConfigError, match=r"set_attr\('mark'\): 2 values for 3 copies"):
             env.set_attr("mark", [1, 2])
-        assert env.single_action_space("a") == env.action_space("a") == spaces.Discrete(3)
-        assert env.single_observation_space("b") == env.observation_space("b") == WIDE
+        assert env.single_action_space("a") == spaces.Discrete(3)
+        assert env.action_space("a") == spaces.MultiDiscrete([3, 3, 3]), "as published: of all copies"
+        assert env.single_observation_space("b") == WIDE
+        assert env.observation_space("b").shape == (3, *WIDE.shape)
+        assert env.num_agents == len(env.agents) == len(env.possible_agents)
         with pytest.raises(ConfigError, match="unknown agent 'c'"):
             env.single_action_space("c")
 
@@ -239,3 +246,104 @@ def test_a_team_a_vector_of_teams_and_lanes_of_teams_are_lanes() -> None:
     assert as_lanes(SyncPettingZooVecEnv([partial(Scripted, FRAMES)] * 3)).num_lanes == 3
     with pytest.raises(EnvError, match="has agents that take turns"):
         as_lanes(mpe2.simple_spread_v3.env())
+
+
+@pytest.mark.parametrize("kind", [SyncPettingZooVecEnv, AsyncPettingZooVecEnv])
+def test_a_step_that_is_begun_and_waited_for_is_the_step(kind: Any) -> None:
+    with vector(kind, partial(Scripted, FRAMES), 2) as one, vector(kind, partial(Scripted, FRAMES), 2) as other:
+        one.reset_async(seed=[5, 6])
+        seen, _ = one.reset_wait()
+        expected, _ = other.reset(seed=[5, 6])
+        assert seen.keys() == expected.keys()
+        for _ in range(6):
+            who = [agent for agent in one.agents if one.observations.present[agent].any()]  # type: ignore[attr-defined]
+            actions = {agent: one.action_space(agent).sample() for agent in who}
+            one.step_async(actions)
+            begun, made = one.step_wait(), other.step(actions)
+            for got, wanted in zip(begun[:4], made[:4], strict=True):
+                for agent in wanted:
+                    np.testing.assert_equal(got[agent], wanted[agent])
+        one.call_async("state")
+        np.testing.assert_equal(one.call_wait(), other.call("state"))
+
+
+@pytest.mark.parametrize("kind", [SyncPettingZooVecEnv, AsyncPettingZooVecEnv])
+def test_calls_that_overlap_or_were_not_begun_are_refused(kind: Any) -> None:
+    with vector(kind, partial(Scripted, FRAMES), 2) as env:
+        with pytest.raises(NoAsyncCallError, match=r"step_wait: no step was begun\. fix: step_async"):
+            env.step_wait()
+        env.reset()
+        env.step_async({agent: env.action_space(agent).sample() for agent in env.agents if env._is_there(agent)})
+        begin: list[Any] = [
+            lambda: env.step_async({}), lambda: env.reset(), env.reset_async, lambda: env.call("state"),
+            lambda: env.call_async("state"), lambda: env.set_attr("mark", 1), lambda: env.get_attr("mark"), env.render,
+        ]  # fmt: skip
+        for call in begin:
+            with pytest.raises(
+                AlreadyPendingCallError, match=r"a step was begun and not waited for\. fix: step_wait\(\)"
+            ):
+                call()
+        with pytest.raises(NoAsyncCallError):
+            env.reset_wait()
+        assert len(env.step_wait()) == 5
+
+
+class Slow:
+    """One agent, whose steps take a fifth of a second."""
+
+    metadata: dict[str, Any] = {}  # noqa: RUF012
+    possible_agents = ["a"]  # noqa: RUF012
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(0, 1, (1,))
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        self.agents = ["a"]
+        return {"a": np.zeros(1, np.float32)}, {}
+
+    def step(self, actions: Any) -> Any:
+        time.sleep(0.2)
+        return {"a": np.ones(1, np.float32)}, {"a": 2.0}, {"a": False}, {"a": False}, {}
+
+    def close(self) -> None:
+        pass
+
+
+def test_workers_step_while_this_process_does_something_else() -> None:
+    with AsyncPettingZooVecEnv([Slow]) as env:
+        env.reset()
+        begun = time.monotonic()
+        env.step_async({"a": [1]})
+        assert time.monotonic() - begun < 0.15, "the step itself takes 0.2 s"
+        with pytest.raises(multiprocessing.TimeoutError, match=r"no answer after 0\.01 s\. fix: step_wait\(\) again"):
+            env.step_wait(timeout=0.01)
+        _, rewards, *_ = env.step_wait(timeout=20)
+        assert rewards["a"].tolist() == [2.0]
+
+
+@pytest.mark.parametrize("kind", [SyncPettingZooVecEnv, AsyncPettingZooVecEnv])
+def test_actions_of_one_environment_may_lack_its_axis_and_lists_go_by_environment(kind: Any) -> None:
+    with kind([Slow]) as env:
+        env.reset()
+        for actions in ({"a": 1}, {"a": [1]}, {"a": np.array(1)}, [{"a": 1}], [[1]]):
+            assert env.step(actions)[1]["a"].tolist() == [2.0]
+        with pytest.raises(
+            ConfigError, match=r"a list with an entry for each of 1 environments; got list \[\[1\], \[1\]\]"
+        ):
+            env.step([[1], [1]])
+
+
+def test_placeholders_are_nan_nested_as_the_space_is() -> None:
+    nested = spaces.Dict(
+        {"x": spaces.Box(-1, 1, (2,)), "y": spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, (1,))])}
+    )
+    for name in ("reward", "terminated", "truncated"):
+        assert np.isnan(get_placeholder_value("a", name))
+    assert get_placeholder_value("a", "info") == {}
+    assert get_placeholder_value("a", "observation") is None
+    assert get_placeholder_value("a", "anything", {"a": nested}) is None
+    found = get_placeholder_value("a", "observation", {"a": nested})
+    np.testing.assert_equal(found, {"x": np.full(2, np.nan), "y": (np.array(np.nan), np.full(1, np.nan))})

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from agilerl.errors import ConfigError, RunError
 from agilerl.language import check_fingerprint, fingerprint, load_tokenizer, needs, tiny_base, tiny_tokenizer
 from agilerl.language.tiny import CHAT_TEMPLATE
-from agilerl.language.tokenizer import difference_to_file, eos_id, pad_id
+from agilerl.language.tokenizer import difference_to_file, eos_id, is_tokenizer_of, pad_id
 
 transformers = pytest.importorskip("transformers")
 
@@ -160,3 +160,19 @@ def test_what_is_not_installed_is_named_with_the_way_to_install_it(monkeypatch: 
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ConfigError, match=r'adapters: peft is not installed\. fix: pip install "agilerl\[llm\]"'):
         needs("peft", "adapters")
+
+
+def test_tokenizers_that_differ_in_their_padding_alone_are_one(tmp_path: Path) -> None:
+    """`tokenizer.pad_token = tokenizer.eos_token` is a line of most scripts."""
+    tokenizer = saved(tmp_path)
+    known = fingerprint(tokenizer)
+    for pad in ("<eos>", "<unk>", "<pad>"):
+        tokenizer.pad_token = pad
+        assert is_tokenizer_of(tokenizer, known)
+        check_fingerprint(tokenizer, known, "here")
+        assert is_tokenizer_of(load_tokenizer(tmp_path), fingerprint(tokenizer))
+    assert not is_tokenizer_of(tiny_tokenizer("0123456789+=-"), known)
+    tokenizer.eos_token = "<bos>"
+    assert not is_tokenizer_of(tokenizer, known)
+    tokenizer.eos_token, tokenizer.chat_template = "<eos>", CHAT_TEMPLATE
+    assert not is_tokenizer_of(tokenizer, known)

@@ -1,0 +1,168 @@
+"""What users hand over as an environment, sorted once: an id, an environment, a vector, or what makes one of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
+
+from agilerl.envs.returned import short
+from agilerl.envs.team import name_of, team_of
+from agilerl.envs.team_ids import maker
+from agilerl.envs.team_vector_env import PettingZooVecEnv
+from agilerl.errors import AgileRLError, EnvError
+
+UNNAMED = "lambda"  # the name of a maker without a telling one, until its environment has given its own
+_UNTELLING = ("<lambda>", "par_fn", "parallel_env", "env", "raw_env")  # the last four: PettingZoo's, of every game
+_FIX = "fix: gymnasium.make('CartPole-v1'), its id, a function that makes it, or a ParallelEnv of PettingZoo."
+
+
+class Factory:
+    """A function or a class that makes single environments or teams, with what is known of them.
+
+    Args:
+        make: makes one. has_several_agents: whether it has PettingZoo's parallel interface.
+
+    Attributes:
+        calls: environments that have been asked for in this process. makes: name of the environment, for messages.
+    """
+
+    def __init__(self, make: Callable[..., Any], has_several_agents: bool = False) -> None:
+        self.make, self.has_several_agents, self.calls = make, has_several_agents, 0
+        own = getattr(make, "__name__", UNNAMED)  # a partial function has none
+        self.__name__ = UNNAMED if own in _UNTELLING else str(own)
+        self.makes = self.__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """One environment.
+
+        Raises:
+            EnvError: the function raises, with how many environments it had made by then, or it makes something else.
+        """
+        self.calls += 1
+        try:
+            env = self.make(*args, **kwargs)
+        except (AgileRLError, gymnasium.error.Error, ImportError):
+            raise  # said where environments are made
+        except Exception as error:
+            if kwargs and isinstance(error, TypeError):
+                raise
+            text = " ".join(str(error).split())
+            raise EnvError(
+                f"{self.__name__}() raised {type(error).__name__}{f': {text[:300]}' if text else ''}, at its call "
+                f"number {self.calls} of this run. A run makes one environment for every lane, in training and in "
+                "evaluation. fix: hand over one environment in place of what makes it, which is then the only one."
+            ) from error
+        if not _is_environment(env):
+            raise EnvError(f"{self.__name__}() returned {short(env)}; expected an environment. {_FIX}")
+        return env
+
+
+def environment_argument(env: Any) -> Any:
+    """`env` as the run takes it: an id (text), None, an environment, a vector, or a `Factory`.
+
+    A specification of Gymnasium and a module of PettingZoo's form become the id that they are known by, or a factory. A
+    function is called once, which tells one agent from several; the vector that a function makes is used itself.
+
+    Raises:
+        EnvError: a list, a path, or anything else that is no environment; agents that take turns.
+    """
+    if env is None:
+        return None
+    if isinstance(env, str):
+        return _checked_id(env)
+    if isinstance(env, EnvSpec):
+        return _of_spec(env)
+    if isinstance(env, ModuleType):
+        env_id, make = maker(env)
+        return env_id if env_id is not None else Factory(make, has_several_agents=True)
+    if isinstance(env, Factory):
+        return env
+    if isinstance(env, list | tuple | set):
+        raise EnvError(
+            f"the environment is a {type(env).__name__} of {len(env)}; expected one environment or what makes one. "
+            f"fix: a function that makes one of them, with num_envs={max(1, len(env))}."
+        )
+    if isinstance(env, type) or (callable(env) and not _is_environment(env)):
+        return _of_maker(env)
+    if not _is_environment(env):
+        raise EnvError(f"the environment is {short(env)}; expected an environment or what makes one. {_FIX}")
+    if hasattr(env, "agent_iter"):
+        team_of(env)  # which names the conversion
+    return env
+
+
+def inner_name(env: Any) -> str:
+    """What an environment is called; a vector is called as the environments in it are."""
+    if isinstance(env, PettingZooVecEnv):
+        return str(env.env_id or env.name)
+    return name_of((getattr(env, "envs", None) or [env])[0])
+
+
+def is_vector(env: Any) -> bool:
+    """Whether it is a vector of environments, of Gymnasium, of ours, or of several agents."""
+    return isinstance(env, VectorEnv | PettingZooVecEnv)
+
+
+def _checked_id(env_id: str) -> str:
+    if env_id.endswith(".py") or os.path.isfile(env_id):
+        raise EnvError(
+            f"{env_id!r} is a file, and no id of an environment. "
+            f"fix: agilerl train ENV_ID --import {env_id}, or import the class from it and pass that."
+        )
+    if not env_id.strip():
+        raise EnvError(
+            "the id of the environment is empty. fix: 'CartPole-v1'; `agilerl list envs` prints the known ids."
+        )
+    return env_id
+
+
+def _of_spec(spec: EnvSpec) -> Any:
+    if gymnasium.registry.get(spec.id) == spec:
+        return spec.id
+
+    def make(**kwargs: Any) -> Any:
+        return gymnasium.make(spec, disable_env_checker=True, **kwargs)
+
+    make.__name__ = spec.id
+    return Factory(make)
+
+
+def _of_maker(make: Any) -> Any:
+    """The factory, or the vector that it makes; a class of Gymnasium is known without being called."""
+    factory = Factory(make)
+    if isinstance(make, type) and issubclass(make, gymnasium.Env):
+        return factory
+    made = factory()
+    if _is_vector_like(made) or _is_gym_of_texts(made):
+        return made
+    try:
+        if hasattr(made, "agent_iter"):
+            team_of(made)
+        factory.has_several_agents = hasattr(made, "possible_agents") and not isinstance(made, gymnasium.Env)
+        factory.makes = name_of(made) if factory.__name__ == UNNAMED else factory.__name__
+    finally:
+        if callable(getattr(made, "close", None)):
+            made.close()
+    factory.calls = 0  # those of the run are counted
+    return factory
+
+
+def _is_environment(env: Any) -> bool:
+    has_both = callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))
+    return (has_both or _is_gym_of_texts(env)) and not isinstance(env, type)
+
+
+def _is_gym_of_texts(env: Any) -> bool:
+    """Whether it asks questions of language models, see `agilerl.llm_envs`, or plays games of turns with them."""
+    is_of_questions = callable(getattr(env, "split", None)) and callable(getattr(env, "batch", None))
+    return is_of_questions or callable(getattr(env, "episodes", None))
+
+
+def _is_vector_like(env: Any) -> bool:
+    return is_vector(env) or (hasattr(env, "num_envs") and not isinstance(env, gymnasium.Env))

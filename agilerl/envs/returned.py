@@ -1,0 +1,195 @@
+"""What environments return, normalised once where it enters: how many values, infos, flags, tensors.
+
+One environment, a vector of them and a team are read by the same functions; whatever cannot be read is an `EnvError`
+that names the environment, the method, what was expected and what was returned.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agilerl.errors import EnvError
+
+HEALED = "agilerl.healed"  # of the infos of our own vectors: [L] bool, lanes whose worker was replaced
+MARKS = ("healed", "final_action_mask")  # keys by which lanes mark steps, and which an environment may use too
+FINAL = ("final_obs", "final_observation", "terminal_observation")  # of Gymnasium 1, of older ones, of SuperSuit
+
+HEAL = "fix: correct the environment, or make_vect_envs(..., healing=True) to replace an environment that fails."
+_NEW_RESET, _NEW_STEP = "(observation, info)", "(observation, reward, terminated, truncated, info)"
+_SHIMMY = "shimmy.openai_gym_compatibility.GymV21CompatibilityV0(env=env) around an environment of OpenAI Gym"
+_OF_TEAMS = "(observations, infos)", "(observations, rewards, terminations, truncations, infos)"
+
+
+def short(value: Any) -> str:
+    """A value in a message: its type and the beginning of its text."""
+    text = " ".join(repr(value).split())
+    return "None" if value is None else f"{type(value).__name__} {text[:80]}{'...' if len(text) > 80 else ''}"
+
+
+def plain(value: Any) -> Any:
+    """A tensor of PyTorch as an array on the CPU without its graph; anything else as it is."""
+    torch = sys.modules.get("torch")  # an environment that returns tensors has imported it
+    if torch is None or not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+
+
+def numbers(value: Any) -> np.ndarray | None:
+    """`value` as an array of real numbers or booleans; None where it is nothing of the kind."""
+    try:
+        given = np.asarray(plain(value))
+    except (ValueError, TypeError, RuntimeError):  # rows of unequal length, objects that cannot become arrays
+        return None
+    return given if given.dtype.kind in "biuf" else None
+
+
+def is_flag(given: np.ndarray | None) -> bool:
+    """Whether every entry is a boolean, or 0 or 1."""
+    return given is not None and (given.dtype.kind == "b" or bool(np.isin(given, (0, 1)).all()))
+
+
+# -- how many values -------------------------------------------------------------------------------------------------
+
+
+def reset_values(result: Any, where: str, *, is_team: bool = False, is_vector: bool = False) -> tuple[Any, Any]:
+    """(observation, info) of a `reset()`.
+
+    Args:
+        where: names the environment, for messages. is_team: it has PettingZoo's parallel interface. is_vector: infos
+            may be a list, one for each environment.
+
+    Raises:
+        EnvError: an observation alone, as in Gym before 0.26, or anything else.
+    """
+    if isinstance(result, tuple | list) and len(result) == 2 and _is_info(result[1], is_vector):
+        return result[0], result[1]
+    expected = _OF_TEAMS[0] if is_team else _NEW_RESET
+    if isinstance(result, tuple) and len(result) == 2:
+        got = f"{short(result[1])} in place of {'infos' if is_team else 'info'}"
+        raise EnvError(f"{where}: reset() returned {got}; expected {expected}. fix: return {_example(is_team)}.")
+    if isinstance(result, tuple):
+        got = f"a tuple of {len(result)} values"
+    elif result is None:
+        got = "None"
+    elif is_team:
+        got = "observations alone (the interface of PettingZoo before infos were returned)"
+    else:
+        got = "an observation alone (the interface of Gym before 0.26)"
+    fix = f"return {_example(is_team)}"
+    fix += "" if is_team or is_vector or result is None or isinstance(result, tuple) else f", or {_SHIMMY}"
+    raise EnvError(f"{where}: reset() returned {got}; expected {expected}. fix: {fix}.")
+
+
+def _example(is_team: bool) -> str:
+    return "observations, {agent: {} for agent in self.agents}" if is_team else "observation, {}"
+
+
+def _is_info(value: Any, is_vector: bool) -> bool:
+    return value is None or isinstance(value, Mapping) or (is_vector and isinstance(value, list | tuple))
+
+
+def step_values(result: Any, where: str, *, is_team: bool = False, is_vector: bool = False) -> Sequence[Any]:
+    """The five values of a `step()`; arguments as of `reset_values`.
+
+    Raises:
+        EnvError: four values, as in Gym before 0.26 and PettingZoo before 1.22, or anything else.
+    """
+    if isinstance(result, tuple | list) and len(result) == 5:
+        return result
+    expected = _OF_TEAMS[1] if is_team else _NEW_STEP
+    count = len(result) if isinstance(result, tuple | list) else 0
+    got = f"{count} values" if count else short(result)
+    fix = f"return {expected[1:-1]}"
+    if count == 4:
+        old = "PettingZoo with one dict of dones" if is_team else "Gym before 0.26"
+        got = f"4 values (the interface of {old})"
+        fix += "" if is_team or is_vector else f", or {_SHIMMY}"
+    raise EnvError(f"{where}: step() returned {got}; expected {expected}. fix: {fix}.")
+
+
+def unpacking_hint(error: BaseException, call: str) -> str:
+    """What a failed call should have returned, where a wrapper around it could not unpack what it did; else ""."""
+    text = str(error)
+    if isinstance(error, ValueError) and "values to unpack" in text:
+        if call == "step()" and "expected 5" in text:
+            return f" A step must return {_NEW_STEP}: fewer is the interface of Gym before 0.26."
+        if call == "reset()" and "expected 2" in text:
+            return f" A reset must return {_NEW_RESET}: an observation alone is the interface of Gym before 0.26."
+    if isinstance(error, TypeError) and call == "reset()" and "unexpected keyword argument" in text:
+        return " Gymnasium's interface is reset(self, *, seed=None, options=None), which returns (observation, info)."
+    return ""
+
+
+# -- infos -----------------------------------------------------------------------------------------------------------
+
+
+def as_info(info: Any, where: str, call: str, key: str = "info") -> Mapping[str, Any]:
+    """An info as a mapping: nothing in place of None.
+
+    Raises:
+        EnvError: anything but a mapping.
+    """
+    if info is None:
+        return {}
+    if isinstance(info, Mapping):
+        return info
+    raise EnvError(
+        f"{where}: {call} gave {key} = {short(info)}; expected a dictionary. "
+        "fix: {'action_mask': mask} where it is a mask, else {}."
+    )
+
+
+def as_vector_info(info: Any, count: int, where: str, call: str) -> dict[str, Any]:
+    """The info of a vector environment as Gymnasium's vectors give it, without the keys that lanes set themselves.
+
+    A list of dictionaries, one for each of `count` environments, becomes one dictionary of object arrays [L], with a
+    mask `_key` for each key.
+
+    Raises:
+        EnvError: neither a mapping nor such a list.
+    """
+    if isinstance(info, list | tuple):
+        if len(info) != count:
+            raise EnvError(
+                f"{where}: {call} gave {len(info)} infos; expected one for each of {count} environments. "
+                "fix: a dictionary of arrays, as gymnasium.vector.VectorEnv gives it."
+            )
+        info = _stacked([as_info(row, where, call, f"infos[{lane}]") for lane, row in enumerate(info)])
+    info = as_info(info, where, call)
+    if type(info) is dict and not any(key in info for key in MARKS):
+        return info
+    return {key: value for key, value in info.items() if key not in MARKS}
+
+
+def _stacked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    stacked: dict[str, Any] = {}
+    for key in dict.fromkeys(key for row in rows for key in row):
+        values, present = np.full(len(rows), None, dtype=object), np.array([key in row for row in rows])
+        for lane in np.flatnonzero(present).tolist():
+            values[lane] = rows[lane][key]
+        stacked[key], stacked[f"_{key}"] = values, present
+    return stacked
+
+
+def final_key(info: Mapping[str, Any]) -> str | None:
+    """The key of a vector's info that holds final observations; None where none does."""
+    return next((key for key in FINAL if key in info), None)
+
+
+def by_agent(values: Any, what: str, where: str, call: str) -> Mapping[Any, Any]:
+    """What a team's environment returns by agent.
+
+    Raises:
+        EnvError: anything but a mapping.
+    """
+    if isinstance(values, Mapping):
+        return values
+    raise EnvError(
+        f"{where}: {call} gave {what} = {short(values)}; expected a dictionary by agent. "
+        f"fix: {{agent: ... for agent in self.agents}}."
+    )

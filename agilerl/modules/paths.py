@@ -1,0 +1,27 @@
+"""Networks by their path in an agent: `actor`, or `actors.speaker_0` for an entry of a mapping or a `ModuleDict`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+
+def resolve(owner: Any, path: str) -> Any:
+    """What `path` names: an attribute of `owner`, or further down an attribute or an entry, part by part.
+
+    Names of entries may have dots themselves ("actors.bot.0"): an attribute or an entry that is called as the whole
+    rest of the path comes first, then the longest entry that begins it.
+
+    Raises:
+        AttributeError, KeyError: there is no such part.
+    """
+    if isinstance(owner, Mapping | nn.ModuleDict):
+        keys = [key for key in owner if path == key or path.startswith(f"{key}.")]
+        key = max(keys, key=len, default=path)
+        return owner[key] if len(key) == len(path) else resolve(owner[key], path[len(key) + 1 :])
+    if "." not in path or path in vars(owner):
+        return getattr(owner, path)
+    head, _, rest = path.partition(".")
+    return resolve(getattr(owner, head), rest)

@@ -1,0 +1,148 @@
+"""Run by two processes: each algorithm that learns from transitions, on halves of its batches and on the whole.
+
+Usage: halves.py FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.algorithms import find_algorithm
+from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.engine.choose import choose
+from agilerl.engine.learner import Learner
+from agilerl.engine.protocol import TransitionBatch
+from agilerl.envs.wordle import Wordle, wordle_data
+from agilerl.options import OfflineOptions
+from agilerl.ranks import ONE, Ranks, joined
+from agilerl.sources.dataset import read_dataset
+from agilerl.sources.offline import fill
+
+MEMBERS, ROWS, UPDATES = 2, 12, 5
+OBS, CHOICE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32), gym.spaces.Discrete(3)
+BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+NET = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}, "latent_dim": 8}
+GPT = {"n_layer": 1, "n_embd": 8, "n_head": 2, "dim_feedfwd": 12}
+CASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "DQN": ("DQN", CHOICE, {"double": True}),
+    "Rainbow": ("RainbowDQN", CHOICE, {}),
+    "DDPG": ("DDPG", BOX, {}),
+    "TD3": ("TD3", BOX, {}),
+    "SAC": ("SAC", BOX, {}),
+    "SAC of choices": ("SAC", CHOICE, {}),
+    "CQN": ("CQN", CHOICE, {}),
+    "CQL": ("CQL", BOX, {"threshold": 0.5}),
+    "IQL": ("IQL", BOX, {}),
+    "TD3BC": ("TD3BC", BOX, {}),
+    "BC": ("BC", CHOICE, {}),
+    "BC of a box": ("BC", BOX, {}),
+}
+TEXTS = ("ILQL", "BC_LM")
+
+
+def agents_of(algo: str, space: Any, options: dict[str, Any]) -> list[Any]:
+    kind = find_algorithm(algo)
+    found: list[Any] = [kind(OBS, space, i, net_config=NET, seed=i, **options) for i in range(MEMBERS)]
+    return doubled(found)
+
+
+def doubled(agents: list[Any]) -> list[Any]:
+    for agent in agents:
+        for name in agent.registry.all_registered():
+            getattr(agent, name).double()
+    return agents
+
+
+def batches(agents: list[Any], space: Any) -> Iterator[TransitionBatch]:
+    """The same on every rank, of weight 1/B."""
+    rng = np.random.default_rng(7)
+    shape = (MEMBERS, ROWS)
+    for number in range(1, UPDATES + 1):
+        action = rng.uniform(-1, 1, (*shape, 2)) if space is BOX else rng.integers(0, 3, shape)
+        noise = [agents[0].draw_noise(rng, (1, ROWS)) for _ in agents]
+        fields = (
+            rng.standard_normal((*shape, 3)),
+            action,
+            rng.standard_normal(shape),
+            rng.standard_normal((*shape, 3)),
+        )
+        obs, chosen, reward, later = (torch.from_numpy(np.asarray(x)) for x in fields)
+        done = torch.from_numpy((rng.random(shape) < 0.2).astype(float))
+        yield TransitionBatch(
+            obs, chosen, reward, later, done, torch.full(shape, 1 / ROWS, dtype=torch.float64), number=number,
+            noise={name: torch.from_numpy(np.concatenate([own[name] for own in noise])).double() for name in noise[0]},
+        )  # fmt: skip
+
+
+def text_agents(algo: str) -> list[Any]:
+    env, kind = Wordle(words=5, tries=3), find_algorithm(algo)
+    made: list[Any] = [kind(env.observation_space, env.action_space, i, net_config=GPT, seed=i) for i in range(MEMBERS)]
+    return doubled(made)
+
+
+def text_batches(agents: list[Any]) -> Iterator[TransitionBatch]:
+    """Games of one to three guesses, and so of unequally many tokens."""
+    memory, rng = ReplayBuffer(max_size=10, dtype=torch.float64), np.random.default_rng(2)
+    fill(memory, read_dataset(wordle_data(60, 5, 3, seed=2)), agents[0], OfflineOptions(max_steps=1, evo_steps=1))
+    for number in range(1, UPDATES + 1):
+        rows = [agents[0].make_batch(memory.sample_from_indices(rng.integers(0, 60, ROWS))) for _ in agents]
+        stacked = {
+            name: torch.stack([getattr(own, name) for own in rows])
+            for name in ("obs", "action", "reward", "next_obs", "done", "weight")
+        }
+        yield TransitionBatch(**stacked, number=number)
+
+
+def learned(agents: list[Any], how: str, made: Iterator[TransitionBatch], ranks: Ranks) -> list[Tensor]:
+    """All weights after learning from this rank's part of every batch."""
+    learner = Learner(agents, choose(agents, how), ranks=ranks)
+    own = slice(ranks.rank * ROWS // ranks.size, (ranks.rank + 1) * ROWS // ranks.size)
+    for batch in made:
+        cut = batch.map(lambda x: x[:, own] if x.shape[1] == ROWS else x)
+        part = replace(cut, weight=cut.weight * ranks.size)
+        for number, group in enumerate(learner.groups):
+            learner.learn(number, part.map(lambda x, rows=group.members: x[rows]))
+    learner.release()
+    names = agents[0].registry.all_registered()
+    return [p.detach().clone() for agent in agents for name in names for p in getattr(agent, name).parameters()]
+
+
+def compare(ranks: Ranks, make: Callable[[], list[Any]], given: Any, ways: tuple[str, ...]) -> dict[str, float]:
+    """How far halves end from the whole, and how far the whole has moved."""
+    before = learned(make(), ways[0], iter(()), ONE)
+    whole = learned(make(), ways[0], given(make()), ONE)
+    found = {how: difference(whole, learned(make(), how, given(make()), ranks)) for how in ways}
+    return {**found, "moved": difference(whole, before)}
+
+
+def difference(first: list[Tensor], second: list[Tensor]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(first, second, strict=True) if a.numel())
+
+
+def main(folder: Path) -> None:
+    from accelerate import Accelerator  # here, so that tests can read this file without it
+
+    accelerator, found = Accelerator(), {}
+    torch.set_num_threads(1)
+    with joined(accelerator) as ranks:
+        for name, (algo, space, options) in CASES.items():
+            make = lambda a=algo, s=space, o=options: agents_of(a, s, o)  # noqa: E731
+            found[name] = compare(ranks, make, lambda agents, s=space: batches(agents, s), ("fused", "sequential"))
+        for algo in TEXTS:
+            make = lambda a=algo: text_agents(a)  # noqa: E731
+            found[algo] = compare(ranks, make, text_batches, ("sequential",))
+    (folder / f"rank-{accelerator.process_index}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

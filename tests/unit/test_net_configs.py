@@ -1,0 +1,97 @@
+"""Typed network configurations: values of the modules, mappings, and what counts as set."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+
+from agilerl.algorithms import DQN
+from agilerl.errors import ConfigError
+from agilerl.modules import EvolvableCNN, EvolvableLSTM, EvolvableMLP, EvolvableResNet, EvolvableSimBa
+from agilerl.modules.base import constructor_arguments
+from agilerl.modules.configs import (
+    CnnNetConfig,
+    LstmNetConfig,
+    MlpNetConfig,
+    MultiInputNetConfig,
+    NetConfig,
+    ResNetNetConfig,
+    SimBaNetConfig,
+)
+from agilerl.modules.multi_input import EvolvableMultiInput
+
+MODULES = {
+    MlpNetConfig: EvolvableMLP, CnnNetConfig: EvolvableCNN, ResNetNetConfig: EvolvableResNet,
+    LstmNetConfig: EvolvableLSTM, SimBaNetConfig: EvolvableSimBa, MultiInputNetConfig: EvolvableMultiInput,
+}  # fmt: skip
+SIZES: dict[type, dict[str, Any]] = {
+    EvolvableMLP: {"num_inputs": 3, "num_outputs": 2}, EvolvableSimBa: {"num_inputs": 3, "num_outputs": 2},
+    EvolvableLSTM: {"input_size": 3, "num_outputs": 2}, EvolvableCNN: {"input_shape": (3, 16, 16), "num_outputs": 2},
+    EvolvableResNet: {"input_shape": (3, 16, 16), "num_outputs": 2},
+    EvolvableMultiInput: {
+        "observation_space": gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (3,)), "b": gym.spaces.Discrete(2)}),
+        "num_outputs": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_a_configuration_has_the_defaults_of_its_module(kind: Any) -> None:
+    config, taken = kind(), constructor_arguments(MODULES[kind])
+    for name, value in asdict(config).items():
+        default = taken[name].default
+        if name not in ("hidden_size", "channel_size", "num_blocks", "output_vanish", "output_layernorm", "latent_dim"):
+            assert value == default or (kind is MultiInputNetConfig and value is None), name
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_a_module_takes_a_configuration_as_a_dictionary(kind: Any) -> None:
+    cls = MODULES[kind]
+    by_dict, by_set = (cls(**SIZES[cls], **options, random_seed=1) for options in (asdict(kind()), dict(kind())))
+    for one, other in zip(by_dict.parameters(), by_set.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_fields_are_read_written_and_popped() -> None:
+    config = MlpNetConfig(hidden_size=[8], activation="ELU")
+    assert (config["activation"], config["layer_norm"], config.get("noisy"), config.get("nothing", 3)) == (
+        "ELU",
+        False,
+        False,
+        3,
+    )
+    assert dict(config) == {"hidden_size": [8], "activation": "ELU"}
+    config["layer_norm"] = True
+    assert config.layer_norm is True
+    assert "layer_norm" in config
+    assert config.pop("activation") == "ELU"
+    assert config.activation == "ReLU"
+    assert config.pop("nothing", None) is None
+    with pytest.raises(KeyError, match="activation"):
+        config["activaton"]
+    with pytest.raises(ConfigError):
+        config["activation"] = "Elu"
+
+
+def test_a_configuration_is_made_of_a_mapping_and_an_unknown_key_is_named() -> None:
+    assert MlpNetConfig.from_dict({"hidden_size": [8], "noisy": True}) == MlpNetConfig(hidden_size=[8], noisy=True)
+    with pytest.raises(ConfigError, match="hidden_size"):
+        MlpNetConfig.from_dict({"hidden_sizes": [8]})
+    assert issubclass(MlpNetConfig, NetConfig)
+
+
+def test_an_agent_is_the_same_from_a_configuration_and_from_its_dictionary() -> None:
+    obs, act = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2)
+    config = MlpNetConfig(hidden_size=[8])
+    plain, typed, as_dict = (
+        DQN(obs, act, seed=1, net_config={"encoder_config": own, "head_config": own})
+        for own in ({"hidden_size": [8]}, config, asdict(config))
+    )
+    for other in (typed, as_dict):
+        for mine, theirs in zip(plain.actor.parameters(), other.actor.parameters(), strict=True):
+            assert torch.equal(mine, theirs)
+        assert other.actor.net_config.keys() == plain.actor.net_config.keys()
