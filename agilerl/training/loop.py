@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
-from agilerl.algorithms.single_agent import RLAlgorithm
-from agilerl.algorithms.wrapped import is_on_policy
 from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.options import LoopOptions
@@ -114,7 +111,6 @@ class TrainingLoop:
                 said = f"nothing had got better for {self.options.patience} generations, so nothing is left to do"
                 self.notes.append(f"{said}; `agilerl resume --set training.patience=null` goes on")
         self._say_spent(is_resumed)
-        self._say_long()
         self.result.unchanged = self.result.unchanged or not is_resumed
         self.result.births += founders
         self.callbacks.births(founders)
@@ -142,18 +138,6 @@ class TrainingLoop:
         self.result.population = self.population
         self.callbacks.end(self.result)
         return self.result
-
-    def _say_long(self) -> None:
-        """A note where rollouts are longer than the budget."""
-        asked = self.options.max_steps
-        agents: list[Any] = [getattr(agent, "unwrapped", agent) for agent in self.population]
-        ours = (RLAlgorithm, MultiAgentRLAlgorithm)
-        learners: list[Any] = [agent for agent in agents if isinstance(agent, ours) and is_on_policy(agent)]
-        lengths = [int(agent.learn_step) for agent in learners]
-        if max(lengths, default=0) > asked:
-            self.notes.append(
-                f"learn_step={max(lengths):,} is more than max_steps={asked:,}: each member trains on one whole rollout"
-            )
 
     def _say_spent(self, is_resumed: bool) -> None:
         """A note or a warning where no step is left to be made, so that nothing will happen."""

@@ -70,8 +70,8 @@ def test_a_rollout_longer_than_the_budget_is_said() -> None:
 
     for learn_step in (64, 128):
         agilerl.train("CartPole-v1", out=None, sinks=[Notes()], **{**GIVEN, "algo": "PPO", "learn_step": learn_step})
-    (said,) = [note for note in notes if "max_steps" in note]
-    assert said == "learn_step=128 is more than max_steps=64: each member trains on one whole rollout"
+    (said,) = [note for note in notes if "budget" in note]
+    assert said == "a member learns from whole rollouts of 128 steps: the budget of 64 steps ends at 128 or later"
 
 
 @pytest.mark.parametrize(("delay", "lr", "said"), [(10**6, 1e-3, "no update was made"), (0, 1e-30, "no weight has")])
