@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from agilerl import tree as trees
 from agilerl.checkpoint import write_atomic
+from agilerl.envs.masks import component_sizes
 from agilerl.errors import NotAvailableYetError, RunError
 from agilerl.rng import Purpose, stream
 from agilerl.spaces import mask_width
@@ -191,7 +192,7 @@ def sample_masks(space: gym.Space[Any], rows: int, seed: int) -> np.ndarray:
     """Masks of legal actions [rows, A] bool, half of the actions on average and at least one of each component."""
     rng = stream(seed, Purpose.PROBE, 1)
     legal = rng.random((rows, mask_width(space))) < 0.5
-    sizes = space.nvec.ravel().tolist() if isinstance(space, spaces.MultiDiscrete) else [legal.shape[1]]
+    sizes = component_sizes(space)
     for last, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True):
         legal[np.arange(rows), last - 1 - rng.integers(size, size=rows)] = True
     return np.asarray(legal)

@@ -310,8 +310,11 @@ class Policy(nn.Module):
             )
         out = self.outputs(self.prepare(obs))
         if self.actions["type"] == "MultiBinary":
-            legal = True if action_mask is None else torch.as_tensor(action_mask, device=out.device).bool()
-            return ((out > 0) & legal).to(torch.int8).reshape(-1, *_flat(self.actions["n"]))
+            bits = out > 0
+            if action_mask is not None:
+                may_be_0, may_be_1 = _bit_masks(action_mask, out)
+                bits = (bits & may_be_1) | ~may_be_0
+            return bits.to(torch.int8).reshape(-1, *_flat(self.actions["n"]))
         if self.actions["type"] != "Box":
             return self._choose(out, action_mask)
         if self.stochastic and not self.squashed:
@@ -338,7 +341,12 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: Any, action_mask: Any = None) -> Tensor:
-        """As `forward`, without gradients; [] or [*shape] for one observation without its batch axis."""
+        """As `forward`, without gradients; [] or [*shape] for one observation without its batch axis.
+
+        Observations of the environment that carry an `action_mask` part which the policy does not read are divided: the
+        mask is followed, and the rest is what is read.
+        """
+        obs, action_mask = _divided(self.space, obs, action_mask)
         space, leaf = _first_leaf(self.space, obs)
         x = torch.as_tensor(_read(space, leaf))
         kind = space["type"]
@@ -349,6 +357,36 @@ class Policy(nn.Module):
         given = obs if "spaces" in self.space else x
         action: Tensor = self(_batched(given) if one else given, mask if one else action_mask)
         return action[0] if one else action
+
+
+def _bit_masks(mask: Any, out: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether each bit [B, bits] may be 0, and whether it may be 1.
+
+    Of a mask with one entry per bit (1 = the bit may be 1), or with two (whether 0 is legal, whether 1 is).
+    """
+    given = torch.as_tensor(mask, device=out.device).bool()
+    bits = out.shape[-1]
+    given = given.reshape(len(given), -1)
+    if given.shape[1] == 2 * bits:
+        may_be_0, may_be_1 = given.reshape(-1, bits, 2).unbind(-1)
+        return may_be_0, may_be_1
+    if given.shape[1] != bits:
+        raise PolicyError(f"action_mask has {given.shape[1]} entries; expected {bits}, or {2 * bits}: two per bit.")
+    return torch.ones_like(given), given
+
+
+def _divided(space: dict[str, Any], obs: Any, mask: Any) -> tuple[Any, Any]:
+    """(what the policy reads, mask) of observations that carry an `action_mask` beside it; others as they are."""
+    names = space.get("spaces", {})
+    names = names if isinstance(names, dict) else {}
+    if not isinstance(obs, dict) or "action_mask" not in obs or "action_mask" in names:
+        return obs, mask
+    rest = {key: part for key, part in obs.items() if key != "action_mask"}
+    beside = obs["action_mask"]
+    if isinstance(beside, tuple):  # one array for each component
+        beside = torch.cat([torch.as_tensor(part) for part in beside], -1)
+    read = rest["observation"] if set(rest) == {"observation"} and set(names) != {"observation"} else rest
+    return read, beside if mask is None else mask
 
 
 def _check(network: dict[str, Any]) -> None:
