@@ -174,7 +174,8 @@ class VectorLanes:
         final = info.get("final_info")
         if isinstance(final, np.ndarray | list | tuple):  # a dictionary for each lane that has ended, else None
             final = {MASK: [one.get(MASK) if isinstance(one, dict) else None for one in final]}
-        return self._masks.of(final, self.num_lanes, ended)
+        masks: np.ndarray | None = self._masks.of(final, self.num_lanes, ended)
+        return masks
 
     def _with_final_mask(self, info: dict[str, Any], ended: np.ndarray, final: np.ndarray | None) -> dict[str, Any]:
         """`info` with the masks of the final observations; all actions where an ended lane does not tell."""

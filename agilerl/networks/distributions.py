@@ -112,7 +112,7 @@ def masked_bits(logits: Tensor, mask: Tensor | None) -> Tensor:
     """
     if mask is None:
         return logits
-    may_be_0, may_be_1 = mask.bool().unflatten(-1, (-1, 2)).unbind(-1)
+    may_be_0, may_be_1 = mask.bool().reshape(*mask.shape[:-1], -1, 2).unbind(-1)
     return logits.masked_fill(~may_be_1, ILLEGAL).masked_fill(~may_be_0, -ILLEGAL)
 
 
