@@ -154,7 +154,10 @@ def test_dry_run_prints_yaml_that_gives_the_same_manifest_and_runs_nothing(cli: 
 
 MISTAKES = [
     (["train", "CartPole-v1", "--algo", "PPOO"], "AlgorithmError: unknown algorithm 'PPOO'. Did you mean 'PPO'?"),
-    (["train", "CartPole-v1", "--algo", "neuralts"], "NotAvailableYetError: NeuralTS is not available in this version. fix:"),
+    (
+        ["train", "CartPole-v1", "--algo", "neuralts"],
+        "NotAvailableYetError: NeuralTS is not available in this version. fix:",
+    ),
     (["train", "--config", "typo.yaml"], "ConfigError: typo.yaml: training.popsize is not a known key. Did you mean"),
     (["train", "CartPole-v1", "--config", "no.yaml"], "ConfigError: there is no configuration file no.yaml. fix:"),
     (["train", "CartPole-v9"], "EnvError: CartPole-v9: Environment version 'v9' for environment 'CartPole' doesn't"),
