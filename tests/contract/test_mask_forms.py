@@ -252,3 +252,49 @@ def test_the_conservative_penalty_is_over_legal_actions() -> None:
     for name, count in (("two", 2), ("all", 3)):
         penalty = float(q[:count].logsumexp(0) - q[0])
         assert losses[name] - losses["one"] == pytest.approx(penalty, rel=1e-4)
+
+
+class WidePair:
+    """Two agents that see two parts beside the mask; every second choice is legal, which half is drawn anew each step."""
+
+    metadata: dict[str, Any] = {"name": "wide_pair_v0"}  # noqa: RUF012
+    render_mode, possible_agents = None, ["a", "b"]
+    illegal, done = 0, 0
+
+    def observation_space(self, agent: str) -> gym.Space[Any]:
+        parts = {"observation": spaces.Box(-1, 1, (3,)), "speed": spaces.Box(-1, 1, (1,))}
+        return spaces.Dict({**parts, "action_mask": spaces.Box(0, 1, (4,), np.int8)})
+
+    def action_space(self, agent: str) -> gym.Space[Any]:
+        return spaces.Discrete(4)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.agents, self.age, self.rng = list(self.possible_agents), 0, np.random.default_rng(seed)
+        return self._see(), {}
+
+    def _see(self) -> dict[str, Any]:
+        self.legal = {a: np.roll([1, 0, 1, 0], self.rng.integers(2)).astype(np.int8) for a in self.possible_agents}
+        rest = {"observation": np.zeros(3, np.float32), "speed": np.zeros(1, np.float32)}
+        return {a: {**rest, "action_mask": mask} for a, mask in self.legal.items()}
+
+    def step(self, actions: Any) -> tuple[Any, ...]:
+        for agent, action in actions.items():
+            WidePair.done += 1
+            WidePair.illegal += not self.legal[agent][int(action)]
+        self.age += 1
+        present, over = self.agents, self.age >= 10
+        self.agents = [] if over else self.agents
+        flags = dict.fromkeys(present, False), dict.fromkeys(present, over)
+        return self._see(), dict.fromkeys(present, 1.0), *flags, {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.mark.parametrize("algo", ["IPPO", "MADDPG"])
+def test_teams_follow_a_mask_beside_several_other_parts(algo: str) -> None:
+    WidePair.illegal, WidePair.done = 0, 0
+    run = agilerl.train(WidePair, algo, steps=80, evo_steps=40, population=2, out=None, verbose=False)
+    assert WidePair.done > 100
+    assert WidePair.illegal == 0
+    assert set(run.best.possible_observation_spaces["a"].spaces) == {"observation", "speed"}
