@@ -18,6 +18,7 @@ from agilerl.errors import RunError
 from agilerl.report.page import templates
 from agilerl.report.plot import Plot, Stroke, Tick, area, frame, line
 from agilerl.report.records import RunRecords, finite
+from agilerl.runs.commands import run_command
 from agilerl.telemetry.console import clock, count
 from agilerl.telemetry.evaluation import RESAMPLES, Evaluation, interval
 
@@ -88,7 +89,7 @@ class Comparison:
         missing = [str(run.path) for group in self.groups for run in group.runs if run.test is None]
         if missing:
             what = f"no closing test, so no score: {', '.join(missing)}."
-            lines.append(f"{what} fix: agilerl resume RUN makes it, once the run has ended.")
+            lines.append(f"{what} fix: {run_command('resume', missing[0])}")
         return lines
 
     def as_dict(self) -> dict[str, Any]:

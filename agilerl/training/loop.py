@@ -27,7 +27,7 @@ from agilerl.training.population import evaluation_mode, save_population
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, ranked, run_plan
 from agilerl.training.screening import best_returns, promising, screened
-from agilerl.training.state import SavableLoop
+from agilerl.training.state import SavableLoop, resumed_notes
 from agilerl.training.stopping import has_plateaued, still_learns
 from agilerl.training.together import begin_alike, check_alike, hint, share_observations
 
@@ -102,21 +102,14 @@ class TrainingLoop:
             else [Birth(a.index, None, 0, "founder", getattr(a, "origin", "")) for a in self.population]
         )
         if is_resumed:
-            anew = ", with new episodes" if self.options.carry_envs else ""
-            self.notes.append(f"continues after {self.result.generations} generations{anew}")
-            if self.result.stopped == "target":
-                said = f"it has reached its target of {self.options.target:g}, so nothing is left to do"
-                self.notes.append(f"{said}; `agilerl resume --target N` goes on")
-            if self.result.stopped == "plateau":
-                said = f"nothing had got better for {self.options.patience} generations, so nothing is left to do"
-                self.notes.append(f"{said}; `agilerl resume --set training.patience=null` goes on")
+            self.notes += resumed_notes(self)
         self.result.births += founders
         self.callbacks.births(founders)
         self._wall = time.perf_counter() - self.result.seconds
         self._cpu = time.process_time() - self.result.cpu_seconds
         self.best.announce()
-        run = None if self.store is None else self.store.folder
-        with fixed_threads(self.options.threads), naming_shortage(self.env_id, self.result, run):
+        way_on = None if self.store is None else self.store.way_on()
+        with fixed_threads(self.options.threads), naming_shortage(self.env_id, self.result, way_on):
             try:
                 self._probe(is_resumed)
                 self.sinks.start(run_plan(self), founders)

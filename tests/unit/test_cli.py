@@ -56,14 +56,14 @@ def fake_run_manifest(manifest: Any, env: Any = None, *, seed: int, device: str,
     name = manifest.environment.name
     sinks.start(RunPlan("DQN", name, size, 4, steps, steps // 2, seed, device, "fused", "fake", 1), founders)
     births = list(founders)
-    for generation in (1, 2):
-        fitness = [float(10 * generation + i) for i in range(size)]
+    for generation in (0, 1):
+        fitness = [float(10 * generation + 10 + i) for i in range(size)]
         members = tuple(
             MemberRecord(i, i, None, fitness[i], None, steps, 5, 0.1, "None", {"lr": 1e-3}, "[64]") for i in range(size)
         )
-        born = (Birth(size + generation, 0, generation, "rl_hp", "lr", 1e-3, 2e-3),)
+        born = (Birth(size + generation + 1, 0, generation + 1, "rl_hp", "lr", 1e-3, 2e-3),)
         births += born
-        at = steps * generation // 2
+        at = steps * (generation + 1) // 2
         sinks.generation(GenerationRecord(generation, 2, members, at, steps, at * size, 0, 1, 1.0, births=born))
     outcome = getattr(fake_run_manifest, "outcome", "max_steps")
     if isinstance(outcome, BaseException):
