@@ -325,3 +325,25 @@ def test_tensorboard_files_lie_in_the_run_and_a_missing_tracker_only_warns(
     result = cli("train", "CartPole-v1", "-q", "--track")
     assert result.exit_code == 0
     assert result.stderr.startswith("warning: wandb ")
+
+
+def test_a_run_whose_checkpoints_could_not_be_written_says_so() -> None:
+    from dataclasses import replace
+
+    from agilerl.cli.output import closing_lines
+
+    run = agilerl.train("CartPole-v1", verbose=False)
+    assert not any(line.startswith("saved") for line in closing_lines(run, None))
+    lines = closing_lines(replace(run, failed_saves=2), None)
+    assert "saved  best/ alone: no checkpoint could be written, so that this run cannot be resumed" in lines
+    assert run.path is not None
+    (run.path / "checkpoints" / "gen-0000000001").mkdir(parents=True)
+    assert "saved  2 of its checkpoints could not be written" in closing_lines(replace(run, failed_saves=2), None)
+
+
+def test_an_interrupt_before_anything_was_saved_says_that(cli: Cli) -> None:
+    fake_run_manifest.outcome = KeyboardInterrupt()
+    told = cli("train", "CartPole-v1", "-q", "--out", "my runs").stderr.splitlines()
+    assert told[0] == "interrupted"
+    assert told[1] == "nothing was saved yet: the first generation had not ended."
+    assert told[2] == "begin again  agilerl resume 'my runs/CartPole-v1/dqn-0001'"

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -135,6 +136,17 @@ def test_the_live_table_shows_best_parent_and_the_trend_of_the_line() -> None:
     assert rows[1].split()[:3] == ["2", "0", "25.0"]
     assert "▁▅" in rows[1]  # it continues its parent's 20 with its own 25, on the scale 20..30
     assert "100%" in last
+
+
+def test_a_child_that_was_not_mutated_shows_a_dash() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=140, color_system=None)
+    sink = LiveSink(console=console)
+    sink.start(PLAN, FOUNDERS)
+    sink.generation(record(1, member(0, 20.0, mutation="None")))
+    sink.close()
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "None" not in text
+    assert re.search(r"\[64\] 64 \[64\]\s+-\s", text)
 
 
 WIDTHS = {
