@@ -255,7 +255,7 @@ def test_the_conservative_penalty_is_over_legal_actions() -> None:
 
 
 class WidePair:
-    """Two agents that see two parts beside the mask; every second choice is legal, which half is drawn anew each step."""
+    """Two agents that see two parts beside the mask, of which every second choice is legal, drawn anew in each step."""
 
     metadata: dict[str, Any] = {"name": "wide_pair_v0"}  # noqa: RUF012
     render_mode, possible_agents = None, ["a", "b"]
