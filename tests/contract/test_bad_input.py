@@ -76,7 +76,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[AgileRLError], list[str]]] = {
     "an algorithm of a later version": (
         lambda: population("neural-ucb"),
         NotAvailableYetError,
-        ["NeuralUCB is not available in this version", "fix: use one of: BC, BC_LM, CQL, CQN, DDPG, DPO, DQN"],
+        ["NeuralUCB is not available in this version", "fix: use one of: BC, BC_LM, CISPO, CQL, CQN, DDPG, DPO, DQN"],
     ),
     "unknown version of an environment": (
         lambda: make_vect_envs("CartPole-v9"),

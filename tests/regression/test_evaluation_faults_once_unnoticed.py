@@ -85,10 +85,13 @@ def test_the_population_is_evaluated_without_the_noise_of_its_noisy_layers(learn
 MEMBERS, GENERATIONS = 2, 3
 KINDS = {"training": MEMBERS, "fitness": MEMBERS * 2, "confirmation": 3, "rescoring": 2 * 4}  # seeded resets, in order
 
+RANDOM_EPISODES = 5  # before generation 0
+
 
 @pytest.fixture(scope="module")
 def played() -> Iterator[list[dict[str, list[int]]]]:
-    """Seeds by generation and use, and at the end those of a final test; the last generation is not rescored."""
+    """Seeds by generation and use, and at the end those of random play and of a final test; the last generation is not
+    rescored."""
     Choices.log.clear()
     run = agilerl.train(
         Choices, "DQN", population=MEMBERS, steps=20 * GENERATIONS, evo_steps=20, num_envs=1, eval_episodes=2,
@@ -98,9 +101,10 @@ def played() -> Iterator[list[dict[str, list[int]]]]:
     )  # fmt: skip
     run.best.evaluate(5, env=Choices())
     left = iter(Choices.log)
+    random_play = list(itertools.islice(left, RANDOM_EPISODES))
     found = [{use: list(itertools.islice(left, count)) for use, count in KINDS.items()} for _ in range(GENERATIONS - 1)]
     found.append({use: list(itertools.islice(left, count)) for use, count in KINDS.items() if use != "rescoring"})
-    found.append({"final test": list(left)})
+    found.append({"random play": random_play, "final test": list(left)})
     assert len(run.history) == GENERATIONS
     yield found
     Choices.log.clear()
