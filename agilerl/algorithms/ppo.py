@@ -709,7 +709,10 @@ class PPO(RLAlgorithm):
         is, with leading axes in every part. What is stored, and what `learn` and `evaluate_actions` take, stays as
         `get_action` gave it.
         """
-        return in_environment(self.action_space, self.distribution, action)
+        space = self.action_space
+        if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):  # needs no distribution to be made
+            return action + space.start
+        return in_environment(space, self.distribution, action)
 
     def get_action(
         self, obs: Any, action_mask: Any = None, hidden_state: Any = None, *, training: bool | None = None

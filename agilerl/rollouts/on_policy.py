@@ -66,7 +66,7 @@ def record(
     """
     masks = ActionMasks(lanes.single_action_space, lanes.backend)
     while not recorder.full:
-        mask = masks.of(info, lanes.num_lanes) if takes_masks else None
+        mask = masks.of(info, lanes.num_lanes) if takes_masks and info else None
         action = recorder.act(obs, mask)
         batch = lanes.step(action, getattr(recorder, "active", None))
         reward = batch.reward if learned is None else learned(batch)

@@ -77,7 +77,7 @@ class Acting:
             return False
         obs, info, shape = self.obs, self.info, (len(self.agents), self.num_envs)
         rows = obs.reshape(*shape, *obs.shape[1:]) if isinstance(obs, np.ndarray) else trees.reshape(obs, *shape)
-        mask = self._masks.of(info, self.lanes.num_lanes)
+        mask = self._masks.of(info, self.lanes.num_lanes) if info else None
         legal = None if mask is None else mask.reshape(*shape, -1)
         if self.replay.memory.counter * self.ranks.size < self.options.random_steps:
             action = self._random(legal)

@@ -73,7 +73,7 @@ class SharedReplay:
         """
         if batch.healed is not None:  # those episodes end with the step before
             self.interrupt(np.flatnonzero(batch.healed))
-        legal = masks.final(batch.info, len(batch.reward))
+        legal = masks.final(batch.info, len(batch.reward)) if batch.info else None
         ended, cut = batch.terminated, batch.truncated
         if batch.team is not None:  # agent by agent
             over = (batch.terminated | batch.truncated)[:, None]  # for all: windows end there, also of who left before

@@ -54,4 +54,4 @@ def test_a_window_counts_the_functions_of_the_package_and_no_comprehensions(call
     found = [resolve_seed(seed) for seed in range(3)]
     window.progress(0, 0.0)
     assert found == [0, 1, 2]
-    assert {name: n for (_, _, name), n in window.own().items()} == {"resolve_seed": 3}
+    assert {name: n for (_, _, name), n in window.own().items()} == {"resolve_seed": 3, "check_seed": 3}

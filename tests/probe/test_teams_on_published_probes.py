@@ -66,12 +66,17 @@ def test_policies_of_box_actions_begin_in_the_middle_of_their_bounds() -> None:
         "b_0": spaces.Box(-3, 3, (2,), np.float32),
     }
     seen = {agent: spaces.Box(-1, 1, (2,), np.float32) for agent in acted}
-    team = IPPO(seen, acted, seed=1)
-    for agent, middle in (("a", [4, 0, 4]), ("b", [0, 0])):
-        bias = team.actors[agent].head_net.model.get_submodule("linear_output").bias.detach()
-        mean, log_std = bias.chunk(2)
-        np.testing.assert_allclose(mean, middle, atol=0.2)
-        np.testing.assert_allclose(log_std, np.log(0.6), atol=0.2)
+    middles = {"a": [4, 0, 4], "b": [0, 0]}
+    for scaling in ("bounds", "none"):
+        team = IPPO(seen, acted, seed=1, action_scaling=scaling)
+        shown = {agent: np.zeros((1, 2), np.float32) for agent in acted}
+        chosen = team.get_action(shown, training=False)[0]
+        for agent, middle in middles.items():
+            np.testing.assert_allclose(chosen[f"{agent}_0"][0], middle, atol=0.2)
+            bias = team.actors[agent].head_net.model.get_submodule("linear_output").bias.detach()
+            mean, log_std = bias.chunk(2)
+            np.testing.assert_allclose(mean, np.zeros(len(middle)) if scaling == "bounds" else middle, atol=0.2)
+            np.testing.assert_allclose(log_std, np.log(0.6), atol=0.2)
 
 
 def test_an_action_that_the_policy_has_come_to_prefer_beyond_all_numbers_leaves_losses_finite() -> None:

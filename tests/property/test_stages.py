@@ -73,7 +73,7 @@ def judge(kind: str, table: Table, lanes: int, pool: int, **options: Any) -> Eva
     else:
         made = Evaluator(None, given_options, 3, sum_scores=kind == "single agents")
     made._replicable = True
-    made._lanes_for = lambda count, members: SimpleNamespace(num_lanes=members * lanes, backend="table")  # type: ignore[method-assign,assignment,return-value]
+    made._lanes_for = lambda count, members, agent: SimpleNamespace(num_lanes=members * lanes, backend="table")  # type: ignore[method-assign,assignment,return-value]
     return made
 
 

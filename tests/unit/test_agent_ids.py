@@ -166,6 +166,7 @@ OTHER_RUNS = [(kind, algo) for kind in IDS for algo in ("MADDPG", "IPPO") if (ki
 def test_a_whole_run_is_trained_loaded_and_continued(kind: str, algo: str, tmp_path: Path) -> None:
     make = environment(IDS[kind])
     options: dict[str, Any] = {"evo_steps": 32, "eval_episodes": 1, "num_envs": 2, "verbose": False}
+    options |= {"learn_step": 16} if algo in ("IPPO", "MAPPO") else {}
     run = agilerl.train(make, algo, population=3, steps=96, out=tmp_path, preset=False, **options)
     assert run.history[-1] == [15.0] * 3
     assert run.path is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -15,6 +15,8 @@ from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFract
 
 
 class Small:
+    arguments_by_agent: ClassVar = frozenset()
+
     def __init__(
         self,
         lr: Annotated[Positive, hp(1e-2, "a test wants to see the difference")] = 1e-3,

@@ -129,7 +129,7 @@ def test_the_command_takes_a_limit_and_says_what_it_cannot_evaluate(tmp_path: An
     refused = CliRunner().invoke(app, ["evaluate", str(handed.path)])
     assert refused.exit_code == 2
     assert "a script handed over" in refused.stderr
-    assert f'fix: agilerl.load("{handed.path}").best.evaluate(env=...)' in refused.stderr
+    assert f"agilerl.load('{handed.path}').best.evaluate(env=...)" in refused.stderr
 
 
 def test_an_environment_that_was_handed_over_is_known_to_copies_but_not_to_files() -> None:

@@ -383,7 +383,7 @@ def test_a_mistake_is_one_line_of_the_command(cli: Invoke, arguments: list[str],
 def test_what_is_of_episodes_is_refused_of_a_language_policy(base: Path, cli: Invoke, tmp_path: Path) -> None:
     run = agilerl.train("arithmetic/addition-2", model=base, **{**SMALL, "steps": 8, "population": 1, "out": tmp_path})
     assert "--episodes is of episodes" in cli("evaluate", run.path, "--episodes", 3).stderr
-    assert "ONNX of language policies is not written. fix: agilerl export" in cli("export", run.path, "--onnx").stderr
+    assert "ONNX of language policies is not written. fix: `agilerl export " in cli("export", run.path, "--onnx").stderr
     assert "unknown split 'tests'" in cli("evaluate", run.path, "--split", "tests").stderr
 
 

@@ -260,7 +260,8 @@ def test_a_loop_of_ones_own_learns_what_is_learned_from_the_same_rollout(cls: An
     })  # fmt: skip
     twin.learn_buffer(buffer)
     assert not torch.equal(start, bits([team]))
-    torch.testing.assert_close(bits([team]), bits([twin]), rtol=1e-6, atol=1e-7)
+    # Values pass through MAPPO's scale and back in float32 here, and Adam divides by gradients that are nearly 0.
+    torch.testing.assert_close(bits([team]), bits([twin]), rtol=1e-6, atol=1e-6)
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
