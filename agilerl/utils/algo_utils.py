@@ -10,12 +10,15 @@ from gymnasium import spaces
 
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.language.vllm import VLLMConfig
+from agilerl.moved import forward
 from agilerl.spaces import is_image
 
 __all__ = [
     "VLLMConfig", "concatenate_spaces", "get_input_size_from_space", "get_output_size_from_space",
     "obs_channels_to_first",
 ]  # fmt: skip
+
+__getattr__ = forward(__name__)  # names of earlier versions
 
 
 def get_input_size_from_space(observation_space: Any) -> Any:

@@ -20,6 +20,7 @@ from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
 from agilerl.hostile import malformed
+from agilerl.moved import forward
 from agilerl.networks.specs import check_sizes
 from agilerl.rng import resolve_seed
 from agilerl.rollouts.off_policy import calculate_vectorized_scores
@@ -36,6 +37,7 @@ __all__ = [
     "make_multi_agent_vect_envs", "make_vect_envs", "observation_space_channels_to_first", "plot_population_score",
     "print_hyperparams", "save_population_checkpoint", "tournament_selection_and_mutation",
 ]  # fmt: skip
+__getattr__ = forward(__name__)  # names of earlier versions
 BOX2D = ("LunarLander", "LunarLanderContinuous", "BipedalWalker", "BipedalWalkerHardcore", "CarRacing")
 
 
