@@ -10,6 +10,7 @@ Nothing heavy is imported before it is used.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,9 +24,18 @@ __all__ = ["AgileRLError", "AgileRLWarning", "Callback", "Evaluation", "Run", "_
 _HOME = dict.fromkeys(("train", "load", "resume", "Run", "Evaluation"), "agilerl.api")
 _HOME |= dict.fromkeys(("AgileRLError", "AgileRLWarning"), "agilerl.errors")
 _HOME["Callback"] = "agilerl.telemetry.callbacks"
+# Published flags -> packages whose presence they stand for; found, not imported.
+_NEEDS = {
+    "HAS_LLM_DEPENDENCIES": ("transformers", "peft", "accelerate", "safetensors", "tokenizers", "datasets"),
+    "HAS_LIGER_KERNEL": ("liger_kernel",),
+    "HAS_VLLM": ("vllm",),
+    "HAS_DEEPSPEED": ("deepspeed",),
+}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _NEEDS:
+        return all(find_spec(package) is not None for package in _NEEDS[name])
     if name not in _HOME:
         raise AttributeError(f"module 'agilerl' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)
@@ -34,4 +44,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_NEEDS})

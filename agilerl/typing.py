@@ -1,15 +1,23 @@
-"""Published names of types: what observations, tensors and network configurations may be, and how episodes are cut."""
+"""Published names of types: what observations, tensors and network configurations may be, and how episodes are cut.
+
+They are for annotations; nothing in this package needs them. Protocols of the published library stand as `Any`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from numbers import Number
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union
 
+import gymnasium as gym
 import numpy as np
+import torch
+from gymnasium import spaces
+from torch.optim import Optimizer
 
 if TYPE_CHECKING:
-    import torch
+    from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
 
 class BPTTSequenceType(StrEnum):
@@ -20,10 +28,60 @@ class BPTTSequenceType(StrEnum):
     FIFTY_PERCENT_OVERLAP = "fifty_percent_overlap"
 
 
-NumpyObsType: TypeAlias = np.ndarray | dict[str, np.ndarray] | tuple[np.ndarray, ...]
-TorchObsType: TypeAlias = Union["torch.Tensor", dict[str, "torch.Tensor"], tuple["torch.Tensor", ...]]
-ObservationType: TypeAlias = NumpyObsType | TorchObsType | int | float
-ArrayOrTensor: TypeAlias = Union[np.ndarray, "torch.Tensor"]
-NetConfigType: TypeAlias = Mapping[str, Any]  # or a `NetConfig` of `agilerl.modules.configs`
+T = TypeVar("T", bound=torch.nn.Module)
 
-__all__ = ["ArrayOrTensor", "BPTTSequenceType", "NetConfigType", "NumpyObsType", "ObservationType", "TorchObsType"]
+# Spaces and environments.
+SupportedObsSpaces: TypeAlias = (
+    spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.Dict | spaces.Tuple | spaces.MultiBinary  # type: ignore[type-arg]
+)
+SupportedActionSpaces: TypeAlias = spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box
+GymSpaceType: TypeAlias = SupportedObsSpaces | list[SupportedObsSpaces]
+GymEnvType: TypeAlias = str | gym.Env | gym.vector.VectorEnv | gym.vector.AsyncVectorEnv
+PzEnvType: TypeAlias = Union[str, "ParallelEnv"]
+
+# Observations, actions and experience.
+ArrayOrTensor: TypeAlias = np.ndarray | torch.Tensor
+ArrayDict: TypeAlias = dict[str, np.ndarray]
+ArrayTuple: TypeAlias = tuple[np.ndarray, ...]
+StandardTensorDict: TypeAlias = dict[str, torch.Tensor]
+TensorTuple: TypeAlias = tuple[torch.Tensor, ...]
+LLMObsType: TypeAlias = list[dict[str, Any]] | dict[str, Any]
+NumpyObsType: TypeAlias = np.ndarray | ArrayDict | ArrayTuple
+TorchObsType: TypeAlias = torch.Tensor | StandardTensorDict | TensorTuple
+ObservationType: TypeAlias = NumpyObsType | TorchObsType | Number | int | float | LLMObsType
+MultiAgentObservationType: TypeAlias = dict[str, ObservationType]
+MaybeObsList: TypeAlias = list[ObservationType] | ObservationType
+ActionType: TypeAlias = int | float | np.ndarray | torch.Tensor
+ActionReturnType: TypeAlias = tuple[ActionType | Any, ...] | ActionType | Any
+InfosDict: TypeAlias = dict[str, dict[str, Any]]
+ExperiencesType: TypeAlias = dict[str, ObservationType] | tuple[ObservationType, ...]
+GymStepReturn: TypeAlias = tuple[NumpyObsType, ActionType, float, MaybeObsList, InfosDict]
+PzStepReturn: TypeAlias = tuple[dict[str, NumpyObsType], ArrayDict, ArrayDict, ArrayDict, dict[str, Any]]
+
+# Networks, optimisers and evolution.
+DeviceType: TypeAlias = str | torch.device
+KernelSizeType: TypeAlias = int | tuple[int, ...]
+NetConfigType: TypeAlias = Mapping[str, Any]  # or a `NetConfig` of `agilerl.modules.configs`
+ConfigType: TypeAlias = NetConfigType | Any
+StateDict: TypeAlias = dict[str, Any] | dict[str, dict[str, Any]] | list[dict[str, Any]]
+SingleAgentModule: TypeAlias = T | torch.nn.Module
+MultiAgentModule: TypeAlias = Mapping[str, T]
+NetworkType: TypeAlias = SingleAgentModule[T] | MultiAgentModule[T]
+EvolvableNetworkType: TypeAlias = torch.nn.Module | Mapping[str, torch.nn.Module]
+OptimizerType: TypeAlias = Optimizer
+LrNameType: TypeAlias = str | tuple[str, str]
+SingleAgentMutReturnType: TypeAlias = dict[str, Any]
+MultiAgentMutReturnType: TypeAlias = dict[str, dict[str, Any]]
+MutationReturnType: TypeAlias = SingleAgentMutReturnType | MultiAgentMutReturnType
+PopulationType: TypeAlias = list[Any]
+MutationMethod: TypeAlias = Callable[[Any], Any]
+
+__all__ = [
+    "ActionReturnType", "ActionType", "ArrayDict", "ArrayOrTensor", "ArrayTuple", "BPTTSequenceType", "ConfigType",
+    "DeviceType", "EvolvableNetworkType", "ExperiencesType", "GymEnvType", "GymSpaceType", "GymStepReturn",
+    "InfosDict", "KernelSizeType", "LLMObsType", "LrNameType", "MaybeObsList", "MultiAgentModule",
+    "MultiAgentMutReturnType", "MultiAgentObservationType", "MutationMethod", "MutationReturnType", "NetConfigType",
+    "NetworkType", "NumpyObsType", "ObservationType", "OptimizerType", "PopulationType", "PzEnvType", "PzStepReturn",
+    "SingleAgentModule", "SingleAgentMutReturnType", "StandardTensorDict", "StateDict", "SupportedActionSpaces",
+    "SupportedObsSpaces", "TensorTuple", "TorchObsType",
+]  # fmt: skip

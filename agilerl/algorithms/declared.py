@@ -23,6 +23,17 @@ from annotated_types import Ge, Gt, Le
 from agilerl.errors import AlgorithmError, RegistryError, nearest
 
 _PUBLISHED: Any = object()
+OLD_ARGUMENTS = {  # of constructors before 2.0
+    "state_dim": "observation_space",
+    "action_dim": "action_space",
+    "one_hot": "observation_space (a Discrete is one-hot encoded)",
+    "state_dims": "observation_spaces",
+    "action_dims": "action_spaces",
+    "n_agents": "agent_ids",
+    "discrete_actions": "action_spaces",
+    "min_action": "action_space (its low)",
+    "max_action": "action_space (its high)",
+}
 
 
 @dataclass(frozen=True)
@@ -235,11 +246,18 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """Raise for arguments of a constructor, as they were given, that lie outside of their ranges.
 
     Raises:
-        AlgorithmError: says the range, the value and a fix.
+        AlgorithmError: says the range, the value and a fix; or the new name of an argument of earlier versions.
         TypeError: arguments that the constructor does not take.
     """
     key: Any = cls
     signature, ranges = _arguments(key)
+    old = [name for name in OLD_ARGUMENTS if name in kwargs and name not in signature.parameters]
+    if old and not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
+        instead = ", ".join(f"{name} is now {OLD_ARGUMENTS[name]}" for name in old)
+        raise AlgorithmError(
+            f"{cls.__name__} takes spaces in place of sizes: {instead}. fix: {cls.__name__}("
+            f"{', '.join(list(signature.parameters)[1:3])}, ...)."
+        )
     given = signature.bind_partial(None, *args, **kwargs).arguments
     for name, (values, published, _) in ranges.items():
         if name in given and not (name in key.arguments_by_agent and isinstance(given[name], Mapping)):

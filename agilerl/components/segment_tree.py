@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -116,3 +117,79 @@ class MinTree(_Tree):
     def minimum(self) -> float:
         """The smallest leaf; infinity if none was set."""
         return float(self._nodes[1])
+
+
+# -- published names --------------------------------------------------------------------------------------------------
+
+
+class SegmentTree(_Tree):
+    """A tree over `capacity` numbers that joins any range of neighbours in O(log n), under its published name.
+
+    Args:
+        capacity: leaves; any positive integer, not only a power of two as published.
+        operation: associative, of two numbers; a ufunc or a plain function such as `max`.
+        init_value: every leaf at first; the neutral element of `operation`.
+    """
+
+    def __init__(self, capacity: int, operation: Callable[[float, float], float], init_value: float) -> None:
+        self._join = operation if isinstance(operation, np.ufunc) else np.frompyfunc(operation, 2, 1)
+        self._neutral = float(init_value)
+        super().__init__(capacity)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """leaf[index] = value; an integer, or an array of them."""
+        where = np.atleast_1d(np.asarray(index, dtype=np.int64))
+        if ((where < 0) | (where >= self.capacity)).any():
+            raise ConfigError(f"index must be in 0..{self.capacity - 1}; got {index!r}. fix: a leaf of the tree.")
+        self.set(where, value)
+
+    def operate(self, start: int = 0, end: int = 0) -> float:
+        """Join leaf[start], ..., leaf[end - 1]; an `end` of 0 or below counts from the capacity.
+
+        Raises:
+            ConfigError: an empty range, or one outside of the tree.
+        """
+        stop = end if end > 0 else end + self.capacity
+        if not 0 <= start < stop <= self.capacity:
+            raise ConfigError(
+                f"a range must be within 0..{self.capacity} and not empty; got start={start}, end={end}. "
+                "fix: end > start."
+            )
+        left, right = start + self._first, stop + self._first
+        before, after = self._neutral, self._neutral  # joined from the left and from the right: any operation will do
+        while left < right:
+            if left & 1:
+                before, left = self._join(before, self._nodes[left]), left + 1
+            if right & 1:
+                right -= 1
+                after = self._join(self._nodes[right], after)
+            left, right = left >> 1, right >> 1
+        return float(self._join(before, after))
+
+
+class SumSegmentTree(SegmentTree, SumTree):
+    """`capacity` numbers >= 0 and the sums of ranges, under its published name; see `SumTree`."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity, np.add, 0.0)
+
+    def sum(self, start: int = 0, end: int = 0) -> float:
+        """leaf[start] + ... + leaf[end - 1]; see `operate`."""
+        return self.operate(start, end)
+
+    def retrieve(self, upperbound: float) -> int:
+        """The smallest i with leaf[0] + ... + leaf[i] > upperbound, of 0 <= upperbound < sum()."""
+        if not 0 <= upperbound < self.total:
+            raise ConfigError(f"upperbound must be at least 0 and below {self.total:g}, the sum; got {upperbound!r}.")
+        return int(self.find(np.array([upperbound]))[0])
+
+
+class MinSegmentTree(SegmentTree):
+    """`capacity` numbers, infinite at first, and the minima of ranges, under its published name; see `MinTree`."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity, np.minimum, np.inf)
+
+    def min(self, start: int = 0, end: int = 0) -> float:
+        """The smallest of leaf[start], ..., leaf[end - 1]; see `operate`."""
+        return self.operate(start, end)

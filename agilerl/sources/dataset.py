@@ -127,6 +127,19 @@ def read_dataset(data: Any) -> Dataset:
     )
 
 
+def open_minari(name: str, *, remote: bool = False) -> Any:
+    """The `minari.MinariDataset` of this name; arguments and errors are those of `read_minari`."""
+    try:
+        import minari
+    except ImportError:
+        raise ConfigError('a data set of Minari needs Minari. fix: pip install "agilerl[offline]"') from None
+    try:
+        return minari.load_dataset(name, download=remote)
+    except Exception as error:  # of the network, of the store, of the file: all of them say that there is none
+        ways = "a network that reaches Minari's server" if remote else f"minari download {name}, or remote=True"
+        raise ConfigError(f"the Minari data set {name!r} cannot be loaded: {error}. fix: {ways}.") from error
+
+
 def read_minari(name: str, *, remote: bool = False) -> Dataset:
     """A data set of Minari, of those that are on this machine.
 
@@ -136,15 +149,7 @@ def read_minari(name: str, *, remote: bool = False) -> Dataset:
     Raises:
         ConfigError: Minari is not installed, or the set is not here and cannot be fetched.
     """
-    try:
-        import minari
-    except ImportError:
-        raise ConfigError('a data set of Minari needs Minari. fix: pip install "agilerl[offline]"') from None
-    try:
-        found = minari.load_dataset(name, download=remote)
-    except Exception as error:  # of the network, of the store, of the file: all of them say that there is none
-        ways = "a network that reaches Minari's server" if remote else f"minari download {name}, or remote=True"
-        raise ConfigError(f"the Minari data set {name!r} cannot be loaded: {error}. fix: {ways}.") from error
+    found = open_minari(name, remote=remote)
     episodes = [{key: getattr(episode, key) for key in MINARI} for episode in found.iterate_episodes()]
     data = read_dataset(episodes)
     env_id = getattr(getattr(getattr(found, "spec", None), "env_spec", None), "id", None)

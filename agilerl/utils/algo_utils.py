@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from agilerl.errors import NotAvailableYetError
+from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.language.vllm import VLLMConfig
+from agilerl.moved import forward
+from agilerl.spaces import is_image
 
-__all__ = ["VLLMConfig", "get_input_size_from_space", "get_output_size_from_space", "obs_channels_to_first"]
+__all__ = [
+    "VLLMConfig", "concatenate_spaces", "get_input_size_from_space", "get_output_size_from_space",
+    "obs_channels_to_first",
+]  # fmt: skip
+
+__getattr__ = forward(__name__)  # names of earlier versions
 
 
 def get_input_size_from_space(observation_space: Any) -> Any:
@@ -66,3 +73,36 @@ def obs_channels_to_first(observation: Any, expand_dims: bool = False) -> Any:
     array = np.asarray(observation)
     turned = np.moveaxis(array, -1, -3) if array.ndim in (3, 4) else array
     return turned[None] if expand_dims else turned
+
+
+def concatenate_spaces(space_list: Sequence[Any]) -> Any:
+    """The space of several agents' observations or actions side by side, as a centralised critic reads them.
+
+    Boxes are joined along their first axis, of which images, that are read one by one, are left as the first one is;
+    Discrete spaces add their numbers of choices (one-hot codes side by side); parts of Dict and Tuple spaces are joined
+    part by part.
+
+    Raises:
+        ConfigError: no space, or spaces of several kinds. NotAvailableYetError: another kind of space.
+    """
+    each = list(space_list)
+    if not each or any(type(space) is not type(each[0]) for space in each):
+        kinds = sorted({type(space).__name__ for space in each})
+        raise ConfigError(f"concatenate_spaces takes spaces of one kind; got {kinds}. fix: one kind at a time.")
+    first = each[0]
+    if isinstance(first, spaces.Dict):
+        return spaces.Dict({key: concatenate_spaces([space[key] for space in each]) for key in first})
+    if isinstance(first, spaces.Tuple):
+        return spaces.Tuple([concatenate_spaces(parts) for parts in zip(*each, strict=True)])
+    if all(is_image(space) for space in each):
+        return first
+    if isinstance(first, spaces.Box):
+        low, high = (np.concatenate([getattr(space, end) for space in each]) for end in ("low", "high"))
+        return spaces.Box(low, high, dtype=first.dtype)  # type: ignore[arg-type]  # that of a Box
+    if isinstance(first, spaces.Discrete):
+        return spaces.Discrete(sum(int(space.n) for space in each))
+    if isinstance(first, spaces.MultiDiscrete):
+        return spaces.MultiDiscrete(np.concatenate([space.nvec for space in each]))
+    if isinstance(first, spaces.MultiBinary):
+        return spaces.MultiBinary(sum(int(space.n) for space in each))
+    raise NotAvailableYetError(f"a {type(first).__name__} cannot be concatenated. fix: Box, Discrete, Dict, ...")

@@ -12,9 +12,10 @@ from torch import nn
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.simba import EvolvableSimBa
+from agilerl.networks.encoders import encoder_class, encoder_config
 from agilerl.spaces import is_image
 
-__all__ = ["create_mlp", "create_simba", "get_activation", "is_image_space"]
+__all__ = ["create_mlp", "create_simba", "get_activation", "get_default_encoder_config", "is_image_space"]
 
 
 def is_image_space(space: spaces.Space[Any]) -> bool:
@@ -28,6 +29,19 @@ def get_activation(activation_name: str | None, new_gelu: bool = False) -> nn.Mo
     if activation_name == "GELU" and new_gelu:
         return nn.GELU(approximate="tanh")
     return known_activation(activation_name).module()
+
+
+def get_default_encoder_config(
+    observation_space: spaces.Space[Any], simba: bool = False, recurrent: bool = False, layer_norm: bool = True
+) -> dict[str, Any]:
+    """The `encoder_config` of this space that stands for none at all.
+
+    Args:
+        simba: residual blocks. recurrent: an LSTM.
+        layer_norm: of dense encoders; on, as published. A network without a configuration has none here.
+    """
+    cls = encoder_class(observation_space, None, None, simba, recurrent)
+    return encoder_config(cls, {"layer_norm": layer_norm} if cls is EvolvableMLP else None, observation_space)
 
 
 def create_mlp(

@@ -1,29 +1,22 @@
-"""The probe environments for teams under their published names; see `agilerl.envs.probe_teams`."""
+"""The probe environments for teams under their published names; see `agilerl.utils.probe_team_tasks`."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 
 from agilerl import tree as trees
 from agilerl.envs.masks import ActionMasks
-from agilerl.envs.probe_teams import (
-    ConstantTeam,
-    DiscountedTeam,
-    FixedObsPolicyTeam,
-    JointPolicyTeam,
-    ObsDependentTeam,
-    PolicyTeam,
-    TeamProbe,
-)
+from agilerl.envs.probe_teams import TeamProbe
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import ConfigError
 from agilerl.sources.replay import SharedReplay
+from agilerl.utils.probe_team_tasks import team_probe
 
 __all__ = [
     "ConstantRewardContActionsDictEnv",
@@ -64,44 +57,62 @@ __all__ = [
     "PolicyImageEnv",
     "check_on_policy_learning_with_probe_env",
     "check_policy_q_learning_with_probe_env",
+    "prepare_ma_actions",
+    "prepare_ma_states",
 ]
 
-ConstantRewardEnv = ConstantTeam
-ConstantRewardImageEnv = partial(ConstantTeam, form="image")
-ConstantRewardDictEnv = partial(ConstantTeam, form="dict")
-ConstantRewardContActionsEnv = partial(ConstantTeam, continuous=True)
-ConstantRewardContActionsImageEnv = partial(ConstantTeam, form="image", continuous=True)
-ConstantRewardContActionsDictEnv = partial(ConstantTeam, form="dict", continuous=True)
-ObsDependentRewardEnv = ObsDependentTeam
-ObsDependentRewardImageEnv = partial(ObsDependentTeam, form="image")
-ObsDependentRewardDictEnv = partial(ObsDependentTeam, form="dict")
-ObsDependentRewardContActionsEnv = partial(ObsDependentTeam, continuous=True)
-ObsDependentRewardContActionsImageEnv = partial(ObsDependentTeam, form="image", continuous=True)
-ObsDependentRewardContActionsDictEnv = partial(ObsDependentTeam, form="dict", continuous=True)
-DiscountedRewardEnv = DiscountedTeam
-DiscountedRewardImageEnv = partial(DiscountedTeam, form="image")
-DiscountedRewardDictEnv = partial(DiscountedTeam, form="dict")
-DiscountedRewardContActionsEnv = partial(DiscountedTeam, continuous=True)
-DiscountedRewardContActionsImageEnv = partial(DiscountedTeam, form="image", continuous=True)
-DiscountedRewardContActionsDictEnv = partial(DiscountedTeam, form="dict", continuous=True)
-FixedObsPolicyEnv = FixedObsPolicyTeam
-FixedObsPolicyImageEnv = partial(FixedObsPolicyTeam, form="image")
-FixedObsPolicyDictEnv = partial(FixedObsPolicyTeam, form="dict")
-FixedObsPolicyContActionsEnv = partial(FixedObsPolicyTeam, continuous=True)
-FixedObsPolicyContActionsImageEnv = partial(FixedObsPolicyTeam, form="image", continuous=True)
-FixedObsPolicyContActionsDictEnv = partial(FixedObsPolicyTeam, form="dict", continuous=True)
-PolicyEnv = PolicyTeam
-PolicyImageEnv = partial(PolicyTeam, form="image")
-PolicyDictEnv = partial(PolicyTeam, form="dict")
-PolicyContActionsEnv = partial(PolicyTeam, continuous=True)
-PolicyContActionsImageEnv = partial(PolicyTeam, form="image", continuous=True)
-PolicyContActionsDictEnv = partial(PolicyTeam, form="dict", continuous=True)
-MultiPolicyEnv = JointPolicyTeam
-MultiPolicyImageEnv = partial(JointPolicyTeam, form="image")
-MultiPolicyDictEnv = partial(JointPolicyTeam, form="dict")
-MultiPolicyContActionsEnv = partial(JointPolicyTeam, continuous=True)
-MultiPolicyContActionsImageEnv = partial(JointPolicyTeam, form="image", continuous=True)
-MultiPolicyContActionsDictEnv = partial(JointPolicyTeam, form="dict", continuous=True)
+ConstantRewardEnv = team_probe("ConstantRewardEnv", "ConstantReward")
+ConstantRewardImageEnv = team_probe("ConstantRewardImageEnv", "ConstantReward", "image")
+ConstantRewardDictEnv = team_probe("ConstantRewardDictEnv", "ConstantReward", "dict")
+ConstantRewardContActionsEnv = team_probe("ConstantRewardContActionsEnv", "ConstantReward", continuous=True)
+ConstantRewardContActionsImageEnv = team_probe(
+    "ConstantRewardContActionsImageEnv", "ConstantReward", "image", continuous=True
+)
+ConstantRewardContActionsDictEnv = team_probe(
+    "ConstantRewardContActionsDictEnv", "ConstantReward", "dict", continuous=True
+)
+ObsDependentRewardEnv = team_probe("ObsDependentRewardEnv", "ObsDependentReward")
+ObsDependentRewardImageEnv = team_probe("ObsDependentRewardImageEnv", "ObsDependentReward", "image")
+ObsDependentRewardDictEnv = team_probe("ObsDependentRewardDictEnv", "ObsDependentReward", "dict")
+ObsDependentRewardContActionsEnv = team_probe("ObsDependentRewardContActionsEnv", "ObsDependentReward", continuous=True)
+ObsDependentRewardContActionsImageEnv = team_probe(
+    "ObsDependentRewardContActionsImageEnv", "ObsDependentReward", "image", continuous=True
+)
+ObsDependentRewardContActionsDictEnv = team_probe(
+    "ObsDependentRewardContActionsDictEnv", "ObsDependentReward", "dict", continuous=True
+)
+DiscountedRewardEnv = team_probe("DiscountedRewardEnv", "DiscountedReward")
+DiscountedRewardImageEnv = team_probe("DiscountedRewardImageEnv", "DiscountedReward", "image")
+DiscountedRewardDictEnv = team_probe("DiscountedRewardDictEnv", "DiscountedReward", "dict")
+DiscountedRewardContActionsEnv = team_probe("DiscountedRewardContActionsEnv", "DiscountedReward", continuous=True)
+DiscountedRewardContActionsImageEnv = team_probe(
+    "DiscountedRewardContActionsImageEnv", "DiscountedReward", "image", continuous=True
+)
+DiscountedRewardContActionsDictEnv = team_probe(
+    "DiscountedRewardContActionsDictEnv", "DiscountedReward", "dict", continuous=True
+)
+FixedObsPolicyEnv = team_probe("FixedObsPolicyEnv", "FixedObsPolicy")
+FixedObsPolicyImageEnv = team_probe("FixedObsPolicyImageEnv", "FixedObsPolicy", "image")
+FixedObsPolicyDictEnv = team_probe("FixedObsPolicyDictEnv", "FixedObsPolicy", "dict")
+FixedObsPolicyContActionsEnv = team_probe("FixedObsPolicyContActionsEnv", "FixedObsPolicy", continuous=True)
+FixedObsPolicyContActionsImageEnv = team_probe(
+    "FixedObsPolicyContActionsImageEnv", "FixedObsPolicy", "image", continuous=True
+)
+FixedObsPolicyContActionsDictEnv = team_probe(
+    "FixedObsPolicyContActionsDictEnv", "FixedObsPolicy", "dict", continuous=True
+)
+PolicyEnv = team_probe("PolicyEnv", "Policy")
+PolicyImageEnv = team_probe("PolicyImageEnv", "Policy", "image")
+PolicyDictEnv = team_probe("PolicyDictEnv", "Policy", "dict")
+PolicyContActionsEnv = team_probe("PolicyContActionsEnv", "Policy", continuous=True)
+PolicyContActionsImageEnv = team_probe("PolicyContActionsImageEnv", "Policy", "image", continuous=True)
+PolicyContActionsDictEnv = team_probe("PolicyContActionsDictEnv", "Policy", "dict", continuous=True)
+MultiPolicyEnv = team_probe("MultiPolicyEnv", "MultiPolicy")
+MultiPolicyImageEnv = team_probe("MultiPolicyImageEnv", "MultiPolicy", "image")
+MultiPolicyDictEnv = team_probe("MultiPolicyDictEnv", "MultiPolicy", "dict")
+MultiPolicyContActionsEnv = team_probe("MultiPolicyContActionsEnv", "MultiPolicy", continuous=True)
+MultiPolicyContActionsImageEnv = team_probe("MultiPolicyContActionsImageEnv", "MultiPolicy", "image", continuous=True)
+MultiPolicyContActionsDictEnv = team_probe("MultiPolicyContActionsDictEnv", "MultiPolicy", "dict", continuous=True)
 
 
 def check_policy_q_learning_with_probe_env(
@@ -124,7 +135,7 @@ def check_policy_q_learning_with_probe_env(
     Args:
         env: a probe. algo_class, algo_args: MADDPG, say, and its arguments but for the spaces, which are the probe's.
         memory: replay buffer, which is filled here. learn_steps: updates. num_steps: steps of the environment before.
-        tolerance: of values, and of Box actions in units of the environment.
+        tolerance: of values; of Box actions 0.75 of that, as a share of their range.
 
     Returns:
         The trained team.
@@ -157,6 +168,7 @@ def check_on_policy_learning_with_probe_env(
     algo_args: Mapping[str, Any],
     learn_steps: int = 1000,
     device: str = "cpu",
+    discrete: bool | None = None,
     *,
     tolerance: float = 0.1,
     seed: int = 0,
@@ -171,7 +183,8 @@ def check_on_policy_learning_with_probe_env(
         env: a probe. algo_class, algo_args: MAPPO, say, and its arguments but for the spaces, which are the probe's;
             `num_envs` copies of it are played in.
         learn_steps: most rollouts; it ends before that, once everything is right, twice in a row.
-        tolerance: of values; of Box actions, in units of the environment, three times that.
+        discrete: whether actions are Discrete; published, and ignored, since the environment's spaces say it.
+        tolerance: of values; of Box actions 0.75 of that, as a share of their range.
 
     Returns:
         The trained team.
@@ -212,6 +225,51 @@ def check_on_policy_learning_with_probe_env(
     return team
 
 
+def prepare_ma_states(states: Mapping[str, Any], observation_space: Any, device: str = "cpu") -> dict[str, Any]:
+    """Observations of a batch by agent as tensors, as the networks of a team read them.
+
+    Args:
+        states: agent -> [B, ...] arrays, or nested ones.
+        observation_space: by agent, a mapping or a list in the order of `states`; Discrete observations are integers
+            [B], of which the networks make one-hot codes themselves.
+
+    Returns:
+        agent -> tensors [B, ...] on `device`.
+    """
+    by_agent = (
+        observation_space
+        if isinstance(observation_space, Mapping)
+        else dict(zip(states, observation_space, strict=True))
+    )
+
+    def prepared(agent: str) -> Any:
+        tensors = trees.map_leaves(lambda x: torch.as_tensor(x, device=device), states[agent])
+        return tensors.reshape(-1).long() if isinstance(by_agent[agent], spaces.Discrete) else tensors
+
+    return {agent: prepared(agent) for agent in states}
+
+
+def prepare_ma_actions(actions: Mapping[str, Any], device: str = "cpu") -> dict[str, torch.Tensor]:
+    """Actions of a batch by agent as float32 tensors [B, W] on `device`; numbers of choices are columns [B, 1]."""
+    rows = {agent: torch.as_tensor(action, dtype=torch.float32, device=device) for agent, action in actions.items()}
+    return {agent: row.reshape(len(row), -1) for agent, row in rows.items()}
+
+
+def _grid(env: TeamProbe) -> np.ndarray:
+    """Actions to compare values at: every choice, or three of the range."""
+    space = env.action_space(env.possible_agents[0])
+    if not isinstance(space, spaces.Box):
+        return np.arange(2.0)
+    low, high = float(space.low[0]), float(space.high[0])
+    return low + (high - low) * np.array([0.25, 0.5, 0.75])
+
+
+def _action_tolerance(env: TeamProbe, agent: str, tolerance: float) -> float:
+    """How far a Box action may be off, in units of the environment; 0 for choices."""
+    space = env.action_space(agent)
+    return 0.75 * tolerance * float(space.high[0] - space.low[0]) if isinstance(space, spaces.Box) else 0.0
+
+
 def _wrong(env: TeamProbe, team: Any, number: int, tolerance: float) -> str | None:
     """What a team with values of states does not know of one state."""
     best, expected = env.best_actions(), env.expected_value(team.gamma)
@@ -219,7 +277,7 @@ def _wrong(env: TeamProbe, team: Any, number: int, tolerance: float) -> str | No
     for agent in env.possible_agents:
         chosen, got, wanted = float(np.ravel(action[agent])[0]), float(value[agent][0]), float(expected[agent][number])
         spread = 3 * tolerance if env.is_continuous and best is not None else tolerance
-        if best is not None and abs(chosen - best[agent][number]) > (3 * tolerance if env.is_continuous else 0):
+        if best is not None and abs(chosen - best[agent][number]) > _action_tolerance(env, agent, tolerance):
             return f"state {number}: {agent} does {chosen:g}; the best action is {float(best[agent][number]):g}."
         if not -spread <= got - wanted <= tolerance:
             return f"state {number}: the value of {agent} is {got:.3f}; expected {wanted:.3f}."
@@ -232,9 +290,9 @@ def _compare(env: TeamProbe, team: Any, number: int, tolerance: float) -> None:
     if best is not None:
         for agent, action in policy.items():
             wanted = float(best[agent][number])
-            if abs(action - wanted) > (3 * tolerance if env.is_continuous else 0):
+            if abs(action - wanted) > _action_tolerance(env, agent, tolerance):
                 raise AssertionError(f"state {number}: {agent} does {action:g}; the best action is {wanted:g}.")
-    grid = np.array([3.0, 4.0, 5.0]) if env.is_continuous else np.arange(2.0)
+    grid = _grid(env)
     first, second = (np.ravel(part) for part in np.meshgrid(grid, grid, indexing="ij"))
     expected = env.expected_q(number, first, second, team.gamma)
     batches = {a: trees.map_leaves(lambda x: np.repeat(np.asarray(x)[None], len(first), 0), s) for a, s in seen.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,30 @@ from torch import Tensor
 from agilerl.algorithms import USUAL_FOR_TEAMS, available, find_algorithm, is_team
 from agilerl.algorithms.agent import check_device
 from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.envs.team_infos import DEFINED
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
 from agilerl.hostile import malformed
+from agilerl.moved import forward
 from agilerl.networks.specs import check_sizes
 from agilerl.rng import resolve_seed
 from agilerl.rollouts.off_policy import calculate_vectorized_scores
 from agilerl.spaces import observation_space_channels_to_first
 from agilerl.training.population import save_population
+from agilerl.utils.distributed import aggregate_metrics_across_gpus, consolidate_mutations, gather_tensor, init_wandb
 from agilerl.utils.language_population import language_population
 from agilerl.utils.legacy import constructor_arguments, network_arguments, spaces_from_dimensions
 from agilerl.utils.llm_utils import suppress_verbose_logging as suppress_verbose_logging
 
 __all__ = [
-    "agent_from_policy", "calculate_vectorized_scores", "create_population", "default_progress_bar",
+    "agent_from_policy", "aggregate_metrics_across_gpus", "calculate_vectorized_scores", "consolidate_mutations",
+    "create_population", "default_progress_bar", "gather_tensor", "get_env_defined_actions", "init_wandb",
     "make_multi_agent_vect_envs", "make_vect_envs", "observation_space_channels_to_first", "plot_population_score",
     "print_hyperparams", "save_population_checkpoint", "tournament_selection_and_mutation",
 ]  # fmt: skip
+__getattr__ = forward(__name__)  # names of earlier versions
+BOX2D = ("LunarLander", "LunarLanderContinuous", "BipedalWalker", "BipedalWalkerHardcore", "CarRacing")
 
 
 def create_population(
@@ -199,6 +206,28 @@ def _critics(given: Any, accepted: set[str], algo: str) -> dict[str, Any]:
     if "critic_network" in accepted:
         return {"critic_network": given[0] if isinstance(given, list | tuple) else given}
     raise ConfigError(f"create_population(critic_network=): {algo} has no critic. fix: leave it out.")
+
+
+def _check_box2d_available(env_name: str) -> None:
+    """Raise ImportError for an environment that needs Box2D where that is not installed."""
+    if env_name.split("/")[-1].partition("-")[0] in BOX2D and find_spec("Box2D") is None:
+        raise ImportError(
+            f'{env_name} needs the Box2D physics engine, which is not installed. fix: pip install "agilerl[box2d]"'
+        )
+
+
+def get_env_defined_actions(info: Mapping[str, Any], agents: Sequence[str]) -> dict[str, Any] | None:
+    """The actions that an environment chooses in place of its agents.
+
+    Args:
+        info: by agent; each may have `env_defined_actions` (or `env_defined_action`).
+
+    Returns:
+        agent -> its action, None where the agent chooses itself; None where all of them do.
+    """
+    given = {agent: info.get(agent) or {} for agent in agents}
+    actions = {agent: own.get(DEFINED, own.get(DEFINED[:-1])) for agent, own in given.items()}
+    return None if all(action is None for action in actions.values()) else actions
 
 
 def default_progress_bar(max_steps: int, accelerator: Any = None) -> Any:

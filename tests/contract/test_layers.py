@@ -17,6 +17,7 @@ LAYERS = {
     "env_ids": 1,
     "host": 1,
     "hostile": 1,
+    "moved": 1,
     "options": 1,
     "ranges": 1,
     "redaction": 1,

@@ -7,6 +7,7 @@ import importlib
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
 from torch import nn, optim
 
 import agilerl.utils.probe_envs as probes
@@ -818,11 +820,16 @@ def test_there_are_thirty_two_of_them() -> None:
 @pytest.mark.parametrize("name", PROBES)
 def test_a_probe_shows_what_its_name_says(name: str) -> None:
     env = getattr(probes, name)()
-    kind = spaces.Dict if "Dict" in name else spaces.Box
-    assert isinstance(env.observation_space, kind)
-    if kind is spaces.Box:
-        assert len(env.observation_space.shape) == (3 if "Image" in name else 1)
+    form = "Dict" if "Dict" in name else "Image" if "Image" in name or name == "MemoryEnv" else ""
+    assert type(env.observation_space) is {"Dict": spaces.Dict, "Image": spaces.Box, "": spaces.Discrete}[form]
+    if form == "Dict":
+        assert set(env.observation_space.spaces) == {"discrete", "box"}
+    if "Image" in name:
+        assert env.observation_space.shape == (1, 3, 3)
     assert isinstance(env.action_space, spaces.Box if "ContActions" in name else spaces.Discrete)
+    if "ContActions" in name:
+        width = 2 if name in ("PolicyContActionsEnv", "PolicyContActionsImageEnv") else 1
+        assert env.action_space == spaces.Box(0, 1, (width,), np.float32)
     obs, info = env.reset(seed=0)
     assert env.observation_space.contains(obs)
     assert info == {}
@@ -831,6 +838,63 @@ def test_a_probe_shows_what_its_name_says(name: str) -> None:
         _, _, over, _, _ = env.step(env.action_space.sample())
         steps += 1
     assert steps == {"Disc": 2, "Memo": 3}.get(name[:4], 1)
+
+
+@pytest.mark.parametrize("name", [name for name in PROBES if name != "MemoryEnv"])
+def test_a_probe_takes_actions_in_every_published_form_and_says_its_values(name: str) -> None:
+    env = getattr(probes, name)()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # advice on boxes of one value
+        check_env(env, skip_render_check=True)
+    env.reset(0, None)
+    action = env.action_space.sample()
+    rewards = set()
+    for given in (action, np.asarray(action), [action], np.asarray(action).reshape(1, -1), torch.as_tensor(action)):
+        env.reset(1)
+        rewards.add(env.step(given)[1])
+    assert len(rewards) == 1
+    with pytest.raises(EnvError, match="is outside of"):
+        env.step(np.asarray(action) + 2)
+    with pytest.raises(EnvError, match="is outside of"):
+        env.step(np.zeros(5))
+    for state in range(env.num_states):
+        best = env.policy_values[state]
+        env.state = state
+        reward = env.step(env.action_space.sample() if best is None else best)[1]
+        bootstrap = 0.99 * (state == 0) if "Discounted" in name else 0
+        assert env.v_values[state] == pytest.approx([reward + bootstrap])
+        assert max(env.q_values[state]) == pytest.approx(env.v_values[state][0])
+
+
+def test_rewards_of_probes_by_hand() -> None:
+    env = probes.PolicyEnv()
+    assert env.q_values == [[1, -1], [-1, 1]]
+    box = probes.PolicyContActionsEnv()
+    assert box.policy_values == [[0.25, 0.75], [0.75, 0.25]]
+    box.state = 0
+    assert box.step([0.25, 0.25])[1] == 0.5  # one component is right, the other is off by the width
+    fixed = probes.FixedObsPolicyContActionsEnv()
+    assert fixed.step([0.5])[1] == pytest.approx(0.75)
+    assert fixed.values_of(np.array([[0.0]]), 0.9) == pytest.approx([1 - 2.25])
+
+
+def test_probes_take_what_agents_return() -> None:
+    for cls, name in (
+        (DQN, "PolicyEnv"),
+        (PPO, "PolicyImageEnv"),
+        (PPO, "PolicyContActionsEnv"),
+        (TD3, "PolicyContActionsDictEnv"),
+    ):
+        env = getattr(probes, name)()
+        agent = cls(env.observation_space, env.action_space, seed=1)
+        agent.set_training_mode(False)
+        obs, _ = env.reset(seed=1)
+        action = agent.get_action(obs)
+        action = action[0] if isinstance(action, tuple) else action
+        assert np.shape(action)[0] == 1
+        env.step(action)
+        env.reset(seed=1)
+        env.step(action[0])
 
 
 ARGUMENTS: dict[str, Any] = {"net_config": NET, "batch_size": 64, "gamma": 0.9, "seed": 1}

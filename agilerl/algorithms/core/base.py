@@ -1,5 +1,8 @@
 """Published import path of the bases of all algorithms."""
 
 from agilerl.algorithms.core import EvolvableAlgorithm, LLMAlgorithm, MultiAgentRLAlgorithm, RLAlgorithm
+from agilerl.moved import forward
 
 __all__ = ["EvolvableAlgorithm", "LLMAlgorithm", "MultiAgentRLAlgorithm", "RLAlgorithm"]
+
+__getattr__ = forward(__name__)  # names of earlier versions

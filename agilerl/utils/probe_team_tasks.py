@@ -1,0 +1,100 @@
+"""The probe environments of teams as published: spaces that are mappings and callable, Box actions in [0, 1]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from agilerl.envs.probe_teams import (
+    ConstantTeam,
+    DiscountedTeam,
+    FixedObsPolicyTeam,
+    JointPolicyTeam,
+    ObsDependentTeam,
+    PolicyTeam,
+    TeamProbe,
+)
+from agilerl.errors import EnvError
+from agilerl.utils.probe_tasks import SIDE, WIDTH
+
+
+class SpacesByAgent(dict[str, Space[Any]]):
+    """Spaces as a mapping by agent that is callable too: `spaces[agent]` and `spaces(agent)`."""
+
+    def __call__(self, agent: str) -> Space[Any]:
+        return self[agent]
+
+
+class PublishedTeam(TeamProbe):
+    """Base: a task of `envs.probe_teams` with published spaces.
+
+    Observations are integers, images [1, 3, 3] of one value, or dictionaries `discrete` and `box` of both; actions are
+    Discrete(2) or Box(0, 1, (1,)), of which 0.25 goes with sign 0 and 0.75 with sign 1.
+
+    Attributes:
+        observation_space, action_space: mappings by agent, and callable.
+    """
+
+    def __init__(self, form: str = "vector", continuous: bool = False) -> None:
+        super().__init__(form, continuous)
+        count = int(self.signs.max()) + 1
+        image, number = spaces.Box(0.0, float(count > 1), (1, SIDE, SIDE), np.float32), spaces.Discrete(count)
+        forms: dict[str, Space[Any]] = {
+            "vector": number, "image": image, "dict": spaces.Dict(discrete=number, box=image),
+        }  # fmt: skip
+        self._observed = forms[form]
+        self._acted = spaces.Box(0.0, 1.0, (1,), np.float32) if continuous else spaces.Discrete(2)
+        self.agents = list(self.possible_agents)
+        agents = self.possible_agents
+        observed, acted = dict.fromkeys(agents, self._observed), dict.fromkeys(agents, self._acted)
+        self.observation_space = SpacesByAgent(observed)  # type: ignore[method-assign]
+        self.action_space = SpacesByAgent(acted)  # type: ignore[method-assign]
+
+    @property
+    def num_agents(self) -> int:
+        return len(self.agents)
+
+    @property
+    def max_num_agents(self) -> int:
+        return len(self.possible_agents)
+
+    def _form(self, sign: int) -> Any:
+        picture = np.full((1, SIDE, SIDE), sign, np.float32)
+        return {"vector": sign, "image": picture, "dict": {"discrete": sign, "box": picture}}[self.form]
+
+    def _taken(self, agent: str, actions: Mapping[str, Any]) -> float:
+        if agent not in actions:
+            raise EnvError(f"{type(self).__name__}: {agent} has no action. fix: an action for every agent.")
+        flat = np.asarray(actions[agent]).reshape(-1).astype(np.float32 if self.is_continuous else np.int64)
+        if len(flat) != 1 or not self._acted.contains(flat if self.is_continuous else flat[0]):
+            raise EnvError(f"{type(self).__name__}: {agent} takes {self._acted}; got {actions[agent]}.")
+        return float(flat[0])
+
+    def _term(self, action: np.ndarray, best: Any) -> np.ndarray:
+        return np.asarray(1 - ((action - best) / WIDTH) ** 2) if self.is_continuous else super()._term(action, best)
+
+    def _good(self, sign: Any) -> Any:
+        return 0.25 + 0.5 * np.asarray(sign) if self.is_continuous else np.asarray(sign)
+
+
+TASKS = {
+    "ConstantReward": ConstantTeam,
+    "ObsDependentReward": ObsDependentTeam,
+    "DiscountedReward": DiscountedTeam,
+    "FixedObsPolicy": FixedObsPolicyTeam,
+    "Policy": PolicyTeam,
+    "MultiPolicy": JointPolicyTeam,
+}
+
+
+def team_probe(name: str, task: str, form: str = "vector", continuous: bool = False) -> Any:
+    """The published class of a task in one form."""
+
+    def __init__(self: Any) -> None:
+        PublishedTeam.__init__(self, form, continuous)
+
+    inside = {"__init__": __init__, "__doc__": TASKS[task].__doc__, "__module__": "agilerl.utils.probe_envs_ma"}
+    return type(name, (PublishedTeam, TASKS[task]), inside)

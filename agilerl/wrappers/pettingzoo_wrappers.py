@@ -1,0 +1,75 @@
+"""The published wrapper that begins the next episode of a parallel environment in the step that ended the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["PettingZooAutoResetParallelWrapper"]
+
+
+class PettingZooAutoResetParallelWrapper:
+    """A parallel environment of PettingZoo that resets by itself once every agent has terminated or been truncated.
+
+    The step that ends an episode returns its rewards and ends, and the observations and infos of the reset: its final
+    observations are lost, so nothing can be bootstrapped from them. `AsyncPettingZooVecEnv` and the training
+    functions keep them.
+
+    Args:
+        env: with the interface of `pettingzoo.ParallelEnv`.
+
+    Attributes:
+        agents, possible_agents, metadata: of `env`. others: as of `env`, which is asked for them.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.metadata: Mapping[str, Any] = env.metadata
+        self.possible_agents: list[str] = list(env.possible_agents)
+
+    @property
+    def agents(self) -> list[str]:
+        """Agents that are there now."""
+        return list(self.env.agents)
+
+    @property
+    def num_agents(self) -> int:
+        return len(self.agents)
+
+    @property
+    def max_num_agents(self) -> int:
+        return len(self.possible_agents)
+
+    @property
+    def unwrapped(self) -> Any:
+        """The innermost environment."""
+        return self.env.unwrapped
+
+    @property
+    def state(self) -> Any:
+        """The global state, called as a property, as published."""
+        return self.env.state()
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Observations and infos by agent."""
+        obs, infos = self.env.reset(seed=seed, options=options)
+        return obs, infos
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        """Observations, rewards, terminations, truncations and infos by agent."""
+        obs, rewards, terminated, truncated, infos = self.env.step(actions)
+        if all(terminated[agent] or truncated[agent] for agent in terminated):
+            obs, infos = self.env.reset()
+        return obs, rewards, terminated, truncated, infos
+
+    def observation_space(self, agent: str) -> Any:
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: str) -> Any:
+        return self.env.action_space(agent)
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()

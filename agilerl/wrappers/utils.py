@@ -1,0 +1,5 @@
+"""Published import path of the running statistics."""
+
+from agilerl.components.running import RunningMeanStd
+
+__all__ = ["RunningMeanStd"]
