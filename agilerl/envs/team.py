@@ -121,7 +121,8 @@ def as_action(space: Space[Any], columns: np.ndarray) -> Any:
     if isinstance(space, spaces.Discrete):
         return np.asarray(np.rint(columns[..., 0]).astype(np.int64))
     shaped = columns.reshape(*columns.shape[:-1], *(space.shape or ()))
-    return np.asarray((shaped if isinstance(space, spaces.Box) else np.rint(shaped)).astype(space.dtype))
+    is_real = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
+    return np.asarray((shaped if is_real else np.rint(shaped)).astype(space.dtype))
 
 
 def as_columns(space: Space[Any], action: Any) -> np.ndarray:
