@@ -23,7 +23,7 @@ from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
 from agilerl.telemetry import Evaluation, Sink
 from agilerl.telemetry.evaluation import Baseline
-from agilerl.training.adoption import Ancestors, ancestors_of, saved_population, with_changes
+from agilerl.training.adoption import Ancestors, ancestors_of, check_algorithm, saved_population, with_changes
 from agilerl.training.launch import resolve_device, resume_training, run_training, with_known_env
 from agilerl.training.run import Run
 
@@ -77,7 +77,8 @@ def train(
             new run trains copies, with its own seed and budget, and names the run and the members that they come from.
             Hyperparameters that are named here are set to these values, the others stay as they have evolved; replay
             starts empty and exploration at `eps_start`.
-        overrides: manifest keys by their last name (`lr=1e-3`) or dotted (`**{"training.eval_episodes": 4}`).
+        overrides: manifest keys by their last name (`lr=1e-3`, `target=200`) or dotted (`**{"training.eval_episodes":
+            4}`).
 
     Raises:
         ConfigError, AlgorithmError, EnvError: before anything runs, with what to do.
@@ -88,6 +89,8 @@ def train(
     env_id = None if env is None else env_name(env)
     ancestors = None if agents is None else ancestors_in(agents, device)
     if ancestors is not None:
+        if algo is not None:
+            check_algorithm(ancestors, str(name_of(algo)))
         algo = algo if algo is not None or config is not None else str(ancestors.agents[0].algo)
         if ancestors.manifest is None and population is None:
             population = len(ancestors.agents)
@@ -267,6 +270,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
             random_play=Baseline.from_dict(facts.get("random_play")),
             imports=imports_of(facts),
             env_given=bool(facts.get("env_given")),
+            failed_saves=int(facts.get("failed_saves") or 0),
         )
 
 

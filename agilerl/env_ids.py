@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import logging
 import os
@@ -16,6 +17,16 @@ from typing import Any
 from agilerl.errors import EnvError, warn_once
 
 _LIST = "fix: `agilerl list envs` prints the known ids."
+_IMPORT = "fix: --import MODULE, if a package or code of yours registers it; `agilerl list envs` prints the known ids."
+# Packages that register their ids when they are imported by the user: how ids begin -> (module, package).
+OTHERS = {
+    ("highway-", "merge-", "roundabout-", "parking-", "intersection-", "racetrack-"): ("highway_env", "highway-env"),
+    ("Panda",): ("panda_gym", "panda-gym"),
+    ("Fetch", "HandReach", "HandManipulate", "AdroitHand", "FrankaKitchen", "PointMaze_", "AntMaze_"): (
+        "gymnasium_robotics",
+        "gymnasium-robotics",
+    ),
+}
 _EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 
 
@@ -159,8 +170,20 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
         warn_once(f"env:{env_id}", message.format(env_id, newest), stacklevel=5)
         return newest
     except gymnasium.error.Error as error:
-        raise EnvError(f"{env_id}: {_plain(error, quote)} {_LIST}") from error
+        raise EnvError(_unknown(env_id, _plain(error, quote), list(gymnasium.registry))) from error
     return env_id
+
+
+def _unknown(env_id: str, told: str, known: list[str]) -> str:
+    """What is said of an id that is not registered: the nearest one, or the package that may have it."""
+    for starts, (module, package) in OTHERS.items():
+        if env_id.startswith(starts):
+            return f"{env_id}: {told.rstrip('.')}. fix: pip install {package}, then --import {module}."
+    if "Did you mean" in told:
+        return f"{env_id}: {told} {_LIST}"
+    newest = _newest(env_id, known)
+    close = [newest] if newest is not None else difflib.get_close_matches(env_id, known, 1, 0.75)
+    return f"{env_id}: {told.rstrip('.')}. {f'Did you mean {close[0]!r}? {_LIST}' if close else _IMPORT}"
 
 
 def import_environment(env_id: str) -> str:
@@ -172,7 +195,7 @@ def import_environment(env_id: str) -> str:
     if not separator:
         return env_id
     try:
-        with _working_directory():
+        with working_directory():
             importlib.import_module(module)
     except ImportError as error:
         raise EnvError(
@@ -183,7 +206,7 @@ def import_environment(env_id: str) -> str:
 
 
 @contextmanager
-def _working_directory() -> Iterator[None]:
+def working_directory() -> Iterator[None]:
     """Modules are looked for in the current directory too, as `python -m` does; a command's own path lacks it."""
     here = os.getcwd()
     added = here not in sys.path and "" not in sys.path

@@ -21,6 +21,7 @@ from gymnasium import spaces
 from agilerl import tree as trees
 from agilerl.algorithms.team_files import weights_of
 from agilerl.checkpoint import write_atomic
+from agilerl.envs.masks import component_sizes
 from agilerl.errors import NotAvailableYetError, RunError
 from agilerl.rng import Purpose, stream
 from agilerl.spaces import mask_width, nested
@@ -206,18 +207,10 @@ def sample_masks(space: gym.Space[Any], rows: int, seed: int) -> np.ndarray:
     """Masks of legal actions [rows, A] bool, half of the actions on average and at least one of each component."""
     rng = stream(seed, Purpose.PROBE, 1)
     legal = rng.random((rows, mask_width(space))) < 0.5
-    sizes = [size for part in trees.leaves(nested(space)) for size in _choices(part)]
+    sizes = component_sizes(space)
     for last, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True):
         legal[np.arange(rows), last - 1 - rng.integers(size, size=rows)] = True
     return np.asarray(legal)
-
-
-def _choices(space: gym.Space[Any]) -> list[int]:
-    """Entries of a mask for each component of an action of a space without parts."""
-    if isinstance(space, spaces.MultiDiscrete):
-        return [int(n) for n in space.nvec.ravel()]
-    width = mask_width(space)
-    return [2] * (width // 2) if isinstance(space, spaces.MultiBinary) else [width][: width > 0]
 
 
 class _ByPart(torch.nn.Module):

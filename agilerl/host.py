@@ -6,7 +6,6 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +83,19 @@ def is_shortage(error: BaseException) -> bool:
 
 
 @contextmanager
-def naming_shortage(env_id: str, progress: Any, run: str | PathLike[str] | None) -> Iterator[None]:
+def naming_shortage(env_id: str, progress: Any, way_on: str | None) -> Iterator[None]:
     """Inside the block, memory that runs out is a `RunError` with the generation and the ways to go on.
 
     Nothing is made smaller in silence: another batch size or another number of lanes is another experiment, and would
-    end the promise that a resumed run has the same bits. `progress.generations` are whole.
+    end the promise that a resumed run has the same bits. `progress.generations` are whole. `way_on` is the command
+    that resumes the run, if there is one.
     """
     try:
         yield
     except Exception as error:
         if isinstance(error, AgileRLError) or not is_shortage(error):
             raise
-        saved = "" if run is None else f", or `agilerl resume {run}` where there is more memory"
+        saved = "" if way_on is None else f", or `{way_on}` where there is more memory"
         lines = str(error).splitlines() or [type(error).__name__]
         raise RunError(
             f"{env_id}: memory ran out in generation {progress.generations + 1} ({lines[0]}). "

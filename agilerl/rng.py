@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from agilerl.errors import ConfigError
+
 
 class Purpose(IntEnum):
     """What a stream is for. The integers are part of the run identity: never renumber, only append."""
@@ -38,7 +40,12 @@ def stream(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0
 
 
 def sequence(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.SeedSequence:
-    """The seed sequence behind `stream`."""
+    """The seed sequence behind `stream`.
+
+    Raises:
+        ConfigError: a negative seed.
+    """
+    check_seed(run_seed)
     return np.random.SeedSequence(run_seed, spawn_key=(int(purpose), generation, member))
 
 
@@ -61,6 +68,19 @@ def restored_generator(state: Mapping[str, Any]) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
+def check_seed(seed: int) -> None:
+    """ConfigError for a seed that is no whole number from 0 on: NumPy's generators take no other."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"seed must be a whole number >= 0; got {seed!r}. fix: seed=0.")
+
+
 def resolve_seed(seed: int | None) -> int:
-    """The seed as given, else one that follows `torch.manual_seed` without changing torch's global state."""
-    return int(seed) if seed is not None else int(torch.initial_seed() % 2**31)
+    """The seed as given, else one that follows `torch.manual_seed` without changing torch's global state.
+
+    Raises:
+        ConfigError: a negative seed.
+    """
+    if seed is None:
+        return int(torch.initial_seed() % 2**31)
+    check_seed(seed)
+    return int(seed)

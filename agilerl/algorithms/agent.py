@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms import copies
+from agilerl.algorithms import copies, playing
 from agilerl.algorithms import registry as registering
 from agilerl.algorithms.declared import check_arguments, check_mutable
 from agilerl.algorithms.optimizer import OptimizerWrapper
@@ -248,6 +248,16 @@ class EvolvableAlgorithm:
     def get_action(self, obs: Any, *args: Any, **kwargs: Any) -> Any:
         """Actions for observations; a subclass implements it."""
         raise NotImplementedError(f"{type(self).__name__} must implement get_action(obs, ...) -> actions")
+
+    def act(self, obs: Any, mask: Any = None) -> Any:
+        """The greedy action for an observation, or for a batch of them; see `playing.act`."""
+        return playing.act(self, obs, mask)
+
+    def predict(
+        self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, mask: Any = None
+    ) -> tuple[Any, Any]:
+        """(greedy action, hidden state), with the arguments of Stable-Baselines3; see `playing.predict`."""
+        return playing.predict(self, obs, state, episode_start, deterministic, mask=mask)
 
     def learn(self, experiences: Any) -> Any:
         """One update; a subclass implements it."""

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from agilerl import tree
-from agilerl.algorithms.team_playing import holds_mask
 from agilerl.algorithms.wrapped import AgentWrapper, is_on_policy
-from agilerl.envs.team import MASKED
+from agilerl.envs.observed_masks import parted
 from agilerl.envs.teams import Seen
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.spaces import nested
@@ -53,8 +52,8 @@ class AsyncAgentsWrapper(AgentWrapper):
             if agent not in self.agent.possible_observation_spaces or seen is None:  # the state, say
                 rows |= {} if seen is None else {agent: seen}
                 continue
-            space = nested(self.agent.possible_observation_spaces[agent])
-            there = _there(space, seen[MASKED[0]] if holds_mask(seen) else seen)
+            space = self.agent.possible_observation_spaces[agent]
+            there = _there(nested(space), parted(seen, space)[0])
             if said is not None:
                 there = there & np.asarray(said[agent], bool)
             if there.any():

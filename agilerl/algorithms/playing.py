@@ -6,23 +6,26 @@ Everything here takes an agent, in its wrapper or without one: anything with `se
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from agilerl import tree
+from agilerl.algorithms.team_playing import masks_of, observed
 from agilerl.engine.protocol import Mask
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.step import as_lanes
+from agilerl.envs.team import MASKED
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import EnvError
+from agilerl.errors import AlgorithmError, EnvError, NotAvailableYetError
 from agilerl.rng import Purpose, resolve_seed, seeds
 from agilerl.rollouts.evaluate import evaluate as evaluate_lanes
 from agilerl.rollouts.evaluate import test_agent
+from agilerl.spaces import nested
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
 
@@ -161,6 +164,101 @@ def _made(agent: Any, env: Any, num_envs: int, **kwargs: Any) -> Any:
     if isinstance(env, str):
         return make_vect_envs(env, num_envs=num_envs, **kwargs)
     return make_vect_envs(num_envs=num_envs, make_env=env)
+
+
+def predict(
+    agent: Any,
+    obs: Any,
+    state: Any = None,
+    episode_start: Any = None,
+    deterministic: bool = True,
+    *,
+    mask: Any = None,
+) -> tuple[Any, Any]:
+    """(greedy action as the environment takes it, hidden state) for one observation or a batch of them.
+
+    The arguments are those of Stable-Baselines3's `predict`. Networks act in evaluation mode; the agent's own mode and
+    memory are left as they are.
+
+    Args:
+        agent: of any algorithm but those of language models, in its wrapper or without one.
+        obs: an observation of the environment, or a batch [E, ...]; of a team a mapping from agents to theirs, also
+            PettingZoo's {"observation", "action_mask"}. The action has a leading axis where the observations have one.
+        state: what the last call gave, of an agent with a memory; None begins an episode.
+        episode_start: [E] bool; where all of it is true the state is begun anew.
+        deterministic: False is not available: exploration is that of training.
+        mask: 1 = legal, of one lane or of each; of a team a mapping from agents.
+
+    Raises:
+        NotAvailableYetError: a language policy, sampled actions, or an episode that begins in some lanes alone.
+    """
+    if getattr(agent, "learns_language", False) or getattr(agent, "reads_texts", False):
+        raise NotAvailableYetError(
+            f"{agent.algo} writes texts and has no actions. fix: agent.get_action(prompts), or agent.evaluate()."
+        )
+    if not deterministic:
+        raise NotAvailableYetError("predict(deterministic=False) does not sample. fix: agent.get_action(obs, ...).")
+    if episode_start is not None and np.any(episode_start):
+        if not np.all(episode_start):
+            raise NotAvailableYetError(
+                "an episode begins in some lanes alone. fix: predict them apart, with state=None."
+            )
+        state = None
+    before, memory = agent.training, agent._playing if agent.is_recurrent else None
+    agent.set_training_mode(False)
+    try:
+        if agent.is_recurrent:
+            agent._playing = state
+        action = _team_action(agent, obs, mask) if hasattr(agent, "agent_ids") else _action(agent, obs, mask)
+        return action, agent._playing if agent.is_recurrent else None
+    finally:
+        agent.set_training_mode(before)
+        if agent.is_recurrent:
+            agent._playing = memory
+
+
+def act(agent: Any, obs: Any, mask: Any = None) -> Any:
+    """The greedy action alone, of an agent without a memory; see `predict`.
+
+    Raises:
+        AlgorithmError: an agent with a memory, whose state goes from call to call.
+    """
+    if agent.is_recurrent:
+        raise AlgorithmError(
+            f"{agent.algo} has a memory, which act() would forget. fix: action, state = agent.predict(obs, state)."
+        )
+    return predict(agent, obs, mask=mask)[0]
+
+
+def _is_one(space: gym.Space[Any], obs: Any) -> bool:
+    """Whether an observation has no leading axis of lanes."""
+    axes = tree.map_leaves(lambda own, values: np.ndim(values) == len(own.shape or ()), nested(space), obs)
+    return bool(next(iter(tree.leaves(axes))))
+
+
+def _action(agent: Any, obs: Any, mask: Any) -> Any:
+    is_one = _is_one(agent.observation_space, obs)
+    if is_one:
+        obs = tree.map_leaves(lambda x: np.asarray(x)[None], obs)
+    legal = None if mask is None else np.atleast_2d(np.asarray(mask))
+    actions = agent._greedy(obs, legal)
+    return actions[0] if is_one else actions
+
+
+def _team_action(team: Any, obs: Any, mask: Any) -> dict[str, Any]:
+    masks, parts = dict(mask or {}), {}
+    for agent, given in obs.items():
+        space = team.possible_observation_spaces.get(agent)
+        is_board = isinstance(given, Mapping) and set(given) == set(MASKED) and not isinstance(space, gym.spaces.Dict)
+        parts[agent] = given["observation"] if is_board else given
+        if is_board:
+            masks.setdefault(agent, given["action_mask"])
+    seen, lanes = observed(team, parts)
+    legal = masks_of(team, {agent: {"action_mask": own} for agent, own in masks.items()}, lanes)
+    each = team.team.split(team._greedy(seen, legal))
+    first = next(iter(parts))
+    is_one = _is_one(team.possible_observation_spaces[first], parts[first])
+    return {agent: each[agent][0] if is_one else each[agent] for agent in parts}
 
 
 class _GreedyActor:

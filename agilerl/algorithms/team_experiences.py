@@ -14,7 +14,6 @@ from agilerl.algorithms import team_playing
 from agilerl.algorithms.rollouts import RolloutExperiences
 from agilerl.algorithms.team_actor_critics import Team
 from agilerl.components.rollout_store import RolloutStore
-from agilerl.envs.team import MASKED
 from agilerl.envs.teams import AGENTS, PRESENT, STATE
 from agilerl.errors import ShapeError, unknown_name
 
@@ -44,7 +43,7 @@ def buffer_from_experiences(team: Team, experiences: Any) -> RolloutStore:
                 f"{team.algo}.learn: truncateds need final_observations: what was seen last before resets."
             )
         cut = np.nan_to_num(_stacked(given["truncateds"], team)).astype(bool).reshape(ended.shape)
-    masks = given.get("action_masks") or _masks_beside(given["observations"])
+    masks = given.get("action_masks") or _masks_beside(team, given["observations"])
     hidden, (mean, deviation) = given.get("hidden_states"), team.value_scale()
     if hidden is not None and len(hidden) != steps:
         raise ShapeError(f"{team.algo}.learn got {len(hidden)} hidden_states for {steps} steps. fix: one before each.")
@@ -84,14 +83,10 @@ def buffer_from_experiences(team: Team, experiences: Any) -> RolloutStore:
     return buffer
 
 
-def _masks_beside(observations: Mapping[str, Any]) -> dict[str, list[Any]] | None:
+def _masks_beside(team: Team, observations: Mapping[str, Any]) -> dict[str, list[Any]] | None:
     """Masks [T] of agents whose observations carry one beside them; None where nobody's do."""
-    found = {
-        agent: [seen[MASKED[1]] if team_playing.holds_mask(seen) else None for seen in own]
-        for agent, own in observations.items()
-        if any(map(team_playing.holds_mask, own))
-    }
-    return found or None
+    each = {agent: [team_playing.mask_beside(team, agent, seen) for seen in own] for agent, own in observations.items()}
+    return {agent: masks for agent, masks in each.items() if any(mask is not None for mask in masks)} or None
 
 
 def _named(team: Team, experiences: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from agilerl.envs.team import MASKED, is_masked
+from agilerl.envs.team import beside_mask, is_masked
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.spaces import differ
 
@@ -126,5 +126,5 @@ def spaces_by_agent(
                 raise AlgorithmError(f"{algo}: {len(found)} {what} spaces for {len(ids)} agents. fix: one for each.")
             by_agent.append(dict(zip(ids, found, strict=True)))
     # a mask beside an observation says what is legal; networks read the observation
-    shown = {agent: space[MASKED[0]] if is_masked(space) else space for agent, space in by_agent[0].items()}
+    shown = {agent: beside_mask(space) for agent, space in by_agent[0].items()}
     return shown, by_agent[1], ids

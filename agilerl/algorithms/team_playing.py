@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agilerl import tree
 from agilerl.envs.masks import ActionMasks
+from agilerl.envs.observed_masks import parted
 from agilerl.envs.team import MASKED, nothing
 from agilerl.envs.teams import AGENTS, PRESENT
 from agilerl.errors import ShapeError, unknown_name
@@ -125,7 +126,7 @@ def _batched(team: Team, agent: str, seen: Any) -> Any:
         # a number a row may come as a column [E, 1], as replay keeps it
         return array[:, 0] if array.ndim == len(shape) + 2 and array.shape[1] == 1 and not shape else array
 
-    return tree.map_leaves(leaf, space, seen[MASKED[0]] if holds_mask(seen) else seen)
+    return tree.map_leaves(leaf, space, parted(seen, team.possible_observation_spaces[agent])[0])
 
 
 def _rows_without_nan(rows: Any, lanes: int) -> np.ndarray:
@@ -148,9 +149,9 @@ def with_nothing(team: Team, agent: str, rows: Any, given: np.ndarray) -> Any:
     return tree.map_leaves(leaf, rows, empty)
 
 
-def holds_mask(seen: Any) -> bool:
-    """Whether it is {"observation": ..., "action_mask": ...}, as PettingZoo's board games give observations."""
-    return isinstance(seen, Mapping) and set(seen) == set(MASKED)
+def mask_beside(team: Team, agent: str, seen: Any) -> Any:
+    """Mask of legal actions that an agent's observations carry, as in PettingZoo's board games; None without one."""
+    return parted(seen, team.possible_observation_spaces.get(agent))[1]
 
 
 def masks_of(
@@ -159,8 +160,8 @@ def masks_of(
     """The team's mask [E, W] of the masks in infos, and beside observations where infos have none; None where there is
     none."""
     mask: np.ndarray | None = None
-    beside = {agent: {MASKED[1]: seen[MASKED[1]]} for agent, seen in (obs or {}).items() if holds_mask(seen)}
-    for agent, info in {**beside, **_with_masks(infos)}.items():
+    beside = {agent: {MASKED[1]: mask_beside(team, agent, seen)} for agent, seen in (obs or {}).items()}
+    for agent, info in {**_with_masks(beside), **_with_masks(infos)}.items():
         given = info[MASKED[1]]
         if agent not in team.actions.masks:
             raise ShapeError(f"{team.algo}, action masks: {unknown_name('agent', str(agent), team.agent_ids)}")

@@ -90,10 +90,10 @@ def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
     given = experience_fields(experiences)
     dtype = next(iter(agent.policy_module().parameters())).dtype
     space, device, owner = agent.observation_space, agent.device, f"{agent.algo}.learn"
-    for name, legal in (("obs", "obs_mask"), ("next_obs", "next_mask")):
+    for name, kept in (("obs", "obs_mask"), ("next_obs", "next_mask")):
         rest, mask = parted(given[name], space)
         if mask is not None:  # beside the observations: the environment's own, as a loop of the user's stores them
-            given = {legal: _masks_of(agent, mask, given["done"], owner), **given, name: rest}
+            given = {kept: _masks_of(agent, mask, given["done"], owner), **given, name: rest}
     obs, next_obs = (sampled_observations(space, given[k], device, owner) for k in ("obs", "next_obs"))
     count = tree.count_rows(obs)
     counts = [len(leaf) for leaf in tree.leaves((obs, next_obs))]

@@ -84,6 +84,16 @@ class AgentWrapper:
         """The agent's action, with every argument that its own `get_action` takes."""
         return self.agent.get_action(self._shown(obs, count=bool(self.agent.training)), *args, **kwargs)
 
+    def act(self, obs: Any, mask: Any = None) -> Any:
+        """The greedy action for an observation, or for a batch of them; see `playing.act`."""
+        return playing.act(self, obs, mask)
+
+    def predict(
+        self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, mask: Any = None
+    ) -> tuple[Any, Any]:
+        """(greedy action, hidden state), with the arguments of Stable-Baselines3; see `playing.predict`."""
+        return playing.predict(self, obs, state, episode_start, deterministic, mask=mask)
+
     def _greedy(self, obs: Any, mask: Mask = None) -> Any:
         return self.agent._greedy(self.observe(obs), mask)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from agilerl.cli.options import Debug, examples
 from agilerl.errors import ConfigError
 
 
@@ -15,13 +17,18 @@ def register(app: typer.Typer, user_errors: Any) -> None:
     group = typer.Typer(help="Translate configurations.", no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(group, name="config")
 
-    @group.command()
+    @group.command(epilog=examples("agilerl config convert dqn.yaml", "agilerl config convert dqn.yaml --out new.yaml"))
     def convert(
-        file: Annotated[Path, typer.Argument(metavar="FILE", help="A YAML configuration of the published library.")],
-        out: Annotated[Path | None, typer.Option(help="Write there; default: print.")] = None,
-        debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+        file: Annotated[Path, typer.Argument(metavar="FILE", help="A YAML configuration of AgileRL 2.x.")],
+        out: Annotated[
+            Path | None, typer.Option(metavar="FILE", help="The file to write; default: standard output.")
+        ] = None,
+        debug: Debug = False,
     ) -> None:
-        """Translate a configuration of AgileRL 2.x; what has no counterpart is named on standard error."""
+        """Translate a configuration of AgileRL 2.x.
+
+        Keys without a counterpart are named on standard error.
+        """
         with user_errors(debug):
             from agilerl.checkpoint import write_atomic
             from agilerl.config import dump_yaml, load_manifest
@@ -33,7 +40,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             if out.exists():
                 raise ConfigError(f"{out} is there already. fix: another --out, or remove it.")
             write_atomic(out, text)
-            typer.echo(f"written  {out}   agilerl train --config {out}")
+            typer.echo(f"written  {out}   {shlex.join(['agilerl', 'train', '--config', str(out)])}")
 
     @group.callback()
     def group_help() -> None:

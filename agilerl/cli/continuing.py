@@ -7,32 +7,52 @@ from typing import Annotated, Any
 
 import typer
 
-from agilerl.cli.viewing import Debug, Imports, RunPath
+from agilerl.cli.options import (
+    Debug,
+    Device,
+    Imports,
+    Quiet,
+    RunPath,
+    Seed,
+    Settings,
+    TestEpisodes,
+    examples,
+    steps_option,
+)
 
 
 def register(app: typer.Typer, user_errors: Any, close: Any) -> None:
     """Put the command into `app`; `close` scores the best agent and prints the closing lines."""
 
-    @app.command(name="continue")
+    @app.command(
+        name="continue",
+        epilog=examples(
+            "agilerl continue runs/CartPole-v1/dqn-0001 --set target_score=490",
+            "agilerl continue runs/CartPole-v1/dqn-0001 --steps 1e5 --seed 1",
+            "agilerl continue runs/CartPole-v1/dqn-0001 --set lr=1e-4 --out finetuned",
+        ),
+    )
     def continue_command(
         run: RunPath,
-        steps: Annotated[int | None, typer.Option(min=1, help="Env steps of one member in the new run.")] = None,
-        seed: Annotated[int | None, typer.Option(help="Default: the old run's.")] = None,
-        device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0.")] = "auto",
-        settings: Annotated[
-            list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A changed setting: target_score=250.")
-        ] = None,
-        out: Annotated[Path, typer.Option(help="Where the new run directory is made.")] = Path("runs"),
-        quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only the closing lines.")] = False,
-        test_episodes: Annotated[int, typer.Option(min=0, help="Fresh episodes that score the best agent.")] = 100,
+        steps: Annotated[int | None, steps_option("Environment steps of one member in the new run.", "--steps")] = None,
+        seed: Seed = None,
+        device: Device = "auto",
+        settings: Settings = None,
+        out: Annotated[Path, typer.Option(metavar="DIR", help="The folder that gets the new run.")] = Path("runs"),
+        quiet: Quiet = False,
+        test_episodes: TestEpisodes = 100,
         imports: Imports = None,
         debug: Debug = False,
     ) -> None:
-        """Begin a new run from the agents of RUN, with changed settings; RUN itself stays as it is."""
-        with user_errors(debug, imports):
+        """Begin a new run from the agents of an old one.
+
+        Settings may change; the old run stays as it is.
+        """
+        with user_errors(debug, imports, run):
             from agilerl.api import continue_training
 
             found = continue_training(
-                run, steps=steps, seed=seed, device=device, sets=settings or (), out=out, verbose=not quiet
-            )
+                run, steps=steps, seed=seed, device=device, sets=settings or (), out=out, verbose=not quiet,
+                imports=imports or (),
+            )  # fmt: skip
             close(found, test_episodes)

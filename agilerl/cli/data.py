@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from agilerl.cli.viewing import AsJson, Debug, Imports
+from agilerl.cli.options import AsJson, Debug, Imports, Settings, examples, steps_option
 from agilerl.errors import ConfigError
+
+ROWS = 10_000  # recorded unless another number is asked for
 
 
 def register(app: typer.Typer, user_errors: Any) -> None:
@@ -22,31 +24,42 @@ def register(app: typer.Typer, user_errors: Any) -> None:
     def group_help() -> None:
         """Make and describe data sets, of which CQN, CQL, IQL, TD3BC and BC learn."""
 
-    @group.command()
+    @group.command(
+        epilog=examples(
+            "agilerl data make CartPole-v1 --policy mixed --out cartpole.h5",
+            "agilerl data make Pendulum-v1 --policy runs/Pendulum-v1/sac-0001 --rows 50000 --out pendulum.h5",
+            "agilerl data make Pendulum-v1 --policy expert --noise 0.1 --out noisy.h5",
+        )
+    )
     def make(
-        env_id: Annotated[str, typer.Argument(metavar="ENV_ID", help="A Gymnasium id: CartPole-v1.")],
+        env_id: Annotated[str, typer.Argument(metavar="ENV_ID", help="A Gymnasium id, such as CartPole-v1.")],
         policy: Annotated[
             str,
             typer.Option(metavar="NAME|RUN", help="random, medium, expert, mixed, medium-replay, or a run directory."),
         ],
-        rows: Annotated[int, typer.Option(help="Steps to record.")],
-        out: Annotated[Path, typer.Option(help="The file: .h5, .hdf5 or .npz.")],
-        seed: Annotated[int, typer.Option(help="Of episodes, actions and training.")] = 0,
+        out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write: .h5, .hdf5 or .npz.")],
+        rows: Annotated[int, steps_option("Steps to record.", "--rows")] = ROWS,
+        seed: Annotated[int, typer.Option(metavar="N", help="Seed of episodes, actions and training.")] = 0,
         noise: Annotated[
             float,
-            typer.Option(help="Share of random actions; of Box actions the deviation of noise, in half ranges."),
+            typer.Option(
+                metavar="SHARE",
+                help="Share of random actions; for Box actions the standard deviation of noise in half ranges.",
+            ),
         ] = 0.0,
-        algo: Annotated[str | None, typer.Option(help="Of medium and expert; default: the preset's.")] = None,
-        settings: Annotated[
-            list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of their training.")
+        algo: Annotated[
+            str | None,
+            typer.Option(metavar="NAME", help="The algorithm of medium and expert; default: the one of the preset."),
         ] = None,
+        settings: Settings = None,
         imports: Imports = None,
         debug: Debug = False,
     ) -> None:
-        """Record a data set: HDF5 (or npz) in the layout of D4RL, with how it was made.
+        """Record a data set from a policy.
 
-        medium and expert are trained first, by the preset. Expert is the best of that run, medium the first agent that
-        was its best and plays a third to a half of the way from random play to the expert.
+        The file has the layout of D4RL and says how it was made. medium and expert are trained first, by the preset:
+        expert is the best agent of that run, medium the first best agent whose return is a third to a half of the way
+        from random play to the expert.
         """
         with user_errors(debug, imports):
             from agilerl.sources.collect import check_target
@@ -72,15 +85,21 @@ def register(app: typer.Typer, user_errors: Any) -> None:
                     )
                 agent, name, about = _agent_of(policy, maker.env_id)
                 maker.make(agent, rows, out, noise=noise, name=name, about={**about, "command": command})
-            _show(out, as_json=False)
+            _show(str(out), as_json=False)
 
-    @group.command()
+    @group.command(epilog=examples("agilerl data show cartpole.h5", "agilerl data show minari:mine/pendulum-v0 --json"))
     def show(
-        file: Annotated[Path, typer.Argument(metavar="FILE|RUN", help="A data set, or a run that keeps its replay.")],
+        file: Annotated[
+            str,
+            typer.Argument(metavar="DATA", help="A file, minari:ID, or a run that keeps its replay."),
+        ],
         as_json: AsJson = False,
         debug: Debug = False,
     ) -> None:
-        """Describe a data set: rows, episodes, returns, what actions and observations cover, what is missing."""
+        """Describe a data set.
+
+        Prints rows, episodes, returns, what actions and observations cover, and what is missing.
+        """
         with user_errors(debug):
             _show(file, as_json)
 
@@ -103,13 +122,13 @@ def _agent_of(policy: str, env_id: str) -> tuple[Any, str, dict[str, Any]]:
         made = f" with the keywords {dict(trained.kwargs)}" if trained.kwargs else ""
         raise ConfigError(
             f"{path} was trained in {trained.name}{made}, and the data set is to be of {env_id}. "
-            f"fix: agilerl data make {trained.name}, and a run without keywords."
+            f"fix: `agilerl data make {trained.name}`, with a run without keywords."
         )
     about = {"algo": run.manifest.algorithm.name, "preset": run.manifest.hash(), "run_seed": run.manifest.training.seed}
     return run.best, f"best of {'/'.join(path.resolve().parts[-2:])}", about
 
 
-def _show(file: Path, as_json: bool) -> None:
+def _show(file: str, as_json: bool) -> None:
     from agilerl.sources.dataset import read_dataset
     from agilerl.sources.describe import describe, lines
 
@@ -117,5 +136,5 @@ def _show(file: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    for line in lines(facts, str(file)):
+    for line in lines(facts, file):
         typer.echo(line)

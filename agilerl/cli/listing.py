@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agilerl.errors import AgileRLError, ConfigError, RunError, unknown_name
+from agilerl.cli.viewing import LISTS
+from agilerl.errors import AgileRLError, ConfigError, unknown_name
 from agilerl.hostile import read_json
 
-LISTS = ("algos", "envs", "presets", "runs")
 # Gymnasium's module of an environment -> (what must be there to make it, our extra that brings it).
 NEEDS = {"box2d": ("Box2D", "box2d"), "mujoco": ("mujoco", "mujoco"), "ale_py": ("ale_py", "atari")}
 OTHER_ENGINES = ("phys2d/", "tabular/", "GymV")
@@ -220,7 +220,8 @@ class Found:
 def runs(out: Path) -> Iterator[str]:
     """Every run under `out`, by environment, algorithm and number; damaged ones are named as such."""
     if not out.is_dir():
-        raise RunError(f"there is no folder {out}. fix: --out DIR, where `agilerl train --out` put the runs.")
+        yield f"no runs yet: there is no folder {out}"
+        return
     found = [_found(path) for path in sorted(out.glob("*/*")) if path.is_dir() and re.search(r"-\d{4,}$", path.name)]
     if not found:
         yield f"no runs in {out}"

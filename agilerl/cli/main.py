@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +17,23 @@ import typer
 
 import agilerl
 from agilerl.cli import configuring, continuing, data, viewing
+from agilerl.cli.options import (
+    Debug,
+    Device,
+    EpisodeSeed,
+    Imports,
+    Quiet,
+    RunPath,
+    Seed,
+    Settings,
+    TestEpisodes,
+    algorithm_names,
+    examples,
+    preset_ids,
+    steps_option,
+    with_env_kwargs,
+)
+from agilerl.env_ids import working_directory
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError
 from agilerl.redaction import redact
 from agilerl.runs.signals import exit_code
@@ -25,29 +43,30 @@ if TYPE_CHECKING:
     from agilerl.config import Manifest
 
 USER_ERROR, INTERRUPTED = 2, 130
+# Packages of environments whose modules have another name.
+PACKAGES = {"highway_env": "highway-env", "gym_pybullet_drones": "gym-pybullet-drones", "panda_gym": "panda-gym"}
 app = typer.Typer(
-    name="agilerl", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
-
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory: runs/<env>/<algo>-<nnnn>.")]
-Imports = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import", metavar="FILE|MODULE", help="Run this code of yours first: it registers algorithms, environments."
+    name="agilerl",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "agilerl train CartPole-v1",
+        "agilerl train Hopper-v5 --minutes 30 --seed 1",
+        "agilerl evaluate runs/CartPole-v1/dqn-0001 --episodes 100",
     ),
-]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only the closing lines.")]
-TestEpisodes = Annotated[int, typer.Option(min=0, help="Fresh episodes that score the best agent.")]
-TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files.")]
-Track = Annotated[bool, typer.Option("--track", help="Log to Weights & Biases.")]
+)
 
 
 @contextmanager
-def user_errors(debug: bool = False, imports: Iterable[str] | None = None) -> Iterator[None]:
+def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: Path | None = None) -> Iterator[None]:
     """Import the user's code; print an `AgileRLError` as one line on standard error and exit 2.
 
     Ctrl-C exits 130, SIGTERM 143.
+
+    Args:
+        run: a run directory that the command is about, whose own imports an error names where they are missing.
     """
     show = warnings.showwarning
     warnings.showwarning = _short_warnings(show)
@@ -57,7 +76,8 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None) -> It
     except AgileRLError as error:
         if debug:
             raise
-        typer.echo(redact(f"{type(error).__name__}: {error}"), err=True)
+        told = _naming_imports(str(error), run, imports or ())
+        typer.echo(redact(f"{type(error).__name__}: {told}"), err=True)
         raise typer.Exit(USER_ERROR) from None
     except BrokenPipeError:  # who reads has seen enough: `agilerl ... | head`
         sys.stdout = None
@@ -69,11 +89,31 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None) -> It
         typer.echo(redact(f"RunError: {where}{error.strerror}. fix: make room, or check the rights there."), err=True)
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt as error:
-        for line in ("interrupted; what was written is kept.", *getattr(error, "__notes__", ())):
+        for line in ("interrupted", *getattr(error, "__notes__", ())):
             typer.echo(line, err=True)
         raise typer.Exit(exit_code(error)) from None
     finally:
         warnings.showwarning = show
+
+
+def _naming_imports(told: str, run: Path | None, imports: Iterable[str]) -> str:
+    """An error, with the code that its run was made with and that has not been imported; the fix imports it.
+
+    It is never imported unasked: a run directory may come from somebody else.
+    """
+    if run is None or not (run / "run.json").is_file():
+        return told
+    from agilerl.runs.commands import imports_of
+    from agilerl.runs.directory import RunDirectory
+
+    try:
+        missing = [name for name in imports_of(RunDirectory(run).facts()) if name not in set(imports)]
+    except AgileRLError:
+        return told
+    if not missing:
+        return told
+    options = " ".join(f"--import {shlex.quote(name)}" for name in missing)
+    return f"{told.partition(' fix: ')[0]} The run was made with {options}. fix: repeat {options}."
 
 
 def _short_warnings(show: Any) -> Any:
@@ -95,14 +135,25 @@ def import_code(names: Iterable[str] | None) -> None:
         ConfigError: there is none, or it fails.
     """
     for name in names or ():
-        path = Path(name)
         try:
             if name.endswith(".py"):
-                _import_file(path)
+                _import_file(Path(name))
             else:
-                importlib.import_module(name)
+                with working_directory():
+                    importlib.import_module(name)
         except (ImportError, FileNotFoundError) as error:
-            raise ConfigError(f"--import {name}: cannot be imported ({error}). fix: check the path.") from error
+            raise ConfigError(f"--import {name}: cannot be imported ({error}). fix: {_fix_of(name, error)}") from error
+
+
+def _fix_of(name: str, error: Exception) -> str:
+    """What makes an import work: a file needs its path, a package its installation."""
+    if name.endswith(".py") and not Path(name).is_file():
+        return "check the path."
+    if not name.endswith(".py") and Path(f"{name}.py").is_file():
+        return f"--import {name}.py."
+    missing = (getattr(error, "name", None) or name).partition(".")[0]
+    package = PACKAGES.get(missing, missing.replace("_", "-"))
+    return f"pip install {package}, if that is the package, or the path of a file: --import FILE.py."
 
 
 def _import_file(path: Path) -> None:
@@ -131,60 +182,90 @@ def _version(show: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Evolve the hyperparameters of reinforcement learning agents while they train."""
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "agilerl train LunarLander-v3",
+        "agilerl train Hopper-v5 --algo SAC --steps 1e6 --population 4 --set lr_actor=3e-4",
+        "agilerl train Trading-v0 --import myenvs.py --minutes 10",
+        "agilerl train Pendulum-v1 --algo CQL --dataset data.h5",
+    )
+)
 def train(
     env_id: Annotated[
         str | None,
         typer.Argument(
             metavar="ENV_ID",
-            help="A Gymnasium id: LunarLander-v3. Of several agents: mpe2.simple_spread_v3. Of language models: "
-            "reasoning/chain_sum, arithmetic/addition-2.",
+            autocompletion=preset_ids,
+            help="A Gymnasium id (LunarLander-v3), a PettingZoo module (mpe2.simple_spread_v3), or a task of language "
+            "models (reasoning/chain_sum, arithmetic/addition-2).",
         ),
     ] = None,
-    algo: Annotated[str | None, typer.Option(help="Algorithm; default: the preset's.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="Environment steps of one member.")] = None,
+    algo: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", autocompletion=algorithm_names, help="The algorithm; default: the one of the preset."
+        ),
+    ] = None,
+    steps: Annotated[int | None, steps_option("Environment steps of one member.", "--steps")] = None,
     total_timesteps: Annotated[
-        int | None, typer.Option("--total-timesteps", help="As --steps: of ONE member, not of all together.")
+        int | None, steps_option("The same as --steps: of one member, not of all together.", "--total-timesteps")
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Budget in minutes, by measured speed; default without a preset and --steps: 10."),
+        typer.Option(
+            metavar="N",
+            help="A budget in minutes at the measured speed; default: 10, for an environment without a preset.",
+        ),
     ] = None,
-    population: Annotated[int | None, typer.Option(help="Members.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Default: the configuration's.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0.")] = "auto",
-    config: Annotated[Path | None, typer.Option(help="A YAML manifest; the preset fills in the rest.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting: training.pop_size=6.")
+    target: Annotated[
+        float | None, typer.Option(metavar="SCORE", help="Stop when held-out episodes reach this mean return.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where the run directory is made.")] = Path("runs"),
+    population: Annotated[int | None, typer.Option(metavar="N", help="Members of the population.")] = None,
+    num_envs: Annotated[
+        int | None, typer.Option("--num-envs", metavar="N", help="Environments that one member steps at once.")
+    ] = None,
+    env_kwargs: Annotated[
+        list[str] | None,
+        typer.Option("--env-kwargs", metavar="KEY=VALUE", help="A keyword of the environment; may be repeated."),
+    ] = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A YAML manifest; what it leaves out comes from the preset.")
+    ] = None,
+    settings: Settings = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder that gets the run directory.")] = Path("runs"),
     quiet: Quiet = False,
-    no_evolution: Annotated[bool, typer.Option("--no-evolution", help="No selection, no mutation.")] = False,
+    no_evolution: Annotated[bool, typer.Option("--no-evolution", help="Train without selection and mutation.")] = False,
     no_preset: Annotated[
-        bool, typer.Option("--no-preset", help="Begin as for an environment that nobody has tuned.")
+        bool, typer.Option("--no-preset", help="Ignore presets, as for an unknown environment.")
     ] = False,
     opponents: Annotated[
-        str | None, typer.Option(help="self: a game of two against the population's past (IPPO, MAPPO).")
+        str | None, typer.Option(metavar="self", help="Self-play in a game of two, with IPPO or MAPPO.")
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help="What CQN, IQL, ... learn from: .h5, .hdf5, .npz, or a run that keeps its replay."),
+        typer.Option(
+            metavar="DATA",
+            help="Learn from data (CQN, CQL, IQL, TD3BC, BC): a file .h5, .hdf5 or .npz, minari:ID, or a run that "
+            "keeps its replay.",
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The language model that GRPO, DPO, SFT, ... adapt: a folder or a hub id.")
+        str | None, typer.Option(metavar="MODEL", help="The base model of GRPO, DPO, SFT, ...: a folder or a hub id.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings; run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings without training.")] = False,
     test_episodes: TestEpisodes = 100,
-    tensorboard: TensorBoard = False,
-    track: Track = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files to RUN/tb.")] = False,
+    track: Annotated[bool, typer.Option("--track", help="Log to Weights & Biases.")] = False,
     allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Import the module of an id like module:Name-v0; that runs its code.")
+        bool, typer.Option("--allow-code", help="Import the module of an id such as module:Name-v0.")
     ] = False,
     imports: Imports = None,
     debug: Debug = False,
@@ -195,13 +276,22 @@ def train(
         from agilerl.config import apply_sets, has_preset
         from agilerl.env_ids import import_environment, is_language_id
 
-        if allow_code and env_id is not None:
-            env_id = import_environment(env_id)
+        named = env_id if allow_code and env_id else ""
+        if named:
+            env_id = import_environment(named)
         manifest = apply_sets(base_manifest(env_id, algo, config, preset=not no_preset), settings or [])
         if allow_code and ":" in manifest.environment.name:  # from --config or --set
-            manifest = apply_sets(manifest, [f"environment.name={import_environment(manifest.environment.name)}"])
-        asked = {"--population": population, "--seed": seed, "--opponents": opponents, "--dataset": dataset}
-        asked |= {"--model": model}
+            named = manifest.environment.name
+            manifest = apply_sets(manifest, [f"environment.name={import_environment(named)}"])
+        asked: dict[str, Any] = {
+            "--population": population,
+            "--seed": seed,
+            "--opponents": opponents,
+            "--dataset": dataset,
+        }
+        asked |= {"--model": model, "--target": target, "--num-envs": num_envs}
+        if env_kwargs:
+            asked["--env-kwargs"] = {**manifest.environment.kwargs, **with_env_kwargs(env_kwargs)}
         manifest = _with_options(manifest, {"--steps": _one_budget(steps, total_timesteps), **asked})
         if minutes is not None and (steps or total_timesteps):
             raise ConfigError("--steps and --minutes are both budgets. fix: one of the two.")
@@ -215,7 +305,9 @@ def train(
             return
         from agilerl.api import run_training
 
+        module = [named.rpartition(":")[0]] if ":" in named else []
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
+        more |= {"imports": [*(imports or ()), *module]}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
 
 
@@ -243,6 +335,9 @@ OPTION_KEYS = {
     "--opponents": "training.opponents",
     "--dataset": "training.dataset",
     "--model": "algorithm.model_name",
+    "--target": "training.target_score",
+    "--num-envs": "environment.num_envs",
+    "--env-kwargs": "environment.kwargs",
 }
 
 
@@ -295,63 +390,96 @@ def _close(run: Run, test_episodes: int) -> None:
         raise typer.Exit(INTERRUPTED if run.signal is None else 128 + run.signal)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "agilerl resume runs/CartPole-v1/dqn-0001",
+        "agilerl resume runs/CartPole-v1/dqn-0001 --steps 200000",
+        "agilerl resume runs/CartPole-v1/dqn-0001 --target 490",
+    )
+)
 def resume(
     run: RunPath,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="A new budget of env steps (learning from data: updates) per member.")
+        int | None,
+        steps_option("A new budget of one member: environment steps, or updates of offline algorithms.", "--steps"),
     ] = None,
-    target: Annotated[float | None, typer.Option(help="A new target score; the run goes on until then.")] = None,
+    target: Annotated[
+        float | None, typer.Option(metavar="SCORE", help="A new target score, until which the run goes on.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of training, mutation or tournament_selection."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting of training, mutation or tournament_selection; may be repeated.",
+        ),
     ] = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Begin again where no checkpoint is whole; what is left is set aside.")
+        bool, typer.Option("--restart", help="Begin again if no checkpoint can be read; the old files are set aside.")
     ] = False,
     quiet: Quiet = False,
     strict_replay: Annotated[
-        bool, typer.Option("--strict-replay", help="Refuse where a part of the replay is damaged.")
+        bool, typer.Option("--strict-replay", help="Refuse to go on if a part of the replay is damaged.")
     ] = False,
     carry_envs: Annotated[
-        bool | None, typer.Option("--carry-envs/--cut-envs", help="From here on, keep episodes going; not exact.")
+        bool | None,
+        typer.Option("--carry-envs/--cut-envs", help="Keep episodes going between generations; resuming is not exact."),
     ] = None,
     test_episodes: TestEpisodes = 100,
-    tensorboard: TensorBoard = False,
-    track: Track = False,
+    tensorboard: Annotated[
+        bool | None,
+        typer.Option("--tensorboard/--no-tensorboard", help="Write TensorBoard files; default: as the run began."),
+    ] = None,
+    track: Annotated[
+        bool | None, typer.Option("--track/--no-track", help="Log to Weights & Biases; default: as the run began.")
+    ] = None,
     imports: Imports = None,
     debug: Debug = False,
 ) -> None:
-    """Continue a run exactly, from its newest checkpoint that is whole."""
-    with user_errors(debug, imports):
+    """Continue a run from where it was saved.
+
+    The newest checkpoint that can be read is taken. Without changes, the result is that of a run that never stopped.
+    """
+    with user_errors(debug, imports, run):
         from agilerl.api import resume_training
 
         changes = [*(settings or ()), *(() if target is None else (f"training.target_score={target}",))]
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track}
-        more |= {"settings": changes, "restart": restart}
+        more |= {"settings": changes, "restart": restart, "imports": imports or ()}
         ended = resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more)
         _close(ended, test_episodes)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "agilerl evaluate runs/CartPole-v1/dqn-0001",
+        "agilerl evaluate runs/CartPole-v1/dqn-0001 --episodes 1000 --seed 7",
+        "agilerl evaluate runs/CartPole-v1/dqn-0001 --json",
+    )
+)
 def evaluate(
     context: typer.Context,
     run: RunPath,
-    episodes: Annotated[int, typer.Option(min=1, help="Full episodes, greedy.")] = 100,
-    seed: Annotated[int | None, typer.Option(help="Of the episodes.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    episodes: Annotated[int, typer.Option(metavar="N", min=1, help="Whole episodes, played greedily.")] = 100,
+    seed: EpisodeSeed = None,
+    device: Device = "auto",
     max_steps: Annotated[
-        int | None, typer.Option("--max-steps", min=1, help="Cut episodes there; default: as in training.")
+        int | None,
+        typer.Option("--max-steps", metavar="N", min=1, help="Cut episodes after N steps; default: as in training."),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="Of a language policy: report (default), test or train; every prompt, greedy.")
+        str | None,
+        typer.Option(metavar="NAME", help="Prompts of a language policy: report (default), test or train."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every return.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with every return.")] = False,
     imports: Imports = None,
     debug: Debug = False,
 ) -> None:
-    """Score the best agent of a run: mean, interquartile mean, 95 % bootstrap interval."""
-    with user_errors(debug, imports):
+    """Score the best agent of a run over whole episodes.
+
+    Prints the mean, the interquartile mean and a 95 % bootstrap interval.
+    """
+    with user_errors(debug, imports, run):
         from agilerl.api import load
         from agilerl.cli.output import evaluation_lines
 
@@ -360,7 +488,7 @@ def evaluate(
         if not (getattr(loaded.best, "environment", True) or {}):
             raise ConfigError(
                 f"{run} was trained in an environment that a script handed over, and a command cannot make it. "
-                f'fix: agilerl.load("{run}").best.evaluate(env=...) in Python, with that environment.'
+                f"fix: agilerl.load({str(run)!r}).best.evaluate(env=...) in Python, with that environment."
             )
         limited = {} if max_steps is None else {"max_steps": max_steps}
         if getattr(loaded.best, "learns_language", False):
@@ -392,22 +520,32 @@ def _no_episodes(context: typer.Context) -> None:
             )
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "agilerl export runs/CartPole-v1/dqn-0001 --onnx",
+        "agilerl export runs/CartPole-v1/dqn-0001 --onnx --out policy.onnx",
+        "agilerl export runs/reasoning-chain_sum/grpo-0001 --out adapter",
+    )
+)
 def export(
     run: RunPath,
     onnx: Annotated[bool, typer.Option("--onnx", help="Write ONNX and compare it with the agent.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="The file; default: RUN/best/policy.onnx. Of a language policy a folder: RUN/adapter."),
+        typer.Option(
+            metavar="PATH",
+            help="The file; default: RUN/best/policy.onnx. For a language policy the folder; default: RUN/adapter.",
+        ),
     ] = None,
     imports: Imports = None,
     debug: Debug = False,
 ) -> None:
-    """Export the best policy of a run: ONNX, or of a language policy an adapter as PEFT reads it.
+    """Export the best policy of a run.
 
-    RUN/best/policy.py loads a policy in plain PyTorch without an export.
+    To ONNX, or for a language policy to an adapter that PEFT reads. RUN/best/policy.py loads a policy in plain PyTorch
+    without an export.
     """
-    with user_errors(debug, imports):
+    with user_errors(debug, imports, run):
         from agilerl.cli.output import exported_adapter
 
         if (lines := exported_adapter(run, out, onnx)) is not None:

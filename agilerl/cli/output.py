@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from agilerl.algorithms import find_algorithm
 from agilerl.api import Run, load
 from agilerl.errors import NotAvailableYetError, warn_once
 from agilerl.report.page import REPORT
+from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry import Evaluation
 from agilerl.telemetry.console import clock, count, number
@@ -45,14 +47,14 @@ def exported_adapter(run: Path, out: Path | None, onnx: bool) -> list[str] | Non
         return None
     if onnx:
         raise NotAvailableYetError(
-            f"{manifest.algorithm.name}: ONNX of language policies is not written. fix: agilerl export {run}, a folder "
-            "that PEFT and vLLM read."
+            f"{manifest.algorithm.name}: ONNX of language policies is not written. "
+            f"fix: `{run_command('export', run)}` writes a folder that PEFT and vLLM read."
         )
     target = run / "adapter" if out is None else out
     agent = load(run, "cpu").best
     agent.save_pretrained(target)
     base = agent.base.source or "a base that was made in memory"
-    return [f"peft  {target}", f"base  {base}", f'load  PeftModel.from_pretrained(base_model, "{target}")']
+    return [f"peft  {target}", f"base  {base}", f"load  PeftModel.from_pretrained(base_model, {str(target)!r})"]
 
 
 def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
@@ -64,13 +66,20 @@ def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
     cost = f"{count(steps)} {run.manifest.steps} ({count(result['env_steps_member'])} per member)"
     evaluated = count(result.get("evaluation_env_steps") or 0)
     is_there = run.path is not None and (run.path / REPORT).is_file()
-    return [
+    lines = [
         f"{'stopped' if run.interrupted else 'done'}  {score}",
         f"cost  {cost}, {evaluated} for evaluation   {clock(seconds)}   {rate} steps/s   stop: {result['stopped']}",
         f"path  {run.path}",
-        *([f"report  {run.path / REPORT}"] if is_there and run.path is not None else []),
-        f"resume  agilerl resume {run.path}" if run.interrupted else f'load  agilerl.load("{run.path}")',
     ]
+    if run.failed_saves and not run.is_saved:
+        lines.append("saved  best/ alone: no checkpoint could be written, so that this run cannot be resumed")
+    elif run.failed_saves:
+        lines.append(f"saved  {run.failed_saves} of its checkpoints could not be written")
+    if is_there and run.path is not None:
+        lines.append(f"report  {run.path / REPORT}")
+    if run.interrupted and run.path is not None:
+        return [*lines, f"resume  {run.command('resume')}"]
+    return [*lines, f"load  agilerl.load({json.dumps(str(run.path), ensure_ascii=False)})"]
 
 
 def evaluation_lines(run: Run, evaluation: Evaluation) -> list[str]:
@@ -85,4 +94,10 @@ def evaluation_lines(run: Run, evaluation: Evaluation) -> list[str]:
     ]
     if target is not None:
         rows.append(f"target  {target:10.2f}   {'reached' if evaluation.mean >= target else 'not reached'} by the mean")
+    if run.random_play is not None and run.random_play.score is not None:
+        verdict = run.random_play.verdict(evaluation.mean, evaluation.error)
+        rows.append(f"random  {run.random_play.score.mean:10.2f}   {BESIDE[verdict]}")
     return rows
+
+
+BESIDE = {1: "the agent is better", 0: "the agent is no better", -1: "the agent is worse", None: ""}

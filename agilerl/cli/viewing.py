@@ -1,4 +1,4 @@
-"""The commands that show things: list, report, record, compare, doctor."""
+"""Commands that show things: list, report, record, compare, doctor."""
 
 from __future__ import annotations
 
@@ -8,44 +8,54 @@ from typing import Annotated, Any
 
 import typer
 
+from agilerl.cli.options import AsJson, Debug, EpisodeSeed, Imports, RunPath, RunPaths, examples
 from agilerl.errors import ConfigError
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Imports = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import", metavar="FILE|MODULE", help="Run this code of yours first: it registers algorithms, environments."
-    ),
-]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory: runs/<env>/<algo>-<nnnn>.")]
-RunPaths = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LISTS = ("algos", "envs", "presets", "runs")
+
+
+def lists(incomplete: str) -> list[str]:
+    """What can be listed, for the completion of a shell."""
+    return [name for name in LISTS if name.startswith(incomplete)]
 
 
 def register(app: typer.Typer, user_errors: Any) -> None:
     """Put the commands into `app`; `user_errors` is the context manager that ends each of them."""
 
-    @app.command(name="list")
+    @app.command(
+        name="list", epilog=examples("agilerl list algos", "agilerl list envs", "agilerl list runs --out runs")
+    )
     def list_command(
-        what: Annotated[str, typer.Argument(metavar="[algos|envs|presets|runs]")] = "presets",
-        out: Annotated[Path, typer.Option(help="Where the runs are (`list runs`).")] = Path("runs"),
+        what: Annotated[
+            str, typer.Argument(metavar="WHAT", autocompletion=lists, help="algos, envs, presets or runs.")
+        ] = "presets",
+        out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the runs.")] = Path("runs"),
         imports: Imports = None,
         debug: Debug = False,
     ) -> None:
-        """What can be named: algorithms, environments, presets; the runs that there are."""
+        """List algorithms, environments, presets or runs."""
         with user_errors(debug, imports):
             from agilerl.cli.listing import listing
 
             for line in listing(what, out):
                 typer.echo(line)
 
-    @app.command()
+    @app.command(
+        epilog=examples(
+            "agilerl report runs/CartPole-v1/dqn-0001",
+            "agilerl report runs/CartPole-v1/dqn-0001 --out report.html",
+            "agilerl report runs/CartPole-v1/dqn-0001 runs/CartPole-v1/dqn-0002",
+        )
+    )
     def report(
         runs: RunPaths,
-        out: Annotated[Path | None, typer.Option(help="The file; default: RUN/report.html.")] = None,
+        out: Annotated[Path | None, typer.Option(metavar="FILE", help="The file; default: RUN/report.html.")] = None,
         debug: Debug = False,
     ) -> None:
-        """Write a run, finished or still going, as one HTML page that needs no network."""
+        """Write the HTML report of a run.
+
+        The run may have ended or still train. The report is one page that needs no network.
+        """
         with user_errors(debug):
             from agilerl.report import write_report
 
@@ -54,18 +64,28 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             for run in runs:
                 typer.echo(f"report  {write_report(run, out)}")
 
-    @app.command()
+    @app.command(
+        epilog=examples(
+            "agilerl record runs/CartPole-v1/dqn-0001",
+            "agilerl record runs/CartPole-v1/dqn-0001 --episodes 3 --seed 7",
+            "agilerl record runs/CartPole-v1/dqn-0001 --out film.gif",
+        )
+    )
     def record(
         run: RunPath,
-        format: Annotated[str | None, typer.Option(help="webp, gif or mp4; default: by --out, else webp.")] = None,
-        episodes: Annotated[int, typer.Option(min=1, help="Full episodes, greedy.")] = 1,
-        seed: Annotated[int | None, typer.Option(help="Of the episodes.")] = None,
-        out: Annotated[Path | None, typer.Option(help="The file; default: RUN/best/rollout.webp.")] = None,
+        format: Annotated[
+            str | None, typer.Option(metavar="NAME", help="webp, gif or mp4; default: as the file is named, else webp.")
+        ] = None,
+        episodes: Annotated[int, typer.Option(metavar="N", min=1, help="Whole episodes, played greedily.")] = 1,
+        seed: EpisodeSeed = None,
+        out: Annotated[
+            Path | None, typer.Option(metavar="FILE", help="The file; default: RUN/best/rollout.webp.")
+        ] = None,
         imports: Imports = None,
         debug: Debug = False,
     ) -> None:
         """Film the best agent of a run; no display is needed."""
-        with user_errors(debug, imports):
+        with user_errors(debug, imports, run):
             from agilerl.api import load
             from agilerl.report import write_report
 
@@ -75,14 +95,25 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             if out is None:
                 typer.echo(f"report  {write_report(run)}")
 
-    @app.command()
+    @app.command(
+        epilog=examples(
+            "agilerl compare runs/CartPole-v1/dqn-0001 runs/CartPole-v1/ppo-0001",
+            "agilerl compare runs/CartPole-v1/dqn-0001 runs/CartPole-v1/ppo-0001 --html compare.html",
+            "agilerl compare runs/CartPole-v1/dqn-0001 runs/CartPole-v1/ppo-0001 --json",
+        )
+    )
     def compare(
         runs: RunPaths,
-        html: Annotated[Path | None, typer.Option(help="Write the curves of the groups there.")] = None,
+        html: Annotated[
+            Path | None, typer.Option(metavar="FILE", help="Write the tables and learning curves as an HTML page.")
+        ] = None,
         as_json: AsJson = False,
         debug: Debug = False,
     ) -> None:
-        """Compare runs: closing tests with intervals, steps, seconds; runs that differ by their seed are a group."""
+        """Compare runs by score, steps and time.
+
+        Scores are those of the closing tests, with intervals. Runs that differ by their seed alone form a group.
+        """
         with user_errors(debug):
             from agilerl.report.compare import comparison, write_comparison
 
@@ -91,14 +122,21 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             if html is not None:
                 typer.echo(f"curves  {write_comparison(found, html)}", err=as_json)
 
-    @app.command()
+    @app.command(epilog=examples("agilerl doctor", "agilerl doctor --full", "agilerl doctor --env Hopper-v5"))
     def doctor(
-        full: Annotated[bool, typer.Option("--full", help="Train on probe environments too, under a minute.")] = False,
-        env_id: Annotated[str | None, typer.Option("--env", metavar="ID", help="Make and step this one.")] = None,
+        full: Annotated[
+            bool, typer.Option("--full", help="Train on probe environments too, which takes about a minute.")
+        ] = False,
+        env_id: Annotated[
+            str | None, typer.Option("--env", metavar="ENV_ID", help="Make and step this environment too.")
+        ] = None,
         imports: Imports = None,
         debug: Debug = False,
     ) -> None:
-        """Check this machine: versions, extras, threads, display, GPU, disk; exit 1 where something is broken."""
+        """Check this machine and what is installed.
+
+        Looks at versions, extras, threads, display, GPU and disk; exits with 1 if something is broken.
+        """
         with user_errors(debug, imports):
             from agilerl.cli.doctor import examine
 

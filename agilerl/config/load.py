@@ -39,6 +39,7 @@ KEY_ALIASES = {
     ("environment", "env_id"): "name",
     ("training", "total_timesteps"): "max_steps",
     ("training", "population_size"): "pop_size",
+    ("training", "target"): "target_score",
 }
 # What of an environment's preset holds for every algorithm.
 BUDGET = ("max_steps", "target_score", "stop_margin", "train_max_episode_steps", "eval_steps")
@@ -538,7 +539,16 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
                 target[section] = {}
             target = target[section]
         target[leaf] = value
-    return manifest_from(_giving_way(data, asked), source)
+    try:
+        return manifest_from(_giving_way(data, asked), source)
+    except ConfigError:
+        before, after = manifest.algorithm.name, canonical_name(str(data["algorithm"].get("name")))
+        if "algorithm.name" not in asked or after == before:
+            raise
+        raise ConfigError(
+            f"{source}: algorithm.name={after} does not fit the other settings, which are those of {before}. "
+            f"fix: --algo {after} (algo={after!r}), which has settings of its own."
+        ) from None
 
 
 def _giving_way(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from agilerl.algorithms import USUAL, canonical_name, find_algorithm
 from agilerl.algorithms.declared import hyperparameters, outside
 from agilerl.errors import nearest
 from agilerl.options import OffPolicyOptions
-from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction, Whole
+from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction
 
 
 def algorithm_model(name: str) -> type[BaseModel]:
@@ -136,7 +136,7 @@ class Training(Section):
     explore_least: Fraction = USUAL_OPTIONS.explore_least
     target_score: Number | None = USUAL_OPTIONS.target
     patience: Count | None = USUAL_OPTIONS.patience  # without a target: generations without a better one
-    seed: Whole = 0
+    seed: CountOrZero = 0
     train_max_episode_steps: Count | None = None  # truncates TRAINING episodes, with bootstrap
     evolve_from: Fraction = USUAL_OPTIONS.evolve_from
     confirm_episodes: CountOrZero = 100

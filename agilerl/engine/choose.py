@@ -13,6 +13,7 @@ from agilerl.errors import ConfigError, unknown_name
 from agilerl.networks.base import EvolvableNetwork
 
 WANTED = ("auto", "fused", "sequential")
+IMAGE_ENCODERS = ("EvolvableCNN", "EvolvableResNet")
 
 
 class Reason(Enum):
@@ -92,12 +93,12 @@ def said_of(agent: Any, why: Reason) -> str:
         network = getattr(agent, name)
         if parts_of(network) is None or not isinstance(network, EvolvableNetwork):
             encoder = type(getattr(network, "encoder", network)).__name__
-            said = f"its network {name} ({encoder}) is not a plain stack of dense layers, {slow}"
-            flat = (
-                "; such a stack over one vector (gymnasium.wrappers.FlattenObservation) learns for all members at once"
-            )
+            if encoder in IMAGE_ENCODERS:
+                return f"its network {name} ({encoder}) reads images, {slow}"
+            told = f"its network {name} ({encoder}) is not a plain stack of dense layers, {slow}"
+            flat = "; one vector in place of parts (gymnasium.wrappers.FlattenObservation) is learned from at once"
             has_encoder = isinstance(network, EvolvableNetwork)  # else it is a module of its own, with a reason for it
-            return said + flat if has_encoder and encoder != "EvolvableMLP" else said
+            return told + flat if has_encoder and encoder == "EvolvableMultiInput" else told
     for config in agent.registry.optimizers:
         kind = type(getattr(agent, config.name).optimizer)
         if rule_of(getattr(agent, config.name).optimizer) is None:

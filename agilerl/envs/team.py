@@ -15,7 +15,7 @@ from agilerl.envs.lanes import name_of as class_of
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE
 from agilerl.envs.returned import short
 from agilerl.errors import EnvError
-from agilerl.spaces import mask_width, nested
+from agilerl.spaces import MaskAsFeature, mask_width, nested
 from agilerl.tree import count_rows, leaves, map_leaves
 
 MASKED = ("observation", "action_mask")  # what an observation of PettingZoo's board games consists of
@@ -166,7 +166,7 @@ def team_of(env: Any, *, with_state: bool = False) -> Team:
         )
     keys = _keys_of(env)
     observations: dict[str, Any] = {agent: space_of(env, "observation_space", key) for agent, key in keys.items()}
-    shown = {agent: space[MASKED[0]] if is_masked(space) else space for agent, space in observations.items()}
+    shown = {agent: beside_mask(space) for agent, space in observations.items()}
     acted = {agent: space_of(env, "action_space", key) for agent, key in keys.items()}
     for space in acted.values():
         action_columns(space)  # or an error that says what is not taken
@@ -226,8 +226,18 @@ def _state_space(env: Any) -> Space[Any]:
 
 
 def is_masked(space: Space[Any]) -> bool:
-    """Whether observations of the space carry the mask of legal actions beside them."""
-    return isinstance(space, spaces.Dict) and set(space.spaces) == set(MASKED)
+    """Whether observations of the space carry the mask of legal actions beside what is read."""
+    is_dict = isinstance(space, spaces.Dict) and not isinstance(space, MaskAsFeature)
+    return is_dict and MASKED[1] in space.spaces and len(space.spaces) > 1  # type: ignore[attr-defined]
+
+
+def beside_mask(space: Space[Any]) -> Space[Any]:
+    """Space of what networks read beside a mask: the part "observation" where it is the only one, else a Dict of all
+    others; the space itself where there is no mask."""
+    if not is_masked(space):
+        return space
+    rest = {key: part for key, part in space.spaces.items() if key != MASKED[1]}  # type: ignore[attr-defined]
+    return rest[MASKED[0]] if set(rest) == {MASKED[0]} else spaces.Dict(rest)
 
 
 class Seen(dict[str, Any]):

@@ -17,6 +17,7 @@ from gymnasium import Space
 
 from agilerl import tree as trees
 from agilerl.envs.lanes import Contract, by_lane, check_seeds, failure
+from agilerl.envs.observed_masks import split_mask
 from agilerl.envs.protocol import AGENTS as AGENTS
 from agilerl.envs.protocol import HELD as HELD
 from agilerl.envs.protocol import PRESENT as PRESENT
@@ -294,8 +295,8 @@ class TeamLanes:
             mask = info.get("action_mask") if info else None
             if p.is_masked:
                 try:
-                    row, mask = row[MASKED[0]], row[MASKED[1]]
-                except (KeyError, IndexError, TypeError) as error:
+                    row, mask = split_mask(row, self.team.observation_spaces[agent])
+                except (AttributeError, KeyError, IndexError, TypeError) as error:
                     what = f"gave the observation {short(row)}; expected a dictionary with the parts {MASKED}"
                     raise p.contract.error(lane, what, call) from error
             row, into = p.contract.row(row, lane, call), rows[agent]

@@ -18,11 +18,14 @@ from agilerl.errors import RunError
 from agilerl.report.page import templates
 from agilerl.report.plot import Plot, Stroke, Tick, area, frame, line
 from agilerl.report.records import RunRecords, finite
+from agilerl.runs.commands import run_command
 from agilerl.telemetry.console import clock, count
 from agilerl.telemetry.evaluation import RESAMPLES, Evaluation, interval
 
 COLOURS = 6
 GRID = 80  # points of a curve
+DOT = 0.01  # half the length of a stroke whose round ends are a dot
+FEW_SEEDS = 3  # a bootstrap interval over fewer is that of their extremes
 
 
 @dataclass(frozen=True)
@@ -81,14 +84,17 @@ class Comparison:
         lines += ["", *(f"{group.label}: {group.env_id}" for group in self.groups)]
         for chance in self.chances():
             low, high = chance["ci95"]
+            sure = f"95% CI {low:.2f}..{high:.2f} over {chance['over']}"
+            if min(chance["runs"]) < FEW_SEEDS and chance["over"] == "seeds":
+                sure = f"too few seeds for an interval ({' and '.join(map(str, chance['runs']))})"
             lines.append(
                 f"P({chance['better'].split()[0]} better than {chance['worse'].split()[0]}) = {chance['chance']:.2f}   "
-                f"95% CI {low:.2f}..{high:.2f} over {chance['over']}"
+                f"{sure}"
             )
         missing = [str(run.path) for group in self.groups for run in group.runs if run.test is None]
         if missing:
             what = f"no closing test, so no score: {', '.join(missing)}."
-            lines.append(f"{what} fix: agilerl resume RUN makes it, once the run has ended.")
+            lines.append(f"{what} fix: {run_command('resume', missing[0])}")
         return lines
 
     def as_dict(self) -> dict[str, Any]:
@@ -106,7 +112,7 @@ class Comparison:
                 chance, low, high = probability_of_improvement(ours, theirs)
                 over = "episodes" if alone else "seeds"
                 facts = {"better": first.label, "worse": second.label, "chance": chance, "ci95": [low, high]}
-                found.append({**facts, "over": over})
+                found.append({**facts, "over": over, "runs": [len(first.returns), len(second.returns)]})
         return found
 
 
@@ -198,9 +204,17 @@ def _curves(env_id: str, groups: Sequence[Group]) -> tuple[Plot | None, list[tup
     for colour, _, (grid, mean, low, high) in drawn:
         upper = [(x(a), y(b)) for a, b in zip(grid, high, strict=True)]
         lower = [(x(a), y(b)) for a, b in zip(grid, low, strict=True)]
+        if len(grid) == 1:  # a curve of one generation is a dot
+            at, value = x(grid[0]), y(mean[0])
+            plot.strokes.append(Stroke(f"c{colour} dot", line([(at - DOT, value), (at + DOT, value)])))
+            continue
         plot.strokes.append(Stroke(f"b{colour}", area(upper, lower)))
         plot.strokes.append(Stroke(f"c{colour}", line([(x(a), y(b)) for a, b in zip(grid, mean, strict=True)])))
-    return plot, [(colour, f"{group.label}, {len(group.runs)} seeds") for colour, group, _ in drawn]
+    return plot, [(colour, f"{group.label}, {_seeds(len(group.runs))}") for colour, group, _ in drawn]
+
+
+def _seeds(count: int) -> str:
+    return f"{count} {'seed' if count == 1 else 'seeds'}"
 
 
 def _by_env(groups: Sequence[Group]) -> dict[str, list[Group]]:
@@ -256,7 +270,9 @@ def _group_row(group: Group) -> tuple[str, ...]:
     score = group.score
     assert score is not None  # groups without a test have no row
     mean, low, high = interval(score.mean, *score.ci95)
-    return group.label, str(len(group.tested)), mean, f"{low}..{high}", interval(score.iqm, *score.ci95)[0]
+    seeds = len(group.tested)
+    sure = f"{low}..{high}" if seeds >= FEW_SEEDS else "too few seeds"
+    return group.label, str(seeds), mean, sure, interval(score.iqm, *score.ci95)[0]
 
 
 def _group_facts(group: Group) -> dict[str, Any]:

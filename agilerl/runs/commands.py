@@ -8,11 +8,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from agilerl.errors import AgileRLError
+from agilerl.hostile import read_json
+
 
 def command(verb: str, path: str | os.PathLike[str], *more: str, imports: Iterable[str] = ()) -> str:
     """`agilerl VERB PATH ...` as a shell takes it, with `--import` for each of the imports."""
     words = [*verb.split(), str(path), *more]
     return shlex.join(["agilerl", *words, *(word for name in imports for word in ("--import", name))])
+
+
+def run_command(verb: str, folder: str | os.PathLike[str], *more: str) -> str:
+    """As `command`, with the imports that the run in the folder has recorded; none where its record cannot be read."""
+    try:
+        imports = imports_of(read_json(Path(folder) / "run.json"))
+    except (AgileRLError, OSError, ValueError, TypeError, AttributeError):
+        imports = ()
+    return command(verb, folder, *more, imports=imports)
 
 
 def imports_of(facts: Mapping[str, Any]) -> tuple[str, ...]:

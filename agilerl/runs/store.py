@@ -21,6 +21,7 @@ from agilerl.runs.checkpoints import (
     whole_manifests,
     write_checkpoint,
 )
+from agilerl.runs.commands import command, imports_of, run_command
 from agilerl.runs.directory import RunFiles, versions
 from agilerl.runs.lock import RunLock
 from agilerl.runs.replay_log import Chunk, ReplayLog, rebuild_memories
@@ -30,6 +31,7 @@ POPULATION, BEST, REST = "population.safetensors", "best.safetensors", "run.safe
 REMAINS = ("best", "metrics.csv", "evolution.jsonl", "replay")  # what a run writes beside its checkpoints
 KEEP = 3
 MAX_FAILURES = 5
+GOES_ON = {"max_steps", "target", "patience"}  # what a user changes to go on: no other run is promised then
 Trees = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
 """The population, the best agent, and everything else without the rows of replay."""
 
@@ -125,9 +127,10 @@ class RunStore:
         """What was set aside of a run that has lost every checkpoint; nothing of it is ever deleted."""
         if not restart:
             said = f" {self.notes[-1]}" if self.notes else ""
+            anew = run_command("resume", self.folder, "--restart")
             raise RunError(
                 f"no checkpoint of {self.folder} is whole, so there is nothing to go on from; its best policy and its "
-                f"records are as they were.{said} fix: `agilerl resume {self.folder} --restart` sets them aside and "
+                f"records are as they were.{said} fix: `{anew}` sets them aside and "
                 "begins again, or train into another folder."
             )
         notes = ["no checkpoint is whole: the run begins again, as asked."]
@@ -155,6 +158,12 @@ class RunStore:
                 f"{self.folder} has no whole state after generation {number}, which another rank goes on from. "
                 "fix: another folder."
             )
+
+    def way_on(self, *more: str) -> str | None:
+        """The command that resumes the run; None for a run of a script, which only that script goes on with."""
+        if "start" not in self.facts:
+            return None
+        return command("resume", self.folder, *more, imports=imports_of(self.facts["start"]))
 
     def seed(self, otherwise: int) -> int:
         """The run's seed, `otherwise` for a new run."""
@@ -220,7 +229,7 @@ class RunStore:
         # An option that came after the run was saved had its default.
         before, now = {**run.usual_options(), **body["run"]["options"]}, facts["options"]
         changed = sorted(name for name in now if before[name] != now[name])
-        if changed:
+        if set(changed) - GOES_ON:
             what = ", ".join(f"{name} {before[name]!r} -> {now[name]!r}" for name in changed)
             self.notes.append(
                 f"the run goes on with other settings ({what}); it will not equal one that never stopped."
@@ -312,5 +321,7 @@ def store_in(folder: str | os.PathLike[str] | None, **facts: Any) -> Iterator[Ru
         return
     with contextlib.closing(RunStore(folder, facts={"config": facts})) as store:
         if store.saved is not None and "start" in store.saved.body:
-            raise RunError(f"{folder} is a run of `agilerl train`. fix: agilerl resume {folder}, or another folder.")
+            raise RunError(
+                f"{folder} is a run of `agilerl train`. fix: `{run_command('resume', folder)}`, or another folder."
+            )
         yield store

@@ -38,6 +38,7 @@ NAMES = {
     "action_masks": ("action_masks",),
     "next_action_masks": ("next_action_masks",),
 }
+IN_MINARI = "minari:"  # before the id of a data set of Minari
 MINARI = ("observations", "actions", "rewards", "terminations", "truncations")
 NEEDED = ("observations", "actions", "rewards", "terminals")
 WANTED = ("timeouts", "next_observations")  # without which steps are lost, or an end is not known
@@ -96,9 +97,9 @@ def read_dataset(data: Any) -> Dataset:
     """A data set as transitions.
 
     Args:
-        data: a file (.h5, .hdf5, .npz); the directory of a run that keeps its replay; an open HDF5 file or any mapping
-            of arrays, also nested in one group or in a group for each episode; a sequence of episodes, each a mapping;
-            a `ReplayBuffer`; a `Dataset`.
+        data: a file (.h5, .hdf5, .npz); "minari:ID", a data set of Minari on this machine; the directory of a run that
+            keeps its replay; an open HDF5 file or any mapping of arrays, also nested in one group or in a group for
+            each episode; a sequence of episodes, each a mapping; a `ReplayBuffer`; a `Dataset`.
 
     Raises:
         ConfigError: no such file, another kind of file, or arrays that are missing. ShapeError: of unequal length.
@@ -106,6 +107,8 @@ def read_dataset(data: Any) -> Dataset:
     """
     if isinstance(data, Dataset):
         return data
+    if isinstance(data, str) and data.startswith(IN_MINARI):
+        return read_minari(data.removeprefix(IN_MINARI))
     if isinstance(data, str | Path):
         return _read_run(Path(data)) if Path(data).is_dir() else _read_file(Path(data))
     if isinstance(data, ReplayBuffer):
@@ -136,7 +139,7 @@ def read_minari(name: str, *, remote: bool = False) -> Dataset:
     try:
         import minari
     except ImportError:
-        raise ConfigError('minari_dataset_id needs Minari. fix: pip install "agilerl[offline]"') from None
+        raise ConfigError('a data set of Minari needs Minari. fix: pip install "agilerl[offline]"') from None
     try:
         found = minari.load_dataset(name, download=remote)
     except Exception as error:  # of the network, of the store, of the file: all of them say that there is none

@@ -386,7 +386,12 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: Any, action_mask: Any = None) -> Any:
-        """As `forward`, without gradients; [] or [*shape] for one observation without its batch axis."""
+        """As `forward`, without gradients; [] or [*shape] for one observation without its batch axis.
+
+        Observations of the environment that carry an `action_mask` part which the policy does not read are divided: the
+        mask is followed, and the rest is what is read.
+        """
+        obs, action_mask = _divided(self.space, obs, action_mask)
         space, leaf = _first_leaf(self.space, obs)
         x = torch.as_tensor(_read(space, leaf))
         kind = space["type"]
@@ -397,6 +402,20 @@ class Policy(nn.Module):
         given = obs if "spaces" in self.space else x
         action = self(_batched(given) if one else given, mask if one else action_mask)
         return _first(action) if one else action
+
+
+def _divided(space: dict[str, Any], obs: Any, mask: Any) -> tuple[Any, Any]:
+    """(what the policy reads, mask) of observations that carry an `action_mask` beside it; others as they are."""
+    names = space.get("spaces", {})
+    names = names if isinstance(names, dict) else {}
+    if not isinstance(obs, dict) or "action_mask" not in obs or "action_mask" in names:
+        return obs, mask
+    rest = {key: part for key, part in obs.items() if key != "action_mask"}
+    beside = obs["action_mask"]
+    if isinstance(beside, tuple):  # one array for each component
+        beside = torch.cat([torch.as_tensor(part) for part in beside], -1)
+    read = rest["observation"] if set(rest) == {"observation"} and set(names) != {"observation"} else rest
+    return read, beside if mask is None else mask
 
 
 def _check(network: dict[str, Any]) -> None:

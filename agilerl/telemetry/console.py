@@ -142,7 +142,7 @@ def generation_line(record: GenerationRecord, name: str = "env steps") -> str:
     """One generation in one line without colour; `name` says what a step is."""
     best = record.best
     line = (
-        f"gen {record.generation:>2}/{record.generations}   best {number(best.fitness)} (member {best.id})   "
+        f"gen {record.generation + 1:>2}/{record.generations}   best {number(best.fitness)} (member {best.id})   "
         f"mean {number(record.mean_fitness)}   "
         + pace(
             record.population_env_steps, record.env_steps, record.max_env_steps, record.going_on, record.seconds, name
@@ -242,7 +242,7 @@ class LiveSink(BaseSink):
         share = min(self._steps / most, 1.0) if most else 1.0
         filled = round(share * BAR_WIDTH)
         done = self._record
-        begin = f"gen {done.generation:>2}/{done.generations}   " if done else ""
+        begin = f"gen {done.generation + 1:>2}/{done.generations}   " if done else ""
         total, rate, elapsed, left = _pace(plan, self._record, self._steps, self._seconds).split("   ")
         room = self._console.width - 1  # the last column stays free: some terminals wrap there
         bar = BAR_WIDTH if room >= len(begin) + BAR_WIDTH + 22 else 0
@@ -290,7 +290,7 @@ class LiveSink(BaseSink):
                 number(values.get("lr", values.get("lr_actor"))),
                 number(values.get("batch_size")),
                 member.network,
-                self._labels.get(member.id, member.mutation),
+                self._labels.get(member.id, "-" if member.mutation == "None" else member.mutation),
                 "* best" if is_best else "",
             )
             rows.append((cells, is_best))

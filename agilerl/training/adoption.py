@@ -152,13 +152,22 @@ def _agent(state: Mapping[str, Any], device: str, path: Path) -> Any:
     return agent
 
 
+def check_algorithm(ancestors: Ancestors, name: str) -> None:
+    """AlgorithmError where the agents are of another algorithm than the one that is asked for."""
+    cls, agent = find_algorithm(name), ancestors.agents[0]
+    mine = type(getattr(agent, "unwrapped", agent))
+    if mine is not cls:
+        raise AlgorithmError(_other_algorithm(mine.__name__, cls.__name__))
+
+
+def _other_algorithm(mine: str, theirs: str) -> str:
+    return f"the agents are {mine}, the new run trains {theirs}. fix: algo={mine!r}, or leave it out."
+
+
 def _check_fit(agent: Any, founder: Any) -> None:
     """AlgorithmError where the agent is no member of the founder's kind."""
     if type(agent) is not type(founder):
-        mine, theirs = type(agent).__name__, type(founder).__name__
-        raise AlgorithmError(
-            f"the agents are {mine}, the new run trains {theirs}. fix: algo={mine!r}, or leave it out."
-        )
+        raise AlgorithmError(_other_algorithm(type(agent).__name__, type(founder).__name__))
     for name in () if getattr(founder, "learns_language", False) else ("observation_space", "action_space"):
         has, needs = getattr(agent, name), getattr(founder, name)
         if differ(has, needs):

@@ -20,7 +20,7 @@ from agilerl.config import Manifest
 from agilerl.envs.team import is_parallel
 from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import ConfigError, warn_once
+from agilerl.errors import AgileRLError, ConfigError, warn_once
 from agilerl.hpo.founders import spread_founders
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
@@ -136,7 +136,10 @@ def _baseline(
     if manifest.training.fitness == "fqe":
         return Baseline(skipped="there is no environment to play in")
     members = len(loop.population)
-    return random_play(env, loop.population[0], loop.options, members, manifest.training.seed, check)
+    try:
+        return random_play(env, loop.population[0], loop.options, members, manifest.training.seed, check)
+    except AgileRLError as error:  # training, which steps it too, says it and keeps what it has written
+        return Baseline(skipped=f"the environment failed: {str(error).partition(' fix:')[0].rstrip('.')}")
 
 
 def make_founders(

@@ -23,7 +23,7 @@ from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
 from agilerl.redaction import redact
 from agilerl.report import write_report
 from agilerl.runs.checkpoints import set_aside
-from agilerl.runs.commands import command, imports_of
+from agilerl.runs.commands import command, imports_of, run_command
 from agilerl.runs.directory import LINEAGE, METRICS, RunDirectory, lineage_is, now, running
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.store import RunStore
@@ -34,6 +34,7 @@ from agilerl.training.adoption import Ancestors
 from agilerl.training.run import SHARED_BUDGETS, Run
 
 KEPT = "what was written is kept."
+FLOOR = 1.2  # times the minutes that were asked for: where a run will take longer, it says why
 
 
 def with_known_env(manifest: Manifest) -> Manifest:
@@ -64,8 +65,16 @@ def with_minutes(
     """The manifest with a budget of steps in place of one of minutes; says which."""
     if verbose and minutes > 0:
         print(f"measuring how many steps fit into {_in_minutes(f'{minutes:g}')}", flush=True)
-    steps, rate, expected = import_module("agilerl.training.measured").steps_in(manifest, env, device, minutes, check)
+    measured = import_module("agilerl.training.measured")
+    steps, rate, expected = measured.steps_in(manifest, env, device, minutes, check)
     if verbose:
+        if expected > FLOOR * minutes:
+            fit = count(steps * minutes / expected)
+            print(
+                f"{_in_minutes(f'{minutes:g}')} hold {fit} steps of each member; the least is "
+                f"{measured.LEAST_GENERATIONS} generations, {count(steps)} steps. fix: --steps for less",
+                flush=True,
+            )
         print(
             f"about {_in_minutes(f'{expected:.2g}')}: {count(steps)} steps of each member, "
             f"at {count(rate)} steps/s of all together",
@@ -252,6 +261,7 @@ def _finish(
         random_play=result.random_play,
         imports=tuple(setup.imports),
         env_given=setup.env is not None,
+        failed_saves=int(lost.get("failed_saves") or 0),
     )
 
 
@@ -263,7 +273,7 @@ def report_on(path: Path) -> None:
         reason = redact(f"{type(error).__name__}: {error}")
         warnings.warn(
             f"the report of {path} could not be written ({reason}). "
-            f"fix: `{command('report', path)}`, once that is mended.",
+            f"fix: `{run_command('report', path)}`, once that is mended.",
             AgileRLWarning,
             stacklevel=4,
         )

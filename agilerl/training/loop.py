@@ -27,7 +27,7 @@ from agilerl.training.population import are_unchanged, evaluation_mode, save_pop
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, ranked, run_plan
 from agilerl.training.screening import best_returns, promising, screened
-from agilerl.training.state import SavableLoop
+from agilerl.training.state import SavableLoop, resumed_notes
 from agilerl.training.stopping import has_plateaued, still_learns
 from agilerl.training.together import begin_alike, check_alike, hint, share_observations
 
@@ -102,23 +102,17 @@ class TrainingLoop:
             else [Birth(a.index, None, 0, "founder", getattr(a, "origin", "")) for a in self.population]
         )
         if is_resumed:
-            anew = ", with new episodes" if self.options.carry_envs else ""
-            self.notes.append(f"continues after {self.result.generations} generations{anew}")
-            if self.result.stopped == "target":
-                said = f"it has reached its target of {self.options.target:g}, so nothing is left to do"
-                self.notes.append(f"{said}; `agilerl resume --target N` goes on")
-            if self.result.stopped == "plateau":
-                said = f"nothing had got better for {self.options.patience} generations, so nothing is left to do"
-                self.notes.append(f"{said}; `agilerl resume --set training.patience=null` goes on")
-        self._say_spent(is_resumed)
+            self.notes += resumed_notes(self)
+        else:
+            self._say_spent()
         self.result.unchanged = self.result.unchanged or not is_resumed
         self.result.births += founders
         self.callbacks.births(founders)
         self._wall = time.perf_counter() - self.result.seconds
         self._cpu = time.process_time() - self.result.cpu_seconds
         self.best.announce()
-        run = None if self.store is None else self.store.folder
-        with fixed_threads(self.options.threads), naming_shortage(self.env_id, self.result, run):
+        way_on = None if self.store is None else self.store.way_on()
+        with fixed_threads(self.options.threads), naming_shortage(self.env_id, self.result, way_on):
             try:
                 self._probe(is_resumed)
                 self.sinks.start(run_plan(self), founders)
@@ -139,15 +133,12 @@ class TrainingLoop:
         self.callbacks.end(self.result)
         return self.result
 
-    def _say_spent(self, is_resumed: bool) -> None:
-        """A note or a warning where no step is left to be made, so that nothing will happen."""
+    def _say_spent(self) -> None:
+        """A warning where no step is left to be made, so that nothing will happen."""
         made = max(agent.steps[-1] for agent in self.population)
         if made < self.options.max_steps or self.result.stopped in ("target", "plateau"):
             return
         steps, unit = f"max_steps={self.options.max_steps:,}", run_plan(self).steps
-        if is_resumed:
-            self.notes.append(f"all {steps} of its members are made, so nothing is left to do; a larger one goes on")
-            return
         several = len({agent.steps[-1] for agent in self.population}) > 1
         who = f"a member has made {made:,} {unit}" if several else f"all members have made their {made:,} {unit}"
         warnings.warn(

@@ -42,7 +42,7 @@ class Run:
         interrupted: whether it was stopped before its end; `agilerl resume` goes on. signal: by which signal.
         random_play: what uniformly random play scores; None in runs of earlier versions.
         imports: code of the user's that the command line imported for it. env_given: whether its environment was handed
-            over and has no id.
+            over and has no id. failed_saves: generations whose checkpoint could not be written.
     """
 
     best: Any
@@ -57,6 +57,7 @@ class Run:
     random_play: Baseline | None = None
     imports: tuple[str, ...] = ()
     env_given: bool = False
+    failed_saves: int = 0
 
     def __repr__(self) -> str:
         """Four lines: what it is, what it scored, what it cost, where it lies."""

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
 
 
+WORDS = {"target": "target", "plateau": "patience", "budget": "max_steps"}  # what ended a run, as arguments name it
+
+
 class SavableLoop:
     """A `TrainingLoop` as `runs.store.Savable`."""
 
@@ -132,6 +135,25 @@ class SavableLoop:
         loop.share_budget()
         loop.fit_to_population()
         loop.probe = Probe(facts.get("deterministic"))
+
+
+def resumed_notes(loop: TrainingLoop) -> list[str]:
+    """How far a run is that goes on; of one that has ended, why, and what makes it go on."""
+    anew = ", with new episodes" if loop.options.carry_envs else ""
+    notes = [f"continues after {loop.result.generations} generations{anew}"]
+    done = max(agent.steps[-1] for agent in loop.population)
+    if loop.result.stopped == "target":
+        why, more = f"it has reached its target of {loop.options.target:g}", ("--set", "training.target_score=null")
+    elif loop.result.stopped == "plateau":
+        why = f"nothing had got better for {loop.options.patience} generations"
+        more = ("--set", "training.patience=null")
+    elif done >= loop.options.max_steps:
+        why, more = f"it has used its budget ({done:,} steps of one member)", ("--steps", str(2 * done))
+    else:
+        return notes
+    known = None if loop.store is None else loop.store.way_on(*more)
+    way_on = f"another value of {WORDS[loop.result.stopped]}" if known is None else f"`{known}`"
+    return [*notes, f"finished: {why}; {way_on} goes on"]
 
 
 def check_savable(population: Sequence[Any]) -> list[str]:

@@ -1,8 +1,8 @@
-"""Environments that draw another mask of legal actions in every step, give it in every form, and count what is illegal."""
+"""Environments that draw another mask of legal actions in every step, give it in any form, and count mistakes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -139,7 +139,7 @@ class CountedByMethod(Counted):
 class CountedTeam(ParallelEnv):  # type: ignore[misc]
     """Two agents of different forms of one kind."""
 
-    metadata = {"name": "counted"}
+    metadata: ClassVar = {"name": "counted"}
 
     def __init__(self, kind: str, form: str, counter: list[Masks]) -> None:
         self.possible_agents, self.agents = ["a", "b"], []

@@ -207,4 +207,4 @@ def test_a_resumed_run_that_has_made_its_steps_says_so(tmp_path: Any) -> None:
         message=lambda t: None, close=lambda: None,
     )  # fmt: skip
     agilerl.resume(run.path, verbose=False, sinks=[sink])
-    assert any("all max_steps=64 of its members are made, so nothing is left to do" in note for note in notes)
+    assert any("finished: it has used its budget (64 steps of one member); `agilerl resume" in note for note in notes)

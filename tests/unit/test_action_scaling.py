@@ -357,10 +357,10 @@ def test_ppo_finds_a_mark_far_from_zero() -> None:
 
 
 def test_the_published_loop_clips_and_stores_what_get_action_gave() -> None:
-    agent = ppo(num_envs=4, lr=1e-2, update_epochs=8, ent_coef=0.0, batch_size=64)
+    agent = ppo(num_envs=16, lr=3e-3, update_epochs=8, ent_coef=0.0, batch_size=64)
     rng = np.random.default_rng(0)
-    for _ in range(40):
-        obs = [rng.uniform(-1, 1, (4, 3)).astype(np.float32) for _ in range(32)]
+    for _ in range(20):
+        obs = [rng.uniform(-1, 1, (16, 3)).astype(np.float32) for _ in range(8)]
         actions, log_probs, rewards, values = [], [], [], []
         for seen in obs:
             action, log_prob, _, value = agent.get_action(seen)
@@ -370,8 +370,10 @@ def test_the_published_loop_clips_and_stores_what_get_action_gave() -> None:
             log_probs.append(log_prob)
             values.append(value)
             rewards.append(-np.abs(clipped[:, 0] - 700) / 1000)
-        dones = [np.ones(4)] * 32
-        agent.learn((obs, actions, log_probs, rewards, dones, values, obs[0], np.ones(4)))
-    assert np.abs(agent.get_action(OBS, training=False)[0] - 700).mean() < 60
+        dones = [np.ones(16)] * 8
+        agent.learn((obs, actions, log_probs, rewards, dones, values, obs[0], np.ones(16)))
+    assert (
+        np.abs(agent.get_action(OBS, training=False)[0] - 700).mean() < 60
+    )  # 500 at the start; 5 to 13 with other draws
     log_prob, _, _ = agent.evaluate_actions(obs[-1], actions[-1])
-    assert log_prob.shape == (4,)
+    assert log_prob.shape == (16,)

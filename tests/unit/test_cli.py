@@ -56,14 +56,14 @@ def fake_run_manifest(manifest: Any, env: Any = None, *, seed: int, device: str,
     name = manifest.environment.name
     sinks.start(RunPlan("DQN", name, size, 4, steps, steps // 2, seed, device, "fused", "fake", 1), founders)
     births = list(founders)
-    for generation in (1, 2):
-        fitness = [float(10 * generation + i) for i in range(size)]
+    for generation in (0, 1):
+        fitness = [float(10 * generation + 10 + i) for i in range(size)]
         members = tuple(
             MemberRecord(i, i, None, fitness[i], None, steps, 5, 0.1, "None", {"lr": 1e-3}, "[64]") for i in range(size)
         )
-        born = (Birth(size + generation, 0, generation, "rl_hp", "lr", 1e-3, 2e-3),)
+        born = (Birth(size + generation + 1, 0, generation + 1, "rl_hp", "lr", 1e-3, 2e-3),)
         births += born
-        at = steps * generation // 2
+        at = steps * (generation + 1) // 2
         sinks.generation(GenerationRecord(generation, 2, members, at, steps, at * size, 0, 1, 1.0, births=born))
     outcome = getattr(fake_run_manifest, "outcome", "max_steps")
     if isinstance(outcome, BaseException):
@@ -154,7 +154,10 @@ def test_dry_run_prints_yaml_that_gives_the_same_manifest_and_runs_nothing(cli: 
 
 MISTAKES = [
     (["train", "CartPole-v1", "--algo", "PPOO"], "AlgorithmError: unknown algorithm 'PPOO'. Did you mean 'PPO'?"),
-    (["train", "CartPole-v1", "--algo", "neuralts"], "NotAvailableYetError: NeuralTS is not available in this version. fix:"),
+    (
+        ["train", "CartPole-v1", "--algo", "neuralts"],
+        "NotAvailableYetError: NeuralTS is not available in this version. fix:",
+    ),
     (["train", "--config", "typo.yaml"], "ConfigError: typo.yaml: training.popsize is not a known key. Did you mean"),
     (["train", "CartPole-v1", "--config", "no.yaml"], "ConfigError: there is no configuration file no.yaml. fix:"),
     (["train", "CartPole-v9"], "EnvError: CartPole-v9: Environment version 'v9' for environment 'CartPole' doesn't"),
@@ -325,3 +328,25 @@ def test_tensorboard_files_lie_in_the_run_and_a_missing_tracker_only_warns(
     result = cli("train", "CartPole-v1", "-q", "--track")
     assert result.exit_code == 0
     assert result.stderr.startswith("warning: wandb ")
+
+
+def test_a_run_whose_checkpoints_could_not_be_written_says_so() -> None:
+    from dataclasses import replace
+
+    from agilerl.cli.output import closing_lines
+
+    run = agilerl.train("CartPole-v1", verbose=False)
+    assert not any(line.startswith("saved") for line in closing_lines(run, None))
+    lines = closing_lines(replace(run, failed_saves=2), None)
+    assert "saved  best/ alone: no checkpoint could be written, so that this run cannot be resumed" in lines
+    assert run.path is not None
+    (run.path / "checkpoints" / "gen-0000000001").mkdir(parents=True)
+    assert "saved  2 of its checkpoints could not be written" in closing_lines(replace(run, failed_saves=2), None)
+
+
+def test_an_interrupt_before_anything_was_saved_says_that(cli: Cli) -> None:
+    fake_run_manifest.outcome = KeyboardInterrupt()
+    told = cli("train", "CartPole-v1", "-q", "--out", "my runs").stderr.splitlines()
+    assert told[0] == "interrupted"
+    assert told[1] == "nothing was saved yet: the first generation had not ended."
+    assert told[2] == "begin again  agilerl resume 'my runs/CartPole-v1/dqn-0001'"

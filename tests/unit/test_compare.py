@@ -48,7 +48,7 @@ def test_the_table_has_every_run_and_names_those_without_a_score(four: list[Path
     assert "running" in lines[3]
     assert "no closing test" in lines[3]
     assert lines[-1].startswith(f"no closing test, so no score: {four[3]}.")
-    assert "P(A better than B) = 0.50   95% CI 0.00..1.00 over seeds" in lines
+    assert "P(A better than B) = 0.50   too few seeds for an interval (2 and 1)" in lines
 
 
 def test_the_probability_of_improvement_counts_pairs_and_halves_ties() -> None:
@@ -100,3 +100,13 @@ def test_the_command_prints_json(four: list[Path]) -> None:
     assert [group["score"]["seeds"] for group in found["groups"]] == [2, 1]
     assert [run["test"] is None for run in found["groups"][0]["runs"]] == [False, False, True]
     assert found["improvement"][0]["chance"] == 0.5
+
+
+def test_one_seed_is_one_and_a_curve_of_one_generation_is_a_dot(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", rows(10), [], seed=0, returns=[1.0, 2.0])
+    page = write_comparison(comparison([run]), tmp_path / "curves.html").read_text()
+    assert ", 1 seed</span>" in page
+    assert '"c0 dot"' in page
+    assert "too few seeds" in "\n".join(
+        comparison([run, write_run(tmp_path / "b", rows(9), [], seed=1, returns=[2.0])]).lines()
+    )

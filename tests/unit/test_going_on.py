@@ -31,9 +31,8 @@ def test_a_run_goes_on_past_its_target_and_its_configuration_is_no_damage(tmp_pa
     assert (run.result["stopped"], run.result["env_steps_member"]) == ("target", 8)
     more = ("-q", "--test-episodes", 0)
     still = command("resume", run.path, "--steps", 32, "--test-episodes", 0)
-    assert (
-        "it has reached its target of 1, so nothing is left to do; `agilerl resume --target N` goes on" in still.output
-    )
+    way_on = f"`agilerl resume {run.path} --set training.target_score=null` goes on"
+    assert f"finished: it has reached its target of 1; {way_on}" in still.output
     again = command("resume", run.path, *more)
     assert "damaged" not in again.output
     on = command("resume", run.path, "--steps", 32, "--target", 1000, *more)

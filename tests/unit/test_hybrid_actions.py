@@ -216,14 +216,14 @@ SIGNS = np.array([[-1, 1], [1, 1]], np.float32)
 
 
 def test_ppo_learns_every_part() -> None:
-    agent = trained(Lane, 10_240)
+    agent = trained(Lane, 20_480)
     check_learned(agent.get_action(SIGNS, training=False)[0])
     assert agent.test(make_vect_envs(make_env=Lane, num_envs=4), max_steps=8) > 32.0, "of 8 · 5 points"
 
 
 @pytest.mark.thorough
 def test_masks_of_parts_are_followed_while_it_learns_and_plays() -> None:
-    agent = trained(MaskedLane, 10_240)  # an illegal action raises
+    agent = trained(MaskedLane, 20_480)  # an illegal action raises
     mask = np.array([[1, 1, 1, 1, 0, *[1] * 7], [1, 1, 0, 1, 0, *[1] * 7]], np.int8)
     check_learned(agent.get_action(SIGNS, mask, training=False)[0], masks=True)
     agent.test(make_vect_envs(make_env=MaskedLane, num_envs=4), max_steps=8)

@@ -16,7 +16,7 @@ from synthetic_runs import member, write_run
 from agilerl.algorithms import available, find_algorithm
 from agilerl.algorithms.declared import hyperparameters
 from agilerl.cli import listing
-from agilerl.errors import ConfigError, RunError
+from agilerl.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", available())
@@ -118,6 +118,6 @@ def test_a_run_whose_process_is_gone_was_killed(tmp_path: Path) -> None:
 def test_an_unknown_list_and_an_absent_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'runs'"):
         listing.listing("run")
-    with pytest.raises(RunError, match="there is no folder"):
-        listing.listing("runs", tmp_path / "nothing")
+    missing = tmp_path / "nothing"
+    assert listing.listing("runs", missing) == [f"no runs yet: there is no folder {missing}"]
     assert listing.listing("runs", tmp_path) == [f"no runs in {tmp_path}"]

@@ -91,6 +91,8 @@ def test_a_run_with_minutes_records_steps_and_says_so(tmp_path: Path, capsys: py
     assert run.manifest.training.max_steps == 5 * 256
     said = capsys.readouterr().out
     assert said.startswith("measuring how many steps fit into 0.0001 minutes\n")
+    assert "0.0001 minutes hold " in said
+    assert " steps of each member; the least is 5 generations, 1.3k steps. fix: --steps for less\n" in said
     assert "minutes: 1.3k steps of each member, at " in said
     assert agilerl.load(run.path).manifest.training.max_steps == 5 * 256
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -128,13 +129,24 @@ def test_the_live_table_shows_best_parent_and_the_trend_of_the_line() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=140, color_system=None)
     play(LiveSink(console=console))
     frames = console.file.getvalue()  # type: ignore[attr-defined]
-    last = frames[frames.rindex("gen  2/2") :]
+    last = frames[frames.rindex("gen  3/2") :]
     rows = [line for line in last.splitlines() if "[64] 64 [64]" in line]
     assert "* best" in rows[0]
     assert rows[0].split()[:3] == ["0", "-", "30.0"]
     assert rows[1].split()[:3] == ["2", "0", "25.0"]
     assert "▁▅" in rows[1]  # it continues its parent's 20 with its own 25, on the scale 20..30
     assert "100%" in last
+
+
+def test_a_child_that_was_not_mutated_shows_a_dash() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=140, color_system=None)
+    sink = LiveSink(console=console)
+    sink.start(PLAN, FOUNDERS)
+    sink.generation(record(1, member(0, 20.0, mutation="None")))
+    sink.close()
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "None" not in text
+    assert re.search(r"\[64\] 64 \[64\]\s+-\s", text)
 
 
 WIDTHS = {
@@ -170,7 +182,7 @@ def test_the_live_table_says_what_a_mutation_changed() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=140, color_system=None)
     play(LiveSink(console=console))
     frames = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "lr 6.3e-4 -> 5e-4" in frames[frames.rindex("gen  2/2") :]
+    assert "lr 6.3e-4 -> 5e-4" in frames[frames.rindex("gen  3/2") :]
 
 
 def test_a_pipe_gets_a_line_after_half_a_minute_without_one() -> None:
@@ -199,7 +211,7 @@ def test_the_bar_leaves_a_pipe_alone_between_generations() -> None:
         sink.progress(steps, steps / 100)
     assert len(stream.getvalue()) == before
     sink.generation(GENERATIONS[0])
-    assert "gen  1/2" in stream.getvalue()[before:]
+    assert "gen  2/2" in stream.getvalue()[before:]
     sink.close()
 
 

@@ -1,0 +1,103 @@
+"""What the commands have in common: arguments and options, how a number is typed, examples below the help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def whole(text: Any) -> int:
+    """A whole number as users type it: 100000, 100_000, 1e5.
+
+    Raises:
+        BadParameter: anything else.
+    """
+    try:
+        number = int(text) if isinstance(text, int) else float(text)
+        if number == int(number) and abs(number) < 2**63:
+            return int(number)
+    except (ValueError, OverflowError):
+        pass
+    raise typer.BadParameter(f"{text!r} is not a whole number, such as 100000 or 1e5.")
+
+
+def examples(*lines: str) -> str:
+    """Commands to be typed, as the last part of a help text; they are shown line by line."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def preset_ids(incomplete: str) -> list[str]:
+    """Ids of environments with a preset, for the completion of a shell."""
+    from agilerl.config import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
+def algorithm_names(incomplete: str) -> list[str]:
+    """Names of algorithms, for the completion of a shell."""
+    from agilerl.algorithms import available
+
+    return [name for name in available() if name.lower().startswith(incomplete.lower())]
+
+
+def steps_option(text: str, *names: str) -> Any:
+    """An option that takes a number of steps."""
+    return typer.Option(*names, metavar="N", parser=whole, help=text)
+
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+RunPath = Annotated[
+    Path, typer.Argument(metavar="RUN", show_default=False, help="The directory of a run: runs/<env>/<algo>-<nnnn>.")
+]
+RunPaths = Annotated[list[Path], typer.Argument(metavar="RUN", help="The directories of one or more runs.")]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="FILE|MODULE",
+        help="Import this code first, which registers environments or algorithms; may be repeated.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print the closing lines only.")]
+TestEpisodes = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Held-out episodes that score the best agent at the end.")
+]
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help="auto, cpu, cuda or cuda:0; auto is CUDA where there is one.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change one setting, such as training.pop_size=6 or lr=1e-3; may be repeated.",
+    ),
+]
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", help="Seed of every random stream; default: the one of the manifest.")
+]
+EpisodeSeed = Annotated[
+    int | None, typer.Option(metavar="N", help="Seed of the episodes; default: the one of the run.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def with_env_kwargs(entries: Sequence[str] | None) -> dict[str, Any]:
+    """Keywords of an environment from KEY=VALUE, whose values are YAML.
+
+    Raises:
+        ConfigError: an entry that is not KEY=VALUE.
+    """
+    from agilerl.config.load import parse_yaml
+    from agilerl.errors import ConfigError
+
+    found = {}
+    for text in entries or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--env-kwargs {text!r} is not KEY=VALUE. fix: --env-kwargs gravity=-3.")
+        found[key.strip()] = parse_yaml(value, f"--env-kwargs {key.strip()}")
+    return found

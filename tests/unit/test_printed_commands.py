@@ -1,0 +1,223 @@
+"""Every command that a run, an error or a help text prints runs as printed; options are taken as typed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import agilerl
+from agilerl.cli import app
+from agilerl.errors import AlgorithmError, ConfigError
+from agilerl.rng import Purpose, stream
+from agilerl.runs.commands import command, imports_of
+
+SMALL = ["--population", "2", "--steps", "64", "--num-envs", "4", "--set", "learn_step=16", "--set", "evo_steps=32",
+         "--set", "eval_episodes=2", "--set", "confirm_episodes=2", "--test-episodes", "4"]  # fmt: skip
+OWN = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+gymnasium.register("Own-v0", entry_point=CartPoleEnv, max_episode_steps=20)
+"""
+VERBS = "train|resume|continue|evaluate|report|export|record|data make|config convert"
+PRINTED = re.compile(rf"`(agilerl (?:{VERBS})[^`]*)`|(agilerl (?:{VERBS}) .*?)(?=\.$|\. |, | \(|$)", re.M)
+
+
+def cli(*words: Any, code: int = 0) -> Any:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == code, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+def printed(text: str) -> list[str]:
+    """Commands in a text, without placeholders."""
+    return [quoted or bare for quoted, bare in PRINTED.findall(text)]
+
+
+def run_all(text: str, least: int = 1) -> None:
+    found = printed(text)
+    assert len(found) >= least, text
+    for line in found:
+        cli(*shlex.split(line)[1:])
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A file with an environment, in a folder with a space in its name, which is the working directory."""
+    folder = tmp_path / "my work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "own envs.py").write_text(OWN)
+    forget()
+    yield "own envs.py"
+    forget()
+
+
+def forget() -> None:
+    """As in a new process: the file is not imported yet."""
+    gymnasium.registry.pop("Own-v0", None)
+    sys.modules.pop("own envs", None)
+
+
+def test_a_run_in_an_environment_of_ones_own_prints_commands_that_import_it(own: str) -> None:
+    text = cli("train", "Own-v0", "--import", own, *SMALL, "--out", "my runs").output
+    (run,) = Path("my runs/Own-v0").iterdir()
+    assert json.loads((run / "run.json").read_text())["imports"] == [own]
+    assert f"agilerl resume '{run}' --steps 128 --import 'own envs.py'" in text
+    forget()
+    run_all(text)
+    for verb in ("resume", "evaluate", "continue", "record"):
+        forget()
+        told = cli(verb, run, code=2).stderr
+        assert told.endswith("The run was made with --import 'own envs.py'. fix: repeat --import 'own envs.py'.\n"), (
+            told
+        )
+        assert len(told.splitlines()) == 1
+    forget()
+    cli("evaluate", run, "--episodes", 2, "--import", own)
+    assert agilerl.load(run).command("resume") == f"agilerl resume '{run}' --import 'own envs.py'"
+
+
+def test_nothing_is_imported_that_a_record_names(own: str) -> None:
+    cli("train", "Own-v0", "--import", own, *SMALL, "--out", "runs")
+    (run,) = Path("runs/Own-v0").iterdir()
+    Path(own).write_text("raise SystemExit('code of a stranger')")
+    forget()
+    assert "The run was made with --import" in cli("evaluate", run, code=2).stderr
+    assert "own envs" not in sys.modules
+
+
+def test_a_finished_run_and_one_at_its_target_say_how_they_go_on(own: str) -> None:
+    cli("train", "CartPole-v1", "--algo", "PPO", *SMALL, "--out", "runs")
+    (run,) = Path("runs/CartPole-v1").iterdir()
+    again = cli("resume", run, "--test-episodes", 2).output
+    assert (
+        f"finished: it has used its budget (64 steps of one member); `agilerl resume {run} --steps 128` goes" in again
+    )
+    run_all(again, least=2)
+    cli("train", "CartPole-v1", "--algo", "PPO", "--target", 1, *SMALL, "--out", "met")
+    (met,) = Path("met/CartPole-v1").iterdir()
+    told = cli("resume", met, "--test-episodes", 2).output
+    assert "finished: it has reached its target of 1" in told
+    run_all(told)
+
+
+def test_a_budget_below_what_is_done_is_refused_and_the_fix_goes_on(own: str) -> None:
+    cli("train", "CartPole-v1", "--algo", "PPO", *SMALL, "--out", "runs")
+    (run,) = Path("runs/CartPole-v1").iterdir()
+    before = (run / "config.yaml").read_bytes()
+    told = cli("resume", run, "--steps", 10, code=2).stderr
+    assert "has trained 64 env steps of each member, more than steps=10. fix: steps=128" in told
+    assert (run / "config.yaml").read_bytes() == before
+    assert "warning" not in cli("resume", run, "--steps", "1.28e2", "--test-episodes", 2).output
+
+
+@pytest.mark.thorough
+def test_teams_print_commands_that_run(own: str) -> None:
+    pytest.importorskip("mpe2")
+    text = cli("train", "mpe2.simple_spread_v3", "--algo", "IPPO", *SMALL, "--out", "my runs").output
+    run_all(text)
+
+
+def test_the_examples_of_every_help_text_name_commands_and_options_that_there_are() -> None:
+    count = 0
+
+    def visit(group: Any, path: list[str]) -> None:
+        nonlocal count
+        for name, inner in sorted(group.commands.items()):
+            text = CliRunner().invoke(app, [*path, name, "-h"]).output
+            assert not re.search(r"\w\.\.\.$", text, re.M), text
+            if hasattr(inner, "commands"):
+                visit(inner, [*path, name])
+                continue
+            for line in re.findall(r"^    (agilerl .*)$", text, re.M):
+                words = shlex.split(line)[1:]
+                assert words[: len(path) + 1] == [*path, name]
+                inner.make_context(name, words[len(path) + 1 :], resilient_parsing=False)
+                count += 1
+            assert text.count("    agilerl ") >= 2, name
+
+    visit(get_command(app), [])
+    assert count >= 30
+    assert CliRunner().invoke(app, ["-h"]).output.count("    agilerl ") == 3
+
+
+@pytest.mark.parametrize("words", [["--seed", "-1"], ["--set", "seed=-1"]])
+def test_a_negative_seed_is_named_and_leaves_nothing(own: str, words: list[str]) -> None:
+    told = cli("train", "CartPole-v1", *words, code=2).stderr
+    assert "training.seed must be a whole number >= 0; got -1" in told
+    assert not Path("runs").exists()
+    with pytest.raises(ConfigError, match="seed must be a whole number >= 0; got -3"):
+        stream(-3, Purpose.ENVIRONMENT)
+
+
+def test_numbers_and_keywords_as_users_type_them(own: str) -> None:
+    text = cli("train", "CartPole-v1", "--steps", "1e4", "--target", 300, "--num-envs", 2, "--env-kwargs",
+               "sutton_barto_reward=true", "--dry-run").output  # fmt: skip
+    assert "max_steps: 10000" in text
+    assert "target_score: 300.0" in text
+    assert "num_envs: 2" in text
+    assert "sutton_barto_reward: true" in text
+    assert agilerl.api.build_manifest("CartPole-v1", overrides={"target": 9}).training.target_score == 9
+    assert "'1.5' is not a whole number" in cli("train", "CartPole-v1", "--steps", "1.5", code=2).output
+
+
+MISTAKES = [
+    (["train", "CartPole"], "CartPole: No registered env with id: CartPole. Did you mean 'CartPole-v1'? fix:"),
+    (["train", "highway-fast-v0"], "fix: pip install highway-env, then --import highway_env."),
+    (["train", "Nothing-v0"], "fix: --import MODULE, if a package or code of yours registers it"),
+    (["train", "CartPole-v1", "--import", "no_package_xy"], "fix: pip install no-package-xy, if that is the package"),
+    (["train", "CartPole-v1", "--import", "no.py"], "fix: check the path."),
+    (["train", "CartPole-v1", "--set", "algorithm.name=PPO"], "which are those of DQN. fix: --algo PPO (algo='PPO')"),
+    (
+        ["train", "Pendulum-v1", "--algo", "CQL", "--dataset", "minari:none/such-v0"],
+        "the Minari data set 'none/such-v0'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "told"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
+def test_mistakes_name_what_helps(own: str, words: list[str], told: str) -> None:
+    if "minari" in words[-1]:
+        pytest.importorskip("minari")
+    error = cli(*words, code=2).stderr
+    assert told in error
+    assert len(error.splitlines()) == 1
+
+
+def test_agents_of_another_algorithm_are_named(own: str) -> None:
+    run = agilerl.train("CartPole-v1", "DQN", steps=64, population=1, num_envs=4, out=None, verbose=False)
+    with pytest.raises(AlgorithmError, match=r"^the agents are DQN, the new run trains PPO\. fix: algo='DQN'"):
+        agilerl.train("CartPole-v1", "PPO", agents=run, out=None)
+
+
+@pytest.mark.thorough
+def test_tensorboard_goes_on_with_a_resumed_run(own: str) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    cli("train", "CartPole-v1", "--algo", "PPO", "--tensorboard", *SMALL, "--out", "runs", "-q")
+    (run,) = Path("runs/CartPole-v1").iterdir()
+    cli("resume", run, "--steps", 128, "--test-episodes", 0, "-q")
+    events = EventAccumulator(str(run / "tb")).Reload()
+    assert {e.step for e in events.Scalars("population/best_fitness")} == {32, 64, 96, 128}
+    cli("resume", run, "--steps", 192, "--no-tensorboard", "--test-episodes", 0, "-q")
+    assert len(EventAccumulator(str(run / "tb")).Reload().Scalars("population/best_fitness")) == 4
+
+
+def test_imports_are_read_off_the_command_of_an_earlier_version() -> None:
+    assert imports_of({"argv": ["/bin/agilerl", "train", "X", "--import", "a.py", "--import=b"]}) == ("a.py", "b")
+    assert imports_of({"argv": ["script.py", "--import", "a.py"]}) == ()
+    assert imports_of({}) == ()
+    assert command("data make", "a b") == "agilerl data make 'a b'"
