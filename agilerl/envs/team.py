@@ -112,6 +112,13 @@ def action_columns(space: Space[Any]) -> int:
     )
 
 
+def by_name(given: Any) -> Any:
+    """A mapping by agent with the agents' ids as strings; anything else as it is."""
+    if not isinstance(given, Mapping) or all(isinstance(agent, str) for agent in given):
+        return given
+    return {str(agent): value for agent, value in given.items()}
+
+
 def as_action(space: Space[Any], columns: np.ndarray) -> Any:
     """Numbers [..., k] as actions of the space [..., *shape], nested as the space is."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
