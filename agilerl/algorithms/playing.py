@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from agilerl import tree
+from agilerl.algorithms.team_names import keep_ids
 from agilerl.algorithms.team_playing import masks_of, observed
 from agilerl.engine.protocol import Mask
 from agilerl.envs.limits import EpisodeLimit
@@ -245,6 +246,7 @@ def _action(agent: Any, obs: Any, mask: Any) -> Any:
     return actions[0] if is_one else actions
 
 
+@keep_ids
 def _team_action(team: Any, obs: Any, mask: Any) -> dict[str, Any]:
     masks, parts = dict(mask or {}), {}
     for agent, given in obs.items():

@@ -14,6 +14,7 @@ from agilerl import tree
 from agilerl.algorithms import team_memory, team_playing
 from agilerl.algorithms.rollouts import HiddenStates
 from agilerl.algorithms.team_actor_critics import Team
+from agilerl.algorithms.team_names import keep_ids
 from agilerl.algorithms.team_policies import TeamPolicies, in_bounds
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import Draws, Mask
@@ -60,6 +61,7 @@ def environment_action(team: Team, action: np.ndarray) -> np.ndarray:
     return policies.environment(action)
 
 
+@keep_ids
 def get_action(
     team: Team,
     obs: Mapping[str, Any],
@@ -143,6 +145,7 @@ def greedy_in_lanes(team: Team, obs: Any, mask: Mask = None) -> np.ndarray:
     return environment_action(team, greedy(team, outputs, mask))
 
 
+@keep_ids
 def environment_actions(team: Team, actions: Mapping[str, Any]) -> dict[str, Any]:
     """Actions by agent, as `get_action` gave them while training, as the environment takes them; Dict and Tuple actions
     nested as the space is."""

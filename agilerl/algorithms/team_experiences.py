@@ -14,6 +14,7 @@ from agilerl.algorithms import team_playing
 from agilerl.algorithms.rollouts import RolloutExperiences
 from agilerl.algorithms.team_actor_critics import Team
 from agilerl.components.rollout_store import RolloutStore
+from agilerl.envs.team import by_name
 from agilerl.envs.teams import AGENTS, PRESENT, STATE
 from agilerl.errors import ShapeError, unknown_name
 
@@ -101,6 +102,7 @@ def _named(team: Team, experiences: Any) -> dict[str, Any]:
             f"{team.algo}.learn got a {type(experiences).__name__}; expected a tuple of {len(FIELDS)}: "
             f"{', '.join(FIELDS)}, each by agent."
         )
+    found = {name: by_name(value) for name, value in found.items()}
     missing = [name for name in FIELDS if found.get(name) is None]
     if missing:
         raise ShapeError(f"{team.algo}.learn got experiences without {', '.join(missing)}.")

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 
-from agilerl.envs.team import beside_mask, is_masked
+from agilerl.envs.team import beside_mask, by_name, is_masked
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.spaces import differ
 
 Spaces = Sequence[gym.Space[Any]] | Mapping[str, gym.Space[Any]]
+
+
+def keep_ids(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a team that takes and returns mappings by agent, for agents whose ids are no strings, too.
+
+    Teams name their agents by strings. The first mapping says how the caller does; what is returned by agent has the
+    caller's ids, so that an environment takes it as it is.
+    """
+
+    @functools.wraps(method)
+    def call(team: Any, by_agent: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(by_agent, Mapping) or all(isinstance(agent, str) for agent in by_agent):
+            return method(team, by_agent, *args, **kwargs)
+        ids = {str(agent): agent for agent in by_agent}
+        found = method(
+            team, by_name(by_agent), *map(by_name, args), **{key: by_name(value) for key, value in kwargs.items()}
+        )
+        return tuple(_with_ids(part, ids) for part in found) if isinstance(found, tuple) else _with_ids(found, ids)
+
+    return call
+
+
+def _with_ids(part: Any, ids: Mapping[str, Any]) -> Any:
+    """A mapping by agent with these ids; a hidden state, which is by layer, as it is."""
+    is_by_agent = isinstance(part, dict) and set(part) <= set(ids)
+    return {ids[agent]: value for agent, value in part.items()} if is_by_agent else part
 
 
 class Named(Mapping[str, Any]):

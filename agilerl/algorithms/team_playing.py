@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from agilerl import tree
+from agilerl.algorithms.team_names import keep_ids
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
 from agilerl.envs.team import MASKED, nothing
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm as Team
 
 
+@keep_ids
 def get_action(
     team: Team, obs: Mapping[str, Any], infos: Mapping[str, Any] | None = None, training: bool | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

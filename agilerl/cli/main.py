@@ -34,7 +34,7 @@ from agilerl.cli.options import (
     with_env_kwargs,
 )
 from agilerl.env_ids import working_directory
-from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError
+from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError
 from agilerl.redaction import redact
 from agilerl.runs.signals import exit_code
 
@@ -76,7 +76,7 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
     except AgileRLError as error:
         if debug:
             raise
-        told = _naming_imports(str(error), run, imports or ())
+        told = _naming_imports(error, run, imports or ())
         typer.echo(redact(f"{type(error).__name__}: {told}"), err=True)
         raise typer.Exit(USER_ERROR) from None
     except BrokenPipeError:  # who reads has seen enough: `agilerl ... | head`
@@ -96,12 +96,14 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
         warnings.showwarning = show
 
 
-def _naming_imports(told: str, run: Path | None, imports: Iterable[str]) -> str:
+def _naming_imports(error: AgileRLError, run: Path | None, imports: Iterable[str]) -> str:
     """An error, with the code that its run was made with and that has not been imported; the fix imports it.
 
+    Only errors of environments and algorithms may come from a missing import; others keep their own fix.
     It is never imported unasked: a run directory may come from somebody else.
     """
-    if run is None or not (run / "run.json").is_file():
+    told = str(error)
+    if run is None or not isinstance(error, EnvError | AlgorithmError) or not (run / "run.json").is_file():
         return told
     from agilerl.runs.commands import imports_of
     from agilerl.runs.directory import RunDirectory

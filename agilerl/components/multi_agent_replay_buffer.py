@@ -15,7 +15,7 @@ from agilerl import tree as trees
 from agilerl.components.data import to_tensordict, with_batch_axis
 from agilerl.components.uniform import ROLES, ReplayBuffer
 from agilerl.envs.protocol import AGENTS, PRESENT
-from agilerl.envs.team import nothing
+from agilerl.envs.team import by_name, nothing
 from agilerl.errors import ConfigError, RunError, ShapeError, unknown_name
 
 TEAM_ROLES = {**ROLES, **{f"{name}s": role for name, role in ROLES.items() if not name.endswith("s")}}
@@ -122,6 +122,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         self._save(dict(data))
 
     def _save(self, given: Mapping[str, Any]) -> None:
+        given = {name: by_name(value) for name, value in given.items()}
         fields = {self._roles.get(name, name): _final(value, name, self._roles) for name, value in given.items()}
         for name, value in fields.items():
             if not isinstance(value, Mapping):

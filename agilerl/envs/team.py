@@ -112,6 +112,13 @@ def action_columns(space: Space[Any]) -> int:
     )
 
 
+def by_name(given: Any) -> Any:
+    """A mapping by agent with the agents' ids as strings; anything else as it is."""
+    if not isinstance(given, Mapping) or all(isinstance(agent, str) for agent in given):
+        return given
+    return {str(agent): value for agent, value in given.items()}
+
+
 def as_action(space: Space[Any], columns: np.ndarray) -> Any:
     """Numbers [..., k] as actions of the space [..., *shape], nested as the space is."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
@@ -121,7 +128,8 @@ def as_action(space: Space[Any], columns: np.ndarray) -> Any:
     if isinstance(space, spaces.Discrete):
         return np.asarray(np.rint(columns[..., 0]).astype(np.int64))
     shaped = columns.reshape(*columns.shape[:-1], *(space.shape or ()))
-    return np.asarray((shaped if isinstance(space, spaces.Box) else np.rint(shaped)).astype(space.dtype))
+    is_real = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
+    return np.asarray((shaped if is_real else np.rint(shaped)).astype(space.dtype))
 
 
 def as_columns(space: Space[Any], action: Any) -> np.ndarray:

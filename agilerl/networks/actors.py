@@ -41,7 +41,7 @@ def rescale_action(action: Any, low: Any, high: Any, output_activation: str = "T
 
     Args:
         action: [..., A] numpy or torch, as the result is, which has the dtype of the bounds. What lies outside of the
-            range lands outside of the bounds.
+            range lands outside of the bounds. Integers are the nearest ones.
         low, high: [A]; a component with an infinite bound keeps its value.
         output_activation: whose range `action` is in.
     """
@@ -55,9 +55,11 @@ def rescale_action(action: Any, low: Any, high: Any, output_activation: str = "T
     if isinstance(action, Tensor):
         given = action.double()
         start, extent, keep = (torch.as_tensor(v, device=given.device) for v in (bottom, width, ~finite))
-        return torch.where(keep, given, start + (given - lowest) / (highest - lowest) * extent).to(dtype)
+        scaled = torch.where(keep, given, start + (given - lowest) / (highest - lowest) * extent)
+        return (scaled if dtype.is_floating_point else scaled.round()).to(dtype)
     x = np.asarray(action, np.float64)
-    return np.where(finite, bottom + (x - lowest) / (highest - lowest) * width, x).astype(bounds[0].dtype)
+    mapped = np.where(finite, bottom + (x - lowest) / (highest - lowest) * width, x)
+    return (mapped if dtype.is_floating_point else np.rint(mapped)).astype(bounds[0].dtype)
 
 
 def box_action(action: np.ndarray, low: np.ndarray, high: np.ndarray, kind: ActionDistribution) -> np.ndarray:

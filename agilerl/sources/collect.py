@@ -63,7 +63,11 @@ def _random(space: gym.Space[Any], rng: np.random.Generator, count: int, mask: n
         ]
         return np.stack(parts, axis=1).reshape(count, *space.nvec.shape).astype(space.dtype)
     if isinstance(space, gym.spaces.Box) and is_bounded(space):
-        drawn = rng.uniform(space.low, space.high, size=(count, *space.shape))
+        if np.issubdtype(space.dtype, np.integer):
+            low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
+            drawn = np.minimum(np.floor(rng.uniform(low, high + 1, size=(count, *space.shape))), high)
+        else:
+            drawn = rng.uniform(space.low, space.high, size=(count, *space.shape))
         return np.asarray(drawn.astype(space.dtype))
     if isinstance(space, gym.spaces.Box):
         return np.stack([space.sample() for _ in range(count)])

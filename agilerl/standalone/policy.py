@@ -364,8 +364,10 @@ class Policy(nn.Module):
         return bounded.to(getattr(torch, actions["dtype"])).reshape(-1, *actions["shape"])
 
     def _whole(self, actions: dict[str, Any], action: Tensor) -> Tensor:
-        """Integer actions rounded to the nearest, where they were trained so; others as they are."""
-        return action.round() if self.in_bounds and "int" in actions["dtype"] else action
+        """Integer actions rounded to the nearest, others as they are; stochastic policies in units of their actions
+        were trained without rounding."""
+        is_rounded = self.in_bounds or self.squashed or not self.stochastic
+        return action.round() if is_rounded and "int" in actions["dtype"] else action
 
     def _choose(self, actions: dict[str, Any], out: Tensor, mask: Tensor | None) -> Tensor:
         """The best legal choice: of all combinations, or of each component where a policy has logits for each."""

@@ -89,6 +89,15 @@ def test_a_run_in_an_environment_of_ones_own_prints_commands_that_import_it(own:
     assert agilerl.load(run).command("resume") == f"agilerl resume '{run}' --import 'own envs.py'"
 
 
+def test_a_mistake_beside_a_missing_import_keeps_its_own_fix(own: str) -> None:
+    cli("train", "Own-v0", "--import", own, *SMALL, "--out", "runs")
+    (run,) = Path("runs/Own-v0").iterdir()
+    forget()
+    for line, fix in ((["resume", run, "--steps", 1], "or leave steps out."), (["export", run], "fix: --onnx, or use")):
+        told = cli(*line, code=2).stderr
+        assert fix in told and "--import" not in told, told
+
+
 def test_nothing_is_imported_that_a_record_names(own: str) -> None:
     cli("train", "Own-v0", "--import", own, *SMALL, "--out", "runs")
     (run,) = Path("runs/Own-v0").iterdir()
