@@ -95,7 +95,8 @@ def test_a_mistake_beside_a_missing_import_keeps_its_own_fix(own: str) -> None:
     forget()
     for line, fix in ((["resume", run, "--steps", 1], "or leave steps out."), (["export", run], "fix: --onnx, or use")):
         told = cli(*line, code=2).stderr
-        assert fix in told and "--import" not in told, told
+        assert fix in told, told
+        assert "--import" not in told, told
 
 
 def test_nothing_is_imported_that_a_record_names(own: str) -> None:
