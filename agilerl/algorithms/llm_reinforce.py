@@ -27,10 +27,15 @@ from agilerl.ranges import AdapterSettings, Count, CountOrZero, Fraction, ModelN
 class LLMREINFORCE(LLMAlgorithm):
     """Moves every token of a completion by its return, less a baseline (Williams 1992; Ahmadian et al. 2024).
 
+    Each iteration is one pass over its completions, in optimiser steps of `batch_size`. The first step is on-policy.
+    Where there are more completions than `batch_size`, the later steps learn from a policy that earlier ones have
+    already moved away from, without an importance ratio or a clip: their gradient is biased. A `batch_size` of at least
+    the completions of an iteration (prompts times `group_size`) makes one unbiased step. GRPO and LLMPPO have a ratio.
+
     Args:
         baseline: "batch": returns are standardised over all tokens that were written; "rloo": of each completion the
             mean reward of the others of its prompt (arXiv:2402.14740, equation 8).
-        batch_size: completions of an optimiser step. lr: of AdamW. weight_decay: of it.
+        batch_size: completions of an optimiser step, of all processes together. lr: of AdamW. weight_decay: of it.
         lr_schedule: "constant", or "linear" to 0 over the budget.
         beta: weight of the divergence from the policy that training began with.
         gamma: discount of a token's reward at the tokens before it, of "batch".
@@ -42,7 +47,7 @@ class LLMREINFORCE(LLMAlgorithm):
     """
 
     experience = COMPLETIONS
-    update_epochs = 1  # the gradient is that of the policy that wrote
+    update_epochs = 1  # without an importance ratio a second pass would only be further off-policy
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ from agilerl.envs.teams import PRESENT
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.networks.actors import StochasticActor
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.ranks import Ranks
 from agilerl.rng import Purpose, seeds
 
 # --- the update ------------------------------------------------------------------------------------------------------
@@ -68,26 +69,39 @@ def group_rows(team: Team, batch: RolloutBatch, group: str) -> RolloutBatch:
     )
 
 
-def group_batch(team: Team, batch: RolloutBatch, group: str) -> RolloutBatch:
-    """As `group_rows`; each row that its agent decided counts alike, and weights sum to 1."""
-    rows = group_rows(team, batch, group)
-    total, live = rows.weight.sum(-1, keepdim=True), batch.live
-    if batch.acted is not None:  # a group of which nobody decided does not move
-        has_rows = (total > 0).flatten().tolist()
-        live = tuple(a and b for a, b in zip(live or (True,) * len(has_rows), has_rows, strict=True))
-    return replace(rows, weight=rows.weight / total.clamp(min=1), live=live)
+def group_batches(team: Team, batch: RolloutBatch | TeamSequences, ranks: Ranks) -> dict[str, RolloutBatch]:
+    """The rows of every group as `group_rows`; those that their agent decided, on all ranks together, count alike.
+
+    Weights sum to 1 in one process, and on average over several ranks. A group of which nobody decided does not move.
+    """
+    if isinstance(batch, TeamSequences):
+        rows, all_decided = dict(batch.groups), False
+    else:
+        rows = {group: group_rows(team, batch, group) for group in team.grouped_agents}
+        all_decided = batch.acted is None and ranks.size == 1
+    totals = ranks.mean(torch.stack([own.weight.sum(-1, keepdim=True) for own in rows.values()]))
+    batches = {}
+    for (group, own), total in zip(rows.items(), totals, strict=True):
+        live = batch.live
+        if not all_decided:
+            has_rows = (total > 0).flatten().tolist()
+            live = tuple(a and b for a, b in zip(live or (True,) * len(has_rows), has_rows, strict=True))
+        # A single decision of all ranks is 1 / ranks of one on average.
+        batches[group] = replace(own, weight=own.weight / total.clamp(min=1 / ranks.size), live=live)
+    return batches
 
 
 def update(team: Team, engine: UpdateEngine, batch: RolloutBatch | TeamSequences) -> UpdateResult:
     """One minibatch, group by group: L = L_clip + c_v L_v − c_e H, as of PPO, over the rows of the group's agents
     (arXiv:2011.09533, section 3; arXiv:2103.01955, appendix A).
 
-    The divergence reported is that of the group that moved most.
+    The divergence reported is that of the group that moved most, on all ranks together.
     """
     hp, losses, policy_losses, divergences = engine.hp, [], [], []
     flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
+    batches = group_batches(team, batch, engine.ranks)
     for group, agents in team.grouped_agents.items():
-        own = batch.groups[group] if isinstance(batch, TeamSequences) else group_batch(team, batch, group)
+        own = batches[group]
         seen, judged = own.obs
         raw = _output(engine.network(f"actors.{group}")(seen, *hidden_of("actors", own.hidden)))
         value = _output(engine.network(f"critics.{group}")(*judged, *hidden_of("critics", own.hidden)))
@@ -102,7 +116,7 @@ def update(team: Team, engine: UpdateEngine, batch: RolloutBatch | TeamSequences
         policy_losses.append(actor_loss)
         divergences.append(kl)
     total, of_policies = torch.stack(losses).sum(0), torch.stack(policy_losses).sum(0)
-    return UpdateResult(total, of_policies, kl=torch.stack(divergences).amax(0))
+    return UpdateResult(total, of_policies, kl=engine.ranks.mean(torch.stack(divergences)).amax(0))
 
 
 def _output(found: Any) -> Tensor:

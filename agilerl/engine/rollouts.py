@@ -30,20 +30,12 @@ class EpochPlan:
     Attributes:
         rows: [K, N, B] int64, numbers of samples within each member's rollout (0 where weight is 0).
         weight: [K, N, B] float64: 1/B_k in the rows of minibatch k, 0 beyond.
-        live: [K, N] bool: whether a member has a k-th minibatch.
-        share: [K, N]: how many of a minibatch's samples this one of several ranks has, over the mean of all of them;
-            None of one process. The mean over ranks of means by rank, each times its share, is the mean of all samples.
+        live: [K, N] bool: whether a member has a k-th minibatch, on any rank.
     """
 
     rows: np.ndarray
     weight: np.ndarray
     live: np.ndarray
-    share: np.ndarray | None = None
-
-    def shared(self, k: int, weight: Tensor) -> Tensor:
-        """The weights [N, B] of minibatch k, which sum to 1 on this rank, such that the mean over ranks is that of all
-        samples; as they are in one process."""
-        return weight if self.share is None else weight * torch.from_numpy(self.share[k, :, None]).to(weight)
 
 
 def plan_epoch(
@@ -101,7 +93,7 @@ def _shared_epoch(
     parts = [dealt(counted[:, member], count) for member, count in enumerate(counts)]  # [W, K_i] each
     widest = max([1, *(int(own[rank].max(initial=0)) for own in parts)])
     shape = (max(counts, default=0), len(sizes), widest)
-    rows, weight, share = np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape[:2])
+    rows, weight = np.zeros(shape, np.int64), np.zeros(shape)
     for member, (rng, own, part) in enumerate(zip(rngs, samples, parts, strict=True)):
         if not counts[member]:
             continue
@@ -109,8 +101,7 @@ def _shared_epoch(
         for k, (end, here, together) in enumerate(zip(ends, part[rank], part.sum(0), strict=True)):
             rows[k, member, :here] = order[end - here : end]
             weight[k, member, :here] = ranks / together
-            share[k, member] = here * ranks / together
-    return EpochPlan(rows, weight, np.arange(shape[0])[:, None] < np.asarray(counts), share)
+    return EpochPlan(rows, weight, np.arange(shape[0])[:, None] < np.asarray(counts))
 
 
 def dealt(counted: np.ndarray, count: int) -> np.ndarray:
@@ -151,8 +142,14 @@ class Rollout:
         each = (*self.numbers.unbind(-1), self.action, self.legal, noise)
         return [(name, x) for name, x in zip(names, each, strict=True) if x is not None]
 
-    def batches(self, plan: EpochPlan, noise: Tensor | None = None) -> Iterator[RolloutBatch]:
-        """The minibatches of one epoch; `noise` [N, T·E, A] goes with the rows."""
+    def batches(self, plan: EpochPlan, noise: Tensor | None = None, ranks: Ranks = ONE) -> Iterator[RolloutBatch]:
+        """The minibatches of one epoch.
+
+        Args:
+            noise: [N, T·E, A], goes with the rows.
+            ranks: processes that share the minibatches; asked where samples have unequally many steps. Otherwise the
+                weights of the plan are right on several ranks as well.
+        """
         count, members, width = plan.rows.shape
         device = self.numbers.device
         rows = torch.from_numpy((plan.rows + self.size * np.arange(members)[:, None]).reshape(-1)).to(device)
@@ -183,21 +180,21 @@ class SequenceRollout(Rollout):
     lanes: int
     hidden: Mapping[str, Tensor]
 
-    def batches(self, plan: EpochPlan, noise: Tensor | None = None) -> Iterator[RolloutBatch]:
-        """The minibatches of one epoch; the steps of a minibatch's sequences count alike."""
+    def batches(self, plan: EpochPlan, noise: Tensor | None = None, ranks: Ranks = ONE) -> Iterator[RolloutBatch]:
+        """The minibatches of one epoch; the steps of a minibatch's sequences count alike, on all ranks together."""
         count, members, _ = plan.rows.shape
         chosen = np.stack([own[plan.rows[:, i]] for i, own in enumerate(self.sequences)], 1)  # [K, N, S, 3]
         lane, start, length = (chosen[..., k, None] for k in range(3))
         length = np.where(plan.weight[..., None] > 0, length, 0)
+        steps = np.maximum(ranks.average(length.sum((2, 3))), 1 / ranks.size)  # [K, N], of one rank on average
         for k in range(count):
             most = max(1, int(length[k].max()))  # a rank may have no sequence of a minibatch
             offset = np.arange(most)
             step = start[k] + np.minimum(offset, np.maximum(length[k] - 1, 0))
             rows = step * self.lanes + lane[k] + self.size * np.arange(members)[:, None, None]  # [N, S, L]
             real = offset < length[k]
-            weight = real / np.maximum(real.sum((1, 2), keepdims=True), 1)
+            weight = real / steps[k, :, None, None]
             batch = self._batch(rows, weight.reshape(members, -1), noise)
-            batch = batch if plan.share is None else replace(batch, weight=plan.shared(k, batch.weight))
             yield batch if plan.live[k].all() else replace(batch, live=tuple(plan.live[k].tolist()))
 
     def _batch(self, rows: np.ndarray, weight: np.ndarray, noise: Tensor | None) -> RolloutBatch:
@@ -443,7 +440,7 @@ def learn_rollout(
         if not any(active):
             break
         plan = plan_epoch(rngs, rollout.samples, sizes, active, counted, ranks.rank)
-        batches = rollout.batches(plan, _entropy_noise(members, rollout, rngs, active))
+        batches = rollout.batches(plan, _entropy_noise(members, rollout, rngs, active), ranks)
         results = [learner.learn(group, batch) for batch in batches]
         losses += [result.loss for result in results]
         divergence: Any = sum(result.kl for result in results if result.kl is not None)

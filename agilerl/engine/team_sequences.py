@@ -17,6 +17,7 @@ from torch import Tensor
 
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.engine.rollouts import EpochPlan, Rollout
+from agilerl.ranks import ONE, Ranks
 from agilerl.tree import map_leaves
 
 
@@ -26,7 +27,7 @@ class TeamSequences:
 
     Attributes:
         groups: group -> rows [..., S·L] of its agents, S sequences of L steps; `obs` is what policies read and, as a
-            tuple, what values do.
+            tuple, what values do. The weight of a row is 1 where its agent decided, else 0.
         live: as of `RolloutBatch`.
     """
 
@@ -101,9 +102,9 @@ class TeamSequenceRollout(Rollout):
     lead: Any
 
     def batches(  # type: ignore[override]  # by group
-        self, plan: EpochPlan, noise: Tensor | None = None
+        self, plan: EpochPlan, noise: Tensor | None = None, ranks: Ranks = ONE
     ) -> Iterator[TeamSequences]:
-        """The minibatches of one epoch; the decisions of a group in a minibatch count alike."""
+        """The minibatches of one epoch."""
         names = ("log_prob", "value", "advantage", "returns")
         numbers: dict[str, Any] = dict(zip(names, self.numbers.unbind(-1), strict=True))
         everywhere = self.numbers.new_ones(self.numbers.shape[:2])
@@ -117,13 +118,11 @@ class TeamSequenceRollout(Rollout):
         for k, live in enumerate(plan.live):
             chosen = [own[weight > 0] for own, weight in zip(plan.rows[k], plan.weight[k], strict=True)]
             batches = {group: _gathered(rows[group], own, chosen) for group, own in self.pieces.items()}
-            if plan.share is not None:
-                batches = {group: replace(own, weight=plan.shared(k, own.weight)) for group, own in batches.items()}
             yield TeamSequences(batches, None if live.all() else tuple(live.tolist()))
 
 
 def _gathered(rows: RolloutBatch, pieces: list[Pieces], windows: list[np.ndarray]) -> RolloutBatch:
-    """The sequences of every member's windows [N, S·L, ...]; weights of what decided sum to 1."""
+    """The sequences of every member's windows [N, S·L, ...]; the weight of padding is 0."""
     each = [own.of(chosen) for own, chosen in zip(pieces, windows, strict=True)]
     most = max(1, *(len(ids) for ids in each))
     longest = max(1, *(int(own.length[ids].max(initial=0)) for own, ids in zip(pieces, each, strict=True)))
@@ -144,17 +143,13 @@ def _gathered(rows: RolloutBatch, pieces: list[Pieces], windows: list[np.ndarray
     def at_start(x: Tensor) -> Tensor:
         return x.flatten(0, 1).index_select(0, starts).view(members, most, *x.shape[2:]).transpose(1, 2)
 
-    counts = gather(rows.weight) * real
-    total = counts.sum(-1, keepdim=True)
-    has_rows = (total > 0).flatten().tolist()
     columns: dict[str, Any] = {
         name: gather(x) for name, x in vars(rows).items() if isinstance(x, Tensor) and name not in ("obs", "weight")
     }
     return RolloutBatch(
         map_leaves(gather, rows.obs),
         **columns,
-        weight=counts / total.clamp(min=1),
+        weight=gather(rows.weight) * real,
         hidden={key: at_start(x) for key, x in rows.hidden.items()},
-        live=None if all(has_rows) else tuple(has_rows),
         length=longest,
     )

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from merged import Merged
 from torch import Tensor
 
 from agilerl.algorithms import find_algorithm
@@ -22,7 +23,7 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatch
-from agilerl.engine.rollouts import learn_rollout, make_rollout
+from agilerl.engine.rollouts import SequenceRollout, learn_rollout, make_rollout
 from agilerl.envs.wordle import Wordle, wordle_data
 from agilerl.options import OfflineOptions
 from agilerl.ranks import ONE, Ranks, joined
@@ -50,8 +51,13 @@ CASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
 }
 TEXTS = ("ILQL", "BC_LM")
 
-ROLLOUTS = {"PPO": CHOICE, "PPO of a box": BOX}
+ROLLOUTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "PPO": (CHOICE, {}),
+    "PPO of a box": (BOX, {}),
+    "PPO recurrent": (CHOICE, {"recurrent": True, "max_seq_len": 3, "batch_size": 5}),
+}
 STEPS, LANES = 6, 4
+MEMORY = {**NET, "encoder_config": {"hidden_state_size": 6}}
 
 
 def agents_of(algo: str, space: Any, options: dict[str, Any]) -> list[Any]:
@@ -129,33 +135,18 @@ def compare(ranks: Ranks, make: Callable[[], list[Any]], given: Any, ways: tuple
     return {**found, "moved": difference(whole, before)}
 
 
-class Merged:
-    """For one process, the order in which two ranks go through their lanes: minibatch by minibatch that of both."""
-
-    def __init__(self, seed: int, batch_size: int) -> None:
-        self.rngs, self.half = [np.random.default_rng((seed, rank)) for rank in range(2)], batch_size // 2
-
-    def permutation(self, samples: np.ndarray) -> np.ndarray:
-        lane = samples % LANES
-        own = []
-        for rank, rng in enumerate(self.rngs):
-            mine = samples[(lane >= rank * LANES // 2) & (lane < (rank + 1) * LANES // 2)]
-            # A rank numbers its samples without the other one's lanes.
-            there = mine // LANES * (LANES // 2) + mine % LANES - rank * LANES // 2
-            place = dict(zip(there.tolist(), mine.tolist(), strict=True))
-            own.append(np.array([place[number] for number in rng.permutation(there).tolist()]))
-        firsts = range(0, len(own[0]), self.half)
-        return np.concatenate([part[first : first + self.half] for first in firsts for part in own])
-
-
-def rollout_agents(space: Any) -> list[Any]:
-    kind = find_algorithm("PPO")
-    more: dict[str, Any] = {"batch_size": 12, "update_epochs": 3, "clip_coef": 0.05, "max_grad_norm": 0.3}
-    return doubled([kind(OBS, space, i, net_config=NET, seed=i, lr=1e-2, **more) for i in range(MEMBERS)])
+def rollout_agents(space: Any, options: dict[str, Any]) -> list[Any]:
+    kind, net = find_algorithm("PPO"), MEMORY if options.get("recurrent") else NET
+    more: dict[str, Any] = {"batch_size": 12, "update_epochs": 3, "clip_coef": 0.05, "max_grad_norm": 0.3, **options}
+    return doubled([kind(OBS, space, i, net_config=net, seed=i, lr=1e-2, **more) for i in range(MEMBERS)])
 
 
 def rolled(agents: list[Any], how: str, space: Any, ranks: Ranks) -> list[Tensor]:
-    """All weights after two rollouts of this rank's lanes, each in three epochs of two minibatches."""
+    """All weights after two rollouts of this rank's lanes, each in three epochs of two minibatches.
+
+    With a memory the lanes have 3, 3, 2 and 2 sequences of one to three steps.
+    """
+    recurrent = agents[0].is_recurrent
     learner, rng = Learner(agents, choose(agents, how), ranks=ranks), np.random.default_rng(3)
     like, lanes = next(agents[0].actor.parameters()), LANES // ranks.size
     own = slice(ranks.rank * lanes, (ranks.rank + 1) * lanes)
@@ -165,30 +156,46 @@ def rolled(agents: list[Any], how: str, space: Any, ranks: Ranks) -> list[Tensor
         action = rng.uniform(-1, 1, (*shape, 2)) if space is BOX else rng.integers(0, 3, shape)
         reward, over, cut = rng.standard_normal(shape), rng.random(shape) < 0.2, rng.random(shape) < 0.1
         log_prob = np.log(rng.uniform(0.3, 0.7, shape))
+        hidden, known = {}, {"value": rng.standard_normal(shape), "final_value": rng.standard_normal(shape)}
+        if recurrent:
+            over = np.zeros(shape, bool)
+            over[0, :, 0] = over[[1, 2], :, 1] = over[2, :, 2] = True
+            cut = over & (rng.random(shape) < 0.5)
+            sizes = agents[0].hidden_state_architecture.items()
+            hidden = {key: rng.uniform(-0.5, 0.5, (*shape, *size)) for key, size in sizes}
         for place, group in enumerate(learner.groups):
             members = [agents[i] for i in group.members]
             flat = lambda x, rows=group.members: x[rows][:, own].reshape(-1, *x.shape[2:])  # noqa: E731
             buffer = members[0].make_buffer(STEPS, len(members) * lanes)
             for t in range(STEPS):
                 step = (obs[t], action[t], reward[t], over[t] & ~cut[t], cut[t], log_prob[t])
-                buffer.add(*map(flat, step), final_obs=flat(obs[t] + 0.1))
+                more: dict[str, Any] = {}
+                if recurrent:
+                    more = {name: flat(x[t]) for name, x in known.items()}
+                    more["hidden"] = {key: np.moveaxis(flat(x[t]), 0, 1) for key, x in hidden.items()}
+                buffer.add(*map(flat, step), final_obs=flat(obs[t] + 0.1), **more)
             buffer.last_obs = flat(last)
-            if ranks.size == 1:
-                rngs: list[Any] = [Merged(10 * number + i, 12) for i in group.members]
-            else:
-                rngs = [np.random.default_rng((10 * number + i, ranks.rank)) for i in group.members]
-            learn_rollout(learner, place, members, make_rollout(learner, place, members, buffer, like), rngs)
+            buffer.last_value = flat(last)[:, 0] if recurrent else None
+            rollout = make_rollout(learner, place, members, buffer, like)
+            rngs: list[Any] = []
+            for k, i in enumerate(group.members):
+                if ranks.size > 1:
+                    rngs.append(np.random.default_rng((10 * number + i, ranks.rank)))
+                    continue
+                is_sequences = isinstance(rollout, SequenceRollout)
+                lane = rollout.sequences[k][:, 0] if is_sequences else np.arange(STEPS * LANES) % LANES
+                rngs.append(Merged(10 * number + i, members[k].batch_size, lane * 2 // LANES))
+            learn_rollout(learner, place, members, rollout, rngs)
     learner.release()
     names = agents[0].registry.all_registered()
     return [p.detach().clone() for agent in agents for name in names for p in getattr(agent, name).parameters()]
 
 
-def compare_rollouts(ranks: Ranks, space: Any) -> dict[str, float]:
-    before = learned(rollout_agents(space), "fused", iter(()), ONE)
-    whole = rolled(rollout_agents(space), "fused", space, ONE)
-    found = {
-        how: difference(whole, rolled(rollout_agents(space), how, space, ranks)) for how in ("fused", "sequential")
-    }
+def compare_rollouts(ranks: Ranks, space: Any, options: dict[str, Any]) -> dict[str, float]:
+    make = lambda: rollout_agents(space, options)  # noqa: E731
+    before = learned(make(), "fused", iter(()), ONE)
+    whole = rolled(make(), "fused", space, ONE)
+    found = {how: difference(whole, rolled(make(), how, space, ranks)) for how in ("fused", "sequential")}
     return {**found, "moved": difference(whole, before)}
 
 
@@ -208,8 +215,8 @@ def main(folder: Path) -> None:
         for algo in TEXTS:
             make = lambda a=algo: text_agents(a)  # noqa: E731
             found[algo] = compare(ranks, make, text_batches, ("sequential",))
-        for name, space in ROLLOUTS.items():
-            found[name] = compare_rollouts(ranks, space)
+        for name, (space, options) in ROLLOUTS.items():
+            found[name] = compare_rollouts(ranks, space, options)
     (folder / f"rank-{accelerator.process_index}.json").write_text(json.dumps(found))
 
 

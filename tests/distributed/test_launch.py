@@ -138,6 +138,15 @@ def test_who_has_stopped_has_no_minibatch_and_draws_nothing() -> None:
     assert rngs[1].integers(100) == np.random.default_rng(1).integers(100)
 
 
+class Halved(Ranks):
+    """Two ranks, each minibatch on one of them; each sequence has two steps."""
+
+    size = 2
+
+    def average(self, values: Any) -> np.ndarray:
+        return np.full(np.shape(values), 2 / self.size)
+
+
 def test_a_rank_without_a_sequence_in_a_minibatch_adds_nothing_and_the_others_count_for_it() -> None:
     counted, found = np.array([[1], [3]]), []  # sequences of each rank; four minibatches of one
     for rank, (own,) in enumerate(counted):
@@ -145,7 +154,7 @@ def test_a_rank_without_a_sequence_in_a_minibatch_adds_nothing_and_the_others_co
         hidden = {"actor_h": torch.zeros(1, 6, 1, 3)}
         rollout = SequenceRollout(zeros, zeros[..., 0], zeros, None, [np.arange(own)], [sequences], 1, hidden)
         plan = plan_epoch([np.random.default_rng(rank)], rollout.samples, [1], [True], counted, rank)
-        found.append([float(batch.weight.sum()) for batch in rollout.batches(plan)])
+        found.append([float(batch.weight.sum()) for batch in rollout.batches(plan, ranks=Halved())])
     assert found == [[2, 0, 0, 0], [0, 2, 2, 2]]  # the mean over ranks is 1 in each
 
 
