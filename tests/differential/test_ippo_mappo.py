@@ -283,7 +283,8 @@ def plain(team: Any, buffers: list[RolloutStore], member: int) -> int:
                         parts = distribution(team, g, raw, legal, squash)
                         action = flat(field["action"])[keep][:, columns[name]]
                         if g == "mover":
-                            logp = parts[0].log_prob(action)
+                            # A squashed action is in (-1, 1); another one counts in halves of the range of Box(-2, 2).
+                            logp = parts[0].log_prob(action if squash else action / 2)
                             if squash:
                                 m, s = raw.chunk(2, -1)
                                 fresh = (m + s.clamp(-20, 2).exp() * torch.from_numpy(noise[keep])).tanh()

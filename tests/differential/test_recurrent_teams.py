@@ -215,6 +215,7 @@ def plain(team: Any, buffers: list[RolloutStore], member: int) -> int:
                                 if g == "caller":
                                     mean, log_std = raw[0].chunk(2)
                                     policy: Any = Independent(Normal(mean, log_std.clamp(-20, 2).exp()), 1)
+                                    action = action / 2  # in units of half of the range of Box(-2, 2)
                                 else:
                                     policy, action = Categorical(logits=raw[0]), action[0]
                                 ratio, c = (policy.log_prob(action) - old).exp(), team.clip_coef
