@@ -33,6 +33,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+DATASET = ("dataset", "training.dataset")  # keys that name the data set
+
+
 def train(
     env: Any,
     algo: str | type | None = None,
@@ -85,6 +88,8 @@ def train(
     """
     if minutes is not None and steps is not None:
         raise ConfigError("steps and minutes are both budgets. fix: one of the two.")
+    _check_kinds(algo, config, out, sinks, callbacks)
+    overrides = {key: _data_file(value) if key in DATASET else value for key, value in overrides.items()}
     env = environment_argument(env)
     env_id = None if env is None else env_name(env)
     ancestors = None if agents is None else ancestors_in(agents, device)
@@ -128,6 +133,40 @@ def train(
             minutes=minutes,
         )
     )
+
+
+def _check_kinds(algo: Any, config: Any, out: Any, sinks: Any, callbacks: Any) -> None:
+    """ConfigError for an argument of `train` of a kind that it does not take."""
+    if algo is not None and not isinstance(algo, str | type):
+        raise ConfigError(
+            f"algo must be a name or a class; got {_kind(algo)}. "
+            "fix: algo='PPO', say; agents=[agent] trains agents that are there."
+        )
+    if config is not None and not isinstance(config, str | os.PathLike | Mapping | Manifest):
+        raise ConfigError(
+            f"config must be a YAML file, a mapping or a manifest; got {_kind(config)}. fix: leave it out."
+        )
+    if out is not None and not isinstance(out, str | os.PathLike):
+        raise ConfigError(f"out must be a folder or None; got {_kind(out)}. fix: out='runs'.")
+    for name, hooks in (("sinks", sinks), ("callbacks", callbacks)):
+        if not isinstance(hooks, Iterable) or isinstance(hooks, str):
+            raise ConfigError(f"{name} must be a list; got {_kind(hooks)}. fix: {name}=[...].")
+
+
+def _data_file(dataset: Any) -> Any:
+    """The path of a data set as text; ConfigError for arrays, which a run could not find again."""
+    if dataset is None or isinstance(dataset, str):
+        return dataset
+    if isinstance(dataset, os.PathLike):
+        return os.fspath(dataset)
+    raise ConfigError(
+        f"dataset must be a file or a run, which resume reads again; got {_kind(dataset)}. "
+        "fix: numpy.savez('data.npz', **arrays), then dataset='data.npz'; train_offline takes arrays as they are."
+    )
+
+
+def _kind(value: Any) -> str:
+    return f"an object of {type(value).__name__}"
 
 
 def ancestors_in(agents: Any, device: str) -> Ancestors:

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl import tree as trees
-from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks
+from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks, warn_of_misnamed
 from agilerl.envs.protocol import StepBatch
 from agilerl.envs.readable import readable
 from agilerl.envs.returned import HEAL as HEAL
@@ -85,6 +85,8 @@ class SyncLanes:
             rows.append(obs)
             if MASK in info or self._tells_masks:
                 masks[lane] = self._mask_of(lane, info)
+            elif info and self._masks.width:
+                warn_of_misnamed(info, self.name)
         self._keep_masks(masks, range(self.num_lanes), None)
         obs = trees.stack(self.single_observation_space, rows)
         self._checked(obs).finite(obs, call="reset()")

@@ -18,6 +18,10 @@ from agilerl.errors import EnvError, warn_once
 from agilerl.spaces import mask_width, parts_of
 
 MASK = "action_mask"  # key of infos and of observations
+MISNAMED = frozenset(
+    ("action_masks", "actions_mask", "legal_actions", "valid_actions", "available_actions", "avail_actions")
+)
+"""Keys of infos under which other libraries keep masks; not read here."""
 FINAL_MASK = "final_action_mask"  # key of infos: of the final observation, where an episode has ended
 
 
@@ -34,6 +38,18 @@ def component_sizes(space: Space[Any] | None) -> list[int]:
     if isinstance(space, spaces.MultiBinary):
         return [2] * int(np.prod(space.shape))
     return [] if space is None else [n for part in parts_of(space).values() for n in component_sizes(part)]
+
+
+def warn_of_misnamed(info: Mapping[str, Any], name: str) -> None:
+    """Warn once of an info that keeps a mask under a key of another library."""
+    if MASK in info or MISNAMED.isdisjoint(info):
+        return
+    key = min(MISNAMED & info.keys())
+    warn_once(
+        f"misnamed masks of {name}",
+        f"{name}: info[{key!r}] is ignored, so every action counts as legal. "
+        f"fix: info[{MASK!r}], 1 = legal, if it is a mask.",
+    )
 
 
 def expected_form(space: Space[Any]) -> str:
@@ -96,6 +112,8 @@ class ActionMasks:
         """
         given = info.get(MASK) if info else None
         if given is None or self.space is None:
+            if info and self.space is not None and self.width:
+                warn_of_misnamed(info, self.name)
             return None
         if not self.width:
             self._warn_useless()

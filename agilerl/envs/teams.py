@@ -17,6 +17,7 @@ from gymnasium import Space
 
 from agilerl import tree as trees
 from agilerl.envs.lanes import Contract, by_lane, check_seeds, failure
+from agilerl.envs.masks import MISNAMED, warn_of_misnamed
 from agilerl.envs.observed_masks import split_mask
 from agilerl.envs.protocol import AGENTS as AGENTS
 from agilerl.envs.protocol import HELD as HELD
@@ -33,6 +34,7 @@ from agilerl.envs.team import team_of as team_of
 from agilerl.envs.team_infos import DEFINED as DEFINED
 from agilerl.envs.team_infos import Said
 from agilerl.errors import EnvError, ShapeError, unknown_name
+from agilerl.spaces import mask_width
 
 JOINT = "joint"  # of a prepared one: what networks read that see all agents
 
@@ -293,6 +295,8 @@ class TeamLanes:
             if info is not None and type(info) is not dict:
                 info = as_info(info, f"{self.name}, lane {lane}", call, f"infos[{p.key!r}]")
             mask = info.get("action_mask") if info else None
+            if info and not MISNAMED.isdisjoint(info) and mask_width(self.team.action_spaces[agent]):
+                warn_of_misnamed(info, self.name)
             if p.is_masked:
                 try:
                     row, mask = split_mask(row, self.team.observation_spaces[agent])

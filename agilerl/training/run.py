@@ -127,17 +127,22 @@ class Run:
         return self.path is not None and any((self.path / "checkpoints").glob("gen-*"))
 
     def _go_on(self) -> str:
-        """What trains the run for twice its budget."""
+        """What trains the run for twice its budget, or for twice its steps where whole rollouts made more."""
         if self.path is None or not self.is_saved:
             return "more steps"
         training = self.manifest.training
-        steps, done = 2 * training.max_steps, int(self.result.get("env_steps_member") or 0)
+        done, is_shared = int(self.result.get("env_steps_member") or 0), self._shares_budget()
+        trained = -(-int(self.result.get("env_steps_population") or 0) // training.pop_size) if is_shared else done
+        steps = 2 * max(training.max_steps, trained)
         if self.env_given:
             return f"agilerl.resume({str(self.path)!r}, steps={steps}, env=env)"
         told = self.command("resume", "--steps", str(steps))
-        if self.manifest.evolution.scheme in SHARED_BUDGETS and done > training.max_steps:
+        if is_shared and done > training.max_steps:
             told += f" ({count(steps * training.pop_size)} of all members together)"
         return told
+
+    def _shares_budget(self) -> bool:
+        return self.manifest.evolution.scheme in SHARED_BUDGETS
 
     def _score(self) -> str:
         test, best = closing_test(self._facts()), f"fitness {tidy(self.result.get('best_fitness'))}"

@@ -231,3 +231,14 @@ def test_imports_are_read_off_the_command_of_an_earlier_version() -> None:
     assert imports_of({"argv": ["script.py", "--import", "a.py"]}) == ()
     assert imports_of({}) == ()
     assert command("data make", "a b") == "agilerl data make 'a b'"
+
+
+def test_a_budget_below_one_rollout_goes_on_from_what_was_trained(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for scheme in ("race", "tournament"):
+        text = cli(
+            "train", "CartPole-v1", "--algo", "PPO", "--no-preset", "--steps", 20, "--population", 2, "--quiet",
+            "--test-episodes", 0, "--set", "learn_step=64", "--set", f"evolution.scheme={scheme}",
+        ).output  # fmt: skip
+        assert "--steps 128" in text  # twice one rollout of 64 steps
+        run_all(text)
