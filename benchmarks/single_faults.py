@@ -3,9 +3,9 @@
     python benchmarks/single_faults.py --workers 2
     python benchmarks/single_faults.py --only td-discount --list
 
-Each fault of single_faults.json is put into a copy of the tracked files, alone, and the tests named beside it run there. It is
-caught where a test fails that passes without it. A fault that keeps a test file from being collected, and one whose failing
-test fails without it too, is invalid: it says nothing about the tests.
+Each fault of single_faults.json is put into a copy of the tracked files, alone, and the tests named beside it run there.
+It is caught where a test fails that passes without it. A fault that keeps a test file from being collected, and one whose
+failing test fails without it too, is invalid: it says nothing about the tests.
 """
 
 from __future__ import annotations
