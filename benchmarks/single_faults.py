@@ -132,15 +132,15 @@ def run_all(faults: Sequence[dict[str, Any]], workers: int) -> Counter[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Put in single faults and run the tests that ought to notice.")
-    parser.add_argument("--only", nargs="+", metavar="ID", help="these faults alone")
+    parser.add_argument("--only", nargs="+", metavar="ID", help="these faults alone, in this order")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--list", action="store_true", help="print the faults, and run nothing")
     asked = parser.parse_args()
-    faults = read_faults()
-    unknown = set(asked.only or ()) - {fault["id"] for fault in faults}
+    faults = {fault["id"]: fault for fault in read_faults()}
+    unknown = set(asked.only or ()) - set(faults)
     if unknown:
         parser.error(f"no fault of this name: {', '.join(sorted(unknown))}. fix: --list prints them.")
-    chosen = [fault for fault in faults if not asked.only or fault["id"] in asked.only]
+    chosen = [faults[each] for each in asked.only or faults]
     if asked.list:
         for fault in chosen:
             print(f"{fault['id']:<34}{fault['file']:<44}{fault['breaks']}")
