@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from agilerl.losses.conservative import conservative_penalty
+from agilerl.losses.conservative import conservative_penalty, sampled_conservative_penalty
 
 LOG_3 = math.log(3.0)
 
@@ -40,3 +40,13 @@ def test_an_illegal_action_is_no_part_of_the_sum() -> None:
     loss, grad = conservative_penalty(values, torch.tensor([0]), torch.ones(1, dtype=torch.float64), mask)
     assert loss.item() == pytest.approx(math.log(4))
     assert grad[0, 2].item() == 0
+
+
+def test_the_sampled_integral_of_a_constant_is_the_width_times_its_exponential() -> None:
+    """∫ exp(c) da over actions in [-1, 1], of density 1/2, is 2 exp(c), from however many samples."""
+    for count in (1, 2, 7):
+        values = torch.tensor([1.5, -0.5]).unsqueeze(-1).expand(2, count)
+        log_density = torch.full((2, count), -math.log(2.0))
+        found = sampled_conservative_penalty(values, log_density, torch.tensor([1.0, 0.0]), torch.tensor([0.25, 0.75]))
+        by_hand = 0.25 * (1.5 + math.log(2) - 1.0) + 0.75 * (-0.5 + math.log(2))
+        assert float(found) == pytest.approx(by_hand, abs=1e-6)

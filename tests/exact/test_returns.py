@@ -123,3 +123,8 @@ def test_standardised_counts_only_the_rows_that_have_weight() -> None:
     found = standardised(torch.tensor([1.0, 3.0, 99.0], dtype=torch.float64), weight)
     assert found[:2].tolist() == pytest.approx([-1, 1])
     assert standardised(torch.tensor([5.0]), torch.ones(1)).tolist() == [0]
+
+
+def test_standardised_divides_by_the_deviation_and_not_by_the_variance() -> None:
+    found = standardised(torch.tensor([1.0, 5.0]), torch.tensor([0.5, 0.5]))
+    assert found.tolist() == pytest.approx([-1.0, 1.0], abs=1e-6)
