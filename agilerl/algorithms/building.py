@@ -11,7 +11,7 @@ from torch import nn, optim
 
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.registry import NetworkGroup, lend, link_encoders
-from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, warn_once
 from agilerl.modules.base import EvolvableModule, constructor_arguments
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.specs import stand_in
@@ -33,6 +33,22 @@ def check_network(name: str, network: Any) -> EvolvableModule:
             fix = "MakeEvolvable(network), of agilerl.wrappers.make_evolvable; or " + fix
         raise TypeError(f"{name!r} must be an EvolvableModule; got {type(network).__name__}. fix: {fix}")
     return network
+
+
+def initial_std(action_std_init: float, algo: str) -> float:
+    """The standard deviation that an argument `action_std_init` stands for: itself, and 1.0 for 0.0, with a warning.
+
+    Published it is a logarithm, 0.0 by default; no policy has a deviation of 0.
+    """
+    if action_std_init != 0:
+        return action_std_init
+    warn_once(
+        "action_std_init",
+        f"{algo}(action_std_init=0.0) is taken as published, a logarithm: the standard deviation is 1.0. "
+        "fix: action_std_init=1.0.",
+        stacklevel=4,
+    )
+    return 1.0
 
 
 ALWAYS = {

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from agilerl.algorithms import team_acting, team_actor_critics, team_memory, team_playing, team_rollouts
+from agilerl.algorithms.building import initial_std
 from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
 from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Spaces
 from agilerl.algorithms.policy_gradient import PolicyUnit
@@ -66,7 +67,7 @@ class IPPO(MultiAgentRLAlgorithm):
         gamma: Annotated[Fraction, hp()] = 0.99,
         gae_lambda: Annotated[Fraction, hp()] = 0.95,
         mut: str | None = None,
-        action_std_init: Annotated[Positive, hp()] = 0.6,
+        action_std_init: Annotated[NonNegative, hp()] = 0.6,
         clip_coef: Annotated[Positive, hp()] = 0.2,
         ent_coef: Annotated[NonNegative, hp()] = 0.01,
         vf_coef: Annotated[NonNegative, hp()] = 0.5,
@@ -113,7 +114,7 @@ class IPPO(MultiAgentRLAlgorithm):
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut, self.net_config = gamma, gae_lambda, mut, net_config
         self.lr_schedule, self.ent_schedule = check_schedules(lr_schedule, ent_schedule)
-        self.action_std_init, self.clip_coef = action_std_init, clip_coef
+        self.action_std_init, self.clip_coef = initial_std(action_std_init, type(self).__name__), clip_coef
         self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
         self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)
         self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)

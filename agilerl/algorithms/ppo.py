@@ -14,7 +14,7 @@ from torch import Tensor, optim
 
 from agilerl.algorithms import rollouts
 from agilerl.algorithms.actions import legal_actions, random_actions, seen_with_mask
-from agilerl.algorithms.building import check_network, network_config
+from agilerl.algorithms.building import check_network, initial_std, network_config
 from agilerl.algorithms.declared import ROLLOUTS, hp
 from agilerl.algorithms.optimizer import OptimizerWrapper
 from agilerl.algorithms.policy_gradient import PolicyUnit, policy_gradient
@@ -72,7 +72,7 @@ class PPO(RLAlgorithm):
         learn_step: environment steps of a rollout, rounded up to whole vector steps.
         gae_lambda: λ of the advantage estimate, in [0, 1].
         action_std_init: standard deviation of Box actions that the untrained policy gives (not its logarithm), in
-            the units of `action_scaling`.
+            the units of `action_scaling`; 0.0, the published default and a logarithm there, is taken as 1.0.
         clip_coef: ε of the surrogate and of the value clip. ent_coef, vf_coef: weights of entropy and value loss.
         max_grad_norm: largest gradient norm, of policy and critic each; None does not clip.
         target_kl: stop the epochs of a rollout once the mean divergence exceeds it; None never does.
@@ -132,7 +132,7 @@ class PPO(RLAlgorithm):
         gamma: Annotated[Fraction, hp()] = 0.99,
         gae_lambda: Annotated[Fraction, hp()] = 0.95,
         mut: str | None = None,
-        action_std_init: Annotated[Positive, hp()] = 0.6,
+        action_std_init: Annotated[NonNegative, hp()] = 0.6,
         clip_coef: Annotated[Positive, hp()] = 0.2,
         ent_coef: Annotated[NonNegative, hp()] = 0.01,
         vf_coef: Annotated[NonNegative, hp()] = 0.5,
@@ -188,7 +188,7 @@ class PPO(RLAlgorithm):
             raise ConfigError(unknown_name("bptt_sequence_type", kind, KINDS))
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut = gamma, gae_lambda, mut
-        self.action_std_init, self.clip_coef = action_std_init, clip_coef
+        self.action_std_init, self.clip_coef = initial_std(action_std_init, type(self).__name__), clip_coef
         self.ent_coef, self.vf_coef = ent_coef, vf_coef
         self.max_grad_norm, self.target_kl, self.update_epochs = max_grad_norm, target_kl, int(update_epochs)
         self.normalize_images, self.net_config, self.share_encoders = normalize_images, net_config, bool(share_encoders)

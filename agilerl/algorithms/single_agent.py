@@ -51,6 +51,8 @@ class RLAlgorithm(EvolvableAlgorithm):
     Args:
         observation_space, action_space: of one environment, not of the vector. Of a Dict with an "action_mask" that
             fits the actions the mask is followed, and the rest is what the agent reads, see `envs.observed_masks`.
+        normalize_images: divide images with values from 0 to 255 by 255, in all of its networks; None leaves that to
+            each network.
         seed: of this agent's exploration and evaluation streams; None follows `torch.initial_seed()` and the index.
 
     The other arguments are `EvolvableAlgorithm`'s.
@@ -110,11 +112,14 @@ class RLAlgorithm(EvolvableAlgorithm):
         device: str | torch.device = "cpu",
         accelerator: Any = None,
         torch_compiler: str | None = None,
+        normalize_images: bool | None = None,
         name: str | None = None,
         *,
         seed: int | None = None,
     ) -> None:
         super().__init__(index, hp_config, device, accelerator, torch_compiler, name)
+        if normalize_images is not None:
+            self.normalize_images = bool(normalize_images)
         for what, space in (("observation_space", observation_space), ("action_space", action_space)):
             if not isinstance(space, gym.Space):
                 raise AlgorithmError(

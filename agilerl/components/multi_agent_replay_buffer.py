@@ -287,7 +287,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             for name in ("obs", "next_obs"):  # which zeros do not say
                 here = rows[name][PRESENT].bool()
                 by_agent[f"{name}_present"] = {a: here[:, k : k + 1] for k, a in enumerate(self.agent_ids)}
-            data = to_tensordict(by_agent, [len(indices)])
+            data = to_tensordict(by_agent, batch_size=[len(indices)])
             if idxs is not None:
                 data["idxs"] = idxs
             return data

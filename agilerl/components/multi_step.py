@@ -311,7 +311,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         """Rows [k] as a TensorDict under the user's names, scalars [k, 1]."""
         assert self._fields is not None
         data = {path: torch.from_numpy(v).reshape(len(v), *self._fields[path].shape) for path, v in rows.items()}
-        return to_tensordict(self._named(data), [len(next(iter(rows.values())))], self.device)
+        return to_tensordict(self._named(data), batch_size=[len(next(iter(rows.values())))], device=self.device)
 
     def _keys(self) -> tuple[tuple[str, str, str], ...]:
         """(engine's name of a field, user's name, argument that says so)."""

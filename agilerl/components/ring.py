@@ -137,7 +137,9 @@ class RowRing:
         data = self._store.views()
         if self._frames is not None:
             self._frames.expand(data)
-        return to_tensordict(self._named({path: data[path] for path in self._kept_fields()}), [self.max_size])
+        return to_tensordict(
+            self._named({path: data[path] for path in self._kept_fields()}), batch_size=[self.max_size]
+        )
 
     @property
     def memory_bytes(self) -> int:

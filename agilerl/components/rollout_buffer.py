@@ -97,8 +97,9 @@ class RolloutBuffer(RolloutStore):
 
     def add(  # type: ignore[override]  # as published
         self, obs: Any, action: Any, reward: Any, done: Any = None, value: Any = None, log_prob: Any = None,
-        next_obs: Any = None, hidden_state: Mapping[str, Any] | None = None, episode_start: Any = None,
-        *, action_mask: Any = None, terminated: Any = None, truncated: Any = None, **more: Any,
+        next_obs: Any = None, hidden_state: Mapping[str, Any] | None = None,
+        next_hidden_state: Mapping[str, Any] | None = None, episode_start: Any = None, action_mask: Any = None,
+        *, terminated: Any = None, truncated: Any = None, **more: Any,
     ) -> None:  # fmt: skip
         """Store one vector step; arrays or tensors with a leading axis of E, which a single environment may leave out.
 
@@ -110,6 +111,7 @@ class RolloutBuffer(RolloutStore):
                 `compute_returns_and_advantages` is not called; read, too, where `truncated`: there it is the FINAL
                 observation, before any reset.
             hidden_state: of a recurrent agent, key -> [layers, E, units], before the step.
+            next_hidden_state: published; not kept, since it is the `hidden_state` of the next step, or zeros.
             episode_start: whether this step is the first one of an episode: the step before then ended one.
             action_mask: [E, W], 1 = legal, where it was acted by one: in any form that `envs.masks` reads.
             terminated, truncated: what `done` does not tell apart.
@@ -248,7 +250,8 @@ class RolloutBuffer(RolloutStore):
         """What is stored, step by step and in each of them environment by environment: arrays [T·E, ...], copies.
 
         Keys: observations (nested as the space is), actions, rewards, dones, values, log_probs; with recurrent agents
-        hidden_states (key -> [T·E, layers, units]); once computed, advantages and returns.
+        hidden_states (key -> [T·E, layers, units]); where masks were added, action_masks [T·E, W] bool, all True in
+        steps without one; once computed, advantages and returns.
 
         Args:
             batch_size: so many rows, drawn without replacement; None takes all.
@@ -266,6 +269,8 @@ class RolloutBuffer(RolloutStore):
         found["dones"] = self.stored("terminated") | self.stored("truncated")
         if "hidden" in self.fields:
             found["hidden_states"] = self.stored("hidden")
+        if self.num_legal:
+            found["action_masks"] = self.stored("legal")
         if self.advantages is not None:
             found |= {"advantages": self.advantages, "returns": self.returns}
         flat = {key: map_leaves(lambda x: x.reshape(total, *x.shape[2:]).copy(), x) for key, x in found.items()}
@@ -278,7 +283,7 @@ class RolloutBuffer(RolloutStore):
         """As `get`, as a TensorDict on `device`, the buffer's own by default; `batch_size` [n]."""
         rows = self.get(batch_size)
         count = len(rows["rewards"]) if rows else 0
-        return to_tensordict(rows, [count], self.device if device is None else device)
+        return to_tensordict(rows, batch_size=[count], device=self.device if device is None else device)
 
 
 def _array(x: Any) -> np.ndarray:

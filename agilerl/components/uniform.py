@@ -247,7 +247,7 @@ class ReplayBuffer(RowRing):
         named = self._named({field.path: data[field.path].to(field.dtype) for field in self._kept_fields().values()})
         if idxs is not None:
             named["idxs"] = idxs
-        return to_tensordict(named, [len(indices)])
+        return to_tensordict(named, batch_size=[len(indices)])
 
     # -- published: the older dialect --------------------------------------------------------------------------------
 

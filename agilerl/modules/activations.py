@@ -83,5 +83,10 @@ def activation(name: str | None, *, hidden: bool = False) -> Activation:
     if name not in known:
         if name in ACTIVATIONS:
             raise ConfigError(f"activation {name!r} works at the output only; hidden layers take {', '.join(known)}")
+        if name == "GumbelSoftmax":
+            raise ConfigError(
+                "activation 'GumbelSoftmax' draws noise in every pass, which networks here do not. "
+                "fix: 'Softmax', or a network of your own with agilerl.modules.custom_components.GumbelSoftmax."
+            )
         raise ConfigError(unknown_name("activation", str(name), known))
     return ACTIVATIONS[name]

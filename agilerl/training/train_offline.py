@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.wrapped import unwrapped
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.options import OfflineOptions
 from agilerl.sources.dataset import read_dataset, read_minari
@@ -84,6 +86,12 @@ def train_offline(
     check_teams(request.population, env, are_teams=False)
     if not request.population:
         raise AlgorithmError("the population is empty. fix: create_population(algo='CQN', ..., population_size=4)")
+    for agent in request.population:
+        if not isinstance(unwrapped(agent), RLAlgorithm):
+            raise AlgorithmError(
+                f"train_offline fills a memory for agents of RLAlgorithm; got {type(agent).__name__}. "
+                "fix: a subclass of agilerl.algorithms.core.RLAlgorithm, or memory.sample and agent.learn in a loop of your own."
+            )
     if memory is None:
         raise AlgorithmError("offline training needs a memory for the data. fix: ReplayBuffer(max_size=100_000)")
     if minari_dataset_id is not None and dataset is not None:

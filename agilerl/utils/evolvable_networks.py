@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import nn
 
 from agilerl.modules.activations import activation as known_activation
+from agilerl.modules.custom_components import GumbelSoftmax
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.simba import EvolvableSimBa
 from agilerl.networks.encoders import encoder_class, encoder_config
@@ -25,7 +26,9 @@ def is_image_space(space: spaces.Space[Any]) -> bool:
 
 def get_activation(activation_name: str | None, new_gelu: bool = False) -> nn.Module:
     """A new module of the activation; None is the identity. ConfigError for an unknown name.
-    new_gelu: the GELU of the tanh approximation."""
+    new_gelu: the GELU of the tanh approximation. "GumbelSoftmax", which draws noise, is of networks of your own."""
+    if activation_name == "GumbelSoftmax":
+        return GumbelSoftmax()
     if activation_name == "GELU" and new_gelu:
         return nn.GELU(approximate="tanh")
     return known_activation(activation_name).module()

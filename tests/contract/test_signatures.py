@@ -93,7 +93,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     "RLAlgorithm": (
         RLAlgorithm,
         "observation_space action_space index=0 hp_config=None device='cpu' accelerator=None torch_compiler=None "
-        "name=None * seed=None",
+        "normalize_images=None name=None * seed=None",
     ),
     "RLAlgorithm.population": (
         RLAlgorithm.population,
