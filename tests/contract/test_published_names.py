@@ -933,7 +933,8 @@ def test_critics_and_policies_are_learned_and_checked(name: str) -> None:
     env = getattr(probes, name)()
     # A policy that learns as fast as its critic is at the bounds, where tanh is flat, before the critic knows better.
     given = arguments(env, lr_actor=5e-4, lr_critic=5e-3, tau=0.1, net_config=network_for(name))
-    probes.check_policy_q_learning_with_probe_env(env, DDPG, given, ReplayBuffer(max_size=1000), 1200, "cpu")
+    updates = 1200 * env.action_space.shape[0]  # of two components each has half the slope
+    probes.check_policy_q_learning_with_probe_env(env, DDPG, given, ReplayBuffer(max_size=1000), updates, "cpu")
 
 
 @pytest.mark.parametrize("name", shown(PROBES, ("DiscountedRewardEnv", "FixedObsPolicyContActionsEnv")))
