@@ -196,3 +196,9 @@ def test_a_run_of_its_own_can_be_put_in_words_and_the_command_does(tmp_path: Pat
     done = CliRunner().invoke(app, [*command, "--out", str(tmp_path), "--test-episodes", "2", "--quiet"])
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[-1].startswith("PPO on CartPole-v1 did not reach its target of 475")
+
+
+def test_a_score_at_its_target_has_reached_it() -> None:
+    words = in_words(replace(ENDED, score=100.0, target=100.0))
+    assert "reached its target of 100" in words
+    assert "did not reach" not in words

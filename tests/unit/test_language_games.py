@@ -14,6 +14,7 @@ from agilerl.errors import ConfigError
 from agilerl.language.base import load_base
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.llm_envs import GuessNumber, SyncMultiTurnVecEnv, TokenObservationWrapper
+from agilerl.llm_envs.games import bounds
 from agilerl.sources.games import Games, laid_out, play
 from agilerl.training.train_llm import finetune_llm_multiturn, finetune_llm_reasoning
 
@@ -38,6 +39,12 @@ def population(algo: str, base: Any, size: int = 2, **more: Any) -> list[Any]:
         size, actor_network=base, seed=1, lora_config={"r": 8, "lora_alpha": 16}, **settings
     )
     return found
+
+
+def test_what_a_conversation_leaves_is_between_its_answers() -> None:
+    assert bounds(["0-15?"]) == (0, 15)
+    assert bounds(["0-15?", "7", ">", "12", "<"]) == (8, 11)
+    assert bounds(["0-15?", "7", ">", "3", ">", "x", "?"]) == (8, 15)
 
 
 def test_an_episode_is_laid_out_with_what_was_said_and_where_each_reward_stands(base: Any) -> None:
