@@ -14,6 +14,12 @@ torch.set_num_threads(1)
 # Long cases whose other cases stay in the fast suite, which has five minutes.
 HEALED = "faults/test_team_healing.py::test_a_worker_of_teams_that_fails_is_replaced_and_other_lanes_do_not_notice"
 STORED = "faults/test_team_healing.py::test_a_loop_of_ones_own_over_a_vector_goes_on_and_stores_what_happened"
+PAPERS = "differential/test_language_papers.py::test_a_run_ends_with_the_weights_of_the_paper"
+EVENTS = (
+    "faults/test_schemes_and_events.py::"
+    "test_records_fit_together_and_a_run_stopped_in_each_generation_becomes_the_same_bits"
+)
+HALVES = "distributed/test_team_halves.py::test_halves_of_every_batch_teach_a_team_the_same_as_the_whole"
 LONG = (
     "documents/test_snippets.py::test_commands_run[docs/index.md]",
     *(f"{HEALED}[{fault}]" for fault in ("exit", "raise", "nan", "reward", "shape", "mask", "illegal", "vanish")),
@@ -31,6 +37,18 @@ LONG = (
     "contract/test_published_names.py::test_critics_and_policies_are_learned_and_checked[PolicyContActionsEnv]",
     "unit/test_team_rollouts.py::test_a_population_evolves_and_equal_runs_are_equal[MAPPO]",
     "unit/test_team_training.py::test_scores_that_are_not_summed_are_rows_by_agent_and_selection_follows_their_mean[MATD3]",
+    *(f"{PAPERS}[{case}-50]" for case in ("grpo", "dapo", "ppo", "reinforce", "dpo", "sft")),
+    *(f"{PAPERS}[{case}-10]" for case in ("gspo", "cispo", "dr. grpo", "ppo, clipped values", "reinforce, rloo")),
+    *(
+        f"{EVENTS}[{scheme}-{event}"
+        for scheme in ("tournament", "halving", "mf_pbt")
+        for event in ("budget", "scr", "pla")
+    ),
+    *(f"{EVENTS}[{scheme}-{event}" for scheme in ("race", "pb2") for event in ("tar", "evo", "pla")),
+    *(
+        f"{HALVES}[{case}]"
+        for case in ("IPPO all present", "IPPO absent on one rank", "MAPPO recurrent", "MATD3 waiting")
+    ),
 )
 
 # More than half of the time of all tests: runs that are killed and damaged, float64 references, ranks, every snippet of
