@@ -274,8 +274,8 @@ def test_a_manifest_can_ask_for_healing(tmp_path: Path) -> None:
         "environment": {"name": "Faulty", "num_envs": 2, "healing": True, "num_workers": 1, "deadline_s": 5},
         "training": {"evo_steps": 40, "eval_episodes": 2, "target_score": None, "learning_delay": 0},
     }
-    run = agilerl.train(
-        partial(Faulty, "kill", tokens(tmp_path / "t", 1), at=3), config=settings, population=2, steps=80, seed=1,
+    run = agilerl.train(  # three are killed in random play, before the run
+        partial(Faulty, "kill", tokens(tmp_path / "t", 4), at=3), config=settings, population=2, steps=80, seed=1,
         out=tmp_path / "runs", verbose=False,
     )  # fmt: skip
     assert run.result["env_steps_member"] == 80
@@ -291,7 +291,7 @@ def test_what_was_replaced_before_a_stop_is_still_counted_after_it(tmp_path: Pat
         "environment": {"name": "Faulty", "num_envs": 2, "healing": True, "num_workers": 1},
         "training": {"evo_steps": 40, "eval_episodes": 2, "target_score": None, "learning_delay": 0},
     }
-    env = partial(Faulty, "raise", tokens(tmp_path / "t", 1), at=3)
+    env = partial(Faulty, "raise", tokens(tmp_path / "t", 4), at=3)  # three of them in random play, before the run
     run = agilerl.train(
         env, config=settings, population=2, steps=120, seed=1, out=tmp_path / "runs", verbose=False,
         sinks=[StopAfter(2)],
