@@ -6,7 +6,7 @@ Everything here takes an agent, in its wrapper or without one: anything with `se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -17,9 +17,9 @@ from agilerl.algorithms.team_names import keep_ids
 from agilerl.algorithms.team_playing import masks_of, observed
 from agilerl.engine.protocol import Mask
 from agilerl.envs.limits import EpisodeLimit
-from agilerl.envs.observed_masks import follow_masks
+from agilerl.envs.masks import MASK
+from agilerl.envs.observed_masks import follow_masks, parted
 from agilerl.envs.step import as_lanes
-from agilerl.envs.team import MASKED
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, EnvError, NotAvailableYetError
@@ -248,19 +248,13 @@ def _action(agent: Any, obs: Any, mask: Any) -> Any:
 
 @keep_ids
 def _team_action(team: Any, obs: Any, mask: Any) -> dict[str, Any]:
-    masks, parts = dict(mask or {}), {}
-    for agent, given in obs.items():
-        space = team.possible_observation_spaces.get(agent)
-        is_board = isinstance(given, Mapping) and set(given) == set(MASKED) and not isinstance(space, gym.spaces.Dict)
-        parts[agent] = given["observation"] if is_board else given
-        if is_board:
-            masks.setdefault(agent, given["action_mask"])
-    seen, lanes = observed(team, parts)
-    legal = masks_of(team, {agent: {"action_mask": own} for agent, own in masks.items()}, lanes)
-    each = team.team.split(team._greedy(seen, legal))
-    first = next(iter(parts))
-    is_one = _is_one(team.possible_observation_spaces[first], parts[first])
-    return {agent: each[agent][0] if is_one else each[agent] for agent in parts}
+    given = {agent: {MASK: own} for agent, own in dict(mask or {}).items()}
+    seen, lanes = observed(team, obs)
+    each = team.team.split(team._greedy(seen, masks_of(team, given, lanes, obs)))
+    first = next(iter(obs))
+    space = team.possible_observation_spaces[first]
+    is_one = _is_one(space, parted(obs[first], space)[0])
+    return {agent: each[agent][0] if is_one else each[agent] for agent in obs}
 
 
 class _GreedyActor:
