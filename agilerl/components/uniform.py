@@ -95,7 +95,8 @@ class ReplayBuffer(RowRing):
             action: [L] integers or [L, A]. reward: [L], of teams [L, M].
             done: [L] terminated, not truncated: where the future is worth nothing. Of teams [L, M].
             mask: [L] bool; rows where it is False are not transitions and are left out. None takes all.
-            next_mask: [L, A] bool, the actions that are legal in `next_obs`; None: all. Kept if the first rows had one.
+            next_mask: [L, A] bool, the actions that are legal in `next_obs`; None: all. Kept if the first rows had one;
+                a warning tells of one that is not kept.
             truncated: [L] bool, where a time limit cut the episode off. A one-step transition bootstraps there as
                 anywhere else, so it is not kept; `MultiStepReplayBuffer` needs it.
             lanes: [L] int64, whose rows they are, if not of lanes 0, 1, ...: only images kept once need it. A lane may
@@ -142,6 +143,13 @@ class ReplayBuffer(RowRing):
                 legal = np.ones((len(rows[("reward",)]), *kept.shape), dtype=bool)
             if legal is not None and (self._fields is None or kept is not None):
                 rows[(name,)] = np.asarray(legal, dtype=bool)
+            elif legal is not None and not np.all(legal):
+                warn_once(
+                    "late masks",
+                    "masks of legal actions are not kept: the first rows of this replay buffer came without one, so "
+                    "updates count every action as legal. fix: info['action_mask'] from reset() on, ones where all "
+                    "actions are legal.",
+                )
         self._check(rows, in_lanes=True)
         return rows
 

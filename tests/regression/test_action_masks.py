@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from agilerl import errors
 from agilerl.algorithms import DQN, SAC
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
+from agilerl.errors import AgileRLWarning
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 from agilerl.wrappers.agent import RSNorm
@@ -125,3 +127,29 @@ def test_a_buffer_that_was_filled_without_it_goes_on_without_it() -> None:
     memory.write(zero, np.zeros(2, int), np.zeros(2), zero, np.zeros(2, bool), next_mask=legal, obs_mask=legal)
     assert len(memory) == 4
     assert "obs_mask" not in memory.gather(np.arange(4))
+
+
+class LateTurns(Turns):
+    """The first masks come with the sixth step of the first episode."""
+
+    steps = 0
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return super().step(action)
+
+    def _seen(self) -> tuple[np.ndarray, dict[str, Any]]:
+        seen, info = super()._seen()
+        return seen, info if self.steps > 5 else {}
+
+
+@pytest.mark.parametrize("kind", ["fused", "n-step"])
+def test_masks_that_come_too_late_to_be_kept_are_warned_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_warned", set())
+    env = make_vect_envs(make_env=LateTurns, num_envs=2)
+    memory = MultiStepReplayBuffer(500, 3, 0.99) if kind == "n-step" else ReplayBuffer(500)
+    pop = [DQN(Turns.observation_space, CHOICE, net_config=NET, batch_size=16, seed=1)]
+    with pytest.warns(AgileRLWarning, match=r"are not kept.*fix: info\['action_mask'\] from reset\(\) on"):
+        train_off_policy(env, "LateTurns", pop=pop, memory=memory, max_steps=60, evo_steps=60, eval_steps=5,
+                         verbose=False, seed=1, n_step=kind == "n-step")  # fmt: skip
+    assert "next_mask" not in memory.gather(np.arange(5))
