@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from agilerl import tree
+from agilerl.algorithms.actions import legal_actions, seen_with_mask
 from agilerl.algorithms.team_names import keep_ids
 from agilerl.algorithms.team_playing import masks_of, observed
 from agilerl.engine.protocol import Mask
@@ -183,7 +184,7 @@ def predict(
 
     Args:
         agent: of any algorithm but those of language models, in its wrapper or without one.
-        obs: an observation of the environment, or a batch [E, ...]; of a team a mapping from agents to theirs, also
+        obs: an observation of the environment, or a batch [E, ...]; of a team a mapping from agents to theirs. Also
             PettingZoo's {"observation", "action_mask"}. The action has a leading axis where the observations have one.
         state: what the last call gave, of an agent with a memory; None begins an episode.
         episode_start: [E] bool; where all of it is true the state is begun anew.
@@ -238,11 +239,11 @@ def _is_one(space: gym.Space[Any], obs: Any) -> bool:
 
 
 def _action(agent: Any, obs: Any, mask: Any) -> Any:
+    obs, mask = seen_with_mask(agent, obs, mask, warns=False)
     is_one = _is_one(agent.observation_space, obs)
     if is_one:
         obs = tree.map_leaves(lambda x: np.asarray(x)[None], obs)
-    legal = None if mask is None else np.atleast_2d(np.asarray(mask))
-    actions = agent._greedy(obs, legal)
+    actions = agent._greedy(obs, legal_actions(agent, mask, tree.count_rows(obs)))
     return actions[0] if is_one else actions
 
 

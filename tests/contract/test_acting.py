@@ -18,6 +18,7 @@ TEAMS = [n for n in available() if issubclass(find_algorithm(n), MultiAgentRLAlg
 TEXTS = [n for n in available() if getattr(find_algorithm(n), "learns_language", False)]
 READERS = [n for n in available() if getattr(find_algorithm(n), "reads_texts", False)]
 SINGLE = [n for n in available() if n not in {*TEAMS, *TEXTS, *READERS}]
+CHOOSING = [n for n in SINGLE if "Discrete" in (find_algorithm(n).action_spaces or ["Discrete"])]
 OBSERVATIONS = {
     "Box": spaces.Box(-1, 1, (3,)),
     "Discrete": spaces.Discrete(5),
@@ -82,6 +83,30 @@ def test_masks_are_heeded_for_one_observation_and_for_a_batch(algo: str) -> None
         assert agent.act(np.zeros(3, np.float32), mask) == only
         assert agent.act(np.zeros((2, 3), np.float32), np.stack([mask, mask])).tolist() == [only, only]
         assert agent.act(np.zeros((2, 3), np.float32), mask[None].repeat(2, 0)).tolist() == [only, only]
+
+
+@pytest.mark.parametrize("algo", CHOOSING)
+def test_masks_beside_observations_are_heeded(algo: str) -> None:
+    space = spaces.Dict({"observation": OBSERVATIONS["Box"], "action_mask": spaces.MultiBinary(4)})
+    agent = find_algorithm(algo)(space, ACTIONS["Discrete"])
+    seen = np.zeros(3, np.float32)
+    for only in range(4):
+        mask = np.eye(4, dtype=np.int8)[only]
+        both = {"observation": np.stack([seen, seen]), "action_mask": np.stack([mask, mask])}
+        assert agent.act({"observation": seen, "action_mask": mask}) == only
+        assert agent.act(both).tolist() == [only, only]
+        other = np.eye(4, dtype=np.int8)[3 - only]
+        assert agent.act(both, other).tolist() == [3 - only] * 2, "a mask by hand counts"
+
+
+def test_masks_come_in_every_form_of_an_action_with_components() -> None:
+    agent = find_algorithm("PPO")(OBSERVATIONS["Box"], spaces.MultiDiscrete([2, 3]))
+    seen = np.zeros((2, 3), np.float32)
+    parts = (np.int8([0, 1]), np.int8([0, 0, 1]))
+    assert agent.act(seen[0], parts).tolist() == [1, 2]
+    assert agent.act(seen, np.concatenate(parts)).tolist() == [[1, 2]] * 2
+    with pytest.raises(ShapeError, match=r"fix"):
+        agent.act(seen[0], np.ones(4))
 
 
 def test_a_memory_goes_from_call_to_call_and_leaves_the_agents_own_alone() -> None:
