@@ -151,6 +151,46 @@ class Couriers:
         """Nothing is held."""
 
 
+class Numbers:
+    """Three rounds: who calls the number by one higher than the other's last one wins a point from them."""
+
+    metadata: dict[str, Any] = {"name": "numbers_v0"}  # noqa: RUF012
+    render_mode = None
+    possible_agents = ["player_0", "player_1"]  # noqa: RUF012
+
+    def observation_space(self, agent: str) -> gym.Space[Any]:
+        return gym.spaces.Box(-1, 1, (3,), np.float32)
+
+    def action_space(self, agent: str) -> gym.Space[Any]:
+        return gym.spaces.Discrete(4)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        if seed is not None or not hasattr(self, "rng"):
+            self.rng = np.random.default_rng(seed)
+        self.agents, self.age = list(self.possible_agents), 0
+        self.called = {agent: int(self.rng.integers(4)) for agent in self.agents}
+        return self._see(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
+        one, other = self.possible_agents
+        wins = {a: int(actions[a]) == (self.called[b] + 1) % 4 for a, b in ((one, other), (other, one))}
+        gain = float(wins[one]) - float(wins[other])
+        self.called, self.age = {agent: int(actions[agent]) for agent in self.agents}, self.age + 1
+        over = dict.fromkeys(self.agents, self.age == 3)
+        ends = over, dict.fromkeys(self.agents, False)
+        self.agents = [] if self.age == 3 else self.agents
+        infos: dict[str, Any] = {agent: {} for agent in over}
+        return self._see(), {one: gain, other: -gain}, *ends, infos
+
+    def _see(self) -> dict[str, Any]:
+        a, b = (self.called[agent] / 2 - 0.75 for agent in self.possible_agents)
+        seen = {"player_0": [a, b, self.age / 4], "player_1": [b, a, self.age / 4]}
+        return {agent: np.array(values, np.float32) for agent, values in seen.items()}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 MADE_HERE = {cls.__name__: cls for cls in (Track, Hills, BoxHills, BlindHills, SeenHills, Couriers)}
 
 

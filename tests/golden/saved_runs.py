@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import BoxHills, Couriers, Hills, transitions
+from cases import BoxHills, Couriers, Hills, Numbers, transitions
 
 import agilerl
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
@@ -61,6 +61,10 @@ REPLAY = {**SMALL, "learn_step": 4, "learning_delay": 16, "max_size": 128}
 BOX = {**REPLAY, "env": "Pendulum-v1"}
 LEARNED = {**SMALL, "dataset": "data.npz"}  # under the folder of the run
 ROLLOUT = {**SMALL, "learn_step": 32, "update_epochs": 2}
+SCHEMES = {  # they have no mutation of a tournament
+    **{key: value for key, value in {**ROLLOUT, **OLD["PPO"]}.items() if not key.endswith("_mut")},
+    "population": 4, "evolve_from": 0.0, "evolution.founders": "spread",
+}  # fmt: skip
 LSTM = {"hidden_state_size": 4, "min_hidden_state_size": 4, "max_hidden_state_size": 8}
 RUNS: dict[str, dict[str, Any]] = {
     "DQN": {**REPLAY, **OLD["DQN"], "algo": "DQN"},
@@ -79,12 +83,15 @@ RUNS: dict[str, dict[str, Any]] = {
         **ROLLOUT, "env": "Couriers", "algo": "IPPO", "recurrent": True, "network.encoder": LSTM, "max_seq_len": 8,
     },
     "MAPPO": {**ROLLOUT, "env": "Couriers", "algo": "MAPPO"},
+    "IPPO-self-play": {**ROLLOUT, "env": "Numbers", "algo": "IPPO", "opponents": "self"},
+    **{f"PPO-{scheme}": {**SCHEMES, "algo": "PPO", "scheme": scheme} for scheme in ("race", "halving", "pb2")},
+    "PPO-mf_pbt": {**SCHEMES, "algo": "PPO", "scheme": "mf_pbt", "frequencies": [1, 2], "population": 8},
     "CQN": {**LEARNED, "algo": "CQN", "fitness": "fqe", "fqe_updates": 10},
     "IQL": {**LEARNED, "env": "Pendulum-v1", "algo": "IQL"},
 }  # fmt: skip
 
 
-MADE = {"CartPole-v1": Hills, "Pendulum-v1": BoxHills, "Couriers": Couriers}
+MADE = {"CartPole-v1": Hills, "Pendulum-v1": BoxHills, "Couriers": Couriers, "Numbers": Numbers}
 
 
 def with_data(case: dict[str, Any], out: Path) -> dict[str, Any]:
