@@ -151,10 +151,10 @@ class DPO(LLMAlgorithm):
 
     def learn(self, experiences: Any) -> tuple[float, float]:
         """All optimiser steps on the pairs of `PreferenceGym`; (mean loss, mean margin)."""
-        from agilerl.algorithms.judging import pair_texts
+        from agilerl.algorithms.judging import pair_texts, pairs_of
 
         engine = SequentialAdapters(self)
-        texts = pair_texts([experiences], self.base)
+        texts = pair_texts([pairs_of(experiences)], self.base)
         results = [self.update(engine, b) for b in self.passes(engine, texts, None, [])]
         self.learn_counter += 1
         return float(np.mean([float(r.loss) for r in results])), float(np.mean([float(r.kl) for r in results]))  # type: ignore[arg-type]  # kl is the margin

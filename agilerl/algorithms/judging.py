@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from agilerl.engine.adapters import SequentialAdapters
+from agilerl.errors import AlgorithmError
 from agilerl.language.base import pad_left
 from agilerl.language.scoring import Texts
+from agilerl.llm_envs.prompts import Example, Pair
 
+Row = TypeVar("Row", Pair, Example)
 AT_ONCE = 64
 """Prompts of one member that are answered, or scored, in one pass."""
 
@@ -80,6 +83,45 @@ def layed_out(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[i
         said[row, : len(own)] = True
     after, said = after.to(base.device), said.to(base.device)
     return Texts(torch.cat((tokens, after), -1), torch.cat((attention, said), -1), said)
+
+
+def completion_rows(batch: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(prompt, completion) of every row of a batch as `PreferenceGym` and `SFTGym` hand it out, without padding."""
+    names = ("prompt_lengths", f"{prefix}input_ids", f"{prefix}attention_mask")
+    missing = [name for name in names if name not in batch]
+    if missing:
+        raise AlgorithmError(
+            f"learn() got a batch without {', '.join(missing)}; it has {', '.join(map(str, batch)) or 'nothing'}. "
+            "fix: what reset() or step() of a PreferenceGym (DPO) or an SFTGym (SFT) returned."
+        )
+    lengths, ids, attention = (torch.as_tensor(batch[name]).tolist() for name in names)
+    for length, row, mask in zip(lengths, ids, attention, strict=True):
+        tokens = tuple(token for token, is_there in zip(row, mask, strict=True) if is_there)
+        yield tokens[:length], tokens[length:]
+
+
+def _all_of(kind: type[Row], rows: Any, source: str) -> list[Row]:
+    wrong = [row for row in rows if not isinstance(row, kind)] if isinstance(rows, list | tuple) else [rows]
+    if wrong:
+        raise AlgorithmError(
+            f"learn() got {type(wrong[0]).__name__}. fix: what reset() or step() of a {source} returned."
+        )
+    return list(rows)
+
+
+def pairs_of(experiences: Any) -> list[Pair]:
+    """The pairs of a batch: those of `PreferenceGym.reset()` and `.step()`, or a list of them as it is."""
+    if not isinstance(experiences, Mapping):
+        return _all_of(Pair, experiences, "PreferenceGym")
+    both = zip(*(completion_rows(experiences, f"{name}_") for name in ("chosen", "rejected")), strict=True)
+    return [Pair(index, prompt, chosen, rejected) for index, ((prompt, chosen), (_, rejected)) in enumerate(both)]
+
+
+def examples_of(experiences: Any) -> list[Example]:
+    """The examples of a batch: those of `SFTGym.reset()` and `.step()`, or a list of them as it is."""
+    if not isinstance(experiences, Mapping):
+        return _all_of(Example, experiences, "SFTGym")
+    return [Example(index, *row) for index, row in enumerate(completion_rows(experiences))]
 
 
 def pair_texts(pairs: Sequence[Sequence[Any]], base: Any) -> Texts:

@@ -112,10 +112,10 @@ class SFT(LLMAlgorithm):
 
     def learn(self, experiences: Any) -> float:
         """All optimiser steps on the examples of `SFTGym`; the mean loss."""
-        from agilerl.algorithms.judging import example_texts
+        from agilerl.algorithms.judging import example_texts, examples_of
 
         engine = SequentialAdapters(self)
-        texts = example_texts([experiences], self.base)
+        texts = example_texts([examples_of(experiences)], self.base)
         found = [float(self.update(engine, b).loss) for b in self.passes(engine, texts, None, [])]
         self.learn_counter += 1
         return float(np.mean(found))

@@ -12,7 +12,7 @@ from off_policy_case import BOX, CHOICE, OBS, SIZES, assert_all_paths_agree, bat
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
-from agilerl.algorithms import BC, CQL, IQL, TD3BC
+from agilerl.algorithms import BC, CQL, CQN, IQL, TD3BC
 from agilerl.engine.protocol import TransitionBatch
 
 SAMPLES = 3  # of each kind, in CQL's conservative term
@@ -139,6 +139,33 @@ def test_bc_is_the_same_on_every_path(space: Any) -> None:
         return BC(OBS, space, lr=1e-3 * (1 + i), **own)
 
     assert_all_paths_agree(population(make), batches(space), plain_bc, groups=1)
+
+
+# --- conservative Q-learning of choices -----------------------------------------------------------------------------
+
+
+def plain_cqn(agent: CQN, made: list[TransitionBatch]) -> None:
+    optimizer = adam(agent.actor, agent.lr)
+    for b in made:
+        index = b.action.unsqueeze(-1)
+        with torch.no_grad():
+            later = agent.actor_target(b.next_obs)
+            chosen = (agent.actor(b.next_obs) if agent.double else later).argmax(-1, keepdim=True)
+            y = b.reward + agent.gamma * (1 - b.done) * later.gather(-1, chosen)[:, 0]
+        values = agent.actor(b.obs)
+        of_data = values.gather(-1, index)[:, 0]
+        excess = (values.exp().sum(-1).log() - of_data).mean()
+        step(optimizer, agent.alpha * excess + 0.5 * nn.functional.mse_loss(of_data, y))
+        track(agent, ("actor", "actor_target"))
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_cqn_is_the_same_on_every_path(double: bool) -> None:
+    def make(i: int) -> CQN:
+        own = {key: common(i)[key] for key in ("index", "net_config", "batch_size", "gamma", "tau", "seed")}
+        return CQN(OBS, CHOICE, double=double, alpha=0.3 + 0.4 * i, lr=1e-3 * (1 + i), **own)
+
+    assert_all_paths_agree(population(make), batches(CHOICE), plain_cqn, groups=1)
 
 
 # --- conservative Q-learning ----------------------------------------------------------------------------------------
