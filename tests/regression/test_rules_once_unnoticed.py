@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -12,13 +13,23 @@ import pytest
 import torch
 
 from agilerl.algorithms import BC, DQN, SAC, SFT, TD3
+from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.engine.learner import HiddenStates, Learner
+from agilerl.envs.observed_masks import split_mask
+from agilerl.hpo import architecture, effects
+from agilerl.hpo.effects import Probe
+from agilerl.hpo.founders import from_scale, to_scale
+from agilerl.hpo.parameter_noise import noise
 from agilerl.language.base import load_base
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.llm_envs import SFTGym
 from agilerl.modules.layers import NoisyLinear
 from agilerl.networks.observations import bounds_to_unit
-from agilerl.networks.q_networks import RainbowQNetwork
+from agilerl.networks.q_networks import QNetwork, RainbowQNetwork
+from agilerl.rollouts.off_policy import uniform_actions
+from agilerl.training.train_off_policy import train_off_policy
+from agilerl.utils.utils import make_vect_envs
 
 OBS, BOX, CHOICE = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-2, 2, (2,)), gym.spaces.Discrete(4)
 NET = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}, "latent_dim": 8}
@@ -102,3 +113,65 @@ def test_the_loss_of_examples_is_the_mean_over_optimiser_steps(tmp_path: Path) -
     env = SFTGym(rows[:4], rows[4:], base.tokenizer, data_batch_size_per_gpu=4)
     losses = [SFT(actor_network=base, batch_size=size, lr=1e-12, seed=1).learn(env.batch(0)) for size in (4, 2)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4), "as many tokens in each half"
+
+
+def test_random_actions_are_the_legal_ones_in_turn() -> None:
+    mask = np.array([[0, 1, 0, 1]]).repeat(4, 0)
+    assert uniform_actions(np.array([0.0, 0.49, 0.5, 0.99]), 4, mask).tolist() == [1, 1, 3, 3]
+
+
+def test_noise_of_parameters_is_relative_to_each_weight() -> None:
+    weights = {"w": torch.linspace(-1, 1, 200).view(10, 20)}
+    small, large = (noise({"w": size * weights["w"]}, 0.1, np.random.default_rng(5))["w"] for size in (1, 100))
+    torch.testing.assert_close(large, 100 * small)
+
+
+@pytest.mark.parametrize(("name", "value"), [("gamma", 0.97), ("gae_lambda", 0.8), ("lr", 3e-4), ("batch_size", 64.0)])
+def test_scales_of_hyperparameters_have_an_inverse(name: str, value: float) -> None:
+    assert from_scale(name, to_scale(name, value)) == pytest.approx(value)
+
+
+def test_memory_ends_with_the_episode() -> None:
+    states = HiddenStates(SimpleNamespace(groups=[SimpleNamespace(lead=None)]))  # type: ignore[arg-type]
+    states.hidden[0] = {"h": torch.ones(2, 1, 3, 4)}
+    states.forget(0, np.array([[True, False, False], [False, False, True]]))
+    assert states.hidden[0]["h"][..., 0].squeeze(1).tolist() == [[0, 1, 1], [1, 1, 0]]
+
+
+def test_an_observation_beside_a_mask_is_read_by_itself() -> None:
+    obs, mask = np.zeros(3), np.ones(2)
+    seen, legal = split_mask({"observation": obs, "action_mask": mask})
+    assert seen is obs
+    assert legal is mask
+
+
+def test_steps_of_an_architecture_are_halved_down_to_four_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No change is small enough; a step of 16 units is tried with 8 and 4, and not with 2."""
+    net = QNetwork(OBS, CHOICE, encoder_config={"hidden_size": [64]}, head_config={"hidden_size": [64]}, latent_dim=64)
+    tried: list[int] = []
+
+    def attempt(network: Any, name: str, options: Any, probe: Any, arguments: dict[str, Any]) -> Any:
+        tried.append(arguments.get("numb_new_nodes", 16))
+        copy = network.clone()
+        copy.last_mutation_attr = name
+        return copy, {"hidden_layer": 0, "numb_new_nodes": tried[-1]}
+
+    monkeypatch.setattr(architecture, "attempt", attempt)
+    monkeypatch.setattr(effects, "relative_change", lambda *_: 1.0)
+    probe = Probe(torch.randn(4, 3), torch.randn(4, 3))
+    assert (
+        architecture.bounded(net, "encoder.remove_node", architecture.ArchitectureOptions(0.2, bound=0.02), probe)
+        is None
+    )
+    assert tried == [16, 8, 4]
+
+
+def test_learning_begins_with_the_first_step_beyond_the_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, inner = [], Learner.learn
+    monkeypatch.setattr(Learner, "learn", lambda self, *given: calls.append(given) or inner(self, *given))
+    env = make_vect_envs("CartPole-v1", 2)
+    agent = DQN(env.single_observation_space, env.single_action_space, net_config=NET, batch_size=4, learn_step=1)
+    train_off_policy(env, "CartPole-v1", pop=[agent], memory=ReplayBuffer(100), max_steps=20, evo_steps=20,
+                     eval_steps=5, learning_delay=16, learner="fused", verbose=False, seed=1)  # fmt: skip
+    updates = len(calls)
+    assert updates == 2 * 2, "two vector steps are beyond 16 transitions, each of two steps"
