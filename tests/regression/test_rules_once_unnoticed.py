@@ -28,6 +28,9 @@ from agilerl.modules.layers import NoisyLinear
 from agilerl.networks.observations import bounds_to_unit
 from agilerl.networks.q_networks import QNetwork, RainbowQNetwork
 from agilerl.rollouts.off_policy import uniform_actions
+from agilerl.sources.language import LanguageSource
+from agilerl.training.screening import promising
+from agilerl.training.stopping import is_stuck
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 
@@ -175,3 +178,20 @@ def test_learning_begins_with_the_first_step_beyond_the_delay(monkeypatch: pytes
                      eval_steps=5, learning_delay=16, learner="fused", verbose=False, seed=1)  # fmt: skip
     updates = len(calls)
     assert updates == 2 * 2, "two vector steps are beyond 16 transitions, each of two steps"
+
+
+def test_a_run_that_never_gains_is_stuck_after_twice_the_patience() -> None:
+    assert not is_stuck([[5.0]] * 5, patience=3)
+    assert is_stuck([[5.0]] * 6, patience=3)
+    assert not is_stuck([*[[5.0]] * 5, [6.0]], patience=3)
+
+
+def test_members_without_an_episode_are_evaluated_first() -> None:
+    members = [SimpleNamespace(scores=scores) for scores in ([5.0], [], [9.0])]
+    assert promising(members, 2) == members[1:]
+    assert promising(members, 1) == [members[1]]
+
+
+def test_a_generation_of_prompts_ends_with_a_whole_batch() -> None:
+    source: Any = SimpleNamespace(batch_size=4)
+    assert [LanguageSource.steps_of_generation(source, steps) for steps in (4, 6, 8)] == [4, 8, 8]
