@@ -9,9 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
-from agilerl.errors import ConfigError, ShapeError
+from agilerl.algorithms import find_algorithm
+from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.envs.wordle import Wordle, wordle_data
+from agilerl.errors import ConfigError, ReplayError, ShapeError
+from agilerl.options import OfflineOptions
 from agilerl.sources.dataset import read_dataset, read_minari
+from agilerl.sources.offline import fill
 
 
 def steps(**more: Any) -> dict[str, np.ndarray]:
@@ -24,6 +30,69 @@ def steps(**more: Any) -> dict[str, np.ndarray]:
         "timeouts": np.array([0, 0, 0, 1, 0, 0], bool),
         **more,
     }
+
+
+REWARDS: dict[str, tuple[Any, str]] = {
+    "texts": (np.array(["1.0"] * 6), r"the data set: rewards must be real numbers; got texts \(<U3\)"),
+    "bytes": (np.array([b"1"] * 6), r"rewards must be real numbers; got texts"),
+    "complex": (np.ones(6, complex), r"got complex numbers \(complex128\)"),
+    "objects": (np.array([object()] * 6), r"got objects \(object\)"),
+    "None": ([1.0, None, 1.0, 1.0, 1.0, 1.0], r"got objects \(object\)"),
+    "dates": (np.zeros(6, "datetime64[s]"), r"got no numbers \(datetime64\[s\]\)"),
+    "unequal rows": ([[1.0], [1.0, 2.0], [1.0], [1.0], [1.0], [1.0]], "rewards have rows of unequal length"),
+    "two columns": (np.ones((6, 2)), r"rewards must be one number for each step, \[N\] or \[N, 1\]; got .*\(6, 2\)"),
+    "one number": (np.float64(1), r"rewards must be one number for each step.*got an array of shape \(\)"),
+    "a mapping": ({"a": np.ones(6)}, "rewards must be one number for each step.*got a dict"),
+}
+
+
+@pytest.mark.parametrize("case", REWARDS)
+def test_rewards_that_are_no_numbers_are_named(case: str) -> None:
+    value, message = REWARDS[case]
+    with pytest.raises(ShapeError, match=f"{message}.*fix: "):
+        read_dataset(steps(rewards=value))
+    with pytest.raises(ShapeError, match=f"episode 1.*{message.removeprefix('the data set: ')}.*fix: "):
+        read_dataset([steps(), steps(rewards=value)])
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "terminals", "timeouts", "action_masks"])
+@pytest.mark.parametrize("case", ["texts", "complex", "objects", "unequal rows"])
+def test_other_arrays_that_are_no_numbers_are_named(name: str, case: str) -> None:
+    value = REWARDS[case][0]
+    with pytest.raises(ShapeError, match=rf"the data set: {name} (must be real numbers; got|have rows of unequal)"):
+        read_dataset(steps(**{name: value}))
+    if name == "observations":
+        with pytest.raises(ShapeError, match=r"the data set: observations, a (must be real numbers; got|have rows of)"):
+            read_dataset(steps(observations={"a": value}))
+
+
+@pytest.mark.parametrize("name", ["terminals", "timeouts"])
+@pytest.mark.parametrize("value", [2, -1, np.nan, 0.5])
+def test_ends_are_truth_values(name: str, value: float) -> None:
+    with pytest.raises(ShapeError, match=rf"{name} must be 0 or 1; got {value}.* in row 3\. fix: booleans"):
+        read_dataset(steps(**{name: np.array([0, 0, 0, value, 0, 0])}))
+
+
+def test_numbers_in_arrays_of_objects_are_numbers() -> None:
+    given = steps(rewards=np.array([1, 2.0, True, 4, 5, 6], object))
+    assert read_dataset(given).reward.tolist() == [1.0, 2.0, 1.0, 5.0]
+
+
+@pytest.mark.parametrize("algo", ["BC", "BC_LM", "CQL", "CQN", "ILQL", "IQL", "TD3BC"])
+def test_every_offline_algorithm_names_rewards_that_are_not_finite(algo: str) -> None:
+    kind: Any = find_algorithm(algo)
+    if kind.reads_texts:
+        env, given = Wordle(words=6, tries=2), wordle_data(6, words=6, tries=2, seed=1)
+        agent = kind(env.observation_space, env.action_space)
+    else:
+        box, space = spaces.Box(-1, 1, (1,)), spaces.Discrete(2) if algo == "CQN" else spaces.Box(-1, 1, (1,))
+        agent = kind(box, space)
+        zero = np.zeros((6, 1), np.float32)
+        given = steps(observations=zero, next_observations=zero, actions=np.zeros((6, *space.shape), space.dtype))
+    given["rewards"] = np.array(given["rewards"], float)
+    given["rewards"][2] = np.nan
+    with pytest.raises(ReplayError, match=r"the data set's rewards are not finite in 1 of .*row \d first.*fix: "):
+        fill(ReplayBuffer(10), read_dataset(given), agent, OfflineOptions(max_steps=1, evo_steps=1))
 
 
 def test_a_step_without_a_successor_is_left_out_unless_it_is_terminal() -> None:
