@@ -323,7 +323,7 @@ def _of_parts(space: Space[Any], parts: Mapping[str, Space[Any]], given: Any) ->
         return flat
     found = []
     for (name, part), own in zip(parts.items(), each, strict=True):
-        if own is not None and np.size(own) and not mask_width(part):
+        if not mask_width(part) and any(piece is not None and piece.size for piece in _pieces(own)):
             raise MaskError(f"has entries for the part {name!r}, a {type(part).__name__} without choices")
         found.append(flat_mask(part, own) if mask_width(part) else np.zeros(0, bool))
     return np.concatenate(found)
