@@ -19,6 +19,10 @@ class AlgorithmError(AgileRLError, ValueError):
     """The algorithm is unknown or does not fit the spaces, the population or the loop."""
 
 
+class ArgumentError(AlgorithmError, TypeError):
+    """The constructor of an algorithm got arguments that it does not have."""
+
+
 class EnvError(AgileRLError, ValueError):
     """The environment cannot be made or does not keep the Gymnasium interface."""
 

@@ -34,6 +34,7 @@ _WHOLE, _NUMBER = BeforeValidator(_whole), BeforeValidator(_no_bool)
 Whole = Annotated[int, _WHOLE]
 Count = Annotated[int, _WHOLE, Field(ge=1)]
 Atoms = Annotated[int, _WHOLE, Field(ge=2)]
+GroupSize = Annotated[int, _WHOLE, Field(ge=2)]
 CountOrZero = Annotated[int, _WHOLE, Field(ge=0)]
 Number = Annotated[float, _NUMBER, Field(allow_inf_nan=False)]
 Positive = Annotated[float, _NUMBER, Field(gt=0, allow_inf_nan=False)]

@@ -166,6 +166,19 @@ def parts_of(space: Space[Any]) -> dict[str, Space[Any]]:
     return {}
 
 
+def empty_part(space: Space[Any]) -> str | None:
+    """Dotted name of the first part of `space` that holds no number, "" for the whole space; None without one."""
+    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+        return "" if 0 in space.shape else None
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return None
+    parts = parts_of(space)
+    for name, part in parts.items():
+        if (inside := empty_part(part)) is not None:
+            return f"{name}.{inside}".rstrip(".")
+    return None if parts else ""
+
+
 def nested(space: Space[Any]) -> Any:
     """The spaces of the leaves of an observation, in a tree nested as the space is."""
     if isinstance(space, spaces.Dict):

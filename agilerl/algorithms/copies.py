@@ -152,8 +152,9 @@ def load(cls: type[Agent], path: str | Path, device: str | torch.device, acceler
         try:
             agent = cls._blank(tree, device, accelerator)
         except TypeError as error:  # of the constructor, not of the file
+            reason = str(error).partition("; known: ")[0]
             raise AlgorithmError(
-                f"{cls.__name__}.load cannot make a {cls.__name__}: {error}. fix: let its constructor take that "
+                f"{cls.__name__}.load cannot make a {cls.__name__}: {reason}. fix: let its constructor take that "
                 "argument (and hand it on), or make the agent and then agent.load_checkpoint(path)."
             ) from error
         agent.load_state(tree, str(path))

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from agilerl.errors import AlgorithmError, RegistryError, nearest
+from agilerl.errors import AlgorithmError, ArgumentError, RegistryError, nearest
 
 _PUBLISHED: Any = object()
 OLD_ARGUMENTS = {  # of constructors before 2.0
@@ -33,6 +33,14 @@ OLD_ARGUMENTS = {  # of constructors before 2.0
     "discrete_actions": "action_spaces",
     "min_action": "action_space (its low)",
     "max_action": "action_space (its high)",
+}
+
+SYNONYMS: dict[str, tuple[str, ...]] = {  # words of other libraries for arguments, the usual name first
+    "learning_rate": ("lr", "lr_actor", "lr_critic"),
+    "train_freq": ("learn_step",),
+    "n_steps": ("learn_step",),
+    "n_epochs": ("update_epochs",),
+    "clip_range": ("clip_coef",),
 }
 
 
@@ -247,21 +255,44 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
     Raises:
         AlgorithmError: says the range, the value and a fix; or the new name of an argument of earlier versions.
-        TypeError: arguments that the constructor does not take.
+        ArgumentError: an argument that the constructor does not have, with the nearest name; or too many of them.
     """
     key: Any = cls
     signature, ranges = _arguments(key)
-    old = [name for name in OLD_ARGUMENTS if name in kwargs and name not in signature.parameters]
-    if old and not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values())
+    unknown = [] if takes_any else [name for name in kwargs if name not in signature.parameters]
+    old = [name for name in unknown if name in OLD_ARGUMENTS]
+    if old:
         instead = ", ".join(f"{name} is now {OLD_ARGUMENTS[name]}" for name in old)
         raise AlgorithmError(
             f"{cls.__name__} takes spaces in place of sizes: {instead}. fix: {cls.__name__}("
             f"{', '.join(list(signature.parameters)[1:3])}, ...)."
         )
-    given = signature.bind_partial(None, *args, **kwargs).arguments
+    if unknown:
+        raise ArgumentError(_unexpected(cls.__name__, unknown, list(signature.parameters)[1:]))
+    try:
+        given = signature.bind_partial(None, *args, **kwargs).arguments
+    except TypeError as error:  # too many, or one of them twice
+        raise ArgumentError(
+            f"{cls.__name__} got {error}. fix: arguments by name, of: {', '.join(list(signature.parameters)[1:])}."
+        ) from None
     for name, (values, published, _) in ranges.items():
         if name in given and not (name in key.arguments_by_agent and isinstance(given[name], Mapping)):
             _check(cls.__name__, name, given[name], values, published)
+
+
+def _unexpected(algo: str, unknown: Sequence[str], names: Sequence[str]) -> str:
+    """The message for arguments that a constructor does not have: each with the nearest name, or all names."""
+    words = {word: [name for name in meant if name in names] for word, meant in SYNONYMS.items()}
+    close: dict[str, list[str]] = {}
+    for name in unknown:
+        best = [name] if words.get(name) else nearest(name, [*names, *(word for word in words if words[word])], limit=1)
+        close[name] = [meant for word in best for meant in words.get(word, [word])]
+    hints = [f"{name}: did you mean {' or '.join(meant)}?" for name, meant in close.items() if meant]
+    listed = "" if all(close.values()) else f"; known: {', '.join(names)}"
+    fix = "that name" if len(hints) == len(unknown) else "leave it out, or use a known name"
+    what = f"{algo} got an unexpected argument {', '.join(map(repr, unknown))}{listed}."
+    return " ".join([what, *hints, f"fix: {fix}."])
 
 
 def check_mutable(cls: type, ranges: Mapping[str, Any]) -> None:

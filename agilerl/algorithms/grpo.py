@@ -21,7 +21,7 @@ from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.language.scoring import Texts
 from agilerl.losses import completions as losses
-from agilerl.ranges import AdapterSettings, Count, CountOrZero, ModelName, NonNegative, Positive
+from agilerl.ranges import AdapterSettings, Count, CountOrZero, GroupSize, ModelName, NonNegative, Positive
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "grpo": {"objective": "clip", "normalisation": "sequence", "adv_norm": "mean_std"},
@@ -47,7 +47,7 @@ class GRPO(LLMAlgorithm):
         beta: weight of the divergence from the policy that training began with.
         clip_coef: ε; a ratio is not moved further than 1 − ε. clip_coef_high: the same above 1; None: ε too.
         max_grad_norm: gradients are clipped to it; 0: never. update_epochs: passes over what was written.
-        group_size: completions of a prompt. temperature: of writing and of learning alike.
+        group_size: completions of a prompt, at least two. temperature: of writing and of learning alike.
         max_output_tokens, min_output_tokens: of a completion. top_k, top_p: see `language.generate.Sampling`.
         objective: "clip", "sequence" (one ratio for a completion) or "cispo".
         normalisation: "token", "sequence" or "constant", see `losses.completions.completion_weights`.
@@ -79,7 +79,7 @@ class GRPO(LLMAlgorithm):
         clip_coef_high: Annotated[Positive | None, hp()] = None,
         max_grad_norm: Annotated[NonNegative, hp()] = 0.1,
         update_epochs: Annotated[Count, hp()] = 1,
-        group_size: Annotated[Count, hp()] = 8,
+        group_size: Annotated[GroupSize, hp()] = 8,
         temperature: Annotated[Positive, hp()] = 1.0,
         max_output_tokens: Annotated[Count, hp()] = 64,
         min_output_tokens: Annotated[CountOrZero, hp()] = 0,
@@ -169,6 +169,7 @@ class GRPO(LLMAlgorithm):
         Completions without an advantage give no gradient: they count in the weights of the others, and are not run.
         """
         members, rows = texts.tokens.shape[:2]
+        writing.check_groups(self.algo, rewards)
         advantage = self.advantages(rewards).view(members, rows, 1).expand(texts.said.shape)
         counts = writing.counted(self, texts, self.mask_truncated)
         is_one_step = self.update_epochs == 1 and writing.rows_of_step(self, engine, rows) == rows

@@ -98,7 +98,9 @@ class LLMREINFORCE(LLMAlgorithm):
         if baseline not in ("batch", "rloo"):
             raise AlgorithmError(f"{self.algo}: baseline must be 'batch' or 'rloo'; got {baseline!r}.")
         if baseline == "rloo" and group_size < 2:
-            raise AlgorithmError(f"{self.algo}: baseline='rloo' needs at least two completions; got {group_size}.")
+            raise AlgorithmError(
+                f"{self.algo}: baseline='rloo' needs group_size of at least 2; got {group_size}. fix: group_size=4."
+            )
         self.baseline, self.batch_size, self.lr, self.weight_decay = baseline, batch_size, lr, weight_decay
         self.beta, self.gamma, self.max_grad_norm, self.group_size = beta, gamma, max_grad_norm, group_size
         self.temperature, self.max_output_tokens, self.min_output_tokens = (
@@ -130,9 +132,16 @@ class LLMREINFORCE(LLMAlgorithm):
         if self.baseline == "rloo":
             if rewards.shape == said.shape:
                 raise AlgorithmError("baseline='rloo' compares completions of one prompt. fix: baseline='batch'.")
+            writing.check_groups(self.algo, rewards)
             advantage = losses.leave_one_out(rewards).view(*said.shape[:2], 1).expand(said.shape)
         else:
             gamma = engine.outer(engine.hp["gamma"]).view(-1, 1).to(rewards.dtype)
+            is_whole = rewards.shape != said.shape or said.shape[-1] == 1  # one reward for a completion
+            if is_whole and said.shape[1] * engine.ranks.size == 1:
+                raise AlgorithmError(
+                    f"{self.algo}: baseline='batch' compares the completions of an iteration, and this one has a "
+                    "single one, from which nothing is learned. fix: more prompts in a batch, or group_size=4."
+                )
             returns = losses.discounted_returns(writing.token_rewards(rewards, said), said, gamma)
             advantage = losses.whitened(returns, said.to(rewards.dtype), mean_of=engine.ranks.mean)
         reference = writing.scored(self, engine, engine.target("actor"), texts) if self.beta > 0 else None

@@ -19,6 +19,7 @@ from agilerl.algorithms.registry import HyperparameterConfig
 from agilerl.algorithms.rollouts import HiddenStates
 from agilerl.algorithms.schedules import Schedule, check_schedules
 from agilerl.algorithms.team_networks import by_group
+from agilerl.algorithms.transitions import check_not_empty
 from agilerl.components.running import RunningMeanStd
 from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, Seen
 from agilerl.errors import ShapeError
@@ -132,6 +133,8 @@ class MAPPO(MultiAgentRLAlgorithm):
         self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)
         self.progress = 0.0
         self._minibatches = team_rollouts.minibatch_stream(self)
+        if state_space is not None:
+            check_not_empty(f"{self.algo}, state_space", "read", state_space)
         self.state_space, self.normalize_values = state_space, bool(normalize_values)
         self.value_statistics: dict[str, dict[str, float]] = {}
         units = {"action_scaling": action_scaling, "squash_output": squash_output}

@@ -21,6 +21,7 @@ from agilerl.algorithms.team_actions import TeamActions, team_of_spaces
 from agilerl.algorithms.team_names import Named as Named
 from agilerl.algorithms.team_names import Spaces as Spaces
 from agilerl.algorithms.team_names import group_of, groups_of, spaces_by_agent
+from agilerl.algorithms.transitions import check_not_empty
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, UpdateEngine, UpdateResult
 from agilerl.errors import ConfigError, unknown_name
@@ -85,6 +86,9 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
     ) -> None:
         super().__init__(index, hp_config, device, accelerator, torch_compiler, name)
         observed, acted, ids = spaces_by_agent(self.algo, observation_spaces, action_spaces, agent_ids)
+        for agent in ids:
+            check_not_empty(f"{self.algo}, {agent}", "read", observed[agent])
+            check_not_empty(f"{self.algo}, {agent}", "act in", acted[agent])
         self.agent_ids, self.n_agents = ids, len(ids)
         self.possible_observation_spaces, self.possible_action_spaces = observed, acted
         self.observation_spaces, self.action_spaces = list(observed.values()), list(acted.values())

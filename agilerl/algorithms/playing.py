@@ -244,7 +244,7 @@ def _action(agent: Any, obs: Any, mask: Any) -> Any:
     if is_one:
         obs = tree.map_leaves(lambda x: np.asarray(x)[None], obs)
     actions = agent._greedy(obs, legal_actions(agent, mask, tree.count_rows(obs)))
-    return actions[0] if is_one else actions
+    return tree.take(actions, 0) if is_one else actions
 
 
 @keep_ids
@@ -255,7 +255,7 @@ def _team_action(team: Any, obs: Any, mask: Any) -> dict[str, Any]:
     first = next(iter(obs))
     space = team.possible_observation_spaces[first]
     is_one = _is_one(space, parted(obs[first], space)[0])
-    return {agent: each[agent][0] if is_one else each[agent] for agent in obs}
+    return {agent: tree.take(each[agent], 0) if is_one else each[agent] for agent in obs}
 
 
 class _GreedyActor:

@@ -20,7 +20,7 @@ from agilerl.algorithms.agent import EvolvableAlgorithm
 from agilerl.algorithms.copies import space_or_none
 from agilerl.algorithms.declared import TRANSITIONS, Experience
 from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup, resolve
-from agilerl.algorithms.transitions import check_observation_space, module_inputs
+from agilerl.algorithms.transitions import check_not_empty, check_observation_space, module_inputs
 from agilerl.engine.modules import as_input, raw_output
 from agilerl.engine.protocol import Draws, Mask, UpdateEngine, UpdateResult
 from agilerl.envs.observed_masks import without_mask
@@ -131,6 +131,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         kinds = {kind.__name__ for kind in type(action_space).__mro__}
         if self.action_spaces and not kinds & set(self.action_spaces):
             raise wrong_actions(self.algo, self.action_spaces, action_space)
+        check_not_empty(self.algo, "act in", action_space)
         self.observation_space: Any = observation_space
         self.action_space = action_space
         self.seed = resolve_seed(seed)

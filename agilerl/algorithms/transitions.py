@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +18,7 @@ from agilerl.engine.protocol import TransitionBatch, UpdateResult
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
 from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
-from agilerl.spaces import flat_size, is_channels_last, parts_of
+from agilerl.spaces import check_supported, empty_part, is_channels_last, parts_of
 
 if TYPE_CHECKING:
     from agilerl.algorithms.single_agent import RLAlgorithm
@@ -158,16 +158,25 @@ def check_observation_space(algo: str, space: gym.Space[Any]) -> None:
     """AlgorithmError, naming algorithm and space, for observations that no network can read."""
     kinds = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
     try:
-        width = flat_size(space)
+        check_supported(space)
     except NotAvailableYetError as error:
         raise AlgorithmError(
             f"{algo} cannot read {space}: {error}. It reads {kinds}. "
             "fix: gymnasium.wrappers.TransformObservation, to one of these."
         ) from None
-    if width == 0:
-        raise AlgorithmError(
-            f"{algo} cannot read {space}: there is nothing in it. fix: an environment that shows something."
-        )
+    check_not_empty(algo, "read", space)
+
+
+def check_not_empty(algo: str, does: Literal["read", "act in"], space: gym.Space[Any]) -> None:
+    """Raise AlgorithmError, naming algorithm and space, where the space or a part of it holds no number."""
+    part = empty_part(space)
+    if part is None:
+        return
+    where, fix = f"its part {part!r}", "a wrapper that leaves this part out"
+    if not part:
+        shows = "shows something" if does == "read" else "takes actions"
+        where, fix = "it", f"an environment that {shows}"
+    raise AlgorithmError(f"{algo} cannot {does} {space}: there is nothing in {where}. fix: {fix}.")
 
 
 def column(name: str, given: Any, count: int, device: str | torch.device, owner: str) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from agilerl.algorithms.completions import TextBatch, permutations, without_silent_rows
 from agilerl.algorithms.judging import mean_reward
 from agilerl.engine.adapters import SequentialAdapters
-from agilerl.errors import ShapeError
+from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.language.ends import is_end
 from agilerl.language.generate import BACKENDS, RolloutBackend, Sampling, uniform_numbers
 from agilerl.language.scoring import Texts
@@ -171,6 +171,15 @@ def learn(agent: Any, experiences: Any) -> tuple[float, float]:
         return 0.0, 0.0
     each = [(float(r.loss), 0.0 if r.kl is None else float(r.kl)) for r in results]
     return float(np.mean([x for x, _ in each])), float(np.mean([x for _, x in each]))
+
+
+def check_groups(algo: str, rewards: Tensor) -> None:
+    """Raise AlgorithmError where rewards [..., B, G] are of groups of one, whose advantages are always 0."""
+    if rewards.shape[-1] < 2:
+        raise AlgorithmError(
+            f"{algo} compares completions of one prompt (games of one beginning), and each group has only one, from "
+            "which nothing is learned. fix: group_size=4 (of games: SyncMultiTurnVecEnv(make, batch_size, 4))."
+        )
 
 
 def _experience(agent: Any, experiences: Any) -> tuple[Texts, Tensor]:

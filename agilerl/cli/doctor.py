@@ -199,19 +199,35 @@ def _limit(limit: int | None, ends: bool) -> Finding:
 
 
 def _stepped(env: Any, steps: int) -> Finding:
-    """Random actions; legal ones, where it says which are."""
+    """Random actions; legal ones, where it says which are, in its info, its observations or by `action_masks()`."""
+    from agilerl.envs.lanes import mask_method
+    from agilerl.envs.masks import MASK, ActionMasks, sample_mask
+    from agilerl.envs.observed_masks import holds_mask
+
+    space, by_method = env.action_space, mask_method(env)
+    reader, is_seen = ActionMasks(space), holds_mask(env.observation_space, space)
+
+    def legal(obs: Any, info: Any) -> Any:
+        if isinstance(info, dict) and MASK in info:
+            given = info[MASK]
+        elif by_method is not None:
+            given = by_method()
+        else:
+            given = obs[MASK] if is_seen else None
+        if given is None or not reader.width:
+            return space.sample()
+        return space.sample(mask=sample_mask(space, reader.one(given)))
+
     try:
-        env.action_space.seed(0)
-        _, info = env.reset(seed=0)
+        space.seed(0)
+        obs, info = env.reset(seed=0)
         begun, episodes = time.perf_counter(), 0
         for _ in range(steps):
-            mask = info.get("action_mask") if isinstance(info, dict) else None
-            action = env.action_space.sample() if mask is None else env.action_space.sample(mask)
-            _, reward, terminated, truncated, info = env.step(action)
+            obs, reward, terminated, truncated, info = env.step(legal(obs, info))
             float(reward)
             if terminated or truncated:
                 episodes += 1
-                _, info = env.reset()
+                obs, info = env.reset()
         rate = steps / max(time.perf_counter() - begun, 1e-9)
     except Exception as error:  # whatever an environment of somebody's own raises
         return Finding("steps", BROKEN, f"it fails: {type(error).__name__}: {' '.join(str(error).split())}")

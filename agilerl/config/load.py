@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from agilerl.algorithms import USUAL, USUAL_FOR_LANGUAGE, canonical_name, find_algorithm
-from agilerl.algorithms.declared import hyperparameters
+from agilerl.algorithms.declared import SYNONYMS, hyperparameters
 from agilerl.config.convert import convert, is_published
 from agilerl.config.schema import (
     ADDED_LATER,
@@ -54,6 +54,7 @@ TOP_LEVEL_ALIASES = {
 IMAGE_KEYS = ("channel_size", "kernel_size", "stride_size", "padding_size", "cnn_config", "num_blocks", "block_type")
 # Words of other libraries, and of everyday, for our keys.
 MEANT: dict[str, tuple[str, ...]] = {
+    **{word: names[:1] for word, names in SYNONYMS.items()},
     "step": ("max_steps",),
     "steps": ("max_steps",),
     "total_steps": ("max_steps",),
@@ -65,11 +66,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     "learning_starts": ("learning_delay",),
     "buffer_size": ("max_size",),
     "memory_size": ("max_size",),
-    "train_freq": ("learn_step",),
-    "n_steps": ("learn_step",),
-    "n_epochs": ("update_epochs",),
     "n_envs": ("num_envs",),
-    "clip_range": ("clip_coef",),
     "net_arch": ("hidden_size",),
     "target": ("target_score",),
     "epsilon": ("eps_start", "eps_end"),

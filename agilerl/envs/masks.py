@@ -305,6 +305,27 @@ def flat_mask(space: Space[Any], given: Any) -> np.ndarray:
     return flat
 
 
+def sample_mask(space: Space[Any], mask: np.ndarray) -> Any:
+    """A canonical mask [W] in the form that `space.sample(mask=...)` takes; None for a space without choices."""
+    parts = parts_of(space)
+    if parts:
+        widths = [mask_width(part) for part in parts.values()]
+        rows = np.split(mask, np.cumsum(widths)[:-1])
+        each = [sample_mask(part, row) for part, row in zip(parts.values(), rows, strict=True)]
+        return dict(zip(space.spaces, each, strict=True)) if isinstance(space, spaces.Dict) else tuple(each)
+    bits = mask.astype(np.int8)
+    if isinstance(space, spaces.MultiBinary):  # 2 for a bit that is free
+        pairs = bits.reshape(*space.shape, 2)
+        return np.where(pairs.all(-1), 2, pairs[..., 1]).astype(np.int8)
+    if isinstance(space, spaces.MultiDiscrete):
+        return _nest(iter(np.split(bits, np.cumsum(space.nvec.ravel())[:-1])), space.shape)
+    return bits if mask_width(space) else None
+
+
+def _nest(rows: Iterator[np.ndarray], shape: tuple[int, ...]) -> Any:
+    return tuple(_nest(rows, shape[1:]) for _ in range(shape[0])) if shape else next(rows)
+
+
 def _of_parts(space: Space[Any], parts: Mapping[str, Space[Any]], given: Any) -> np.ndarray:
     """The mask of a Dict or Tuple action: by key, part by part, or flat."""
     if isinstance(given, Mapping):
@@ -323,7 +344,7 @@ def _of_parts(space: Space[Any], parts: Mapping[str, Space[Any]], given: Any) ->
         return flat
     found = []
     for (name, part), own in zip(parts.items(), each, strict=True):
-        if own is not None and np.size(own) and not mask_width(part):
+        if not mask_width(part) and any(piece is not None and piece.size for piece in _pieces(own)):
             raise MaskError(f"has entries for the part {name!r}, a {type(part).__name__} without choices")
         found.append(flat_mask(part, own) if mask_width(part) else np.zeros(0, bool))
     return np.concatenate(found)

@@ -82,9 +82,16 @@ def parted(obs: Any, space: Any) -> tuple[Any, Any]:
 
 def by_row(mask: Any) -> Any:
     """A mask from observations as `envs.masks` reads it: of a batch with one array per component [B, n] row by row."""
-    if isinstance(mask, tuple) and all(np.ndim(part) > 1 for part in mask):
+    if isinstance(mask, tuple) and all(map(_has_rows, mask)):
         return trees.unbind(tuple(np.asarray(part) for part in mask))
     return mask
+
+
+def _has_rows(part: Any) -> bool:
+    try:
+        return np.ndim(part) > 1
+    except ValueError:  # masks of several parts, of unequal length or None
+        return False
 
 
 def _fits(space: Any, action_space: Any) -> bool:

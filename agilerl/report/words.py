@@ -35,6 +35,7 @@ class Ended:
         is_self_play: whether fitness compares members of one generation only.
         updates: optimiser steps, None where unknown. unchanged: whether no weight has changed in the whole run.
         diverged: how often a member was replaced as it had diverged.
+        from_replay: whether members learn from single steps in a replay memory.
     """
 
     algo: str
@@ -60,6 +61,13 @@ class Ended:
     updates: int | None = None
     unchanged: bool = False
     diverged: int = 0
+    from_replay: bool = False
+
+    @property
+    def rarely_updated(self) -> bool:
+        """Whether members learned from replay, and at most once in a generation: one begins with an update, whatever
+        its `learn_step`."""
+        return self.from_replay and 0 < (self.updates or 0) <= sum(map(len, self.history))
 
     @property
     def verdict(self) -> int | None:
@@ -133,6 +141,9 @@ def _trouble(run: Ended) -> str:
     """What kept the run from learning, where its counters say so."""
     if run.updates == 0:
         return "No update was made, so nothing was learned."
+    if run.rarely_updated:
+        made = "Only one update was" if run.updates == 1 else f"Only {run.updates} updates were"
+        return f"{made} made, at most one of each member in a generation, so next to nothing was learned."
     if run.diverged:
         many = "Once a member" if run.diverged == 1 else f"{run.diverged} times a member"
         return f"{many} diverged and was replaced: a smaller lr may prevent that."
@@ -140,7 +151,7 @@ def _trouble(run: Ended) -> str:
 
 
 def _next(run: Ended) -> str:
-    if run.updates == 0:
+    if run.updates == 0 or run.rarely_updated:
         return "Next: a smaller learn_step, learning_delay or batch_size."
     if run.unchanged:
         return "No weight has changed, so nothing was learned. Next: a higher learning rate."

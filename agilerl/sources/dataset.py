@@ -266,12 +266,12 @@ def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[st
     """
     if not all(_has(data, name) for name in NEEDED):
         raise _missing(where, data, NEEDED)
-    found = {name: _array(data[alias]) for name in NAMES for alias in NAMES[name] if alias in data}
-    reward = np.asarray(found["rewards"], np.float64).reshape(-1)
+    found = {name: _array(data[alias], f"{where}: {alias}") for name in NAMES for alias in NAMES[name] if alias in data}
+    reward = _column(found["rewards"], f"{where}: rewards").astype(np.float64)
     steps = len(reward)
     action = found["actions"]
-    terminated = np.asarray(found["terminals"]).reshape(-1).astype(bool)
-    cut = np.asarray(found.get("timeouts", np.zeros(steps, bool))).reshape(-1).astype(bool)
+    terminated = _flags(found["terminals"], f"{where}: terminals")
+    cut = _flags(found.get("timeouts", np.zeros(steps, bool)), f"{where}: timeouts")
     lengths = {"actions": len(action), "terminals": len(terminated), "timeouts": len(cut)}
     obs, later = (trees.untuple(found.get(name)) for name in ("observations", "next_observations"))
     count = trees.count_rows(obs)
@@ -312,13 +312,46 @@ def _ends_before(ended: np.ndarray, keep: np.ndarray) -> np.ndarray:
     return kept
 
 
-def _array(value: Any) -> Any:
-    """A whole array, or a dict or tuple of them, in memory."""
+def _array(value: Any, where: str) -> Any:
+    """A whole array of numbers, or a dict or tuple of them, in memory.
+
+    Raises:
+        ShapeError: texts, complex numbers, objects, or rows of unequal length; `where` names them.
+    """
     if isinstance(value, Mapping):
-        return {str(name): _array(part) for name, part in value.items()}
+        return {str(name): _array(part, f"{where}, {name}") for name, part in value.items()}
     if isinstance(value, tuple):
-        return tuple(map(_array, value))
-    return np.asarray(value[()] if hasattr(value, "id") else value)  # of HDF5: one read
+        return tuple(_array(part, f"{where}, {number}") for number, part in enumerate(value))
+    try:
+        array = np.asarray(value[()] if hasattr(value, "id") else value)  # of HDF5: one read
+        array = np.array(array.tolist()) if array.dtype == object else array
+    except ValueError:
+        raise ShapeError(f"{where} have rows of unequal length. fix: rows of one shape, one for each step.") from None
+    if array.dtype.kind not in "biuf":
+        kind = {"U": "texts", "S": "texts", "c": "complex numbers", "O": "objects"}.get(array.dtype.kind, "no numbers")
+        raise ShapeError(
+            f"{where} must be real numbers; got {kind} ({array.dtype}). fix: an array of floats or integers."
+        )
+    return array
+
+
+def _column(value: Any, where: str) -> np.ndarray:
+    """One number for each step [N], from [N] or [N, 1]."""
+    if not isinstance(value, np.ndarray) or not value.ndim or any(length != 1 for length in value.shape[1:]):
+        got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise ShapeError(f"{where} must be one number for each step, [N] or [N, 1]; got {got}. fix: one for each step.")
+    return value.reshape(-1)
+
+
+def _flags(value: Any, where: str) -> np.ndarray:
+    """One truth value for each step [N]."""
+    column = _column(value, where)
+    wrong = (column != 0) & (column != 1)
+    if wrong.any():
+        raise ShapeError(
+            f"{where} must be 0 or 1; got {column[wrong][0]} in row {int(np.argmax(wrong))}. fix: booleans."
+        )
+    return column.astype(bool)
 
 
 def _joined(parts: Sequence[Mapping[str, Any]], source: Mapping[str, Any] | None) -> Dataset:

@@ -16,6 +16,8 @@ from agilerl.algorithms.single_agent import RLAlgorithm
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.engine.learner import Learner
 from agilerl.envs.lanes import name_of
+from agilerl.envs.masks import MASK, ActionMasks
+from agilerl.envs.observed_masks import by_row, parted
 from agilerl.envs.step import Lanes, as_lanes
 from agilerl.errors import ConfigError, ReplayError, RunError, ShapeError, warn_once
 from agilerl.options import LoopOptions, OfflineOptions
@@ -71,6 +73,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
     ) -> None:
         warn_of_learn_step(population)
         if self.dataset is not None:
+            self.dataset = without_masks(self.dataset, population[0])
             check_environment(self.dataset, self.env, population[0])
         self._learned = self.dataset
         super().open(population, run_seed, check, shards)
@@ -209,7 +212,7 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
             f"data sets fill a ReplayBuffer or a PrioritizedReplayBuffer; got {type(memory).__name__}. "
             "fix: memory=ReplayBuffer(max_size=100_000)."
         )
-    dataset = agent.arrange(dataset)
+    dataset = agent.arrange(without_masks(dataset, agent))
     said, rows = [], len(dataset)
     if not rows:
         raise ConfigError("the data set holds no transition. fix: steps with what follows on them.")
@@ -233,6 +236,31 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
     masks = {"obs_mask": dataset.obs_mask if agent.learns_from_obs_mask else None, "next_mask": dataset.next_mask}
     memory.write(obs, action, reward, later, dataset.terminated, **masks)
     return said
+
+
+def without_masks(dataset: Dataset, agent: Any) -> Dataset:
+    """A data set as this agent reads it: masks of legal actions in observations are its masks, and no features.
+
+    Masks that the data set has as arrays count where both are there.
+
+    Raises:
+        ShapeError: masks of another form than the actions ask for, or actions without choices.
+    """
+    space = agent.observation_space
+    masks: dict[str, Any] = {}
+    for part, role in (("obs", "obs_mask"), ("next_obs", "next_mask")):
+        rest, given = parted(vars(dataset)[part], space)
+        if given is None:
+            continue
+        masks[part] = rest
+        if isinstance(given, Mapping) and not isinstance(agent.action_space, gym.spaces.Dict):
+            given = tuple(given.values())  # of a Tuple, one part for each component
+        if vars(dataset)[role] is None:
+            reader = ActionMasks(agent.action_space, "the data set", ShapeError)
+            is_over = dataset.terminated if part == "next_obs" else None
+            what = f"the part {MASK!r} of {'next_' if part == 'next_obs' else ''}observations"
+            masks[role] = reader.of_caller(by_row(given), len(dataset), what, is_over)
+    return replace(dataset, **masks) if masks else dataset
 
 
 def _stored(agent: RLAlgorithm, dataset: Dataset) -> np.ndarray:

@@ -16,7 +16,7 @@ from agilerl.engine.learner import HiddenStates, Learner
 from agilerl.engine.rollouts import Rollout, learn_rollout, make_rollout
 from agilerl.envs.masks import MASK, ActionMasks
 from agilerl.envs.step import Lanes, StepBatch
-from agilerl.errors import EnvError
+from agilerl.errors import EnvError, warn_once
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.on_policy import record
@@ -80,6 +80,13 @@ class OnPolicySource(LaneSource[LoopOptions]):
         if self.learner == OwnLearn.name or not callable(interval):
             return
         rollout = int(interval()) * self.env_steps_at_once
+        if rollout == 1:
+            algo = population[0].algo
+            warn_once(
+                f"{algo} rollout of one step",
+                f"{algo}: a rollout of one step has nothing to compare its advantage with, so that the policy learns "
+                "nothing from it. fix: learn_step=128.",
+            )
         ends = -(-self.options.max_steps // rollout) * rollout
         if ends != self.options.max_steps:
             self.notes.append(

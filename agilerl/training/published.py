@@ -92,8 +92,9 @@ class Request:
                 check_shares(self.population, ranks)
             with store_in(folder_of(asked["resume"], ranks), algo=self.name) as store:
                 result = self._train(source, options, ranks, store)
-            if result.generations and (not result.updates or result.unchanged):
-                _warn_unchanged(self.function, result)
+            rare = bool(source.memories()) and result.updates <= len(self.population) * result.generations
+            if result.generations and (not result.updates or result.unchanged or rare):
+                _warn_unchanged(self.function, result, rare)
             if asked["save_elite"] and ranks.is_main:  # before any rank leaves, so that all of them can read it
                 result.best.save_checkpoint(asked["elite_path"] or f"{asked['env_name']}-elite_{self.name}.pt")
         history: list[list[Any]] = result.by_agent or result.history or [list(map(_last_fitness, result.population))]
@@ -139,14 +140,14 @@ class Request:
         return chosen
 
 
-def _warn_unchanged(function: str, result: EvolveResult) -> None:
-    what = "no weight has changed" if result.updates else "no update was made"
-    fix = (
-        "a higher learning rate"
-        if result.updates
-        else "more steps, or a smaller learn_step, learning_delay or batch_size"
-    )
-    text = f"{function}: {what} in {result.generations} generations, so nothing was learned. fix: {fix}."
+def _warn_unchanged(function: str, result: EvolveResult, rare: bool) -> None:
+    what, so, fix = "no weight has changed", "nothing", "a higher learning rate"
+    if not result.updates or rare:
+        fix = "more steps, or a smaller learn_step, learning_delay or batch_size"
+        what = "no update was made"
+    if result.updates and rare:  # a generation begins with an update, whatever its learn_step
+        what, so = f"only {result.updates} updates of all members were made", "next to nothing"
+    text = f"{function}: {what} in {result.generations} generations, so {so} was learned. fix: {fix}."
     warnings.warn(text, AgileRLWarning, stacklevel=4)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from agilerl.algorithms import worth_a_try
+from agilerl.algorithms import find_algorithm, worth_a_try
 from agilerl.config import Manifest
 from agilerl.errors import ConfigError, RunError
 from agilerl.report import RunRecords, write_report
@@ -83,6 +83,7 @@ class Run:
         score = test["mean"] if test is not None else next((value for value in known if value is not None), None)
         manifest = self.manifest
         ranges = {**manifest.mutation.rl_hp_selection, **manifest.evolution.restart_ranges}
+        acts = find_algorithm(manifest.algorithm.name).experience.has_training_episodes
         return in_words(
             Ended(
                 algo=self.manifest.algorithm.name,
@@ -107,6 +108,7 @@ class Run:
                 updates=self.result.get("updates"),
                 unchanged=bool(self.result.get("unchanged")),
                 diverged=int(self.result.get("quarantined") or 0),
+                from_replay=manifest.has_replay and acts,
                 others=worth_a_try(
                     self.manifest.algorithm.name, isinstance(getattr(self.best, "action_space", None), spaces.Box)
                 ),

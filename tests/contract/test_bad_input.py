@@ -25,6 +25,7 @@ from agilerl.errors import (
     AgileRLError,
     AgileRLWarning,
     AlgorithmError,
+    ArgumentError,
     ConfigError,
     EnvError,
     NotAvailableYetError,
@@ -231,7 +232,8 @@ def test_each_mistake_is_a_named_error_with_what_to_do(
 
 @pytest.mark.parametrize(
     ("kind", "builtin"),
-    [(ConfigError, ValueError), (AlgorithmError, ValueError), (EnvError, ValueError), (ShapeError, ValueError),
+    [(ConfigError, ValueError), (AlgorithmError, ValueError), (ArgumentError, TypeError),
+     (EnvError, ValueError), (ShapeError, ValueError),
      (RunError, ValueError), (RegistryError, AttributeError), (NotAvailableYetError, NotImplementedError)],
 )  # fmt: skip
 def test_published_exception_types_still_catch_ours(kind: type[Exception], builtin: type[Exception]) -> None:

@@ -13,7 +13,19 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import agilerl
-from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN
+from agilerl.algorithms import (
+    DDPG,
+    DQN,
+    LANGUAGE,
+    MAPPO,
+    PPO,
+    SAC,
+    TD3,
+    RainbowDQN,
+    available,
+    find_algorithm,
+    is_team,
+)  # fmt: skip
 from agilerl.cli import app
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import AgileRLError, AlgorithmError, ShapeError
@@ -72,6 +84,49 @@ def test_observations_that_no_network_reads(cls: Any, observations: Any, words: 
     with pytest.raises(AlgorithmError) as caught:
         cls(observations, CHOICE if cls in (DQN, RainbowDQN) else BOX)
     assert all(word in str(caught.value) for word in [cls.__name__, *words, "fix:"]), str(caught.value)
+
+
+EMPTY = spaces.Box(-1, 1, (0,))
+NOTHING: dict[str, Any] = {
+    "Box(0,)": EMPTY,
+    "Box(2, 0)": spaces.Box(-1, 1, (2, 0)),
+    "image": spaces.Box(0, 255, (3, 0, 8), np.uint8),
+    "MultiDiscrete([])": spaces.MultiDiscrete(np.zeros(0, np.int64)),
+    "Dict()": spaces.Dict({}),
+    "Tuple()": spaces.Tuple(()),
+    "a part of a Dict": spaces.Dict(a=CHOICE, b=EMPTY),
+    "a part of a Tuple": spaces.Tuple((CHOICE, EMPTY)),
+    "a part of a part": spaces.Dict(a=CHOICE, b=spaces.Dict(c=spaces.Dict({}))),
+}
+OF_SPACES = [name for name in available() if name not in LANGUAGE]
+
+
+def built(algo: str, observations: Any, actions: Any) -> Any:
+    kind = find_algorithm(algo)
+    if is_team(algo):
+        return kind({"x": VECTOR, "y": observations}, {"x": CHOICE, "y": actions})
+    return kind(observations, actions)
+
+
+@pytest.mark.parametrize("space", NOTHING)
+@pytest.mark.parametrize("algo", OF_SPACES)
+def test_spaces_that_hold_nothing_are_named(algo: str, space: str) -> None:
+    texts = algo in ("BC_LM", "ILQL")
+    takes = CHOICE if is_team(algo) or "Discrete" in find_algorithm(algo).action_spaces else BOX
+    takes = spaces.MultiDiscrete([2, 2]) if texts else takes
+    with pytest.raises(AlgorithmError, match=rf"{algo}.* cannot read .*: there is nothing in .*\. fix: "):
+        built(algo, NOTHING[space], takes)
+    if is_team(algo) or type(NOTHING[space]).__name__ in find_algorithm(algo).action_spaces:
+        observations = spaces.MultiDiscrete([3, 3]) if texts else VECTOR
+        with pytest.raises(AlgorithmError, match=rf"{algo}.* cannot act in .*: there is nothing in .*\. fix: "):
+            built(algo, observations, NOTHING[space])
+
+
+def test_the_part_that_holds_nothing_is_named() -> None:
+    with pytest.raises(AlgorithmError, match=r"nothing in its part 'b\.c'\. fix: a wrapper that leaves this part out"):
+        PPO(VECTOR, NOTHING["a part of a part"])
+    with pytest.raises(AlgorithmError, match="MAPPO, state_space cannot read"):
+        MAPPO({"x": VECTOR}, {"x": CHOICE}, state_space=EMPTY)
 
 
 class Listing(gym.Env[Any, int]):

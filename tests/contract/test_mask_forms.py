@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from masked_envs import FORMS, KINDS, CountedTeam, Masks, make, takes_form
 
 import agilerl
-from agilerl.algorithms import CQN, DQN, PPO
+from agilerl.algorithms import CQN, DQN, IPPO, PPO
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.step import SyncLanes, as_lanes
@@ -24,6 +24,7 @@ from agilerl.export import plain_policy
 from agilerl.networks.distributions import ActionDistribution
 from agilerl.spaces import MaskAsFeature, mask_width
 from agilerl.standalone.policy import LARGEST_INPUT
+from agilerl.tree import map_leaves, take
 
 CELLS = [(kind, form) for kind, form in itertools.product(KINDS, FORMS) if takes_form(kind, form)]
 MODES = {mode.name: mode for mode in AutoresetMode}
@@ -298,3 +299,58 @@ def test_teams_follow_a_mask_beside_several_other_parts(algo: str) -> None:
     assert WidePair.done > 100
     assert WidePair.illegal == 0
     assert set(run.best.possible_observation_spaces["a"].spaces) == {"observation", "speed"}
+
+
+# --- None inside nested masks ---------------------------------------------------------------------------------------
+
+PAIR = spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2)))
+LAST, NOTHING = np.array([0, 1], np.int8), spaces.Tuple((spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (2,))))
+NESTED: dict[str, tuple[Any, Any]] = {
+    "a Tuple in a Dict": (spaces.Dict(a=PAIR), {"a": (None, LAST)}),
+    "a list": (spaces.Dict(a=PAIR), {"a": [None, LAST]}),
+    "an array of objects": (spaces.Dict(a=PAIR), {"a": np.array([None, LAST], object)}),
+    "a Dict in a Tuple": (spaces.Tuple((spaces.Dict(a=PAIR), PAIR)), ({"a": (None, LAST)}, None)),
+    "a Tuple in a Tuple": (spaces.Tuple((PAIR, PAIR)), ((None, LAST), (None, LAST))),
+    "Boxes without masks": (spaces.Dict(a=PAIR, b=NOTHING), {"a": (None, LAST), "b": (None, None)}),
+    "components": (spaces.Dict(a=spaces.MultiDiscrete([3, 2])), {"a": (None, LAST)}),
+}
+
+
+def lasts(space: Any, action: Any) -> list[int]:
+    """The choice of the second of each pair that the masks of `NESTED` bind, of one action."""
+    if isinstance(space, spaces.Dict):
+        return lasts(space["a"], action["a"])
+    if isinstance(space, spaces.Tuple) and space is not PAIR:
+        return [n for part, one in zip(space.spaces, action, strict=True) for n in lasts(part, one)]
+    return [int(action[1])]
+
+
+@pytest.mark.parametrize("rows", [None, 1, 3])
+@pytest.mark.parametrize("case", NESTED)
+def test_none_inside_a_nested_mask_allows_all(case: str, rows: int | None) -> None:
+    space, mask = NESTED[case]
+    seen = spaces.Box(-1, 1, (2,))
+    agent = PPO(seen, space, seed=1)
+    team = IPPO({"x_0": seen, "y_0": seen}, {"x_0": space, "y_0": space}, seed=1)
+    obs = np.zeros(2, np.float32) if rows is None else np.zeros((rows, 2), np.float32)
+    bound = slice(0, 1) if case == "a Dict in a Tuple" else slice(None)
+
+    def check(action: Any, has_rows: bool) -> None:
+        for row in range(rows or 1):
+            one = take(action, row) if has_rows else action
+            assert set(lasts(space, one)[bound]) == {1}
+            assert space.contains(map_leaves(lambda x: np.asarray(x)[()], one)), one
+
+    for _ in range(4):
+        check(agent.environment_action(agent.get_action(obs, action_mask=mask)[0]), True)
+    check(agent.act(obs, mask), rows is not None)
+    check(agent.act({"observation": obs, "action_mask": mask}), rows is not None)
+    both = {"x_0": obs, "y_0": obs}
+    check(team.act(both, {"x_0": mask})["x_0"], rows is not None)
+    team.get_action(both, infos={"x_0": {"action_mask": mask}})
+
+
+def test_a_mask_for_a_part_without_choices_is_named() -> None:
+    space = spaces.Dict(a=PAIR, b=NOTHING)
+    with pytest.raises(ShapeError, match=r"entries for the part 'b', a Tuple without choices.*fix: "):
+        PPO(spaces.Box(-1, 1, (2,)), space).act(np.zeros(2, np.float32), {"b": (None, np.ones(2))})

@@ -9,9 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from gymnasium import spaces
 
-from agilerl.errors import ConfigError, ShapeError
+from agilerl.algorithms import find_algorithm
+from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.envs.wordle import Wordle, wordle_data
+from agilerl.errors import ConfigError, ReplayError, ShapeError
+from agilerl.options import OfflineOptions
 from agilerl.sources.dataset import read_dataset, read_minari
+from agilerl.sources.offline import OfflineSource, fill
+from agilerl.spaces import mask_width
 
 
 def steps(**more: Any) -> dict[str, np.ndarray]:
@@ -24,6 +32,159 @@ def steps(**more: Any) -> dict[str, np.ndarray]:
         "timeouts": np.array([0, 0, 0, 1, 0, 0], bool),
         **more,
     }
+
+
+REWARDS: dict[str, tuple[Any, str]] = {
+    "texts": (np.array(["1.0"] * 6), r"the data set: rewards must be real numbers; got texts \(<U3\)"),
+    "bytes": (np.array([b"1"] * 6), r"rewards must be real numbers; got texts"),
+    "complex": (np.ones(6, complex), r"got complex numbers \(complex128\)"),
+    "objects": (np.array([object()] * 6), r"got objects \(object\)"),
+    "None": ([1.0, None, 1.0, 1.0, 1.0, 1.0], r"got objects \(object\)"),
+    "dates": (np.zeros(6, "datetime64[s]"), r"got no numbers \(datetime64\[s\]\)"),
+    "unequal rows": ([[1.0], [1.0, 2.0], [1.0], [1.0], [1.0], [1.0]], "rewards have rows of unequal length"),
+    "two columns": (np.ones((6, 2)), r"rewards must be one number for each step, \[N\] or \[N, 1\]; got .*\(6, 2\)"),
+    "one number": (np.float64(1), r"rewards must be one number for each step.*got an array of shape \(\)"),
+    "a mapping": ({"a": np.ones(6)}, "rewards must be one number for each step.*got a dict"),
+}
+
+
+@pytest.mark.parametrize("case", REWARDS)
+def test_rewards_that_are_no_numbers_are_named(case: str) -> None:
+    value, message = REWARDS[case]
+    with pytest.raises(ShapeError, match=f"{message}.*fix: "):
+        read_dataset(steps(rewards=value))
+    with pytest.raises(ShapeError, match=f"episode 1.*{message.removeprefix('the data set: ')}.*fix: "):
+        read_dataset([steps(), steps(rewards=value)])
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "terminals", "timeouts", "action_masks"])
+@pytest.mark.parametrize("case", ["texts", "complex", "objects", "unequal rows"])
+def test_other_arrays_that_are_no_numbers_are_named(name: str, case: str) -> None:
+    value = REWARDS[case][0]
+    with pytest.raises(ShapeError, match=rf"the data set: {name} (must be real numbers; got|have rows of unequal)"):
+        read_dataset(steps(**{name: value}))
+    if name == "observations":
+        with pytest.raises(ShapeError, match=r"the data set: observations, a (must be real numbers; got|have rows of)"):
+            read_dataset(steps(observations={"a": value}))
+
+
+@pytest.mark.parametrize("name", ["terminals", "timeouts"])
+@pytest.mark.parametrize("value", [2, -1, np.nan, 0.5])
+def test_ends_are_truth_values(name: str, value: float) -> None:
+    with pytest.raises(ShapeError, match=rf"{name} must be 0 or 1; got {value}.* in row 3\. fix: booleans"):
+        read_dataset(steps(**{name: np.array([0, 0, 0, value, 0, 0])}))
+
+
+def test_numbers_in_arrays_of_objects_are_numbers() -> None:
+    given = steps(rewards=np.array([1, 2.0, True, 4, 5, 6], object))
+    assert read_dataset(given).reward.tolist() == [1.0, 2.0, 1.0, 5.0]
+
+
+@pytest.mark.parametrize("algo", ["BC", "BC_LM", "CQL", "CQN", "ILQL", "IQL", "TD3BC"])
+def test_every_offline_algorithm_names_rewards_that_are_not_finite(algo: str) -> None:
+    kind: Any = find_algorithm(algo)
+    if kind.reads_texts:
+        env, given = Wordle(words=6, tries=2), wordle_data(6, words=6, tries=2, seed=1)
+        agent = kind(env.observation_space, env.action_space)
+    else:
+        box, space = spaces.Box(-1, 1, (1,)), spaces.Discrete(2) if algo == "CQN" else spaces.Box(-1, 1, (1,))
+        agent = kind(box, space)
+        zero = np.zeros((6, 1), np.float32)
+        given = steps(observations=zero, next_observations=zero, actions=np.zeros((6, *space.shape), space.dtype))
+    given["rewards"] = np.array(given["rewards"], float)
+    given["rewards"][2] = np.nan
+    with pytest.raises(ReplayError, match=r"the data set's rewards are not finite in 1 of .*row \d first.*fix: "):
+        fill(ReplayBuffer(10), read_dataset(given), agent, OfflineOptions(max_steps=1, evo_steps=1))
+
+
+# --- masks in observations --------------------------------------------------------------------------------------------
+
+CHOICES: dict[str, Any] = {"Discrete": spaces.Discrete(3), "MultiDiscrete": spaces.MultiDiscrete([2, 3])}
+OF_CHOICES = [(algo, kind) for algo in ("BC", "CQN") for kind in CHOICES if kind in find_algorithm(algo).action_spaces]
+OFFLINE = OfflineOptions(max_steps=1, evo_steps=1)
+
+
+def masked_steps(space: Any, *, in_observations: bool, later: bool = True) -> dict[str, Any]:
+    """Six steps whose masks allow what was done, beside the observations or in arrays."""
+    width, rng = mask_width(space), np.random.default_rng(0)
+    masks, following = rng.random((2, 6, width)) < 0.5
+    masks[:, :: 2 if width > 3 else 1] = masks[:, -1:] = True
+    following[:, :: 2 if width > 3 else 1] = following[:, -1:] = True
+    following[1] = False  # a terminal step has no action after it
+    seen, shown = rng.normal(size=(2, 6, 2)).astype(np.float32)
+    given = steps(observations=seen, actions=np.zeros((6, *space.shape), np.int64))
+    if later:
+        given["next_observations"] = shown
+    if not in_observations:
+        following[1] = True
+        return {**given, "action_masks": masks, **({"next_action_masks": following} if later else {})}
+    given["observations"] = {"observation": seen, "action_mask": masks.astype(np.int8)}
+    if later:
+        given["next_observations"] = {"observation": shown, "action_mask": following.astype(np.int8)}
+    return given
+
+
+def filled(algo: str, space: Any, given: Any) -> ReplayBuffer:
+    memory = ReplayBuffer(10)
+    fill(memory, read_dataset(given), find_algorithm(algo)(spaces.Box(-9, 9, (2,)), space), OFFLINE)
+    return memory
+
+
+@pytest.mark.parametrize(("algo", "kind"), OF_CHOICES)
+def test_masks_in_observations_are_read_as_masks(algo: str, kind: str) -> None:
+    space = CHOICES[kind]
+    inside, beside = (filled(algo, space, masked_steps(space, in_observations=way)) for way in (True, False))
+    one, other = (memory.gather(memory.in_order()) for memory in (inside, beside))
+    assert "next_mask" in one.keys() and set(one.keys()) == set(other.keys())  # noqa: PT018, SIM118
+    for name in other.keys():  # noqa: SIM118
+        assert torch.equal(one[name], other[name]), name
+
+
+@pytest.mark.parametrize(("algo", "kind"), OF_CHOICES)
+def test_masks_of_components_on_disk_are_read_too(algo: str, kind: str, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    space, given = CHOICES[kind], masked_steps(CHOICES[kind], in_observations=True, later=False)
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        for name, part in given.items():
+            if not isinstance(part, dict):
+                file[name] = part
+                continue
+            file[f"{name}/observation"] = part["observation"]
+            if kind == "Discrete":
+                file[f"{name}/action_mask"] = part["action_mask"]
+            else:
+                file[f"{name}/action_mask/0"] = part["action_mask"][:, :2]
+                file[f"{name}/action_mask/1"] = part["action_mask"][:, 2:]
+    one, other = (filled(algo, space, way) for way in (tmp_path / "data.h5", given))
+    for name, values in other.gather(other.in_order()).items():
+        assert torch.equal(one.gather(one.in_order())[name], values), name
+
+
+@pytest.mark.parametrize(("algo", "kind"), OF_CHOICES)
+def test_agents_learn_from_data_with_masks_in_observations(algo: str, kind: str) -> None:
+    space = CHOICES[kind]
+    masked = spaces.Dict(observation=spaces.Box(-9, 9, (2,)), action_mask=spaces.MultiBinary(mask_width(space)))
+    agent: Any = find_algorithm(algo)(masked, space, batch_size=4, seed=1)
+    options = OfflineOptions(max_steps=4, evo_steps=4, fitness="fqe", held_out=0.4)
+    source = OfflineSource(None, ReplayBuffer(10), options, read_dataset(masked_steps(space, in_observations=True)))
+    source.open([agent], 1)
+    assert isinstance(source.memory.gather(source.memory.in_order())["obs"], torch.Tensor)
+
+
+@pytest.mark.parametrize("algo", ["BC", "CQL", "IQL", "TD3BC"])
+def test_masks_for_actions_without_choices_are_named(algo: str) -> None:
+    given = masked_steps(CHOICES["Discrete"], in_observations=True)
+    given["actions"] = np.zeros((6, 1), np.float32)
+    with pytest.raises(ShapeError, match=r"the data set.*part 'action_mask' of observations.*none, since Box.*fix: "):
+        filled(algo, spaces.Box(-1, 1, (1,)), given)
+
+
+@pytest.mark.parametrize(("algo", "kind"), OF_CHOICES)
+def test_masks_that_do_not_fit_are_named(algo: str, kind: str) -> None:
+    given = masked_steps(CHOICES[kind], in_observations=True)
+    given["observations"]["action_mask"] = given["observations"]["action_mask"][:, 1:]
+    with pytest.raises(ShapeError, match=r"the data set, row 0: the part 'action_mask' of observations has .*fix: "):
+        filled(algo, CHOICES[kind], given)
 
 
 def test_a_step_without_a_successor_is_left_out_unless_it_is_terminal() -> None:

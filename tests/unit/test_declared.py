@@ -10,7 +10,7 @@ import pytest
 from agilerl.algorithms import available, find_algorithm
 from agilerl.algorithms.declared import check_arguments, hp, hyperparameters
 from agilerl.config.schema import algorithm_model
-from agilerl.errors import AlgorithmError
+from agilerl.errors import AlgorithmError, ArgumentError
 from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 
 
@@ -70,6 +70,36 @@ def test_arguments_within_their_ranges_pass() -> None:
     check_arguments(Small, (1, np.int64(3)), {"noise": np.zeros(2), "limit": None, "name": 3})
     with pytest.raises(TypeError, match="unexpected"):
         check_arguments(Small, (), {"momentum": 1})
+
+
+UNKNOWN = {
+    "batchsize": r"batchsize: did you mean batch_size\?",
+    "learning_rate": r"learning_rate: did you mean (lr|lr_actor or lr_critic)\? fix: ",
+    "learning_rat": r"learning_rat: did you mean (lr|lr_actor or lr_critic)\? fix: ",
+    "xyzzy": r"xyzzy'; known: .*lr.*fix: leave it out",
+}
+
+
+@pytest.mark.parametrize("word", UNKNOWN)
+@pytest.mark.parametrize("name", available())
+def test_an_unknown_argument_is_named_with_the_nearest_one(name: str, word: str) -> None:
+    with pytest.raises(ArgumentError, match=f"{name} got an unexpected argument .*{UNKNOWN[word]}"):
+        find_algorithm(name)(None, None, **{word: 1})
+
+
+@pytest.mark.parametrize("name", available())
+def test_too_many_arguments_are_named(name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"{name} got too many positional arguments.*fix: arguments by name, of: "):
+        find_algorithm(name)(*[None] * 99)
+
+
+def test_several_unknown_arguments_are_one_error() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        check_arguments(Small, (), {"stepz": 1, "learning_rate": 2, "lr": 1})
+    assert str(caught.value) == (
+        "Small got an unexpected argument 'stepz', 'learning_rate'. stepz: did you mean steps? "
+        "learning_rate: did you mean lr? fix: that name."
+    )
 
 
 @pytest.mark.parametrize("name", available())

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from agilerl.cli import app, doctor
 from agilerl.cli.doctor import BROKEN, NOTE, OK, SETTINGS, Finding, Probe, disk, environment, gpu, judged, threads
 from agilerl.envs.probe import DiscountedRewardEnv, PolicyEnv
+from tests.contract.masked_envs import FORMS, KINDS, Masks, make, takes_form
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,6 +90,69 @@ def test_what_is_broken_in_an_environment_is_named_and_ends_with_1(monkeypatch: 
     assert result.exit_code == 1
     assert "!!  Cartpole-v1" in result.stdout
     assert "Did you mean: 'CartPole'?" in result.stdout
+
+
+def stepped(make: Any, monkeypatch: pytest.MonkeyPatch) -> Finding:
+    spec = gym.envs.registration.EnvSpec("Masked-v0", entry_point=make, disable_env_checker=True)
+    monkeypatch.setitem(gym.registry, "Masked-v0", spec)
+    return {finding.name: finding for finding in environment("Masked-v0", steps=40)}["steps"]
+
+
+@pytest.mark.parametrize(("kind", "form"), [(kind, form) for kind in KINDS for form in FORMS if takes_form(kind, form)])
+def test_masks_of_every_kind_and_form_are_followed(kind: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter: list[Masks] = []
+    found = stepped(lambda **_: make(kind, form, counter), monkeypatch)
+    assert found.state == OK, found
+    assert sum(masks.steps for masks in counter) == 40
+    assert sum(masks.illegal for masks in counter) == 0
+
+
+ONE, PAIR = np.array([0, 1, 0], np.int8), np.array([1, 0], np.int8)
+PARTS: dict[str, tuple[Any, Any]] = {
+    "Dict": (
+        gym.spaces.Dict(a=gym.spaces.Discrete(3), b=gym.spaces.Box(-1, 1, (2,)), c=gym.spaces.MultiBinary(2)),
+        {"a": ONE, "b": None, "c": PAIR},
+    ),
+    "Tuple": (gym.spaces.Tuple((gym.spaces.Discrete(3), gym.spaces.MultiDiscrete([2, 3]))), (ONE, (PAIR, None))),
+    "nested": (
+        gym.spaces.Dict(a=gym.spaces.Tuple((gym.spaces.Discrete(3), gym.spaces.Discrete(2)))), {"a": (ONE, None)},
+    ),
+    "flat": (gym.spaces.Tuple((gym.spaces.Discrete(3), gym.spaces.Discrete(2))), np.concatenate((ONE, PAIR))),
+}  # fmt: skip
+
+
+class Parted(gym.Env[np.ndarray, Any]):
+    """Actions of several parts, of which the first choice must be 1."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (2,), np.float32)
+
+    def __init__(self, case: str) -> None:
+        self.action_space, self.mask = PARTS[case]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {"action_mask": self.mask}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        first = action["a"] if isinstance(action, dict) else action
+        while isinstance(first, tuple):
+            first = first[0]
+        assert first == 1
+        return np.zeros(2, np.float32), 0.0, False, False, {"action_mask": self.mask}
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_masks_of_parts_are_followed(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = stepped(lambda **_: Parted(case), monkeypatch)
+    assert found.state == OK, found
+
+
+def test_a_wrong_mask_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PARTS, "wrong", (gym.spaces.Discrete(3), PAIR))
+    found = stepped(lambda **_: Parted("wrong"), monkeypatch)
+    assert found.state == BROKEN
+    assert "has 2 entries" in found.text
 
 
 def test_a_learner_that_learns_passes_its_probe_and_one_that_does_not_is_broken() -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from agilerl.algorithms import find_algorithm
+from agilerl.algorithms.grpo import VARIANTS
 from agilerl.checkpoint import digest_tree
 from agilerl.engine.adapters import SequentialAdapters, StackedAdapters
 from agilerl.errors import AlgorithmError, ConfigError, RunError
@@ -134,6 +136,34 @@ def test_members_share_one_base_and_a_clone_copies_its_adapter_alone() -> None:
     for batch in twin.arrange(SequentialAdapters(twin), texts, rewards, [np.random.default_rng(0)]):
         twin.update(SequentialAdapters(twin), batch)
     assert digest_tree(twin.actor.state_dict()) != digest_tree(agents[0].actor.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings"),
+    [("GRPO", {"variant": name}) for name in VARIANTS]
+    + [("GSPO", {}), ("CISPO", {}), ("LLMREINFORCE", {"baseline": "rloo"})],
+    ids=[*VARIANTS, "GSPO", "CISPO", "rloo"],
+)
+def test_groups_of_one_completion_are_named(algo: str, settings: dict[str, Any]) -> None:
+    """Their advantages are always 0: at construction, and of groups of an environment or given by hand."""
+    kind = find_algorithm(algo)
+    with pytest.raises(AlgorithmError, match=rf"{algo}: .*group_size .*at least 2; got 1\. fix: group_size="):
+        kind(model_name=folder(), lora_config=LORA, group_size=1, **settings)
+    agent = kind(model_name=folder(), lora_config=LORA, group_size=2, **settings)
+    engine = SequentialAdapters(agent)
+    texts = written(engine, [agent])
+    with pytest.raises(AlgorithmError, match=rf"{algo} compares completions .*only one.*fix: group_size=4"):
+        list(agent.arrange(engine, texts, torch.rand(1, texts.tokens.shape[1], 1), [np.random.default_rng(0)]))
+
+
+def test_a_single_completion_of_an_iteration_is_named() -> None:
+    agent = find_algorithm("LLMREINFORCE")(model_name=folder(), lora_config=LORA, group_size=1)
+    engine = SequentialAdapters(agent)
+    texts = written(engine, [agent])
+    one = Texts(texts.tokens[:, :1], texts.attention[:, :1], texts.said[:, :1])
+    with pytest.raises(AlgorithmError, match=r"LLMREINFORCE: baseline='batch' compares .*single one.*fix: more"):
+        list(agent.arrange(engine, one, torch.rand(1, 1, 1), [np.random.default_rng(0)]))
+    assert list(agent.arrange(engine, texts, torch.rand(1, texts.tokens.shape[1], 1), [np.random.default_rng(0)]))
 
 
 def test_writing_from_shared_prefixes_is_what_transformers_writes() -> None:

@@ -48,6 +48,23 @@ def test_the_closing_paragraph_says_that_nothing_was_learned(case: str, tmp_path
     assert (said is None) == ("so nothing was learned" not in loaded.in_words())
 
 
+REPLAYED = [
+    ("DQN", "CartPole-v1"), ("RainbowDQN", "CartPole-v1"), ("SAC", "Pendulum-v1"), ("TD3", "Pendulum-v1"),
+    ("DDPG", "Pendulum-v1"), ("MADDPG", "mpe2.simple_spread_v3"), ("MATD3", "mpe2.simple_spread_v3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("algo", "env"), REPLAYED)
+def test_a_learn_step_beyond_the_budget_is_said(algo: str, env: str) -> None:
+    """A generation begins with an update once the memory holds a batch: one of each member in the second."""
+    settings = {**GIVEN, "algo": algo, "learn_step": 10**6, "learning_delay": 0, "eval_steps": 5}
+    said = agilerl.train(env, out=None, **settings).in_words()
+    assert "Only 2 updates were made, at most one of each member in a generation, so next to nothing was" in said
+    assert said.endswith("Next: a smaller learn_step, learning_delay or batch_size.")
+    first = agilerl.train(env, out=None, **{**settings, "steps": 32}).in_words()
+    assert "No update was made, so nothing was learned." in first
+
+
 def test_weights_that_change_in_a_later_generation_have_changed_in_a_resumed_run_too(tmp_path: Path) -> None:
     """The memory holds too few transitions in the first generation, and is learned from in the second one."""
     given = {**GIVEN, **REPLAY, "learning_delay": 100}
@@ -74,15 +91,31 @@ def test_a_rollout_longer_than_the_budget_is_said() -> None:
     assert said == "a member learns from whole rollouts of 128 steps: the budget of 64 steps ends at 128 or later"
 
 
+@pytest.mark.parametrize(("algo", "env"), [("PPO", "CartPole-v1"), ("IPPO", "mpe2.simple_spread_v3")])
+def test_rollouts_of_one_step_are_warned_of(algo: str, env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agilerl.errors._warned", set())
+    given = {**GIVEN, "algo": algo, "num_envs": 1, "learn_step": 1, "steps": 4, "evo_steps": 4}
+    with pytest.warns(AgileRLWarning, match=rf"{algo}: a rollout of one step .*fix: learn_step=128"):
+        agilerl.train(env, out=None, **given)
+
+
 @pytest.mark.parametrize(("delay", "lr", "said"), [(10**6, 1e-3, "no update was made"), (0, 1e-30, "no weight has")])
 def test_published_functions_warn(delay: int, lr: float, said: str) -> None:
+    published(said, lr, learning_delay=delay)
+
+
+def test_published_functions_warn_of_a_learn_step_beyond_the_budget() -> None:
+    published("only 2 updates of all members were made", 1e-3, learn_step=10**6, so="next to nothing")
+
+
+def published(said: str, lr: float, learn_step: int = 4, so: str = "nothing", **more: Any) -> None:
     env = make_vect_envs("CartPole-v1", num_envs=2)
     agents = find_algorithm("DQN").population(
-        2, env.single_observation_space, env.single_action_space, seed=0, batch_size=8, lr=lr
+        2, env.single_observation_space, env.single_action_space, seed=0, batch_size=8, lr=lr, learn_step=learn_step
     )
-    with pytest.warns(AgileRLWarning, match=f"train_off_policy: {said}.* so nothing was learned"):
+    with pytest.warns(AgileRLWarning, match=f"train_off_policy: {said}.* so {so} was learned"):
         train_off_policy(
             env, "CartPole-v1", "DQN", agents, ReplayBuffer(100), max_steps=64, evo_steps=32, eval_steps=20, seed=0,
-            verbose=False, learning_delay=delay,
+            verbose=False, **more,
         )  # fmt: skip
     env.close()
