@@ -7,7 +7,8 @@ because nothing can be bootstrapped from it. A terminal step needs none. Environ
 have `action_masks` and `next_action_masks` [N, A] beside them.
 
 What is known of a set beside its rows (its environment, its policy, its seed) stands in the attributes of an HDF5 file,
-or as JSON in the array `about` of an npz file; `sources.collect` writes both.
+or as JSON in the array `about` of an npz file; `sources.collect` writes both. Arrays that a run was handed are written
+by `sources.handed`, with what was noted when they were read (`READ`): a file of them is read as they were.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ MINARI = ("observations", "actions", "rewards", "terminations", "truncations")
 NEEDED = ("observations", "actions", "rewards", "terminals")
 WANTED = ("timeouts", "next_observations")  # without which steps are lost, or an end is not known
 ABOUT = "about"  # the array of an npz file with its attributes
+READ = "as_read"  # the attribute with {"left_out", "missing", "is_stored"} of the data set that was written
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,19 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.reward)
+
+    def arrays(self) -> dict[str, Any]:
+        """The rows under the names of files, from which `read_dataset` makes the same rows."""
+        found = {
+            "observations": self.obs,
+            "actions": self.action,
+            "rewards": self.reward,
+            "terminals": self.terminated,
+            "timeouts": self.ended & ~self.terminated,
+            "next_observations": self.next_obs,
+        }
+        masks = {"action_masks": self.obs_mask, "next_action_masks": self.next_mask}
+        return found | {name: mask for name, mask in masks.items() if mask is not None}
 
     def returns(self) -> np.ndarray:
         """Undiscounted returns of the episodes [E]; of the last one also where the data stop before its end."""
@@ -206,7 +221,9 @@ def _of_mapping(data: Mapping[str, Any], source: Mapping[str, Any] | None) -> Da
     """The arrays themselves, a group that holds them, or a group for each episode; groups without steps are ignored."""
     about = _about(data)
     if _has(data, "actions"):
-        return replace(_joined([_arrays(data, "the data set", is_episode=False)], source), about=about)
+        read = about.pop(READ, None)
+        found = replace(_joined([_arrays(data, "the data set", is_episode=False)], source), about=about)
+        return _as_read(found, read) if isinstance(read, Mapping) else found
     groups = {name: group for name, group in data.items() if isinstance(group, Mapping) and _holds_steps(group)}
     if len(groups) == 1 and not _is_list_of_episodes(groups):
         found = _of_mapping(next(iter(groups.values())), source)
@@ -216,6 +233,17 @@ def _of_mapping(data: Mapping[str, Any], source: Mapping[str, Any] | None) -> Da
         found = _joined([_arrays(groups[name], name, is_episode=True) for name in names], source)
         return replace(found, about=about)
     raise _missing("the data set", data, NEEDED)
+
+
+def _as_read(data: Dataset, read: Mapping[str, Any]) -> Dataset:
+    """A data set with what was noted when its rows were read the first time."""
+    missing = read.get("missing")
+    return replace(
+        data,
+        left_out=int(read.get("left_out") or 0),
+        missing=tuple(map(str, missing)) if isinstance(missing, list) else (),
+        is_stored=read.get("is_stored") is True,
+    )
 
 
 def _holds_steps(group: Mapping[str, Any]) -> bool:
@@ -266,7 +294,7 @@ def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[st
     """
     if not all(_has(data, name) for name in NEEDED):
         raise _missing(where, data, NEEDED)
-    found = {name: _array(data[alias]) for name in NAMES for alias in NAMES[name] if alias in data}
+    found = {name: _numbers(data[alias], where, alias) for name in NAMES for alias in NAMES[name] if alias in data}
     reward = np.asarray(found["rewards"], np.float64).reshape(-1)
     steps = len(reward)
     action = found["actions"]
@@ -310,6 +338,20 @@ def _ends_before(ended: np.ndarray, keep: np.ndarray) -> np.ndarray:
     found[:-1] |= ~keep[1:]
     kept: np.ndarray = found[keep]
     return kept
+
+
+def _numbers(value: Any, where: str, name: str) -> Any:
+    """`_array` of the value; ShapeError where that is not numbers in rows of one shape."""
+    try:
+        found = _array(value)
+    except (TypeError, ValueError) as error:
+        what = " ".join(str(error).split()).rstrip(".")
+        raise ShapeError(f"{where}: {name} is no array ({what}). fix: one row of one shape for every step.") from None
+    for leaf in trees.leaves(trees.untuple(found)):
+        if leaf.dtype.kind not in "biuf" or not leaf.ndim:
+            got = f"{leaf.dtype} {list(leaf.shape)}"
+            raise ShapeError(f"{where}: {name} must be numbers, a row for every step; got {got}. fix: numbers.")
+    return found
 
 
 def _array(value: Any) -> Any:
