@@ -19,6 +19,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import numpy as np
 
 from agilerl import tree as trees
 from agilerl.components.uniform import ReplayBuffer
-from agilerl.errors import ConfigError, ShapeError, unknown_name
+from agilerl.errors import ConfigError, ShapeError
 from agilerl.sources.memories import replay_of_run, rows_of_memory
 
 NAMES = {
@@ -43,6 +44,7 @@ IN_MINARI = "minari:"  # before the id of a data set of Minari
 MINARI = ("observations", "actions", "rewards", "terminations", "truncations")
 NEEDED = ("observations", "actions", "rewards", "terminals")
 WANTED = ("timeouts", "next_observations")  # without which steps are lost, or an end is not known
+SIMILAR = 0.6  # of 1: from which the name of an array may stand for a missing one
 ABOUT = "about"  # the array of an npz file with its attributes
 READ = "as_read"  # the attribute with {"left_out", "missing", "is_stored"} of the data set that was written
 
@@ -283,8 +285,34 @@ def _has(data: Mapping[str, Any], name: str) -> bool:
 
 
 def _missing(where: str, data: Mapping[str, Any], names: Sequence[str]) -> ConfigError:
-    said = "; ".join(unknown_name("array", name, list(data)) for name in names if not _has(data, name))
-    return ConfigError(f"{where} holds {sorted(map(str, data))}, and lacks: {said}. fix: arrays of these names.")
+    missing, held = [name for name in names if not _has(data, name)], sorted(map(str, data))
+    meant = _meant(missing, held)
+    said = f"{where} has no {_quoted(missing)}; it holds {', '.join(held) or 'nothing'}."
+    renames = [f"rename {theirs!r} to {name!r}" for name, theirs in meant.items()]
+    others = [name for name in missing if name not in meant]
+    renames += [f"add {_quoted(others)}, one row for every step"] if others else []
+    question = f" {'Is' if len(meant) == 1 else 'Are'} {_quoted(meant.values())} meant?" if meant else ""
+    return ConfigError(f"{said}{question} fix: {', '.join(renames)}.")
+
+
+def _meant(missing: Sequence[str], held: Sequence[str]) -> dict[str, str]:
+    """Missing name -> the array of another name that is likely to be it; no array is taken twice."""
+    known = {alias for aliases in NAMES.values() for alias in aliases}
+    pairs = [
+        (max(SequenceMatcher(None, alias, other.lower()).ratio() for alias in NAMES[name]), name, other)
+        for name in missing
+        for other in held
+        if other not in known
+    ]
+    found: dict[str, str] = {}
+    for ratio, name, other in sorted(pairs, reverse=True):
+        if ratio >= SIMILAR and name not in found and other not in found.values():
+            found[name] = other
+    return {name: found[name] for name in missing if name in found}
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[str, Any]:

@@ -147,4 +147,7 @@ def test_files_that_are_no_data_are_named(tmp_path: Path) -> None:
         assert f"{name} cannot be read as" in run("data", "show", str(tmp_path / name), code=2)
     np.savez(tmp_path / "other.npz", observation=np.zeros(3), reward=np.zeros(3))
     said = run("data", "show", str(tmp_path / "other.npz"), code=2)
-    assert "lacks: unknown array 'observations'. Did you mean 'observation'?" in said
+    assert (
+        "Is 'observation' meant? fix: rename 'observation' to 'observations', add 'actions', 'terminals', one row"
+        in said
+    )
