@@ -44,6 +44,7 @@ IN_MINARI = "minari:"  # before the id of a data set of Minari
 MINARI = ("observations", "actions", "rewards", "terminations", "truncations")
 NEEDED = ("observations", "actions", "rewards", "terminals")
 WANTED = ("timeouts", "next_observations")  # without which steps are lost, or an end is not known
+TABLES = {".csv": "read_csv", ".parquet": "read_parquet"}
 SIMILAR = 0.6  # of 1: from which the name of an array may stand for a missing one
 ABOUT = "about"  # the array of an npz file with its attributes
 READ = "as_read"  # the attribute with {"left_out", "missing", "is_stored"} of the data set that was written
@@ -200,6 +201,12 @@ def _read_file(path: Path) -> Dataset:
             what = " ".join(str(error).split())
             raise ConfigError(f"{path} cannot be read as npz: {what}. fix: make the file again.") from error
         return _of_mapping(arrays, _facts(path))
+    if path.suffix in TABLES:
+        raise ConfigError(
+            f"{path} is a table, and a data set is .h5, .hdf5 or .npz. fix: numpy.savez('{path.stem}.npz', "
+            f"observations=.., actions=.., rewards=.., terminals=..) from pandas.{TABLES[path.suffix]}(...); "
+            "docs/offline.md has the lines."
+        )
     if path.suffix not in (".h5", ".hdf5"):
         raise ConfigError(f"{path} is no data set of a known kind. fix: .h5, .hdf5 or .npz, or the directory of a run.")
     try:

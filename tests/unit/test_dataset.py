@@ -193,3 +193,10 @@ def test_arrays_of_other_names_are_asked_to_be_renamed(names: tuple[str, ...], t
     with pytest.raises(ConfigError) as error:
         read_dataset(given)
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "reader"), [("log.csv", "read_csv"), ("log.parquet", "read_parquet")])
+def test_a_table_is_told_how_it_is_converted(name: str, reader: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ConfigError, match=rf"is a table.* fix: numpy.savez\('log.npz', .*pandas.{reader}"):
+        read_dataset(tmp_path / name)
