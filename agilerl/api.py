@@ -305,6 +305,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
             manifest=manifest,
             interrupted=facts.get("status") == "interrupted",
             random_play=Baseline.from_dict(facts.get("random_play")),
+            before=Evaluation.from_dict(facts.get("before")),
             imports=imports_of(facts),
             env_given=bool(facts.get("env_given")),
             failed_saves=int(facts.get("failed_saves") or 0),

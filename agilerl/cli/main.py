@@ -386,7 +386,7 @@ def _close(run: Run, test_episodes: int) -> None:
     evaluation = None if run.interrupted else score_best(run, test_episodes)
     for line in closing_lines(run, evaluation):
         typer.echo(line)
-    if not run.interrupted and not getattr(run.best, "learns_language", False):
+    if not run.interrupted:
         typer.echo(run.in_words())
     if run.interrupted:
         raise typer.Exit(INTERRUPTED if run.signal is None else 128 + run.signal)

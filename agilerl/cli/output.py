@@ -9,6 +9,7 @@ from agilerl.algorithms import find_algorithm
 from agilerl.api import Run, load
 from agilerl.errors import NotAvailableYetError, warn_once
 from agilerl.report.page import REPORT
+from agilerl.report.words import measure_of
 from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry import Evaluation
@@ -60,15 +61,18 @@ def exported_adapter(run: Path, out: Path | None, onnx: bool) -> list[str] | Non
 def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
     """The score, the cost, the place, the report, how to load it (or, of a stopped run, how to go on)."""
     result = run.result
-    score = f"best {number(result.get('best_fitness'))}" + (f"  ({evaluation})" if evaluation else "")
+    measure = measure_of(find_algorithm(run.manifest.algorithm.name))
+    of = f" ({measure}, test split)" if measure else ""
+    score = f"best {number(result.get('best_fitness'))}{of}" + (f"  ({evaluation})" if evaluation else "")
     seconds, steps = float(result["seconds"]), int(result["env_steps_population"])
     rate = count(steps / seconds) if seconds > 0 else "-"
     cost = f"{count(steps)} {run.manifest.steps} ({count(result['env_steps_member'])} per member)"
+    unit = run.manifest.steps.removeprefix("env ")
     evaluated = count(result.get("evaluation_env_steps") or 0)
     is_there = run.path is not None and (run.path / REPORT).is_file()
     lines = [
         f"{'stopped' if run.interrupted else 'done'}  {score}",
-        f"cost  {cost}, {evaluated} for evaluation   {clock(seconds)}   {rate} steps/s   stop: {result['stopped']}",
+        f"cost  {cost}, {evaluated} for evaluation   {clock(seconds)}   {rate} {unit}/s   stop: {result['stopped']}",
         f"path  {run.path}",
     ]
     if run.failed_saves and not run.is_saved:

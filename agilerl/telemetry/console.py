@@ -124,7 +124,7 @@ def pace(made: int, env_steps: int, max_env_steps: int, members: int, seconds: f
     left = seconds * (total - made) / made if made > 0 else math.inf
     return (
         f"{count(made)}/{count(total)} {name} ({count(env_steps)}/{count(max_env_steps)} per member)   "
-        f"{count(rate)} steps/s   elapsed {clock(seconds)}   left {clock(left)}"
+        f"{count(rate)} {name.removeprefix('env ')}/s   elapsed {clock(seconds)}   left {clock(left)}"
     )
 
 

@@ -266,6 +266,7 @@ def _finish(
         interrupted=interrupted,
         signal=signum if interrupted else None,
         random_play=result.random_play,
+        before=result.before,
         imports=tuple(setup.imports),
         env_given=setup.env is not None,
         failed_saves=int(lost.get("failed_saves") or 0),
