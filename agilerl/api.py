@@ -266,7 +266,8 @@ def _obeying_sigterm(run: Callable[[], Run]) -> Run:
             raise SystemExit(128 + signal.SIGTERM) from None
         raise
     if ended.interrupted and ended.path is not None:
-        print(f"stopped; agilerl.resume({str(ended.path)!r}) goes on", file=sys.stderr)
+        env = ", env=env" if ended.env_given else ""
+        print(f"stopped; agilerl.resume({str(ended.path)!r}{env}) goes on", file=sys.stderr)
     if ended.signal == signal.SIGTERM:
         raise SystemExit(128 + signal.SIGTERM)
     return ended

@@ -77,7 +77,8 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
         if debug:
             raise
         told = _naming_imports(error, run, imports or ())
-        typer.echo(redact(f"{type(error).__name__}: {told}"), err=True)
+        for line in (f"{type(error).__name__}: {told}", *getattr(error, "__notes__", ())):
+            typer.echo(redact(line), err=True)
         raise typer.Exit(USER_ERROR) from None
     except BrokenPipeError:  # who reads has seen enough: `agilerl ... | head`
         sys.stdout = None

@@ -89,12 +89,14 @@ def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
 def evaluation_lines(run: Run, evaluation: Evaluation) -> list[str]:
     """The score as a small table."""
     low, high = evaluation.ci95
+    digits = ".2f" if measure_of(find_algorithm(run.manifest.algorithm.name)) is None else ".4g"  # margins are small
     target = run.manifest.training.target_score
     rows = [
         f"{run.manifest.algorithm.name} on {run.manifest.environment.name}   {len(evaluation.returns)} {evaluation.of}",
-        f"mean    {evaluation.mean:10.2f}   95% CI {low:.2f}..{high:.2f}",
-        f"iqm     {evaluation.iqm:10.2f}",
-        f"std     {evaluation.std:10.2f}   min {min(evaluation.returns):.2f}   max {max(evaluation.returns):.2f}",
+        f"mean    {evaluation.mean:10{digits}}   95% CI {low:{digits}}..{high:{digits}}",
+        f"iqm     {evaluation.iqm:10{digits}}",
+        f"std     {evaluation.std:10{digits}}   min {min(evaluation.returns):{digits}}   "
+        f"max {max(evaluation.returns):{digits}}",
     ]
     if target is not None:
         rows.append(f"target  {target:10.2f}   {'reached' if evaluation.mean >= target else 'not reached'} by the mean")

@@ -199,6 +199,8 @@ def _trouble(run: Ended) -> str:
 
 
 def _next(run: Ended) -> str:
+    if run.updates == 0 and run.steps == "updates":  # of data: nothing is waited for
+        return "Next: more data, or a smaller batch_size."
     if run.updates == 0:
         return "Next: a smaller learn_step, learning_delay or batch_size."
     if run.unchanged:

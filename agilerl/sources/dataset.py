@@ -192,7 +192,10 @@ def _of_memory(memory: ReplayBuffer, source: Mapping[str, Any], about: Mapping[s
 
 def _read_file(path: Path) -> Dataset:
     if not path.is_file():
-        raise ConfigError(f"there is no data set {path}. fix: a file that is there (.h5, .hdf5, .npz).")
+        raise ConfigError(
+            f"there is no data set {path}. fix: a file that is there (.h5, .hdf5, .npz); "
+            "a run whose file has moved takes --set training.dataset=PATH."
+        )
     if path.suffix == ".npz":
         try:
             with np.load(path, allow_pickle=False) as data:

@@ -224,7 +224,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
             return _finish(setup, directory, result, signals.received, lost)
     except BaseException as error:
         if directory is not None:
-            _note_failure(directory, error, setup.imports)
+            _note_failure(directory, error, setup, is_resumed=store is not None and store.saved is not None)
         raise
 
 
@@ -287,20 +287,31 @@ def report_on(path: Path) -> None:
         )
 
 
-def _note_failure(directory: RunDirectory, error: BaseException, imports: Sequence[str]) -> None:
+def _note_failure(directory: RunDirectory, error: BaseException, setup: Setup, is_resumed: bool) -> None:
     status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+    is_saved = any((directory.path / "checkpoints").glob("gen-*"))
     if status == "interrupted":
-        is_saved = any((directory.path / "checkpoints").glob("gen-*"))
         error.add_note(KEPT if is_saved else "nothing was saved yet: the first generation had not ended.")
-        error.add_note(
-            f"{'resume' if is_saved else 'begin again'}  {command('resume', directory.path, imports=imports)}"
-        )
+        if again := _again(directory.path, setup, is_saved):
+            error.add_note(f"{'resume' if is_saved else 'begin again'}  {again}")
+    elif is_saved and not is_resumed:
+        error.add_note(f"once that is mended  {_again(directory.path, setup, is_saved)}")
     try:
         directory.finish(status, error=redact(f"{type(error).__name__}: {error}"))
         if (directory.path / METRICS).is_file():  # it has begun: what there is can be looked at
             report_on(directory.path)
     except (OSError, MemoryError, RunError) as second:  # the first error is the one to show
         error.add_note(f"run.json could not be written either: {second}")
+
+
+def _again(path: Path, setup: Setup, is_saved: bool) -> str:
+    """The command or the call that goes on with a run, or begins it again; "" where only its script can."""
+    parent = None if setup.parent is None else setup.parent.get("run")
+    if not is_saved and setup.parent is not None:  # its founders are the other run's: a resume would not find them
+        return "" if parent is None or setup.env is not None else command("continue", parent, imports=setup.imports)
+    if setup.env is not None:
+        return f"agilerl.resume({str(path)!r}, env=env)"
+    return command("resume", path, imports=setup.imports)
 
 
 def resume_training(

@@ -43,7 +43,8 @@ def test_a_set_is_made_and_described(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     said = run("data", "make", "CartPole-v1", "--policy", "random", "--rows", "400", "--seed", "3", "--out", str(path))
     assert "400 rows" in said
-    assert "command   agilerl data make CartPole-v1 --policy random --rows 400 --seed 3\n" in said
+    assert "command   agilerl data make CartPole-v1 --policy random --rows 400 --seed 3 --out " in said
+    assert f" --out {tmp_path / 'random-again.h5'}\n" in said
     assert "missing   nothing" in said
     shown = run("data", "show", str(path))
     assert shown == said

@@ -109,6 +109,12 @@ def test_a_plateau_without_a_target() -> None:
     )
 
 
+def test_data_that_are_too_few_for_a_batch_are_named() -> None:
+    assert in_words(replace(ENDED, score=1.0, steps="updates", updates=0)).endswith(
+        "No update was made, so nothing was learned. Next: more data, or a smaller batch_size."
+    )
+
+
 # --- language policies -----------------------------------------------------------------------------------------------
 
 PROMPTS = "prompts of the report split"
