@@ -7,6 +7,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -21,6 +22,7 @@ from agilerl.hostile import malformed
 from agilerl.runs.commands import imports_of
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
+from agilerl.sources.handed import HandedData
 from agilerl.telemetry import Evaluation, Sink
 from agilerl.telemetry.evaluation import Baseline
 from agilerl.training.adoption import Ancestors, ancestors_of, check_algorithm, saved_population, with_changes
@@ -81,7 +83,8 @@ def train(
             Hyperparameters that are named here are set to these values, the others stay as they have evolved; replay
             starts empty and exploration at `eps_start`.
         overrides: manifest keys by their last name (`lr=1e-3`, `target=200`) or dotted (`**{"training.eval_episodes":
-            4}`).
+            4}`). `dataset` may be arrays, or what else `agilerl.sources.dataset.read_dataset` takes: the run directory
+            keeps them as a file.
 
     Raises:
         ConfigError, AlgorithmError, EnvError: before anything runs, with what to do.
@@ -89,50 +92,56 @@ def train(
     if minutes is not None and steps is not None:
         raise ConfigError("steps and minutes are both budgets. fix: one of the two.")
     _check_kinds(algo, config, out, sinks, callbacks)
-    overrides = {key: _data_file(value) if key in DATASET else value for key, value in overrides.items()}
-    env = environment_argument(env)
-    env_id = None if env is None else env_name(env)
-    ancestors = None if agents is None else ancestors_in(agents, device)
-    if ancestors is not None:
-        if algo is not None:
-            check_algorithm(ancestors, str(name_of(algo)))
-        algo = algo if algo is not None or config is not None else str(ancestors.agents[0].algo)
-        if ancestors.manifest is None and population is None:
-            population = len(ancestors.agents)
-        config = ancestors.manifest if config is None else config
-    manifest = build_manifest(
-        env_id,
-        name_of(algo),
-        population=population,
-        steps=steps,
-        seed=seed,
-        config=config,
-        overrides=overrides,
-        env=env,
-        preset=preset,
-    )
-    if ancestors is not None:
-        ancestors = with_changes(ancestors, manifest, dotted(manifest, overrides))
-    if isinstance(env, Factory) and env.has_several_agents and not is_team(manifest.algorithm.name):
-        raise AlgorithmError(
-            f"{env.makes} has several agents, and {manifest.algorithm.name} trains one. "
-            f"fix: algo={USUAL_FOR_TEAMS!r}, or an environment of one agent."
+    with HandedData() as data:
+        config = data.in_config(config)
+        overrides = {key: data.file_of(value) if key in DATASET else value for key, value in overrides.items()}
+        env = environment_argument(env)
+        env_id = None if env is None else env_name(env)
+        ancestors = None if agents is None else ancestors_in(agents, device)
+        if ancestors is not None:
+            if algo is not None:
+                check_algorithm(ancestors, str(name_of(algo)))
+            algo = algo if algo is not None or config is not None else str(ancestors.agents[0].algo)
+            if ancestors.manifest is None and population is None:
+                population = len(ancestors.agents)
+            config = ancestors.manifest if config is None else config
+        manifest = build_manifest(
+            env_id,
+            name_of(algo),
+            population=population,
+            steps=steps,
+            seed=seed,
+            config=config,
+            overrides=overrides,
+            env=env,
+            preset=preset,
         )
-    given = None if isinstance(env, str) else env
-    return _obeying_sigterm(
-        lambda: run_training(
-            manifest,
-            env=given,
-            device=device,
-            out=out,
-            verbose=verbose,
-            evolution=evolution,
-            sinks=sinks,
-            callbacks=callbacks,
-            ancestors=ancestors,
-            minutes=minutes,
+        if ancestors is not None:
+            ancestors = with_changes(ancestors, manifest, dotted(manifest, overrides))
+        if isinstance(env, Factory) and env.has_several_agents and not is_team(manifest.algorithm.name):
+            raise AlgorithmError(
+                f"{env.makes} has several agents, and {manifest.algorithm.name} trains one. "
+                f"fix: algo={USUAL_FOR_TEAMS!r}, or an environment of one agent."
+            )
+        given = None if isinstance(env, str) else env
+        run = _obeying_sigterm(
+            lambda: run_training(
+                manifest,
+                env=given,
+                device=device,
+                out=out,
+                verbose=verbose,
+                evolution=evolution,
+                sinks=sinks,
+                callbacks=callbacks,
+                ancestors=ancestors,
+                minutes=minutes,
+                has_own_data=data.holds(manifest.training.dataset),
+            )
         )
-    )
+    if out is None and data.holds(run.manifest.training.dataset):  # its file is gone
+        return replace(run, manifest=apply_overrides(run.manifest, {"training.dataset": None}))
+    return run
 
 
 def _check_kinds(algo: Any, config: Any, out: Any, sinks: Any, callbacks: Any) -> None:
@@ -151,18 +160,6 @@ def _check_kinds(algo: Any, config: Any, out: Any, sinks: Any, callbacks: Any) -
     for name, hooks in (("sinks", sinks), ("callbacks", callbacks)):
         if not isinstance(hooks, Iterable) or isinstance(hooks, str):
             raise ConfigError(f"{name} must be a list; got {_kind(hooks)}. fix: {name}=[...].")
-
-
-def _data_file(dataset: Any) -> Any:
-    """The path of a data set as text; ConfigError for arrays, which a run could not find again."""
-    if dataset is None or isinstance(dataset, str):
-        return dataset
-    if isinstance(dataset, os.PathLike):
-        return os.fspath(dataset)
-    raise ConfigError(
-        f"dataset must be a file or a run, which resume reads again; got {_kind(dataset)}. "
-        "fix: numpy.savez('data.npz', **arrays), then dataset='data.npz'; train_offline takes arrays as they are."
-    )
 
 
 def _kind(value: Any) -> str:
@@ -269,7 +266,8 @@ def _obeying_sigterm(run: Callable[[], Run]) -> Run:
             raise SystemExit(128 + signal.SIGTERM) from None
         raise
     if ended.interrupted and ended.path is not None:
-        print(f"stopped; agilerl.resume({str(ended.path)!r}) goes on", file=sys.stderr)
+        env = ", env=env" if ended.env_given else ""
+        print(f"stopped; agilerl.resume({str(ended.path)!r}{env}) goes on", file=sys.stderr)
     if ended.signal == signal.SIGTERM:
         raise SystemExit(128 + signal.SIGTERM)
     return ended
@@ -284,7 +282,8 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
         RunError: no run there, no policy in it, or a damaged file.
     """
     directory = RunDirectory.open(path)
-    manifest, facts = directory.manifest(), directory.facts()
+    facts = directory.facts()
+    manifest = directory.with_own_data(directory.manifest(), facts)
     cls = find_algorithm(manifest.algorithm.name)
     if getattr(cls, "learns_language", False):
         with import_module("agilerl.training.questions").quietly_loading():
@@ -307,6 +306,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
             manifest=manifest,
             interrupted=facts.get("status") == "interrupted",
             random_play=Baseline.from_dict(facts.get("random_play")),
+            before=Evaluation.from_dict(facts.get("before")),
             imports=imports_of(facts),
             env_given=bool(facts.get("env_given")),
             failed_saves=int(facts.get("failed_saves") or 0),

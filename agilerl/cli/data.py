@@ -70,6 +70,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             options |= {"--algo": algo} if algo else {}
             words = [str(word) for option in options.items() for word in option]
             words += [word for setting in settings or () for word in ("--set", setting)]
+            words += [word for name in imports or () for word in ("--import", str(name))]
             command = shlex.join(["agilerl", "data", "make", env_id, *words])
 
             from agilerl.training.datasets import POLICIES, Maker

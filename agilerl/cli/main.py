@@ -77,7 +77,8 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
         if debug:
             raise
         told = _naming_imports(error, run, imports or ())
-        typer.echo(redact(f"{type(error).__name__}: {told}"), err=True)
+        for line in (f"{type(error).__name__}: {told}", *getattr(error, "__notes__", ())):
+            typer.echo(redact(line), err=True)
         raise typer.Exit(USER_ERROR) from None
     except BrokenPipeError:  # who reads has seen enough: `agilerl ... | head`
         sys.stdout = None
@@ -386,7 +387,7 @@ def _close(run: Run, test_episodes: int) -> None:
     evaluation = None if run.interrupted else score_best(run, test_episodes)
     for line in closing_lines(run, evaluation):
         typer.echo(line)
-    if not run.interrupted and not getattr(run.best, "learns_language", False):
+    if not run.interrupted:
         typer.echo(run.in_words())
     if run.interrupted:
         raise typer.Exit(INTERRUPTED if run.signal is None else 128 + run.signal)

@@ -9,6 +9,7 @@ from agilerl.algorithms import find_algorithm
 from agilerl.api import Run, load
 from agilerl.errors import NotAvailableYetError, warn_once
 from agilerl.report.page import REPORT
+from agilerl.report.words import measure_of
 from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry import Evaluation
@@ -60,15 +61,18 @@ def exported_adapter(run: Path, out: Path | None, onnx: bool) -> list[str] | Non
 def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
     """The score, the cost, the place, the report, how to load it (or, of a stopped run, how to go on)."""
     result = run.result
-    score = f"best {number(result.get('best_fitness'))}" + (f"  ({evaluation})" if evaluation else "")
+    measure = measure_of(find_algorithm(run.manifest.algorithm.name))
+    of = f" ({measure}, test split)" if measure else ""
+    score = f"best {number(result.get('best_fitness'))}{of}" + (f"  ({evaluation})" if evaluation else "")
     seconds, steps = float(result["seconds"]), int(result["env_steps_population"])
     rate = count(steps / seconds) if seconds > 0 else "-"
     cost = f"{count(steps)} {run.manifest.steps} ({count(result['env_steps_member'])} per member)"
+    unit = run.manifest.steps.removeprefix("env ")
     evaluated = count(result.get("evaluation_env_steps") or 0)
     is_there = run.path is not None and (run.path / REPORT).is_file()
     lines = [
         f"{'stopped' if run.interrupted else 'done'}  {score}",
-        f"cost  {cost}, {evaluated} for evaluation   {clock(seconds)}   {rate} steps/s   stop: {result['stopped']}",
+        f"cost  {cost}, {evaluated} for evaluation   {clock(seconds)}   {rate} {unit}/s   stop: {result['stopped']}",
         f"path  {run.path}",
     ]
     if run.failed_saves and not run.is_saved:
@@ -85,12 +89,14 @@ def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
 def evaluation_lines(run: Run, evaluation: Evaluation) -> list[str]:
     """The score as a small table."""
     low, high = evaluation.ci95
+    digits = ".2f" if measure_of(find_algorithm(run.manifest.algorithm.name)) is None else ".4g"  # margins are small
     target = run.manifest.training.target_score
     rows = [
         f"{run.manifest.algorithm.name} on {run.manifest.environment.name}   {len(evaluation.returns)} {evaluation.of}",
-        f"mean    {evaluation.mean:10.2f}   95% CI {low:.2f}..{high:.2f}",
-        f"iqm     {evaluation.iqm:10.2f}",
-        f"std     {evaluation.std:10.2f}   min {min(evaluation.returns):.2f}   max {max(evaluation.returns):.2f}",
+        f"mean    {evaluation.mean:10{digits}}   95% CI {low:{digits}}..{high:{digits}}",
+        f"iqm     {evaluation.iqm:10{digits}}",
+        f"std     {evaluation.std:10{digits}}   min {min(evaluation.returns):{digits}}   "
+        f"max {max(evaluation.returns):{digits}}",
     ]
     if target is not None:
         rows.append(f"target  {target:10.2f}   {'reached' if evaluation.mean >= target else 'not reached'} by the mean")

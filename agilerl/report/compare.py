@@ -24,13 +24,15 @@ from agilerl.telemetry.evaluation import RESAMPLES, Evaluation, interval
 
 COLOURS = 6
 GRID = 80  # points of a curve
+WORDS = ("group", "run", "status")  # columns that are no numbers
 DOT = 0.01  # half the length of a stroke whose round ends are a dot
+WHERE_IT_STOPS = ("training.max_steps", "training.target_score")
 FEW_SEEDS = 3  # a bootstrap interval over fewer is that of their extremes
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ by their seed alone.
+    """Runs that differ by their seed, and where they stop (`WHERE_IT_STOPS`), alone.
 
     Attributes:
         label: a letter, the algorithm, and the settings in which it differs from others of its environment.
@@ -74,14 +76,25 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """A table of runs, one of groups where seeds make any, and the chances of one group being better."""
+        lines: list[str] = []
+        for table in self.tables():
+            lines += [*_table(table), ""]
+        return lines + self.notes()
+
+    def tables(self) -> list[list[tuple[str, ...]]]:
+        """The runs, and where seeds make any the groups, as rows of cells below a header."""
         header = ("group", "run", "seed", "status", "mean", "95% CI", "IQM", "episodes", "steps", "time")
-        rows = [_row(group, run) for group in self.groups for run in group.runs]
-        lines = _table([header, *rows])
+        found = [[header, *(_row(group, run) for group in self.groups for run in group.runs)]]
         several = [group for group in self.groups if len(group.tested) > 1]
         if several:
             head = ("group", "seeds", "mean", "95% CI over seeds", "IQM over seeds")
-            lines += ["", *_table([head, *(_group_row(group) for group in several)])]
-        lines += ["", *(f"{group.label}: {group.env_id}" for group in self.groups)]
+            found.append([head, *map(_group_row, several)])
+        return found
+
+    def notes(self) -> list[str]:
+        """What stands below the tables: the groups, in what their runs differ, the chances, and what is missing."""
+        lines = [f"{group.label}: {group.env_id}" for group in self.groups]
+        lines += [text for group in self.groups for text in _unequal(group)]
         for chance in self.chances():
             low, high = chance["ci95"]
             sure = f"95% CI {low:.2f}..{high:.2f} over {chance['over']}"
@@ -117,7 +130,7 @@ class Comparison:
 
 
 def comparison(paths: Sequence[str | os.PathLike[str]]) -> Comparison:
-    """Read runs and group them: same environment, algorithm and settings but for the seed.
+    """Read runs and group them: same environment, algorithm and settings but for the seed and where they stop.
 
     Raises:
         RunError: one of them is no run, is damaged, or stands twice.
@@ -154,7 +167,8 @@ def write_comparison(found: Comparison, out: str | os.PathLike[str]) -> Path:
     """The tables and a chart of curves for each environment as one HTML file without a network."""
     path = Path(out)
     charts = [(env_id, *_curves(env_id, groups)) for env_id, groups in _by_env(found.groups).items()]
-    page = templates().get_template("compare.html.j2").render(charts=charts, text="\n".join(found.lines()))
+    template = templates().get_template("compare.html.j2")
+    page = template.render(charts=charts, tables=found.tables(), notes=found.notes(), words=WORDS)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, page)
@@ -226,9 +240,28 @@ def _by_env(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 def _key(run: RunRecords) -> str:
     """What runs of one group share."""
-    shared = {key: value for key, value in _flat(run.settings).items() if key != "training.seed"}
+    shared = _shared(run)
     facts = [run.env_id, run.algo, run.facts.get("evolution", True), run.facts.get("parent")]
     return json.dumps([facts, shared], sort_keys=True, default=str)
+
+
+def _shared(run: RunRecords) -> dict[str, Any]:
+    """Settings by dotted name, without those in which runs of one group may differ; data sets count by content."""
+    found = {k: v for k, v in _flat(run.settings).items() if k not in ("training.seed", *WHERE_IT_STOPS)}
+    facts = run.facts.get("dataset")
+    if found.get("training.dataset") and isinstance(facts, Mapping) and facts.get("sha256"):
+        name = Path(str(found["training.dataset"])).name
+        found["training.dataset"] = f"{name} {str(facts['sha256'])[:8]}"
+    return found
+
+
+def _unequal(group: Group) -> list[str]:
+    """That runs of a group stop at different places, where they do."""
+    said = []
+    for name in WHERE_IT_STOPS:
+        values = list(dict.fromkeys(str(_flat(run.settings).get(name)) for run in group.runs))
+        said += [f"{name.rpartition('.')[2]} {', '.join(values)}"] if len(values) > 1 else []
+    return [f"{group.label.split()[0]}: its runs differ in {' and '.join(said)}."] if said else []
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -243,10 +276,10 @@ def _labels(leads: Sequence[RunRecords]) -> list[str]:
     """A letter and what is special about each group."""
     labels = []
     for index, run in enumerate(leads):
-        own, special = _flat(run.settings), []
-        others = [_flat(o.settings) for o in leads if o is not run and (o.env_id, o.algo) == (run.env_id, run.algo)]
+        own, special = _shared(run), []
+        others = [_shared(o) for o in leads if o is not run and (o.env_id, o.algo) == (run.env_id, run.algo)]
         for name, value in own.items():
-            if name != "training.seed" and any(other.get(name) != value for other in others):
+            if any(other.get(name) != value for other in others):
                 special.append(f"{name.rpartition('.')[2]}={value}")
         if run.facts.get("evolution") is False:
             special.append("no evolution")

@@ -205,7 +205,9 @@ def _score_tile(run: RunRecords) -> Tile:
 
 def _beside(run: RunRecords, mean: float | None, error: float = 0.0) -> str:
     """What random play scores, and whether the best agent is any better."""
-    known = run.random_play
+    known, before = run.random_play, Evaluation.from_dict(run.facts.get("before"))
+    if before is not None:
+        return f"; before training {tidy(before.mean)}"
     if known is None or known.score is None:
         return ""
     verdict = None if mean is None or not math.isfinite(mean) else known.verdict(mean, error)

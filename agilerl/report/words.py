@@ -8,12 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from agilerl.telemetry.console import count, number
-from agilerl.telemetry.evaluation import Baseline
+from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Birth
 
 FEW = 3  # generations at least, from which something can be said
 RISING = 0.05  # of all that was gained: more than this in the last quarter of a run is still getting better
 FLAT = 0.05  # of all that was gained: generations that differ by less than this have stayed where they are
+MEASURES = {"completions": "reward", "preferences": "preference margin", "examples": "log-probability of a token"}
+"""What language policies are scored by, by the kind of their experience."""
+
+
+def measure_of(algorithm: Any) -> str | None:
+    """What a language policy of this class is scored by; None of any other agent, whose score is a return."""
+    return MEASURES.get(algorithm.experience.name) if getattr(algorithm, "learns_language", False) else None
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,9 @@ class Ended:
         updates: optimiser steps, None where unknown. unchanged: whether no weight has changed in the whole run.
         diverged: how often a member was replaced as it had diverged.
         from_replay: whether members learn from single steps in a replay memory.
+        measure: of a language policy, what it is scored by; None where scores are returns.
+        before, after: its scores by item on the report split; None where there is none.
+
     """
 
     algo: str
@@ -62,6 +72,9 @@ class Ended:
     unchanged: bool = False
     diverged: int = 0
     from_replay: bool = False
+    measure: str | None = None
+    before: Evaluation | None = None
+    after: Evaluation | None = None
 
     @property
     def rarely_updated(self) -> bool:
@@ -83,7 +96,54 @@ class Ended:
 
 def in_words(run: Ended) -> str:
     """Three sentences or four."""
-    return " ".join(part for part in (_found(run), _won(run), _trouble(run), _next(run)) if part)
+    found, going_on = (_found, _next) if run.measure is None else (_found_in_texts, _next_of_texts)
+    return " ".join(part for part in (found(run), _won(run), _trouble(run), going_on(run)) if part)
+
+
+def _found_in_texts(run: Ended) -> str:
+    """What a language policy scored, of what, before training and after."""
+    about, made = f"{run.algo} on {run.env}", f"{count(run.made)} {run.steps} of all members together"
+    if run.score is None:
+        return f"{about} ended after {made}; nothing has been scored."
+    if run.after is None:
+        came = f"a mean {run.measure} of {number(run.score)} on the test split, which also chose the agent"
+        return f"{about} came to {came}, in {made}."
+    came = f"a mean {run.measure} of {number(run.after.mean)} over {len(run.after.returns)} {run.after.of}"
+    if run.before is not None:
+        verdict = {1: "", 0: ": no clear change", -1: ": worse than that"}[_verdict_of_texts(run)]
+        came += f" (before training {number(run.before.mean)}{verdict})"
+    if run.target is None:
+        return f"{about} came to {came}, in {made}."
+    begin = "reached" if run.reached else "did not reach"
+    return f"{about} {begin} its target of {number(run.target)}: {came}, in {made}."
+
+
+def _verdict_of_texts(run: Ended) -> int:
+    """1 or -1 where training moved the scores of the same items by more than two standard errors, else 0.
+
+    1 too where one of the two is unknown.
+    """
+    if run.before is None or run.after is None or len(run.before.returns) != len(run.after.returns):
+        return 1
+    moved = Evaluation.from_returns([b - a for a, b in zip(run.before.returns, run.after.returns, strict=True)])
+    return 0 if abs(moved.mean) <= 2 * moved.error else int(math.copysign(1, moved.mean))
+
+
+def _next_of_texts(run: Ended) -> str:
+    silent = run.updates == 0 or run.unchanged
+    if silent and run.measure == MEASURES["completions"]:
+        return "Next: a base that earns a reward now and then, an easier task, or rewards for parts of it."
+    if silent:
+        return "Next: a higher learning rate."
+    if run.reached:
+        return f"Next: another seed (--seed {run.seed + 1}) shows whether it was luck."
+    verdict = _verdict_of_texts(run)
+    if verdict < 0:
+        return "Next: a smaller learning rate."
+    if len(run.history) < FEW:
+        many = "One generation says" if len(run.history) == 1 else f"{len(run.history)} generations say"
+        return f"{many} little of what can be learned. Next: {run.go_on}."
+    return f"Next: {run.go_on}{', or a higher learning rate' if verdict == 0 else ''}."
 
 
 def _found(run: Ended) -> str:
@@ -151,6 +211,8 @@ def _trouble(run: Ended) -> str:
 
 
 def _next(run: Ended) -> str:
+    if run.updates == 0 and run.steps == "updates":  # of data: nothing is waited for
+        return "Next: more data, or a smaller batch_size."
     if run.updates == 0 or run.rarely_updated:
         return "Next: a smaller learn_step, learning_delay or batch_size."
     if run.unchanged:

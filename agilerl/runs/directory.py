@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.checkpoint import load_tree, save_tree, write_atomic
-from agilerl.config import Manifest, dump_yaml, load_manifest
+from agilerl.config import Manifest, apply_overrides, dump_yaml, load_manifest
 from agilerl.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
 from agilerl.errors import RunError
 from agilerl.hostile import MIB, malformed, read_json, read_text
@@ -79,6 +79,24 @@ class RunDirectory:
         with contextlib.suppress(OSError):  # the environment's folder, unless other runs are there
             self.path.parent.rmdir()
         return True
+
+    def take_data(self, manifest: Manifest) -> Manifest:
+        """Move the data set of the manifest into the directory; the manifest with where it is now."""
+        written = Path(str(manifest.training.dataset))
+        kept = self.path / written.name
+        try:
+            shutil.move(written, kept)
+        except OSError as error:
+            self.discard()
+            raise RunError(f"the data set cannot be kept in {self.path} ({error.strerror}). fix: out=DIR.") from error
+        return apply_overrides(manifest, {"training.dataset": str(kept)}, "train()")
+
+    def with_own_data(self, manifest: Manifest, facts: Mapping[str, Any]) -> Manifest:
+        """The manifest with the data set that the directory keeps, where that is not in its recorded place any more."""
+        name, recorded = facts.get("own_data"), manifest.training.dataset
+        if not name or recorded is None or Path(recorded).name != name or Path(recorded).exists():
+            return manifest
+        return apply_overrides(manifest, {"training.dataset": str(self.path / name)}, "the run")
 
     def begin(self, manifest: Manifest, *, argv: Sequence[str] = (), **facts: Any) -> None:
         """Write config.yaml, and run.json with status "running"."""

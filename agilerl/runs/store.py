@@ -32,6 +32,7 @@ REMAINS = ("best", "metrics.csv", "evolution.jsonl", "replay")  # what a run wri
 KEEP = 3
 MAX_FAILURES = 5
 GOES_ON = {"max_steps", "target", "patience"}  # what a user changes to go on: no other run is promised then
+COMPARED = {"dataset"}  # a path, whose contents the source compares
 Trees = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
 """The population, the best agent, and everything else without the rows of replay."""
 
@@ -228,7 +229,7 @@ class RunStore:
             )
         # An option that came after the run was saved had its default.
         before, now = {**run.usual_options(), **body["run"]["options"]}, facts["options"]
-        changed = sorted(name for name in now if before[name] != now[name])
+        changed = sorted(name for name in now if before[name] != now[name] and name not in COMPARED)
         if set(changed) - GOES_ON:
             what = ", ".join(f"{name} {before[name]!r} -> {now[name]!r}" for name in changed)
             self.notes.append(

@@ -7,7 +7,8 @@ because nothing can be bootstrapped from it. A terminal step needs none. Environ
 have `action_masks` and `next_action_masks` [N, A] beside them.
 
 What is known of a set beside its rows (its environment, its policy, its seed) stands in the attributes of an HDF5 file,
-or as JSON in the array `about` of an npz file; `sources.collect` writes both.
+or as JSON in the array `about` of an npz file; `sources.collect` writes both. Arrays that a run was handed are written
+by `sources.handed`, with what was noted when they were read (`READ`): a file of them is read as they were.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ import numpy as np
 
 from agilerl import tree as trees
 from agilerl.components.uniform import ReplayBuffer
-from agilerl.errors import ConfigError, ShapeError, unknown_name
+from agilerl.errors import ConfigError, ShapeError
 from agilerl.sources.memories import replay_of_run, rows_of_memory
 
 NAMES = {
@@ -42,7 +44,10 @@ IN_MINARI = "minari:"  # before the id of a data set of Minari
 MINARI = ("observations", "actions", "rewards", "terminations", "truncations")
 NEEDED = ("observations", "actions", "rewards", "terminals")
 WANTED = ("timeouts", "next_observations")  # without which steps are lost, or an end is not known
+TABLES = {".csv": "read_csv", ".parquet": "read_parquet"}
+SIMILAR = 0.6  # of 1: from which the name of an array may stand for a missing one
 ABOUT = "about"  # the array of an npz file with its attributes
+READ = "as_read"  # the attribute with {"left_out", "missing", "is_stored"} of the data set that was written
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,19 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.reward)
+
+    def arrays(self) -> dict[str, Any]:
+        """The rows under the names of files, from which `read_dataset` makes the same rows."""
+        found = {
+            "observations": self.obs,
+            "actions": self.action,
+            "rewards": self.reward,
+            "terminals": self.terminated,
+            "timeouts": self.ended & ~self.terminated,
+            "next_observations": self.next_obs,
+        }
+        masks = {"action_masks": self.obs_mask, "next_action_masks": self.next_mask}
+        return found | {name: mask for name, mask in masks.items() if mask is not None}
 
     def returns(self) -> np.ndarray:
         """Undiscounted returns of the episodes [E]; of the last one also where the data stop before its end."""
@@ -174,7 +192,10 @@ def _of_memory(memory: ReplayBuffer, source: Mapping[str, Any], about: Mapping[s
 
 def _read_file(path: Path) -> Dataset:
     if not path.is_file():
-        raise ConfigError(f"there is no data set {path}. fix: a file that is there (.h5, .hdf5, .npz).")
+        raise ConfigError(
+            f"there is no data set {path}. fix: a file that is there (.h5, .hdf5, .npz); "
+            "a run whose file has moved takes --set training.dataset=PATH."
+        )
     if path.suffix == ".npz":
         try:
             with np.load(path, allow_pickle=False) as data:
@@ -183,6 +204,12 @@ def _read_file(path: Path) -> Dataset:
             what = " ".join(str(error).split())
             raise ConfigError(f"{path} cannot be read as npz: {what}. fix: make the file again.") from error
         return _of_mapping(arrays, _facts(path))
+    if path.suffix in TABLES:
+        raise ConfigError(
+            f"{path} is a table, and a data set is .h5, .hdf5 or .npz. fix: numpy.savez('{path.stem}.npz', "
+            f"observations=.., actions=.., rewards=.., terminals=..) from pandas.{TABLES[path.suffix]}(...); "
+            "docs/offline.md has the lines."
+        )
     if path.suffix not in (".h5", ".hdf5"):
         raise ConfigError(f"{path} is no data set of a known kind. fix: .h5, .hdf5 or .npz, or the directory of a run.")
     try:
@@ -206,7 +233,9 @@ def _of_mapping(data: Mapping[str, Any], source: Mapping[str, Any] | None) -> Da
     """The arrays themselves, a group that holds them, or a group for each episode; groups without steps are ignored."""
     about = _about(data)
     if _has(data, "actions"):
-        return replace(_joined([_arrays(data, "the data set", is_episode=False)], source), about=about)
+        read = about.pop(READ, None)
+        found = replace(_joined([_arrays(data, "the data set", is_episode=False)], source), about=about)
+        return _as_read(found, read) if isinstance(read, Mapping) else found
     groups = {name: group for name, group in data.items() if isinstance(group, Mapping) and _holds_steps(group)}
     if len(groups) == 1 and not _is_list_of_episodes(groups):
         found = _of_mapping(next(iter(groups.values())), source)
@@ -216,6 +245,17 @@ def _of_mapping(data: Mapping[str, Any], source: Mapping[str, Any] | None) -> Da
         found = _joined([_arrays(groups[name], name, is_episode=True) for name in names], source)
         return replace(found, about=about)
     raise _missing("the data set", data, NEEDED)
+
+
+def _as_read(data: Dataset, read: Mapping[str, Any]) -> Dataset:
+    """A data set with what was noted when its rows were read the first time."""
+    missing = read.get("missing")
+    return replace(
+        data,
+        left_out=int(read.get("left_out") or 0),
+        missing=tuple(map(str, missing)) if isinstance(missing, list) else (),
+        is_stored=read.get("is_stored") is True,
+    )
 
 
 def _holds_steps(group: Mapping[str, Any]) -> bool:
@@ -255,8 +295,34 @@ def _has(data: Mapping[str, Any], name: str) -> bool:
 
 
 def _missing(where: str, data: Mapping[str, Any], names: Sequence[str]) -> ConfigError:
-    said = "; ".join(unknown_name("array", name, list(data)) for name in names if not _has(data, name))
-    return ConfigError(f"{where} holds {sorted(map(str, data))}, and lacks: {said}. fix: arrays of these names.")
+    missing, held = [name for name in names if not _has(data, name)], sorted(map(str, data))
+    meant = _meant(missing, held)
+    said = f"{where} has no {_quoted(missing)}; it holds {', '.join(held) or 'nothing'}."
+    renames = [f"rename {theirs!r} to {name!r}" for name, theirs in meant.items()]
+    others = [name for name in missing if name not in meant]
+    renames += [f"add {_quoted(others)}, one row for every step"] if others else []
+    question = f" {'Is' if len(meant) == 1 else 'Are'} {_quoted(meant.values())} meant?" if meant else ""
+    return ConfigError(f"{said}{question} fix: {', '.join(renames)}.")
+
+
+def _meant(missing: Sequence[str], held: Sequence[str]) -> dict[str, str]:
+    """Missing name -> the array of another name that is likely to be it; no array is taken twice."""
+    known = {alias for aliases in NAMES.values() for alias in aliases}
+    pairs = [
+        (max(SequenceMatcher(None, alias, other.lower()).ratio() for alias in NAMES[name]), name, other)
+        for name in missing
+        for other in held
+        if other not in known
+    ]
+    found: dict[str, str] = {}
+    for ratio, name, other in sorted(pairs, reverse=True):
+        if ratio >= SIMILAR and name not in found and other not in found.values():
+            found[name] = other
+    return {name: found[name] for name in missing if name in found}
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[str, Any]:
@@ -325,13 +391,15 @@ def _array(value: Any, where: str) -> Any:
     try:
         array = np.asarray(value[()] if hasattr(value, "id") else value)  # of HDF5: one read
         array = np.array(array.tolist()) if array.dtype == object else array
-    except ValueError:
+    except (TypeError, ValueError):
         raise ShapeError(f"{where} have rows of unequal length. fix: rows of one shape, one for each step.") from None
     if array.dtype.kind not in "biuf":
         kind = {"U": "texts", "S": "texts", "c": "complex numbers", "O": "objects"}.get(array.dtype.kind, "no numbers")
         raise ShapeError(
             f"{where} must be real numbers; got {kind} ({array.dtype}). fix: an array of floats or integers."
         )
+    if not array.ndim:
+        raise ShapeError(f"{where} must be a row for every step; got one number. fix: an array [N, ...].")
     return array
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -123,7 +125,8 @@ def lines(facts: Mapping[str, Any], name: str) -> Iterator[str]:
     keys = [key for key in FIRST if key in about] + [key for key in about if key not in (*FIRST, *ELSEWHERE)]
     yield f"from      {'; '.join(f'{key} {_short(about[key])}' for key in keys) if keys else 'not recorded'}"
     if "command" in about:
-        yield f"command   {about['command']}"
+        again = Path(name).with_stem(f"{Path(name).stem}-again")  # the file itself is there and is not overwritten
+        yield f"command   {about['command']} --out {shlex.quote(str(again))}"
     yield (
         f"ends      {ends['terminated']:,} terminated, {ends['cut']:,} cut off"
         + (f", {ends['open']} that the data stop in" if ends["open"] else "")

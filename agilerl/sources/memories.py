@@ -165,7 +165,7 @@ def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
 def _without_replay(path: Path, settings: Mapping[str, Any]) -> str:
     algo = settings.get("algo") or "its algorithm"
     if settings.get("dataset"):
-        return f"{path} learned from {settings['dataset']} and keeps no copy. fix: dataset={settings['dataset']!r}."
+        return f"{path} learned from {settings['dataset']} and keeps no replay. fix: dataset={settings['dataset']!r}."
     return f"{path} keeps no replay: {algo} does not learn from one. fix: a run of DQN, SAC or TD3, or a file."
 
 

@@ -309,7 +309,7 @@ def check_environment(dataset: Dataset, env: Any, agent: RLAlgorithm) -> None:
     if recorded is not None and known is not None and recorded != known:
         raise ConfigError(
             f"the data set was recorded in {recorded}, and the environment is {known}. fix: data of {known} "
-            f"(agilerl data make {known} --policy random --out FILE), or train on {recorded}."
+            f"(agilerl data make {known} --policy random --out {known.replace('/', '-')}.h5), or train on {recorded}."
         )
     kind = str(dataset.about.get("action_space", "")).partition("(")[0]
     if kind and kind != type(agent.action_space).__name__:

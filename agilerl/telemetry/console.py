@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -19,6 +20,7 @@ from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, RunPlan,
 
 REDRAW_SECONDS, BAR_WIDTH = 0.2, 20
 HEARTBEAT_SECONDS = 30.0
+MESSAGES = 20  # of the last ones, that a terminal of another width is shown again
 # Columns of the live table from left to right, and in which order a narrow terminal drops them.
 COLUMNS = ("#", "parent", "fitness", "trend", "lr", "batch", "net", "last mutation", "")
 DROPPED = ("parent", "batch", "last mutation", "lr", "trend", "", "net")
@@ -122,7 +124,7 @@ def pace(made: int, env_steps: int, max_env_steps: int, members: int, seconds: f
     left = seconds * (total - made) / made if made > 0 else math.inf
     return (
         f"{count(made)}/{count(total)} {name} ({count(env_steps)}/{count(max_env_steps)} per member)   "
-        f"{count(rate)} steps/s   elapsed {clock(seconds)}   left {clock(left)}"
+        f"{count(rate)} {name.removeprefix('env ')}/s   elapsed {clock(seconds)}   left {clock(left)}"
     )
 
 
@@ -185,7 +187,11 @@ class PlainSink(BaseSink):
 
 
 class LiveSink(BaseSink):
-    """Draws on a terminal. No thread: it redraws when it is told something, at most every 0.2 s."""
+    """Draws on a terminal. No thread: it redraws when it is told something, at most every 0.2 s.
+
+    Terminals wrap what was drawn when they get narrower, so that it cannot be found again to be replaced: at another
+    width the screen is cleared and everything, what was said above the table too, is printed anew.
+    """
 
     def __init__(self, stream: TextIO | None = None, path: str | None = None, console: Console | None = None) -> None:
         self._console = console or Console(file=stream, highlight=False)
@@ -196,13 +202,22 @@ class LiveSink(BaseSink):
         self._trend: dict[int | None, list[float]] = {}
         self._labels: dict[int, str] = {}
         self._steps, self._seconds, self._drawn = 0, 0.0, -math.inf
+        self._messages: deque[str] = deque(maxlen=MESSAGES)
+        self._width = 0
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         self._plan = plan
-        for line in folded(headline(plan, self._path).split("   "), self._console.width):
+        self._begin(plan)
+
+    def _begin(self, plan: RunPlan) -> None:
+        """Print what stands above the table, and open a table below it."""
+        self._width = self._console.width
+        for line in folded(headline(plan, self._path).split("   "), self._width):
             self._console.print(Text(line, style="bold"))
         for note in plan.notes:
             self._console.print(Text(note, style="dim"))
+        for text in self._messages:
+            self._console.print(Text(text))
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
         self._live.start()
 
@@ -220,6 +235,7 @@ class LiveSink(BaseSink):
         self._draw()
 
     def message(self, text: str) -> None:
+        self._messages.append(text)
         self._console.print(Text(text))
 
     def close(self) -> None:
@@ -232,6 +248,10 @@ class LiveSink(BaseSink):
     def _draw(self) -> None:
         if self._live is None or self._plan is None:
             return
+        if self._console.width != self._width:
+            self._live.stop()
+            self._console.clear()
+            self._begin(self._plan)
         below = [] if self._record is None else [self._table(self._record)]
         self._live.update(Group(self._progress_line(self._plan), *below), refresh=True)
         self._drawn = time.monotonic()

@@ -45,6 +45,14 @@ class Evaluation:
         ci95, returns = (float(low), float(high)), tuple(values.tolist())
         return cls(float(values.mean()), std, float(middle.mean()), ci95, returns, of)
 
+    @classmethod
+    def from_dict(cls, entry: Any) -> Evaluation | None:
+        """From `as_dict` in a run.json; None where that is missing or is not one."""
+        returns = entry.get("returns") if isinstance(entry, Mapping) else None
+        if not isinstance(returns, list) or not returns or not all(isinstance(r, int | float) for r in returns):
+            return None
+        return cls.from_returns(returns, str(entry.get("of", "episodes")))
+
     @property
     def error(self) -> float:
         """Standard error of the mean; 0 for a single episode, whose spread is unknown."""

@@ -29,7 +29,7 @@ from agilerl.rng import Purpose, seeds
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.store import RunStore
 from agilerl.sources import source_for
-from agilerl.telemetry.evaluation import Baseline
+from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Sink
 from agilerl.training.adoption import Ancestors
 from agilerl.training.evolution import Evolution, TournamentEvolution
@@ -108,7 +108,11 @@ def run_manifest(
     try:
         if with_random_play:
             baseline = loop.result.random_play = _baseline(manifest, run_directory, loop, eval_env, check)
-            loop.notes.append(str(baseline))
+            if base is None:
+                loop.notes.append(str(baseline))
+            else:
+                loop.result.before = before = _before(run_directory, loop.population[0], train_env)
+                loop.notes += [] if before is None else [f"before training: {before}"]
         result = loop.run()
         if base is not None and result.best is not None:
             result.test = closing_score(result.best, train_env)
@@ -140,6 +144,12 @@ def _baseline(
         return random_play(env, loop.population[0], loop.options, members, manifest.training.seed, check)
     except AgileRLError as error:  # training, which steps it too, says it and keeps what it has written
         return Baseline(skipped=f"the environment failed: {str(error).partition(' fix:')[0].rstrip('.')}")
+
+
+def _before(run_directory: RunDirectory | None, founder: Any, env: Any) -> Evaluation | None:
+    """What a founder scores on the report split before training; a run that goes on has it in its run.json."""
+    known = None if run_directory is None else Evaluation.from_dict(run_directory.facts().get("before"))
+    return closing_score(founder, env) if known is None else known
 
 
 def make_founders(

@@ -291,16 +291,7 @@ class Maker:
             raise RunError("the run up to medium has stored nothing. fix: another policy.")
         action = agent.environment_action(data.action)
         keep = slice(max(0, len(data) - rows), None)
-        arrays = {
-            "observations": data.obs,
-            "actions": action,
-            "rewards": data.reward,
-            "terminals": data.terminated,
-            "timeouts": data.ended & ~data.terminated,
-            "next_observations": data.next_obs,
-        }
-        arrays |= {} if data.obs_mask is None else {"action_masks": data.obs_mask}
-        arrays |= {} if data.next_mask is None else {"next_action_masks": data.next_mask}
+        arrays = data.arrays() | {"actions": action}
         kept = {name: trees.map_leaves(lambda leaf: leaf[keep], part) for name, part in arrays.items()}
         spaces = {name: str(getattr(agent, name)) for name in ("observation_space", "action_space")}
         lost = {"rewards": data.about["rewards"]} if "rewards" in data.about else {}

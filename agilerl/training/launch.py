@@ -11,7 +11,7 @@ import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -105,12 +105,14 @@ class Setup:
     parent: Mapping[str, Any] | None = None
     imports: Sequence[str] = ()
     track_id: str = ""
+    data: str | None = None
 
     def start(self) -> dict[str, Any]:
         """How it is started, as run.json and every checkpoint say it."""
         given = {"evolution": self.evolution, "device": self.device, "env_given": self.env is not None}
         more: dict[str, Any] = {} if self.parent is None else {"parent": dict(self.parent)}
         more |= {"imports": list(self.imports)} if self.imports else {}
+        more |= {"own_data": self.data} if self.data else {}
         more |= {"tensorboard": True} if self.tensorboard else {}
         more |= {"track": self.track_id} if self.track else {}
         return {**given, "argv": list(sys.argv if self.argv is None else self.argv), **more}
@@ -148,11 +150,13 @@ def run_training(
     ancestors: Ancestors | None = None,
     minutes: float | None = None,
     imports: Sequence[str] = (),
+    has_own_data: bool = False,
 ) -> Run:
     """Train as `manifest` says, into a new run directory under `out`, which is saved after every generation.
 
     minutes: the budget is what fits into so many at the speed of this machine; the run records it as steps.
     imports: code of the user's that was imported for it; the commands that it prints name them.
+    has_own_data: the file of `training.dataset` was written for this run, whose directory takes it.
 
     Ctrl-C or SIGTERM ends training, or an evaluation, after the vector step: what was written stays, and run.json says
     "interrupted".
@@ -176,6 +180,9 @@ def run_training(
     name = manifest.environment.name  # another one than asked for: a version that is retired, or a function's
     also = {} if name == asked or env is not None else {"asked_env": asked}
     directory = RunDirectory.create(out, f"{name}_for_{asked}" if also else name, manifest.algorithm.name)
+    if has_own_data:
+        manifest = directory.take_data(manifest)
+        setup = replace(setup, manifest=manifest, data=Path(str(manifest.training.dataset)).name)
     with contextlib.closing(RunStore(directory.path, facts=setup.facts())) as store:
         directory.begin(manifest, **setup.start(), **also)
         try:
@@ -217,7 +224,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
             return _finish(setup, directory, result, signals.received, lost)
     except BaseException as error:
         if directory is not None:
-            _note_failure(directory, error, setup.imports)
+            _note_failure(directory, error, setup, is_resumed=store is not None and store.saved is not None)
         raise
 
 
@@ -259,6 +266,7 @@ def _finish(
         interrupted=interrupted,
         signal=signum if interrupted else None,
         random_play=result.random_play,
+        before=result.before,
         imports=tuple(setup.imports),
         env_given=setup.env is not None,
         failed_saves=int(lost.get("failed_saves") or 0),
@@ -279,20 +287,31 @@ def report_on(path: Path) -> None:
         )
 
 
-def _note_failure(directory: RunDirectory, error: BaseException, imports: Sequence[str]) -> None:
+def _note_failure(directory: RunDirectory, error: BaseException, setup: Setup, is_resumed: bool) -> None:
     status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+    is_saved = any((directory.path / "checkpoints").glob("gen-*"))
     if status == "interrupted":
-        is_saved = any((directory.path / "checkpoints").glob("gen-*"))
         error.add_note(KEPT if is_saved else "nothing was saved yet: the first generation had not ended.")
-        error.add_note(
-            f"{'resume' if is_saved else 'begin again'}  {command('resume', directory.path, imports=imports)}"
-        )
+        if again := _again(directory.path, setup, is_saved):
+            error.add_note(f"{'resume' if is_saved else 'begin again'}  {again}")
+    elif is_saved and not is_resumed:
+        error.add_note(f"once that is mended  {_again(directory.path, setup, is_saved)}")
     try:
         directory.finish(status, error=redact(f"{type(error).__name__}: {error}"))
         if (directory.path / METRICS).is_file():  # it has begun: what there is can be looked at
             report_on(directory.path)
     except (OSError, MemoryError, RunError) as second:  # the first error is the one to show
         error.add_note(f"run.json could not be written either: {second}")
+
+
+def _again(path: Path, setup: Setup, is_saved: bool) -> str:
+    """The command or the call that goes on with a run, or begins it again; "" where only its script can."""
+    parent = None if setup.parent is None else setup.parent.get("run")
+    if not is_saved and setup.parent is not None:  # its founders are the other run's: a resume would not find them
+        return "" if parent is None or setup.env is not None else command("continue", parent, imports=setup.imports)
+    if setup.env is not None:
+        return f"agilerl.resume({str(path)!r}, env=env)"
+    return command("resume", path, imports=setup.imports)
 
 
 def resume_training(
@@ -332,13 +351,14 @@ def resume_training(
             _check_steps(folder, store, manifest, steps, bool(start["evolution"]))
         recorded, asked = manifest, {"training.max_steps": steps, "training.carry_envs": carry_envs}
         manifest = apply_overrides(recorded, {name: v for name, v in asked.items() if v is not None}, "resume")
+        manifest = RunDirectory(folder).with_own_data(manifest, start)
         manifest = going_on(manifest, settings)
         evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
         setup = Setup(
             manifest, env, device, verbose, evolution, sinks, _has_tensorboard(start, tensorboard),
             bool(start.get("track")) if track is None else track, argv, callbacks, parent=start.get("parent"),
             imports=tuple(dict.fromkeys([*imports_of(start), *imports])),
-            track_id=str(start.get("track") or uuid.uuid4().hex[:8]),
+            track_id=str(start.get("track") or uuid.uuid4().hex[:8]), data=start.get("own_data"),
         )  # fmt: skip
         store.facts = setup.facts()
         directory = RunDirectory(folder)
@@ -394,7 +414,7 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
             f"fix: {command('continue', facts['parent'].get('run') or 'RUN', imports=imports_of(facts))}"
         )
     start = {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
-    start |= {name: facts[name] for name in ("imports", "argv", "tensorboard", "track") if name in facts}
+    start |= {name: facts[name] for name in ("imports", "argv", "tensorboard", "track", "own_data") if name in facts}
     return manifest, start
 
 

@@ -43,6 +43,7 @@ class EvolveResult:
         unchanged: whether no weight of any member has changed in any generation, so that nothing was learned.
         quarantined: members that had diverged at the end of a generation and were kept out of selection.
         test: of a language policy, the best agent's score on the report split, which chose nothing.
+        before: of a language policy, the score of the first founder on that split before training.
         random_play: what uniformly random play scores; None where that was not asked for.
     """
 
@@ -69,6 +70,7 @@ class EvolveResult:
     action_masks: bool = False
     by_agent: list[list[list[float]]] = field(default_factory=list)
     test: Evaluation | None = None
+    before: Evaluation | None = None
     random_play: Baseline | None = None
 
     def counters(self) -> dict[str, Any]:
@@ -81,6 +83,7 @@ class EvolveResult:
             "births",
             "by_agent",
             "test",
+            "before",
             "random_play",
             *(name for name in ("action_masks", "unchanged") if not getattr(self, name)),
         )
@@ -112,6 +115,8 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
     more: dict[str, Any] = {"deterministic": loop.probe.is_deterministic, "exact_resume": is_exact}
     if loop.result.random_play is not None:
         more["random_play"] = loop.result.random_play.as_dict()
+    if loop.result.before is not None:
+        more["before"] = loop.result.before.as_dict()
     return RunPlan(
         algo=str(lead.algo),
         env_id=loop.env_id,

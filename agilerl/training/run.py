@@ -15,7 +15,7 @@ from agilerl.errors import ConfigError, RunError
 from agilerl.report import RunRecords, write_report
 from agilerl.report.page import fitness_svg
 from agilerl.report.records import Member, closing_test, tidy
-from agilerl.report.words import Ended, in_words
+from agilerl.report.words import Ended, in_words, measure_of
 from agilerl.runs.commands import command
 from agilerl.runs.directory import METRICS, RunDirectory
 from agilerl.telemetry import Birth
@@ -41,6 +41,7 @@ class Run:
         manifest: the resolved configuration.
         interrupted: whether it was stopped before its end; `agilerl resume` goes on. signal: by which signal.
         random_play: what uniformly random play scores; None in runs of earlier versions.
+        before: of a language policy, what it scored on the report split before training; None where unknown.
         imports: code of the user's that the command line imported for it. env_given: whether its environment was handed
             over and has no id. failed_saves: generations whose checkpoint could not be written.
     """
@@ -58,6 +59,7 @@ class Run:
     imports: tuple[str, ...] = ()
     env_given: bool = False
     failed_saves: int = 0
+    before: Evaluation | None = None
 
     def __repr__(self) -> str:
         """Four lines: what it is, what it scored, what it cost, where it lies."""
@@ -81,7 +83,7 @@ class Run:
         test, training = closing_test(self._facts()), self.manifest.training
         known = (self.result.get(name) for name in ("confirmed", "best_fitness"))
         score = test["mean"] if test is not None else next((value for value in known if value is not None), None)
-        manifest = self.manifest
+        manifest, measure = self.manifest, measure_of(find_algorithm(self.manifest.algorithm.name))
         ranges = {**manifest.mutation.rl_hp_selection, **manifest.evolution.restart_ranges}
         acts = find_algorithm(manifest.algorithm.name).experience.has_training_episodes
         return in_words(
@@ -109,6 +111,9 @@ class Run:
                 unchanged=bool(self.result.get("unchanged")),
                 diverged=int(self.result.get("quarantined") or 0),
                 from_replay=manifest.has_replay and acts,
+                measure=measure,
+                before=self.before,
+                after=Evaluation.from_dict(test),
                 others=worth_a_try(
                     self.manifest.algorithm.name, isinstance(getattr(self.best, "action_space", None), spaces.Box)
                 ),

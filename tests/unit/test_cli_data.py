@@ -43,7 +43,8 @@ def test_a_set_is_made_and_described(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     said = run("data", "make", "CartPole-v1", "--policy", "random", "--rows", "400", "--seed", "3", "--out", str(path))
     assert "400 rows" in said
-    assert "command   agilerl data make CartPole-v1 --policy random --rows 400 --seed 3\n" in said
+    assert "command   agilerl data make CartPole-v1 --policy random --rows 400 --seed 3 --out " in said
+    assert f" --out {tmp_path / 'random-again.h5'}\n" in said
     assert "missing   nothing" in said
     shown = run("data", "show", str(path))
     assert shown == said
@@ -147,4 +148,7 @@ def test_files_that_are_no_data_are_named(tmp_path: Path) -> None:
         assert f"{name} cannot be read as" in run("data", "show", str(tmp_path / name), code=2)
     np.savez(tmp_path / "other.npz", observation=np.zeros(3), reward=np.zeros(3))
     said = run("data", "show", str(tmp_path / "other.npz"), code=2)
-    assert "lacks: unknown array 'observations'. Did you mean 'observation'?" in said
+    assert (
+        "Is 'observation' meant? fix: rename 'observation' to 'observations', add 'actions', 'terminals', one row"
+        in said
+    )

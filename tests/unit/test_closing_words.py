@@ -109,6 +109,46 @@ def test_a_plateau_without_a_target() -> None:
     )
 
 
+def test_data_that_are_too_few_for_a_batch_are_named() -> None:
+    assert in_words(replace(ENDED, score=1.0, steps="updates", updates=0)).endswith(
+        "No update was made, so nothing was learned. Next: more data, or a smaller batch_size."
+    )
+
+
+# --- language policies -----------------------------------------------------------------------------------------------
+
+PROMPTS = "prompts of the report split"
+ANSWERS = replace(
+    ENDED, algo="GRPO", env="reasoning/sums", steps="prompts", target=None, score=0.75, stopped="budget", ranges={},
+    best=0, measure="reward", before=Evaluation.from_returns([0.0, 0.5, 0.0, 0.5], PROMPTS),
+    after=Evaluation.from_returns([0.5, 1.0, 0.5, 1.0], PROMPTS),
+)  # fmt: skip
+
+
+def test_a_language_run_says_its_score_before_and_after_and_what_next() -> None:
+    go_on = "Next: agilerl resume runs/Hills-v0/ppo-0001 --steps 40000."
+    assert in_words(ANSWERS) == (
+        "GRPO on reasoning/sums came to a mean reward of 0.75 over 4 prompts of the report split (before training "
+        f"0.25), in 64k prompts of all members together. {go_on}"
+    )
+    worse = replace(ANSWERS, before=ANSWERS.after, after=ANSWERS.before)
+    assert "(before training 0.75: worse than that)" in in_words(worse)
+    assert in_words(worse).endswith("Next: a smaller learning rate.")
+    same = replace(ANSWERS, after=ANSWERS.before)
+    assert "0.25: no clear change)" in in_words(same)
+    assert in_words(same).endswith(f"{go_on[:-1]}, or a higher learning rate.")
+    assert in_words(replace(ANSWERS, target=0.5)).startswith("GRPO on reasoning/sums reached its target of 0.5: a mean")
+    chosen = in_words(replace(ANSWERS, before=None, after=None, measure="preference margin"))
+    assert "a mean preference margin of 0.75 on the test split, which also chose the agent, in 64k" in chosen
+
+
+def test_a_language_run_without_an_update_is_told_why() -> None:
+    silent = in_words(replace(ANSWERS, after=ANSWERS.before, updates=0))
+    assert silent.endswith("Next: a base that earns a reward now and then, an easier task, or rewards for parts of it.")
+    silent = in_words(replace(ANSWERS, measure="preference margin", unchanged=True, updates=9))
+    assert silent.endswith("Next: a higher learning rate.")
+
+
 # --- beside random play -----------------------------------------------------------------------------------------------
 
 COIN = Baseline(Evaluation.from_returns([0.0, 1.0] * 10))  # mean 0.5, standard error 0.1147

@@ -86,6 +86,44 @@ def test_the_page_of_curves_needs_no_network(tmp_path: Path) -> None:
     assert "A DQN (lr=0.1), 2 seeds" in page
 
 
+def test_the_page_has_tables_with_a_row_for_every_run(four: list[Path], tmp_path: Path) -> None:
+    page = write_comparison(comparison(four), tmp_path / "curves.html").read_text()
+    assert "<pre" not in page
+    assert (page.count("<table>"), page.count("<thead>"), page.count("</tr>")) == (2, 2, 1 + 4 + 1 + 1)
+    assert f'<td>{four[1]}</td><td class="r">1</td><td>done</td><td class="r">120.0</td>' in page
+    assert '<th>run</th><th class="r">seed</th><th>status</th><th class="r">mean</th>' in page
+    assert "<p>P(A better than B) = 0.50   too few seeds for an interval (2 and 1)</p>" in page
+
+
+def resettled(path: Path, **values: object) -> Path:
+    text = (path / "config.yaml").read_text()
+    for name, value in values.items():
+        text = re.sub(rf"({name}: )[^,}}]+", rf"\g<1>{value}", text)
+    (path / "config.yaml").write_text(text)
+    return path
+
+
+def test_where_a_run_stops_makes_no_group_of_its_own_and_is_said(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / str(seed), rows(1), [], seed=seed, returns=[1.0]) for seed in range(3)]
+    resettled(runs[1], max_steps=100)
+    resettled(runs[2], max_steps=100, target_score=9)
+    found = comparison(runs)
+    assert [group.label for group in found.groups] == ["A DQN"]
+    assert "A: its runs differ in max_steps 50000, 100 and target_score 195, 9." in found.notes()
+    assert "differ in" not in "\n".join(comparison(runs[1:2]).lines())
+
+
+def test_a_data_set_counts_by_its_content(tmp_path: Path) -> None:
+    runs = []
+    for seed, digest in enumerate(("aa" * 32, "aa" * 32, "bb" * 32)):
+        path = write_run(tmp_path / str(seed), rows(1), [], seed=seed, dataset={"sha256": digest, "rows": 5})
+        text = (path / "config.yaml").read_text()
+        (path / "config.yaml").write_text(text.replace("training: {", f"training: {{dataset: {path}/dataset.h5, "))
+        runs.append(path)
+    labels = [(group.label, len(group.runs)) for group in comparison(runs).groups]
+    assert labels == [("A DQN (dataset=dataset.h5 aaaaaaaa)", 2), ("B DQN (dataset=dataset.h5 bbbbbbbb)", 1)]
+
+
 def test_a_run_that_stands_twice_or_is_none_is_refused(four: list[Path], tmp_path: Path) -> None:
     with pytest.raises(RunError, match="stands twice"):
         comparison([four[0], four[0]])

@@ -43,7 +43,7 @@ REWARDS: dict[str, tuple[Any, str]] = {
     "dates": (np.zeros(6, "datetime64[s]"), r"got no numbers \(datetime64\[s\]\)"),
     "unequal rows": ([[1.0], [1.0, 2.0], [1.0], [1.0], [1.0], [1.0]], "rewards have rows of unequal length"),
     "two columns": (np.ones((6, 2)), r"rewards must be one number for each step, \[N\] or \[N, 1\]; got .*\(6, 2\)"),
-    "one number": (np.float64(1), r"rewards must be one number for each step.*got an array of shape \(\)"),
+    "one number": (np.float64(1), r"rewards must be a row for every step; got one number"),
     "a mapping": ({"a": np.ones(6)}, "rewards must be one number for each step.*got a dict"),
 }
 
@@ -257,7 +257,11 @@ def test_the_hash_of_arrays_is_that_of_their_contents() -> None:
     [
         ("nowhere.h5", ConfigError, "there is no data set nowhere.h5"),
         (3, ConfigError, "got int. fix: dataset="),
-        ({k: v for k, v in steps().items() if k != "rewards"}, ConfigError, "lacks: unknown array 'rewards'"),
+        (
+            {k: v for k, v in steps().items() if k != "rewards"},
+            ConfigError,
+            "has no 'rewards'; it holds .*fix: add 'rewards', one row",
+        ),
         (steps(rewards=np.zeros(5)), ShapeError, "has 5 rewards, but"),
         (steps(actions=np.zeros(4)), ShapeError, "{'actions': 4}"),
     ],
@@ -328,5 +332,32 @@ def test_groups_without_steps_are_ignored_and_episodes_lie_at_any_depth(count: i
 
 
 def test_a_lone_group_without_actions_is_named() -> None:
-    with pytest.raises(ConfigError, match="lacks: unknown array 'observations'"):
+    with pytest.raises(ConfigError, match="has no 'observations', 'actions', 'rewards', 'terminals'; it holds"):
         read_dataset({"mask": {"train": np.zeros(2)}, "data": {"demo_0": {"obs": np.zeros(3)}}})
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (
+            ("obs", "act", "rew", "done"),
+            "the data set has no 'actions', 'rewards'; it holds act, done, obs, rew, timeouts. Are 'act', 'rew' meant? "
+            "fix: rename 'act' to 'actions', rename 'rew' to 'rewards'.",
+        ),
+        (("Observation", "actions", "reward", "dones"), "Is 'Observation' meant? fix: rename 'Observation' to 'obser"),
+        (("obs", "u", "rew", "done"), "fix: rename 'rew' to 'rewards', add 'actions', one row for every step."),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+)
+def test_arrays_of_other_names_are_asked_to_be_renamed(names: tuple[str, ...], told: str) -> None:
+    given = dict(zip((*names, "timeouts"), steps().values(), strict=True))
+    with pytest.raises(ConfigError) as error:
+        read_dataset(given)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "reader"), [("log.csv", "read_csv"), ("log.parquet", "read_parquet")])
+def test_a_table_is_told_how_it_is_converted(name: str, reader: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ConfigError, match=rf"is a table.* fix: numpy.savez\('log.npz', .*pandas.{reader}"):
+        read_dataset(tmp_path / name)

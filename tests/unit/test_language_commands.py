@@ -82,6 +82,12 @@ def test_a_run_is_trained_continued_evaluated_and_exported_by_commands(cli: Invo
     assert not (run / "best" / "policy.py").exists()
     assert "prompts" in trained.output
     assert (run / "report.html").is_file()
+    assert "best 0 (reward, test split)  (5 prompts of the report split: mean" in trained.output
+    assert len(facts["before"]["returns"]) == 5
+    assert "GRPO on arithmetic/addition-2 came to a mean reward of 0 over 5 prompts of the report split (before" in (
+        trained.output
+    )
+    assert agilerl.load(run).before.mean == facts["before"]["mean"]
 
     told = cli("evaluate", run, "--json")
     assert told.exit_code == 0, told.output

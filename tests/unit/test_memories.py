@@ -207,7 +207,7 @@ def test_folders_without_replay_are_named(run: Path, tmp_path: Path) -> None:
     short = {**SHORT, "steps": 10, "evo_steps": 10, "out": tmp_path}
     del short["learning_delay"]
     of_data = agilerl.train("CartPole-v1", "CQN", dataset=str(run), **short)
-    with pytest.raises(ConfigError, match=f"learned from {run} and keeps no copy. fix: dataset="):
+    with pytest.raises(ConfigError, match=f"learned from {run} and keeps no replay. fix: dataset="):
         read_dataset(of_data.path)
     of_rollouts = agilerl.train("CartPole-v1", "PPO", **short)
     with pytest.raises(ConfigError, match="keeps no replay: PPO does not learn from one"):

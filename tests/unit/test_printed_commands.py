@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import agilerl
 from agilerl.cli import app
 from agilerl.errors import AlgorithmError, ConfigError
+from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.rng import Purpose, stream
 from agilerl.runs.commands import command, imports_of
 
@@ -28,6 +32,32 @@ import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
 
 gymnasium.register("Own-v0", entry_point=CartPoleEnv, max_episode_steps=20)
+"""
+STOPPING = """
+import os
+import signal
+from pathlib import Path
+
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+steps = 0
+
+
+class Own(CartPoleEnv):
+    def step(self, action):
+        global steps
+        steps += 1
+        name, _, at = Path("happens").read_text().partition(" ") if Path("happens").exists() else ("", "", "0")
+        if name and steps >= int(at):
+            Path("happens").unlink()
+            if name == "fails":
+                raise RuntimeError("the simulator broke")
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().step(action)
+
+
+gymnasium.register("Own-v0", entry_point=Own, max_episode_steps=20)
 """
 VERBS = "train|resume|continue|evaluate|report|export|record|data make|config convert"
 PRINTED = re.compile(rf"`(agilerl (?:{VERBS})[^`]*)`|(agilerl (?:{VERBS}) .*?)(?=\.$|\. |, | \(|$)", re.M)
@@ -131,6 +161,98 @@ def test_a_budget_below_what_is_done_is_refused_and_the_fix_goes_on(own: str) ->
     assert "has trained 64 env steps of each member, more than steps=10. fix: steps=128" in told
     assert (run / "config.yaml").read_bytes() == before
     assert "warning" not in cli("resume", run, "--steps", "1.28e2", "--test-episodes", 2).output
+
+
+# -- runs that ended otherwise -----------------------------------------------------------------------------------------
+
+OWN_RUN = ["train", "Own-v0", "--import", "own envs.py", "--algo", "PPO", *SMALL, "--steps", "96", "--out", "my runs"]
+
+
+@pytest.fixture
+def stopping(own: str) -> str:
+    Path(own).write_text(STOPPING)
+    return own
+
+
+@pytest.mark.parametrize(("happens", "code"), [("stops 40", 130), ("stops 400", 130), ("fails 400", 2)])
+def test_an_interrupted_and_a_failed_run_print_what_goes_on(stopping: str, happens: str, code: int) -> None:
+    Path("happens").write_text(happens)
+    done = cli(*OWN_RUN, code=code)
+    told = done.stdout + done.stderr
+    (run,) = Path("my runs/Own-v0").iterdir()
+    begin = {"stops 40": "begin again", "stops 400": "resume", "fails 400": "once that is mended"}[happens]
+    assert f"{begin}  agilerl resume '{run}' --import 'own envs.py'" in told
+    assert not Path("happens").exists()
+    forget()
+    run_all(told)
+    assert json.loads((run / "run.json").read_text())["status"] == "done"
+
+
+def test_a_continued_run_that_was_stopped_early_is_continued_again(stopping: str) -> None:
+    cli(*OWN_RUN)
+    (old,) = Path("my runs/Own-v0").iterdir()
+    forget()
+    run_all(cli("continue", old, "--import", stopping, "--steps", 64, "--test-episodes", 2).output)
+    forget()
+    Path("happens").write_text("stops 40")
+    told = cli("continue", old, "--import", stopping, code=130).stderr
+    assert f"begin again  agilerl continue '{old}' --import 'own envs.py'" in told
+    forget()
+    run_all(told)
+
+
+def test_a_run_whose_environment_was_handed_over_is_told_the_call(own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(record: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    def train(**more: Any) -> Any:
+        settings = {"num_envs": 2, "learn_step": 16, "evo_steps": 16, "eval_episodes": 1, "confirm_episodes": 0}
+        return agilerl.train(CartPoleEnv, "PPO", population=1, steps=48, verbose=False, **settings, **more)
+
+    run = train(callbacks=[stop])
+    call = f"agilerl.resume({str(run.path)!r}, env=env)"
+    assert f"stopped; {call} goes on" in capsys.readouterr().err
+    assert not eval(call, {"agilerl": agilerl, "env": CartPoleEnv}).interrupted
+
+
+def test_runs_from_data_print_commands_that_run(own: str) -> None:
+    pytest.importorskip("h5py")
+    small = ["--population", 2, "--steps", 16, "--set", "evo_steps=8", "--set", "eval_episodes=1",
+             "--set", "confirm_episodes=0", "--test-episodes", 2]  # fmt: skip
+    cli("data", "make", "CartPole-v1", "--policy", "random", "--rows", 200, "--out", "my data.h5")
+    run_all(cli("data", "show", "my data.h5").output)
+    assert Path("my data-again.h5").read_bytes() == Path("my data.h5").read_bytes()
+    text = cli("train", "CartPole-v1", "--algo", "CQN", "--dataset", "my data.h5", *small).output
+    run_all(text)
+    told = cli("train", "Pendulum-v1", "--algo", "CQL", "--dataset", "my data.h5", *small, code=2).stderr
+    assert "agilerl data make Pendulum-v1 --policy random --out Pendulum-v1.h5)" in told
+    run_all(told.replace(".h5)", ".h5 --rows 20 (").replace("(agilerl", "agilerl"))
+    (run,) = Path("runs/CartPole-v1").iterdir()
+    Path("my data.h5").rename("moved data.h5")
+    told = cli("resume", run, "--steps", 64, code=2).stderr
+    assert "a run whose file has moved takes --set training.dataset=PATH." in told
+    cli("resume", run, "--steps", 64, "--set", "training.dataset=moved data.h5", "--test-episodes", 2)
+    cli("continue", run, "--set", "training.dataset=moved data.h5", "--test-episodes", 2)
+    arrays = {"observations": np.zeros((20, 4)), "actions": np.arange(20) % 2, "rewards": np.ones(20)}
+    kept = agilerl.train("CartPole-v1", "CQN", dataset={**arrays, "terminals": np.arange(20) % 5 == 4}, steps=8,
+                         population=1, batch_size=4, out="my runs", verbose=False)  # fmt: skip
+    run_all(cli("resume", kept.path, "--steps", 16, "--test-episodes", 2).output)
+    cli("continue", kept.path, "--steps", 8, "--test-episodes", 2)
+
+
+@pytest.mark.thorough
+def test_language_runs_print_commands_that_run(own: str) -> None:
+    base = tiny_base(Path("my base"), tiny_tokenizer("0123456789+= "), hidden_size=8, layers=1, heads=2, context=128)
+    sizes = {"train_size": 12, "test_size": 4, "report_size": 4, "batch": 4}
+    sets = [f"--set=environment.kwargs.{name}={value}" for name, value in sizes.items()]
+    text = cli("train", "arithmetic/addition-2", "--algo", "DPO", "--model", base, "--population", 2, "--steps", 8,
+               "--set", "evo_steps=4", *sets, "--out", "my runs").output  # fmt: skip
+    (run,) = Path("my runs/arithmetic-addition-2").iterdir()
+    assert f"Next: agilerl resume '{run}' --steps 16." in text
+    run_all(text)
+    run_all(cli("export", run, "--onnx", code=2).stderr)
+    run_all(cli("continue", run, "--steps", 4).output)
+    run_all(cli("resume", run).output)
 
 
 @pytest.mark.thorough

@@ -149,6 +149,25 @@ def test_a_child_that_was_not_mutated_shows_a_dash() -> None:
     assert re.search(r"\[64\] 64 \[64\]\s+-\s", text)
 
 
+def test_another_width_clears_the_screen_and_prints_everything_anew() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+    sink = LiveSink(console=console)
+    sink.start(PLAN, FOUNDERS)
+    sink.message("a word")
+    sink.generation(GENERATIONS[0])
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[2J" not in text
+    console.width = 70
+    sink.generation(GENERATIONS[1])
+    sink.close()
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("\x1b[2J\x1b[H") == 1
+    screen = text[text.index("\x1b[2J") :]
+    assert [screen.count(part) for part in ("DQN on CartPole-v1", "a note", "a word", "gen  2/2")] == [1, 1, 1, 0]
+    assert "gen  3/2" in screen
+    assert max(len(line) for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen).splitlines()) <= 70
+
+
 WIDTHS = {
     140: "# parent fitness trend lr batch net last mutation",
     70: "# fitness trend lr net last mutation",

@@ -37,8 +37,12 @@ def an_agent():
         ({"out": 3}, "out must be a folder or None; got an object of int"),
         ({"sinks": 3}, "sinks must be a list; got an object of int"),
         ({"callbacks": print}, "fix: callbacks="),
-        ({"algo": "CQN", "dataset": arrays()}, "dataset must be a file or a run.*got an object of dict.*numpy.savez"),
-        ({"algo": "CQN", "training.dataset": arrays()}, "dataset must be a file or a run"),
+        (
+            {"algo": "CQN", "dataset": 3},
+            "a data set is a file .*a mapping of arrays.*; got int. fix: dataset='data.h5'",
+        ),
+        ({"algo": "CQN", "training.dataset": [3]}, "a data set is a file .*; got list"),
+        ({"algo": "DQN", "dataset": arrays()}, "training.dataset: means nothing to DQN"),
     ],
     ids=lambda value: "" if isinstance(value, str) else "-".join(value),
 )
