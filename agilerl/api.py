@@ -286,7 +286,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     manifest = directory.with_own_data(directory.manifest(), facts)
     cls = find_algorithm(manifest.algorithm.name)
     if getattr(cls, "learns_language", False):
-        with import_module("agilerl.training.questions").quietly_loading():
+        with import_module("agilerl.training.language_task").quietly_loading():
             best = directory.load_language_policy(cls, resolve_device(device))
         known = {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
         best.environment = None if facts.get("env_given") else known
@@ -294,7 +294,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     else:
         spec, state = directory.load_best()
         best = import_module("agilerl.utils.utils").agent_from_policy(spec, state, resolve_device(device))
-    best.evaluated_in = import_module("agilerl.algorithms.playing").EvaluatedIn.of(manifest)
+    best.evaluated_in = import_module("agilerl.algorithms.base.evaluation").EvaluatedIn.of(manifest)
     with malformed(directory.path):
         return Run(
             best=best,

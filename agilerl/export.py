@@ -19,7 +19,7 @@ import torch
 from gymnasium import spaces
 
 from agilerl import tree as trees
-from agilerl.algorithms.team_files import weights_of
+from agilerl.algorithms.teams.files import weights_of
 from agilerl.checkpoint import write_atomic
 from agilerl.envs.masks import component_sizes
 from agilerl.errors import NotAvailableYetError, RunError

@@ -34,10 +34,10 @@ import torch
 from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
 from torch.nn import functional
 
+from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
 from agilerl.algorithms.grpo import GRPO
-from agilerl.algorithms.judging import layed_out, rewards_of
-from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
 from agilerl.algorithms.sft import SFT
+from agilerl.algorithms.text.scoring import layed_out, rewards_of
 from agilerl.engine.adapters import SequentialAdapters
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection

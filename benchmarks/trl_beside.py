@@ -26,7 +26,7 @@ from runner import facts, package_commit
 
 from agilerl.algorithms.dpo import DPO
 from agilerl.algorithms.grpo import GRPO
-from agilerl.algorithms.judging import margins_by_pair
+from agilerl.algorithms.text.scoring import margins_by_pair
 from agilerl.engine.adapters import SequentialAdapters
 from agilerl.language.base import load_base
 from agilerl.llm_envs import PreferenceGym

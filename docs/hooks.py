@@ -11,7 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.declared import hyperparameters as declared
+from agilerl.algorithms.base.declared import hyperparameters as declared
 from agilerl.config.load import section_fields
 from agilerl.config.schema import Algorithm, Manifest
 from agilerl.options import LoopOptions, OffPolicyOptions

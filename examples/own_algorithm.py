@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import torch
 
 from agilerl.algorithms import DQN, register
-from agilerl.algorithms.declared import hp
+from agilerl.algorithms.base.declared import hp
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.td import squared_td_error, take
 from agilerl.ranges import Count, Fraction, Positive, PositiveFraction

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agilerl.errors import AlgorithmError, NotAvailableYetError, nearest
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.agent import EvolvableAlgorithm
+    from agilerl.algorithms.base.agent import EvolvableAlgorithm
+    from agilerl.algorithms.base.single_agent import RLAlgorithm
     from agilerl.algorithms.bc import BC
     from agilerl.algorithms.bc_lm import BC_LM
     from agilerl.algorithms.cispo import CISPO
@@ -22,20 +23,19 @@ if TYPE_CHECKING:
     from agilerl.algorithms.ilql import ILQL
     from agilerl.algorithms.ippo import IPPO
     from agilerl.algorithms.iql import IQL
-    from agilerl.algorithms.language import LLMAlgorithm
     from agilerl.algorithms.llm_ppo import LLMPPO
     from agilerl.algorithms.llm_reinforce import LLMREINFORCE
     from agilerl.algorithms.maddpg import MADDPG
     from agilerl.algorithms.mappo import MAPPO
     from agilerl.algorithms.matd3 import MATD3
-    from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
     from agilerl.algorithms.ppo import PPO
     from agilerl.algorithms.rainbow import RainbowDQN
     from agilerl.algorithms.sac import SAC
     from agilerl.algorithms.sft import SFT
-    from agilerl.algorithms.single_agent import RLAlgorithm
     from agilerl.algorithms.td3 import TD3
     from agilerl.algorithms.td3bc import TD3BC
+    from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
+    from agilerl.algorithms.text.base import LLMAlgorithm
 
 __all__ = [
     "BC",
@@ -102,10 +102,10 @@ _SHIPPED = {
     "TD3BC": "agilerl.algorithms.td3bc",
 }
 _BASES = {
-    "EvolvableAlgorithm": "agilerl.algorithms.agent",
-    "LLMAlgorithm": "agilerl.algorithms.language",
-    "MultiAgentRLAlgorithm": "agilerl.algorithms.multi_agent",
-    "RLAlgorithm": "agilerl.algorithms.single_agent",
+    "EvolvableAlgorithm": "agilerl.algorithms.base.agent",
+    "LLMAlgorithm": "agilerl.algorithms.text.base",
+    "MultiAgentRLAlgorithm": "agilerl.algorithms.teams.base",
+    "RLAlgorithm": "agilerl.algorithms.base.single_agent",
 }
 LANGUAGE = ("CISPO", "DPO", "GRPO", "GSPO", "LLMPPO", "LLMREINFORCE", "SFT")
 """Of what ships, what stands on a language model: no spaces, no environments of steps."""

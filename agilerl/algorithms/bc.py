@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms import actions
-from agilerl.algorithms.actions import RawActions, highest, raw_bounds
-from agilerl.algorithms.building import build, register_network
-from agilerl.algorithms.declared import DATASET, hp
-from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.base import actions
+from agilerl.algorithms.base.actions import RawActions, highest, raw_bounds
+from agilerl.algorithms.base.building import build, register_network
+from agilerl.algorithms.base.declared import DATASET, hp
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.losses.offline import cloning_error, cloning_likelihood

@@ -8,11 +8,11 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from agilerl.algorithms import tokens
-from agilerl.algorithms.building import register_network
-from agilerl.algorithms.declared import DATASET, hp
-from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.base.building import register_network
+from agilerl.algorithms.base.declared import DATASET, hp
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.text import tokens
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.language import token_values, token_weights
 from agilerl.losses.offline import cloning_likelihood

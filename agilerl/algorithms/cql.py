@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms import actions
-from agilerl.algorithms.actions import RawActions
-from agilerl.algorithms.building import build, lend_encoder, register_network, twin_critics
-from agilerl.algorithms.declared import DATASET, hp
-from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.base import actions
+from agilerl.algorithms.base.actions import RawActions
+from agilerl.algorithms.base.building import build, lend_encoder, register_network, twin_critics
+from agilerl.algorithms.base.declared import DATASET, hp
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.base.transitions import actor_and_critic_loss, critics_criterion, track
 from agilerl.algorithms.sac import CRITIC_OPTIMIZERS, CRITICS, POLICY_KEYS, SAC
-from agilerl.algorithms.single_agent import RLAlgorithm
-from agilerl.algorithms.transitions import actor_and_critic_loss, critics_criterion, track
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.losses.actor_critic import bootstrap, soft_value, temperature_loss, weighted_squared_error

@@ -8,14 +8,14 @@ import gymnasium as gym
 import torch
 from torch import nn
 
-from agilerl.algorithms.actions import NumberedChoices, choices_of, highest
-from agilerl.algorithms.building import build, register_network
-from agilerl.algorithms.declared import DATASET, hp
+from agilerl.algorithms.base.actions import NumberedChoices, choices_of, highest
+from agilerl.algorithms.base.building import build, register_network
+from agilerl.algorithms.base.declared import DATASET, hp
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.base.transitions import track_actor
 from agilerl.algorithms.dqn import DQN
-from agilerl.algorithms.optimizer import OptimizerWrapper
-from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.single_agent import RLAlgorithm
-from agilerl.algorithms.transitions import track_actor
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.conservative import conservative_penalty
 from agilerl.losses.td import q_learning_target, squared_td_error

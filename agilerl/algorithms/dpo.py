@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.completions import TextBatch
-from agilerl.algorithms.declared import PREFERENCES, hp
-from agilerl.algorithms.language import LLMAlgorithm
-from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.schedules import Schedule
+from agilerl.algorithms.base.declared import PREFERENCES, hp
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.schedules import Schedule
+from agilerl.algorithms.text.base import LLMAlgorithm
+from agilerl.algorithms.text.batches import TextBatch
 from agilerl.engine.adapters import AdapterEngine, SequentialAdapters
 from agilerl.engine.protocol import UpdateResult
 from agilerl.language.scoring import Texts
@@ -151,7 +151,7 @@ class DPO(LLMAlgorithm):
 
     def learn(self, experiences: Any) -> tuple[float, float]:
         """All optimiser steps on the pairs of `PreferenceGym`; (mean loss, mean margin)."""
-        from agilerl.algorithms.judging import pair_texts, pairs_of
+        from agilerl.algorithms.text.scoring import pair_texts, pairs_of
 
         engine = SequentialAdapters(self)
         texts = pair_texts([pairs_of(experiences)], self.base)
@@ -161,7 +161,7 @@ class DPO(LLMAlgorithm):
 
     def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
         """Mean of β · margin over the environment's test split; appended to `fitness`."""
-        from agilerl.algorithms.judging import mean_margin
+        from agilerl.algorithms.text.scoring import mean_margin
 
         value = mean_margin([SequentialAdapters(self)], [self], [env], "test")[0]
         self.fitness.append(value)

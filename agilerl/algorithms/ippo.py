@@ -8,15 +8,19 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 
-from agilerl.algorithms import team_acting, team_actor_critics, team_memory, team_playing, team_rollouts
-from agilerl.algorithms.building import initial_std
-from agilerl.algorithms.declared import TEAM_ROLLOUTS, hp
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm, Spaces
-from agilerl.algorithms.policy_gradient import PolicyUnit
-from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.rollouts import HiddenStates
-from agilerl.algorithms.schedules import Schedule, check_schedules
-from agilerl.algorithms.team_networks import by_group
+from agilerl.algorithms.base.building import initial_std
+from agilerl.algorithms.base.declared import TEAM_ROLLOUTS, hp
+from agilerl.algorithms.base.policy_gradient import PolicyUnit
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.rollouts import HiddenStates
+from agilerl.algorithms.base.schedules import Schedule, check_schedules
+from agilerl.algorithms.teams import acting as team_acting
+from agilerl.algorithms.teams import actor_critics as team_actor_critics
+from agilerl.algorithms.teams import evaluation as team_playing
+from agilerl.algorithms.teams import on_policy as team_rollouts
+from agilerl.algorithms.teams import recurrent as team_memory
+from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm, Spaces
+from agilerl.algorithms.teams.networks import by_group
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import gymnasium as gym
 import torch
 
-from agilerl.algorithms import actions
-from agilerl.algorithms.actions import RawActions
-from agilerl.algorithms.building import build, lend_encoder, register_network, twin_critics
-from agilerl.algorithms.declared import DATASET, hp
-from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.base import actions
+from agilerl.algorithms.base.actions import RawActions
+from agilerl.algorithms.base.building import build, lend_encoder, register_network, twin_critics
+from agilerl.algorithms.base.declared import DATASET, hp
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.base.transitions import actor_and_critic_loss, critics_criterion, track
 from agilerl.algorithms.sac import POLICY_KEYS, SAC
-from agilerl.algorithms.single_agent import RLAlgorithm
-from agilerl.algorithms.transitions import actor_and_critic_loss, critics_criterion, track
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap, weighted_squared_error
 from agilerl.losses.offline import advantage_weight, cloning_likelihood, expectile_loss

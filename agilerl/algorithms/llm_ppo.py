@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms import writing
-from agilerl.algorithms.completions import TextBatch
-from agilerl.algorithms.declared import COMPLETIONS, hp
-from agilerl.algorithms.language import Backend, LLMAlgorithm
-from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.schedules import Schedule
+from agilerl.algorithms.base.declared import COMPLETIONS, hp
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.schedules import Schedule
+from agilerl.algorithms.text import generation as writing
+from agilerl.algorithms.text.base import Backend, LLMAlgorithm
+from agilerl.algorithms.text.batches import TextBatch
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError

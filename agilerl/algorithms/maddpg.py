@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms import actions, team_critics
-from agilerl.algorithms.declared import hp
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
-from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.team_names import Spaces
-from agilerl.algorithms.team_networks import by_group, networks_by_group
+from agilerl.algorithms.base import actions
+from agilerl.algorithms.base.declared import hp
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.teams import deterministic as team_critics
+from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
+from agilerl.algorithms.teams.names import Spaces
+from agilerl.algorithms.teams.networks import by_group, networks_by_group
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap, weighted_squared_error

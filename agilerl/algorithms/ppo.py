@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, optim
 
-from agilerl.algorithms import rollouts
-from agilerl.algorithms.actions import legal_actions, random_actions, seen_with_mask
-from agilerl.algorithms.building import check_network, initial_std, network_config
-from agilerl.algorithms.declared import ROLLOUTS, hp
-from agilerl.algorithms.optimizer import OptimizerWrapper
-from agilerl.algorithms.policy_gradient import PolicyUnit, policy_gradient
-from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.rollouts import HiddenStates, hidden_of
-from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.base import rollouts
+from agilerl.algorithms.base.actions import legal_actions, random_actions, seen_with_mask
+from agilerl.algorithms.base.building import check_network, initial_std, network_config
+from agilerl.algorithms.base.declared import ROLLOUTS, hp
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.policy_gradient import PolicyUnit, policy_gradient
+from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
+from agilerl.algorithms.base.rollouts import HiddenStates, hidden_of
+from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.components.running import RunningMeanStd

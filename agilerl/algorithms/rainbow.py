@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms.actions import NumberedChoices, choices_of, highest, legal_joint_actions, seen_with_mask
-from agilerl.algorithms.building import build, register_network
-from agilerl.algorithms.declared import hp
-from agilerl.algorithms.optimizer import OptimizerWrapper
-from agilerl.algorithms.registry import HyperparameterConfig, follow
-from agilerl.algorithms.single_agent import RLAlgorithm
-from agilerl.algorithms.transitions import check_same_rows, experience_fields, side_by_side, track_actor
+from agilerl.algorithms.base.actions import NumberedChoices, choices_of, highest, legal_joint_actions, seen_with_mask
+from agilerl.algorithms.base.building import build, register_network
+from agilerl.algorithms.base.declared import hp
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.registry import HyperparameterConfig, follow
+from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.base.transitions import check_same_rows, experience_fields, side_by_side, track_actor
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import weighted_squared_error

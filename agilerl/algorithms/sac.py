@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms import actions
-from agilerl.algorithms.actions import RawActions, highest
-from agilerl.algorithms.building import build, lend_encoder, register_network, twin_critics
-from agilerl.algorithms.declared import hp
-from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.single_agent import RLAlgorithm
-from agilerl.algorithms.transitions import actor_and_critic_loss, critics_criterion, track
+from agilerl.algorithms.base import actions
+from agilerl.algorithms.base.actions import RawActions, highest
+from agilerl.algorithms.base.building import build, lend_encoder, register_network, twin_critics
+from agilerl.algorithms.base.declared import hp
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.base.transitions import actor_and_critic_loss, critics_criterion, track
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.losses.actor_critic import (

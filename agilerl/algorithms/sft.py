@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from agilerl.algorithms.completions import TextBatch
-from agilerl.algorithms.declared import EXAMPLES, hp
-from agilerl.algorithms.language import LLMAlgorithm
-from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.schedules import Schedule
-from agilerl.algorithms.writing import of_all_ranks
+from agilerl.algorithms.base.declared import EXAMPLES, hp
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.schedules import Schedule
+from agilerl.algorithms.text.base import LLMAlgorithm
+from agilerl.algorithms.text.batches import TextBatch
+from agilerl.algorithms.text.generation import of_all_ranks
 from agilerl.engine.adapters import AdapterEngine, SequentialAdapters
 from agilerl.engine.protocol import UpdateResult
 from agilerl.language.scoring import Texts
@@ -112,7 +112,7 @@ class SFT(LLMAlgorithm):
 
     def learn(self, experiences: Any) -> float:
         """All optimiser steps on the examples of `SFTGym`; the mean loss."""
-        from agilerl.algorithms.judging import example_texts, examples_of
+        from agilerl.algorithms.text.scoring import example_texts, examples_of
 
         engine = SequentialAdapters(self)
         texts = example_texts([examples_of(experiences)], self.base)
@@ -122,7 +122,7 @@ class SFT(LLMAlgorithm):
 
     def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
         """Mean log-probability of a token of the test split's completions; appended to `fitness`."""
-        from agilerl.algorithms.judging import mean_likelihood
+        from agilerl.algorithms.text.scoring import mean_likelihood
 
         value = mean_likelihood([SequentialAdapters(self)], [self], [env], "test")[0]
         self.fitness.append(value)

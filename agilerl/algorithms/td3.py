@@ -9,13 +9,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agilerl.algorithms import actions
-from agilerl.algorithms.actions import RawActions, raw_bounds
-from agilerl.algorithms.building import build, lend_encoder, register_network, twin_critics
-from agilerl.algorithms.declared import hp
-from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.single_agent import RLAlgorithm
-from agilerl.algorithms.transitions import actor_and_critic_loss, critics_criterion, track
+from agilerl.algorithms.base import actions
+from agilerl.algorithms.base.actions import RawActions, raw_bounds
+from agilerl.algorithms.base.building import build, lend_encoder, register_network, twin_critics
+from agilerl.algorithms.base.declared import hp
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.base.transitions import actor_and_critic_loss, critics_criterion, track
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import deterministic_policy_loss, smoothed_action, twin_target, weighted_squared_error
 from agilerl.modules.base import EvolvableModule

@@ -9,14 +9,14 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agilerl.algorithms import actions
-from agilerl.algorithms.actions import RawActions, raw_bounds
-from agilerl.algorithms.building import build, lend_encoder, register_network, twin_critics
-from agilerl.algorithms.declared import DATASET, hp
-from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.base import actions
+from agilerl.algorithms.base.actions import RawActions, raw_bounds
+from agilerl.algorithms.base.building import build, lend_encoder, register_network, twin_critics
+from agilerl.algorithms.base.declared import DATASET, hp
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.base.transitions import actor_and_critic_loss, critics_criterion, track
 from agilerl.algorithms.td3 import CRITIC_OPTIMIZERS, CRITICS, TD3
-from agilerl.algorithms.transitions import actor_and_critic_loss, critics_criterion, track
 from agilerl.components.running import RunningMeanStd
 from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError

@@ -259,7 +259,7 @@ def team_environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
     import numpy as np
 
     from agilerl.algorithms import available, find_algorithm, is_team
-    from agilerl.algorithms.team_actions import TeamActions
+    from agilerl.algorithms.teams.actions import TeamActions
     from agilerl.envs.team_vector import make_multi_agent_vect_envs
     from agilerl.errors import AgileRLError
     from agilerl.spaces import short_form

@@ -49,7 +49,7 @@ def _hyperparameters(name: str) -> list[str]:
     module = algorithms.shipped_in(name)
     spec = None if module is None else importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
-        from agilerl.algorithms.declared import hyperparameters
+        from agilerl.algorithms.base.declared import hyperparameters
 
         return list(hyperparameters(algorithms.find_algorithm(name)))
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from agilerl.algorithms import find_algorithm
 from agilerl.api import Run, load
 from agilerl.errors import NotAvailableYetError, warn_once
 from agilerl.report.page import REPORT
-from agilerl.report.words import measure_of
+from agilerl.report.summary import measure_of
 from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry import Evaluation

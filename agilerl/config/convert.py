@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agilerl.algorithms import available, canonical_name, find_algorithm
-from agilerl.algorithms.declared import hyperparameters
+from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.schema import Encoder, Head, Network
 from agilerl.errors import ConfigError, nearest
 

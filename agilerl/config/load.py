@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from agilerl.algorithms import USUAL, USUAL_FOR_LANGUAGE, canonical_name, find_algorithm
-from agilerl.algorithms.declared import SYNONYMS, hyperparameters
+from agilerl.algorithms.base.declared import SYNONYMS, hyperparameters
 from agilerl.config.convert import convert, is_published
 from agilerl.config.schema import (
     ADDED_LATER,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from agilerl.algorithms import USUAL, canonical_name, find_algorithm
-from agilerl.algorithms.declared import hyperparameters, outside
+from agilerl.algorithms.base.declared import hyperparameters, outside
 from agilerl.errors import nearest
 from agilerl.options import OffPolicyOptions
 from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction

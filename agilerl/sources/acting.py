@@ -12,11 +12,11 @@ from agilerl.envs.step import Lanes
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import graded, held
+from agilerl.sources.divergence import Watch
+from agilerl.sources.idle_agents import Waiting
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
 from agilerl.sources.source import Running, Shard, keep_finished, lanes_of, trained_with_masks
-from agilerl.sources.waiting import Waiting
-from agilerl.sources.watch import Watch
 
 DRAWN_AHEAD = 4096  # vector steps of exploration drawn at once
 

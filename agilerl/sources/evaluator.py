@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from agilerl.algorithms.wrapped import unwrapped
+from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.envs.adapters import ChannelsFirstLanes

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from agilerl import tree as trees
-from agilerl.algorithms.building import build, register_network
-from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.base.building import build, register_network
+from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.completions import TextBatch
+from agilerl.algorithms.text.batches import TextBatch
 from agilerl.engine.adapters import SequentialAdapters, StackedAdapters
 from agilerl.errors import ConfigError
 from agilerl.language.base import pad_left

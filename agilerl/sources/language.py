@@ -22,9 +22,9 @@ from agilerl.options import LanguageOptions, LoopOptions
 from agilerl.ranks import ONE
 from agilerl.rng import Purpose, stream
 from agilerl.sources.determinism import Probe
-from agilerl.sources.feeds import Engine, Feed, Imitating, Preferring, Row, Writing
 from agilerl.sources.games import Games, Playing
 from agilerl.sources.source import Tally, agreed
+from agilerl.sources.text_batches import Engine, Feed, Imitating, Preferring, Row, Writing
 
 FITNESS = {
     "preferences": "beta times the margin of the chosen over the rejected completion, mean over the test split",

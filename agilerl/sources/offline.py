@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from agilerl import tree as trees
-from agilerl.algorithms.declared import hyperparameters
-from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.base.declared import hyperparameters
+from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.engine.learner import Learner
 from agilerl.envs.lanes import name_of
@@ -24,6 +24,7 @@ from agilerl.options import LoopOptions, OfflineOptions
 from agilerl.rng import Purpose
 from agilerl.sources.dataset import Dataset, read_dataset
 from agilerl.sources.determinism import Probe
+from agilerl.sources.divergence import Watch, is_sound
 from agilerl.sources.evaluator import Judge
 from agilerl.sources.fitted import FittedEvaluator, NoLanes, hold_out, unjudged
 from agilerl.sources.lanes import LaneSource
@@ -31,7 +32,6 @@ from agilerl.sources.replay import SharedReplay
 from agilerl.sources.reported_loss import reported_loss
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
 from agilerl.sources.updates import Schedule, Updates
-from agilerl.sources.watch import Watch, is_sound
 
 MOST_AT_ONCE = 32  # updates whose rows are fetched together
 

@@ -17,10 +17,10 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from agilerl import tree as trees
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
-from agilerl.algorithms.rollouts import RolloutExperiences
-from agilerl.algorithms.single_agent import RLAlgorithm
-from agilerl.algorithms.wrapped import brings_learn, takes, unwrapped
+from agilerl.algorithms.base.rollouts import RolloutExperiences
+from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.base.wrapped import brings_learn, takes, unwrapped
+from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.components.prioritized import beta_schedule
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.choose import own_learn
@@ -31,11 +31,11 @@ from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.rollouts.on_policy import Seen, record
+from agilerl.sources.divergence import is_sound
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.reported_loss import reported_loss
 from agilerl.sources.source import Shard, ShardResult, Steps, Tally, keep_finished
 from agilerl.sources.updates import Schedule
-from agilerl.sources.watch import is_sound
 from agilerl.tree import map_leaves
 
 Chosen = tuple[list[Any], list[Any], list[Any]]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from agilerl.algorithms.team_transitions import TeamExperiences
-from agilerl.algorithms.wrapped import takes, unwrapped
+from agilerl.algorithms.base.wrapped import takes, unwrapped
+from agilerl.algorithms.teams.transitions import TeamExperiences
 from agilerl.components.prioritized import beta_schedule
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.step import Lanes, StepBatch
@@ -18,9 +18,9 @@ from agilerl.envs.teams import DEFINED, Seen, Team
 from agilerl.errors import ConfigError
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
+from agilerl.sources.idle_agents import without_terminated
 from agilerl.sources.own_learn import OwnTransitions
 from agilerl.sources.source import Shard
-from agilerl.sources.waiting import without_terminated
 
 NEEDED = ("write", "sample_indices", "gather")
 

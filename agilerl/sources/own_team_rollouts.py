@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.algorithms.rollouts import RolloutExperiences
-from agilerl.algorithms.wrapped import takes, unwrapped
+from agilerl.algorithms.base.rollouts import RolloutExperiences
+from agilerl.algorithms.base.wrapped import takes, unwrapped
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE
 from agilerl.envs.step import Lanes, StepBatch
@@ -16,10 +16,10 @@ from agilerl.envs.teams import Seen, Team
 from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
 from agilerl.rollouts.off_policy import EpisodeTracker
+from agilerl.sources.idle_agents import ends_of_agents, without_terminated
 from agilerl.sources.own_learn import OwnRollouts
 from agilerl.sources.own_team_learn import infos_of
 from agilerl.sources.source import Shard, keep_finished
-from agilerl.sources.waiting import ends_of_agents, without_terminated
 
 NEEDED = ("actions", "log probabilities", "entropies", "values")
 
@@ -28,7 +28,7 @@ class OwnTeamRollouts(OwnRollouts):
     """`OwnRollouts` of a team: `get_action(observations, infos)` and `learn(experiences)` by agent.
 
     `experiences` are the published eight entries, and then `truncateds` and `final_observations`, as
-    `agilerl.algorithms.team_rollouts.learn` describes them. Where an agent did not act its log probability and its
+    `agilerl.algorithms.teams.on_policy.learn` describes them. Where an agent did not act its log probability and its
     value are NaN. Of teams of this package whose infos have masks, `experiences.more["action_masks"]` holds them.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from agilerl import tree as trees
-from agilerl.algorithms.rollouts import remember
+from agilerl.algorithms.base.rollouts import remember
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.components.running import RunningMeanStd
 from agilerl.engine.learner import HiddenStates, Learner
@@ -20,6 +20,7 @@ from agilerl.errors import EnvError, warn_once
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.on_policy import record
+from agilerl.sources.divergence import Watch
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.own_learn import OwnLearn, OwnRollouts
 from agilerl.sources.rewards import RewardScale
@@ -34,7 +35,6 @@ from agilerl.sources.source import (
     lanes_of,
     trained_with_masks,
 )
-from agilerl.sources.watch import Watch
 
 DRAWN_AHEAD = 1024  # vector steps of exploration drawn at once
 

@@ -16,10 +16,10 @@ from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatch, UpdateResult
 from agilerl.options import OfflineOptions, OffPolicyOptions
 from agilerl.rng import Purpose
+from agilerl.sources.divergence import Watch
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
 from agilerl.sources.source import Shard
-from agilerl.sources.watch import Watch
 
 
 @dataclass(frozen=True)

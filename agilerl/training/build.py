@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.playing import EvaluatedIn
+from agilerl.algorithms.base.evaluation import EvaluatedIn
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
     PrioritizedMultiStepReplayBuffer,
@@ -33,14 +33,14 @@ from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Sink
 from agilerl.training.adoption import Ancestors
 from agilerl.training.evolution import Evolution, TournamentEvolution
+from agilerl.training.language_task import base_of, closing_score, learns_language, questions
 from agilerl.training.loop import TrainingLoop
+from agilerl.training.pbt import MultipleFrequencies, PopulationBandit
 from agilerl.training.population import set_lanes
-from agilerl.training.questions import base_of, closing_score, learns_language, questions
+from agilerl.training.racing import Race, Restarts, SuccessiveHalving
 from agilerl.training.random_play import random_play
 from agilerl.training.resolve import hyperparameter_config, make_population, net_config
 from agilerl.training.result import EvolveResult
-from agilerl.training.schemes import Race, Restarts, SuccessiveHalving
-from agilerl.training.successors import MultipleFrequencies, PopulationBandit
 
 __all__ = ["hyperparameter_config", "make_population", "net_config", "run_manifest"]
 

@@ -65,7 +65,7 @@ def with_minutes(
     """The manifest with a budget of steps in place of one of minutes; says which."""
     if verbose and minutes > 0:
         print(f"measuring how many steps fit into {_in_minutes(f'{minutes:g}')}", flush=True)
-    measured = import_module("agilerl.training.measured")
+    measured = import_module("agilerl.training.time_budget")
     steps, rate, expected = measured.steps_in(manifest, env, device, minutes, check)
     if verbose:
         if expected > FLOOR * minutes:

@@ -22,6 +22,7 @@ from agilerl.telemetry.callbacks import Callbacks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
 from agilerl.threads import fixed_threads
 from agilerl.training.best import BestAgent
+from agilerl.training.distributed import begin_alike, check_alike, hint, share_observations
 from agilerl.training.evolution import Evolution, Family, TournamentEvolution
 from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
@@ -29,7 +30,6 @@ from agilerl.training.result import EvolveResult, fittest, generation_record, me
 from agilerl.training.screening import best_returns, promising, screened
 from agilerl.training.state import SavableLoop, resumed_notes
 from agilerl.training.stopping import has_plateaued, still_learns
-from agilerl.training.together import begin_alike, check_alike, hint, share_observations
 
 # The best agent of a run is confirmed, if no target has done so: the leaders of so many last generations, and the best
 # and the fittest before them, on at most this share of the training steps (docs/decisions.md).

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
 
 RESOLVED = 1e-7  # of a number by float32
 

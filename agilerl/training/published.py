@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import gymnasium as gym
 
-from agilerl.algorithms.agent import EvolvableAlgorithm
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.envs.observed_masks import without_mask
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError, warn_once
@@ -27,10 +27,10 @@ from agilerl.spaces import differ, observation_space_channels_to_first
 from agilerl.telemetry.console import TqdmSink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
+from agilerl.training.distributed import check_same_request, check_shares, folder_of, go_on_alike
 from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.result import EvolveResult
-from agilerl.training.together import check_same_request, check_shares, folder_of, go_on_alike
 
 Options = TypeVar("Options", bound=LoopOptions)
 

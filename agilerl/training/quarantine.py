@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from agilerl.errors import AlgorithmError
+from agilerl.sources.divergence import is_sound
 from agilerl.sources.source import Tally
-from agilerl.sources.watch import is_sound
 from agilerl.telemetry.record import Birth
 
 WORST = float("-inf")

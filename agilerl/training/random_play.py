@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from agilerl import tree as trees
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
+from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.engine.protocol import Mask
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.step import Lanes

@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium as gym
 
 from agilerl.algorithms import find_algorithm, is_team
-from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
+from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
 from agilerl.config import Manifest, apply_overrides, preset_for
 from agilerl.config.load import check_kind
 from agilerl.config.schema import Encoder, Network
@@ -28,7 +28,7 @@ from agilerl.networks.encoders import LSTM_DEFAULTS
 from agilerl.networks.language import SMALL
 from agilerl.sources import source_for
 from agilerl.spaces import channels_first, is_image, is_small
-from agilerl.training.questions import adapters_on_base, is_gym, learns_language, resolve_questions
+from agilerl.training.language_task import adapters_on_base, is_gym, learns_language, resolve_questions
 from agilerl.training.sizes import check_sizes
 
 

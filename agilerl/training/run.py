@@ -15,7 +15,7 @@ from agilerl.errors import ConfigError, RunError
 from agilerl.report import RunRecords, write_report
 from agilerl.report.page import fitness_svg
 from agilerl.report.records import Member, closing_test, tidy
-from agilerl.report.words import Ended, in_words, measure_of
+from agilerl.report.summary import Ended, in_words, measure_of
 from agilerl.runs.commands import command
 from agilerl.runs.directory import METRICS, RunDirectory
 from agilerl.telemetry import Birth

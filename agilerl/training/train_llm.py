@@ -21,10 +21,10 @@ from agilerl.telemetry.console import TqdmSink
 from agilerl.telemetry.files import CsvSink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
+from agilerl.training.distributed import check_same_request, check_shares, folder_of, go_on_alike
 from agilerl.training.evolution import EveryFew, TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.result import EvolveResult
-from agilerl.training.together import check_same_request, check_shares, folder_of, go_on_alike
 
 
 def finetune_llm_reasoning(

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from agilerl.algorithms.declared import TEAM_ROLLOUTS
-from agilerl.algorithms.wrapped import unwrapped
+from agilerl.algorithms.base.declared import TEAM_ROLLOUTS
+from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.errors import AlgorithmError
 from agilerl.options import LoopOptions
 from agilerl.sources import source_for

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from agilerl.algorithms.single_agent import RLAlgorithm
-from agilerl.algorithms.wrapped import unwrapped
+from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.options import OfflineOptions
 from agilerl.sources.dataset import read_dataset, read_minari

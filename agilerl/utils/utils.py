@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms import USUAL_FOR_TEAMS, available, find_algorithm, is_team
-from agilerl.algorithms.agent import check_device
-from agilerl.algorithms.registry import HyperparameterConfig
+from agilerl.algorithms.base.agent import check_device
+from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.envs.team_infos import DEFINED
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs

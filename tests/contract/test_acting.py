@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 
 from agilerl.algorithms import available, find_algorithm
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
-from agilerl.algorithms.wrapped import RSNorm
+from agilerl.algorithms.base.wrapped import RSNorm
+from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
 
 TEAMS = [n for n in available() if issubclass(find_algorithm(n), MultiAgentRLAlgorithm)]

@@ -67,7 +67,7 @@ from typing import Annotated, Any
 import torch
 
 from agilerl.algorithms import DQN, register
-from agilerl.algorithms.declared import hp
+from agilerl.algorithms.base.declared import hp
 from agilerl.ranges import Count, Fraction, Positive
 
 

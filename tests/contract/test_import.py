@@ -81,7 +81,7 @@ def test_training_does_not_load_the_compiler(case: str, tmp_path: Path) -> None:
 def test_the_compiler_is_as_it_was_after_an_optimizer_is_made() -> None:
     """What keeps it away is undone: compiled code meets torch's own methods."""
     code = (
-        "import torch\nfrom agilerl.algorithms.optimizer import OptimizerWrapper\n"
+        "import torch\nfrom agilerl.algorithms.base.optimizer import OptimizerWrapper\n"
         "net = torch.nn.Linear(2, 2)\nwrapped = OptimizerWrapper(torch.optim.Adam, net, 1e-3)\n"
         "methods = [m.__wrapped__ for m in vars(torch.optim.Optimizer).values() if hasattr(m, '__wrapped__')]\n"
         "assert len(methods) >= 3\nprint([m for m in methods if hasattr(m, '__dynamo_disable')])\n"

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from agilerl.algorithms import MADDPG, MATD3
-from agilerl.algorithms.async_agents import AsyncAgentsWrapper
+from agilerl.algorithms.base.async_agents import AsyncAgentsWrapper
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
 from agilerl.components import MultiAgentReplayBuffer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl.algorithms.judging import example_texts, pair_texts
+from agilerl.algorithms.text.scoring import example_texts, pair_texts
 from agilerl.engine.adapters import SequentialAdapters, StackedAdapters, engines_for
 from agilerl.errors import ConfigError
 from tests.differential.language_reference import WRITERS, base, make, member, prompts, written

@@ -15,7 +15,7 @@ from two_ranks import Run
 
 from agilerl.ranks import RankError
 from agilerl.training import loop as training_loop
-from agilerl.training.together import digest
+from agilerl.training.distributed import digest
 
 
 def main(folder: Path, victim: int, signal: int, resume: str | None) -> None:

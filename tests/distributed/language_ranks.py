@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.judging import by_member, example_texts, own_tokens, pair_texts
+from agilerl.algorithms.text.scoring import by_member, example_texts, own_tokens, pair_texts
 from agilerl.checkpoint import digest_tree
 from agilerl.engine.adapters import engines_for
 from agilerl.hpo.mutation import Mutations
@@ -160,7 +160,7 @@ def runs(accelerator: Any, folder: Path) -> dict[str, Any]:
         return completion.count("7") / 5
 
     def population(algo: str) -> list[Any]:
-        from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
+        from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
 
         more = WRITES if algo == "GRPO" else {"batch_size": 8}
         limits = HyperparameterConfig(lr=RLParameter(min=1e-4, max=1e-1))

@@ -21,7 +21,7 @@ from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.ranks import ONE, ProcessRanks, Ranks, asked_for, check_launch, joined
 from agilerl.sources.rewards import RewardScale
-from agilerl.training.together import digest
+from agilerl.training.distributed import digest
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 

@@ -31,7 +31,7 @@ from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.ranks import ONE, ProcessRanks, Ranks, joined
 from agilerl.training import loop as training_loop
-from agilerl.training.together import digest
+from agilerl.training.distributed import digest
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import make_vect_envs

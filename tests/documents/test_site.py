@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from agilerl.algorithms import available, find_algorithm
-from agilerl.algorithms.declared import hyperparameters
+from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.load import leaf_paths
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from agilerl.algorithms.actions import gaussian, ornstein_uhlenbeck
+from agilerl.algorithms.base.actions import gaussian, ornstein_uhlenbeck
 
 
 def test_a_path_by_hand() -> None:

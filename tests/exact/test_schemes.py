@@ -13,7 +13,7 @@ from agilerl.errors import ConfigError
 from agilerl.hpo.founders import spread
 from agilerl.hpo.operators import RLParameter
 from agilerl.telemetry.record import MemberRecord
-from agilerl.training.schemes import Race, Restarts, SuccessiveHalving, rungs_of
+from agilerl.training.racing import Race, Restarts, SuccessiveHalving, rungs_of
 from agilerl.training.screening import best_returns, promising, screened
 from agilerl.training.stopping import has_plateaued, is_stuck, still_learns
 

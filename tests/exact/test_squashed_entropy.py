@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from agilerl.algorithms import PPO
-from agilerl.algorithms.policy_gradient import policy_gradient
+from agilerl.algorithms.base.policy_gradient import policy_gradient
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.errors import ShapeError
 

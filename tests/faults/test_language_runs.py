@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
+from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
 from agilerl.checkpoint import digest_tree
 from agilerl.errors import RunError
 from agilerl.hpo.mutation import Mutations

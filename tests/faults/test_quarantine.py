@@ -27,8 +27,8 @@ from agilerl.errors import ConfigError, ReplayError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import OffPolicyOptions
+from agilerl.sources.divergence import is_sound
 from agilerl.sources.off_policy import OffPolicySource
-from agilerl.sources.watch import is_sound
 from agilerl.telemetry.record import BaseSink, GenerationRecord
 from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop

@@ -14,7 +14,7 @@ from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.maddpg import MADDPG
 from agilerl.algorithms.mappo import MAPPO
 from agilerl.algorithms.matd3 import MATD3
-from agilerl.algorithms.team_playing import observed
+from agilerl.algorithms.teams.evaluation import observed
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import AlgorithmError

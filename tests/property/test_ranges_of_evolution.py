@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import agilerl
 from agilerl.algorithms import available, find_algorithm
-from agilerl.algorithms.declared import check_mutable, hyperparameters
+from agilerl.algorithms.base.declared import check_mutable, hyperparameters
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agilerl.algorithms import judging
+from agilerl.algorithms.text import scoring as judging
 from agilerl.options import LoopOptions
 from agilerl.rollouts.evaluate import EvaluationResult
 from agilerl.sources import evaluator as evaluator_module

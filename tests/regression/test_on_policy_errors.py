@@ -11,8 +11,8 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from agilerl.algorithms.base.rollouts import buffer_from_experiences
 from agilerl.algorithms.ppo import PPO
-from agilerl.algorithms.rollouts import buffer_from_experiences
 from agilerl.components.rollout_store import RolloutStore as RolloutBuffer
 from agilerl.engine.learner import learner_of
 from agilerl.engine.rollouts import cut_points, make_rollout

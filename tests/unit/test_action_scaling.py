@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 import agilerl
 from agilerl.algorithms import BC, CQL, DDPG, IPPO, IQL, MADDPG, MAPPO, MATD3, PPO, SAC, TD3, TD3BC
-from agilerl.algorithms.declared import hyperparameters
+from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.api import build_manifest
 from agilerl.config.convert import convert
 from agilerl.errors import AgileRLError, AlgorithmError, ConfigError

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import agilerl
 from agilerl.algorithms import worth_a_try
 from agilerl.cli.main import app
-from agilerl.report.words import Ended, in_words
+from agilerl.report.summary import Ended, in_words
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Birth
 

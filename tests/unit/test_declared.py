@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agilerl.algorithms import available, find_algorithm
-from agilerl.algorithms.declared import check_arguments, hp, hyperparameters
+from agilerl.algorithms.base.declared import check_arguments, hp, hyperparameters
 from agilerl.config.schema import algorithm_model
 from agilerl.errors import AlgorithmError, ArgumentError
 from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl.algorithms import GRPO, writing
-from agilerl.algorithms.judging import rewards_of
+from agilerl.algorithms import GRPO
+from agilerl.algorithms.text import generation as writing
+from agilerl.algorithms.text.scoring import rewards_of
 from agilerl.engine.adapters import SequentialAdapters
 from agilerl.errors import AgileRLWarning, ConfigError
 from agilerl.language import load_tokenizer, tiny_base, tiny_tokenizer
@@ -28,9 +29,9 @@ from agilerl.llm_envs import (
     SyncMultiTurnVecEnv,
     TokenObservationWrapper,
 )
-from agilerl.sources.feeds import Row, Writing
 from agilerl.sources.games import play
 from agilerl.sources.source import Tally
+from agilerl.sources.text_batches import Row, Writing
 from tests.differential.language_reference import LORA
 
 EOS = 2

@@ -15,7 +15,7 @@ from gymnasium.wrappers import TimeLimit
 import agilerl
 from agilerl import errors
 from agilerl.algorithms import DQN
-from agilerl.algorithms.playing import EvaluatedIn
+from agilerl.algorithms.base.evaluation import EvaluatedIn
 from agilerl.envs.limits import LEAST, EpisodeLimit, time_limit
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLWarning, EnvError

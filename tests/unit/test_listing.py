@@ -14,7 +14,7 @@ import pytest
 from synthetic_runs import member, write_run
 
 from agilerl.algorithms import available, find_algorithm
-from agilerl.algorithms.declared import hyperparameters
+from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.cli import listing
 from agilerl.errors import ConfigError
 

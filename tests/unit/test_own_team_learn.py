@@ -12,7 +12,7 @@ from gymnasium import spaces
 from team_games import Meeting
 
 from agilerl.algorithms import MADDPG
-from agilerl.algorithms.team_transitions import TeamExperiences, make_batch
+from agilerl.algorithms.teams.transitions import TeamExperiences, make_batch
 from agilerl.checkpoint import digest_tree
 from agilerl.components.data import MultiAgentTransition
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
@@ -167,7 +167,7 @@ def test_observations_say_who_is_there_by_name_and_by_the_word_of_a_vector() -> 
     (team,) = teams(MADDPG, 1)
     rows = {a: np.ones((2, *team.possible_observation_spaces[a].shape), np.float32) for a in IDS}
     there = {"caller_0": [True, False], "caller_1": [False, False], "mover_0": [True, True]}
-    from agilerl.algorithms.team_playing import observed
+    from agilerl.algorithms.teams.evaluation import observed
 
     told, _ = observed(team, Seen(rows, {a: np.array(own) for a, own in there.items()}))
     assert told[PRESENT].tolist() == [[1, 0, 1], [0, 0, 1]]

@@ -14,7 +14,7 @@ import torch
 
 from agilerl import errors, llm_envs
 from agilerl.algorithms import GRPO, find_algorithm
-from agilerl.algorithms.declared import hyperparameters
+from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError
 from agilerl.language import load_tokenizer
 from agilerl.language.vllm import VLLMConfig

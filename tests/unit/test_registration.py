@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from torch import nn, optim
 
+from agilerl.algorithms.base.registry import resolve
 from agilerl.algorithms.core import EvolvableAlgorithm, LLMAlgorithm, NetworkGroup
 from agilerl.algorithms.core.optimizer_wrapper import OptimizerWrapper
-from agilerl.algorithms.registry import resolve
 from agilerl.errors import AlgorithmError
 from agilerl.modules.mlp import EvolvableMLP
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from agilerl.algorithms import MADDPG, MATD3, team_playing
+from agilerl.algorithms import MADDPG, MATD3
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
+from agilerl.algorithms.teams import evaluation as team_playing
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.envs.teams import Seen
 from agilerl.errors import ConfigError, ShapeError

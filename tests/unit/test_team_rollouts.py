@@ -11,12 +11,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
 from agilerl.algorithms.dqn import DQN
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.maddpg import MADDPG
 from agilerl.algorithms.mappo import MAPPO
 from agilerl.algorithms.ppo import PPO
-from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
 from agilerl.envs.teams import AGENTS, PRESENT, TeamLanes
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations

@@ -10,9 +10,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from agilerl.algorithms.base.evaluation import _GreedyActor
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
-from agilerl.algorithms.playing import _GreedyActor
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.envs.teams import AGENTS, TeamLanes

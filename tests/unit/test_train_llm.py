@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.registry import HyperparameterConfig, RLParameter
+from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
 from agilerl.engine.adapters import SequentialAdapters
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, MutationError
 from agilerl.hpo.mutation import Mutations

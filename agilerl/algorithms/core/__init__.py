@@ -1,17 +1,17 @@
 """Published import paths of what algorithms are made of; it lives in `agilerl.algorithms` itself."""
 
-from agilerl.algorithms.agent import EvolvableAlgorithm
-from agilerl.algorithms.language import LLMAlgorithm
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
-from agilerl.algorithms.optimizer import OptimizerWrapper
-from agilerl.algorithms.registry import (
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.registry import (
     HyperparameterConfig,
     MutationRegistry,
     NetworkGroup,
     OptimizerConfig,
     RLParameter,
 )
-from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
+from agilerl.algorithms.text.base import LLMAlgorithm
 
 __all__ = [
     "EvolvableAlgorithm",

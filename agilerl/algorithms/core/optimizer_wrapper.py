@@ -1,5 +1,5 @@
 """Published import path of `OptimizerWrapper`."""
 
-from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
 
 __all__ = ["OptimizerWrapper"]

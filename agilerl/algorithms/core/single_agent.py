@@ -1,5 +1,5 @@
 """Published import path of `RLAlgorithm`."""
 
-from agilerl.algorithms.single_agent import RLAlgorithm
+from agilerl.algorithms.base.single_agent import RLAlgorithm
 
 __all__ = ["RLAlgorithm"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn, optim
 
-from agilerl.algorithms.optimizer import OptimizerWrapper
-from agilerl.algorithms.registry import NetworkGroup, lend, link_encoders
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.registry import NetworkGroup, lend, link_encoders
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, warn_once
 from agilerl.modules.base import EvolvableModule, constructor_arguments
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
@@ -18,7 +18,7 @@ from agilerl.networks.specs import stand_in
 from agilerl.rng import Purpose, seeds
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.single_agent import RLAlgorithm
+    from agilerl.algorithms.base.single_agent import RLAlgorithm
 
 
 def check_network(name: str, network: Any) -> EvolvableModule:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from agilerl.algorithms.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.errors import RegistryError
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
 from agilerl.modules.paths import resolve as resolve
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.agent import EvolvableAlgorithm
+    from agilerl.algorithms.base.agent import EvolvableAlgorithm
 
 __all__ = ["HyperparameterConfig", "MutationRegistry", "NetworkGroup", "OptimizerConfig", "RLParameter", "resolve"]
 _COUNTERS = ("index", "seed", "learn_counter")  # numbers, and no hyperparameters

@@ -9,15 +9,15 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from agilerl.algorithms import copies
-from agilerl.algorithms.copies import space_or_none
+from agilerl.algorithms.base import copies
+from agilerl.algorithms.base.copies import space_or_none
 from agilerl.errors import RunError
 from agilerl.modules.base import constructor_arguments
 from agilerl.networks.specs import check_sizes
 from agilerl.spaces import space_from_json
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm as Team
+    from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team
 
 MADE_OF_SPACES = (
     "possible_observation_spaces", "possible_action_spaces", "observation_spaces", "action_spaces",

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from agilerl import tree
-from agilerl.algorithms import team_playing
-from agilerl.algorithms.rollouts import RolloutExperiences
-from agilerl.algorithms.team_actor_critics import Team
+from agilerl.algorithms.base.rollouts import RolloutExperiences
+from agilerl.algorithms.teams import evaluation as team_playing
+from agilerl.algorithms.teams.actor_critics import Team
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.envs.team import by_name
 from agilerl.envs.teams import AGENTS, PRESENT, STATE

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms.optimizer import OptimizerWrapper
-from agilerl.algorithms.registry import (
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.registry import (
     HyperparameterConfig,
     MutationRegistry,
     RLParameter,
@@ -28,7 +28,7 @@ from agilerl.algorithms.registry import (
     link_encoders,
     resolve,
 )
-from agilerl.algorithms.wrapped import wrapped_from
+from agilerl.algorithms.base.wrapped import wrapped_from
 from agilerl.checkpoint import load_tree
 from agilerl.errors import AlgorithmError, NotAvailableYetError, RunError
 from agilerl.hostile import malformed
@@ -40,7 +40,7 @@ from agilerl.rng import restored_generator
 from agilerl.spaces import space_from_json, space_to_json
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.agent import EvolvableAlgorithm
+    from agilerl.algorithms.base.agent import EvolvableAlgorithm
 
 Agent = TypeVar("Agent", bound="EvolvableAlgorithm")
 

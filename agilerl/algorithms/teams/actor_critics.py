@@ -12,11 +12,11 @@ import torch
 from torch import optim
 
 from agilerl import tree
-from agilerl.algorithms.optimizer import OptimizerWrapper
-from agilerl.algorithms.registry import NetworkGroup
-from agilerl.algorithms.team_critics import config_of, fitting
-from agilerl.algorithms.team_networks import networks_by_group
-from agilerl.algorithms.team_policies import TeamPolicies
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.registry import NetworkGroup
+from agilerl.algorithms.teams.deterministic import config_of, fitting
+from agilerl.algorithms.teams.networks import networks_by_group
+from agilerl.algorithms.teams.policies import TeamPolicies
 from agilerl.envs.teams import AGENTS, PRESENT
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.networks.actors import ACTION_SCALINGS, StochasticActor

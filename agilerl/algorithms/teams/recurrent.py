@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from agilerl import tree
-from agilerl.algorithms.rollouts import HiddenStates
-from agilerl.algorithms.team_actor_critics import Team, own_rows
+from agilerl.algorithms.base.rollouts import HiddenStates
+from agilerl.algorithms.teams.actor_critics import Team, own_rows
 from agilerl.engine.protocol import UpdateEngine
 from agilerl.engine.rollouts import KINDS
 from agilerl.envs.teams import PRESENT

@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from agilerl.algorithms import copies
-from agilerl.algorithms.agent import EvolvableAlgorithm
-from agilerl.algorithms.completions import TextBatch
-from agilerl.algorithms.declared import Experience
-from agilerl.algorithms.judging import scores_by_item
-from agilerl.algorithms.optimizer import OptimizerWrapper
-from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.schedules import Schedule, check_schedules, scheduled
+from agilerl.algorithms.base import copies
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.declared import Experience
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
+from agilerl.algorithms.base.schedules import Schedule, check_schedules, scheduled
+from agilerl.algorithms.text.batches import TextBatch
+from agilerl.algorithms.text.scoring import scores_by_item
 from agilerl.checkpoint import load_tree, put_files, save_tree
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult

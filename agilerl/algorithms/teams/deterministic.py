@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from agilerl import tree
-from agilerl.algorithms.actions import noise_paths
-from agilerl.algorithms.team_actions import joined
+from agilerl.algorithms.base.actions import noise_paths
+from agilerl.algorithms.teams.actions import joined
 from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
 from agilerl.envs.teams import AGENTS, HELD, JOINT, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
@@ -31,7 +31,7 @@ from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.spaces import parts_of
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm as Team
+    from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team
 
 LOGIT_DECAY = 1e-3  # of the authors' released code (openai/maddpg): weight of the policies' squared outputs
 NOISE = frozenset({"expl_noise", "mean_noise"})  # arguments that may be given by agent

@@ -13,9 +13,9 @@ import gymnasium as gym
 import numpy as np
 
 from agilerl import tree
-from agilerl.algorithms.actions import legal_actions, seen_with_mask
-from agilerl.algorithms.team_names import keep_ids
-from agilerl.algorithms.team_playing import masks_of, observed
+from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
+from agilerl.algorithms.teams.evaluation import masks_of, observed
+from agilerl.algorithms.teams.names import keep_ids
 from agilerl.engine.protocol import Mask
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.masks import MASK

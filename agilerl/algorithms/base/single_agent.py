@@ -14,13 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms import playing, transitions, wrong_actions
-from agilerl.algorithms.actions import PlainActions, random_actions
-from agilerl.algorithms.agent import EvolvableAlgorithm
-from agilerl.algorithms.copies import space_or_none
-from agilerl.algorithms.declared import TRANSITIONS, Experience
-from agilerl.algorithms.registry import HyperparameterConfig, NetworkGroup, resolve
-from agilerl.algorithms.transitions import check_not_empty, check_observation_space, module_inputs
+from agilerl.algorithms import wrong_actions
+from agilerl.algorithms.base import evaluation as playing
+from agilerl.algorithms.base import transitions
+from agilerl.algorithms.base.actions import PlainActions, random_actions
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.copies import space_or_none
+from agilerl.algorithms.base.declared import TRANSITIONS, Experience
+from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup, resolve
+from agilerl.algorithms.base.transitions import check_not_empty, check_observation_space, module_inputs
 from agilerl.engine.modules import as_input, raw_output
 from agilerl.engine.protocol import Draws, Mask, UpdateEngine, UpdateResult
 from agilerl.envs.observed_masks import without_mask

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn, optim
 
 from agilerl import tree
-from agilerl.algorithms.optimizer import OptimizerWrapper
-from agilerl.algorithms.registry import NetworkGroup
-from agilerl.algorithms.team_names import Named, group_of
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.registry import NetworkGroup
+from agilerl.algorithms.teams.names import Named, group_of
 from agilerl.envs.teams import AGENTS, HELD, JOINT, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.base import ModuleDict
 from agilerl.networks.base import EvolvableNetwork
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm as Team
+    from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team
 
 
 def networks_by_group(team: Team, argument: str, given: Any) -> dict[str, EvolvableNetwork]:

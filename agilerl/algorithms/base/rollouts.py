@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from agilerl import tree as trees
-from agilerl.algorithms.transitions import check_discrete_actions
-from agilerl.algorithms.wrapped import takes
+from agilerl.algorithms.base.transitions import check_discrete_actions
+from agilerl.algorithms.base.wrapped import takes
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.protocol import Mask

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm
-from agilerl.algorithms.policy_gradient import policy_gradient
-from agilerl.algorithms.rollouts import hidden_of, remember
-from agilerl.algorithms.schedules import scheduled
-from agilerl.algorithms.team_actor_critics import Team, own_rows
-from agilerl.algorithms.team_critics import rows_of
-from agilerl.algorithms.team_experiences import buffer_from_experiences
-from agilerl.algorithms.team_names import Losses
+from agilerl.algorithms.base.policy_gradient import policy_gradient
+from agilerl.algorithms.base.rollouts import hidden_of, remember
+from agilerl.algorithms.base.schedules import scheduled
+from agilerl.algorithms.teams.actor_critics import Team, own_rows
+from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
+from agilerl.algorithms.teams.deterministic import rows_of
+from agilerl.algorithms.teams.experiences import buffer_from_experiences
+from agilerl.algorithms.teams.names import Losses
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import RolloutBatch, UpdateEngine, UpdateResult

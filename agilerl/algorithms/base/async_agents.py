@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from agilerl import tree
-from agilerl.algorithms.wrapped import AgentWrapper, is_on_policy
+from agilerl.algorithms.base.wrapped import AgentWrapper, is_on_policy
 from agilerl.envs.observed_masks import parted
 from agilerl.envs.teams import Seen
 from agilerl.errors import AlgorithmError, ConfigError

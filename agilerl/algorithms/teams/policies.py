@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.team_actions import AgentAction, TeamActions
+from agilerl.algorithms.teams.actions import AgentAction, TeamActions
 from agilerl.engine.protocol import Mask
 from agilerl.networks.actors import box_action
 from agilerl.networks.distributions import ActionDistribution

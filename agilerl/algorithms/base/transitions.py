@@ -21,7 +21,7 @@ from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
 from agilerl.spaces import check_supported, empty_part, is_channels_last, parts_of
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.single_agent import RLAlgorithm
+    from agilerl.algorithms.base.single_agent import RLAlgorithm
 
 FIELDS = ("obs", "action", "reward", "next_obs", "done")
 OLD_FIELDS = {"state": "obs", "next_state": "next_obs"}

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms import copies, playing
-from agilerl.algorithms import registry as registering
-from agilerl.algorithms.declared import check_arguments, check_mutable
-from agilerl.algorithms.optimizer import OptimizerWrapper
-from agilerl.algorithms.registry import HyperparameterConfig, MutationRegistry, assigned, resolve
+from agilerl.algorithms.base import copies
+from agilerl.algorithms.base import evaluation as playing
+from agilerl.algorithms.base import registry as registering
+from agilerl.algorithms.base.declared import check_arguments, check_mutable
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.registry import HyperparameterConfig, MutationRegistry, assigned, resolve
 from agilerl.checkpoint import load_tree, save_tree
 from agilerl.errors import ConfigError
 from agilerl.hpo.genome import Genome

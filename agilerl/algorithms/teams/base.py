@@ -13,15 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms import playing, team_files, team_networks, team_playing, team_transitions
-from agilerl.algorithms.agent import EvolvableAlgorithm
-from agilerl.algorithms.declared import TEAM_TRANSITIONS, Experience
-from agilerl.algorithms.registry import HyperparameterConfig
-from agilerl.algorithms.team_actions import TeamActions, team_of_spaces
-from agilerl.algorithms.team_names import Named as Named
-from agilerl.algorithms.team_names import Spaces as Spaces
-from agilerl.algorithms.team_names import group_of, groups_of, spaces_by_agent
-from agilerl.algorithms.transitions import check_not_empty
+from agilerl.algorithms.base import evaluation as playing
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.declared import TEAM_TRANSITIONS, Experience
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.transitions import check_not_empty
+from agilerl.algorithms.teams import evaluation as team_playing
+from agilerl.algorithms.teams import files as team_files
+from agilerl.algorithms.teams import networks as team_networks
+from agilerl.algorithms.teams import transitions as team_transitions
+from agilerl.algorithms.teams.actions import TeamActions, team_of_spaces
+from agilerl.algorithms.teams.names import Named as Named
+from agilerl.algorithms.teams.names import Spaces as Spaces
+from agilerl.algorithms.teams.names import group_of, groups_of, spaces_by_agent
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, UpdateEngine, UpdateResult
 from agilerl.errors import ConfigError, unknown_name

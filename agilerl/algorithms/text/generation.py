@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.completions import TextBatch, permutations, without_silent_rows
-from agilerl.algorithms.judging import mean_reward
+from agilerl.algorithms.text.batches import TextBatch, permutations, without_silent_rows
+from agilerl.algorithms.text.scoring import mean_reward
 from agilerl.engine.adapters import SequentialAdapters
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.language.ends import is_end

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.transitions import check_discrete_actions, column
+from agilerl.algorithms.base.transitions import check_discrete_actions, column
 from agilerl.engine.protocol import Draws, Mask
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import by_row, parted
@@ -24,7 +24,7 @@ from agilerl.networks.distributions import JointActions
 from agilerl.rollouts.off_policy import uniform_actions
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.single_agent import RLAlgorithm
+    from agilerl.algorithms.base.single_agent import RLAlgorithm
 
 ROUNDING = 1e-6  # of float32, as a share of the bounds' distance
 

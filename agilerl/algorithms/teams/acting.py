@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from agilerl import tree
-from agilerl.algorithms import team_memory, team_playing
-from agilerl.algorithms.rollouts import HiddenStates
-from agilerl.algorithms.team_actor_critics import Team
-from agilerl.algorithms.team_names import keep_ids
-from agilerl.algorithms.team_policies import TeamPolicies, in_bounds
+from agilerl.algorithms.base.rollouts import HiddenStates
+from agilerl.algorithms.teams import evaluation as team_playing
+from agilerl.algorithms.teams import recurrent as team_memory
+from agilerl.algorithms.teams.actor_critics import Team
+from agilerl.algorithms.teams.names import keep_ids
+from agilerl.algorithms.teams.policies import TeamPolicies, in_bounds
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import Draws, Mask
 from agilerl.envs.team import as_action

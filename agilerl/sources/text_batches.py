@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.completions import TextBatch
-from agilerl.algorithms.judging import (
+from agilerl.algorithms.text.batches import TextBatch
+from agilerl.algorithms.text.scoring import (
     by_member,
     example_texts,
     margins_by_pair,

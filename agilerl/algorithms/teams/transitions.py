@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from agilerl import tree
-from agilerl.algorithms.team_names import Losses
-from agilerl.algorithms.team_playing import masks_of, observed, stored_action
+from agilerl.algorithms.teams.evaluation import masks_of, observed, stored_action
+from agilerl.algorithms.teams.names import Losses
 from agilerl.engine.learner import learn_alone
 from agilerl.engine.protocol import TransitionBatch, UpdateResult
 from agilerl.envs.teams import PRESENT, Seen
 from agilerl.errors import ShapeError
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm as Team
+    from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team
 
 FIELDS = ("states", "actions", "rewards", "next_states", "dones")
 ROLES = {"obs": "states", "action": "actions", "reward": "rewards", "next_obs": "next_states", "done": "dones"}

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from agilerl.algorithms import find_algorithm, playing
-from agilerl.algorithms.transitions import with_observations
+from agilerl.algorithms import find_algorithm
+from agilerl.algorithms.base import evaluation as playing
+from agilerl.algorithms.base.transitions import with_observations
 from agilerl.checkpoint import load_tree, save_tree
 from agilerl.components.running import RunningMeanStd
 from agilerl.engine.protocol import Mask

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.actions import PlainActions
-from agilerl.algorithms.transitions import as_tensor, experience_fields
+from agilerl.algorithms.base.actions import PlainActions
+from agilerl.algorithms.base.transitions import as_tensor, experience_fields
 from agilerl.engine.protocol import Mask, TransitionBatch
 from agilerl.errors import NotAvailableYetError, ShapeError
 from agilerl.modules.base import EvolvableModule
@@ -24,7 +24,7 @@ from agilerl.modules.gpt import write_on
 from agilerl.networks.language import TokenNetwork, vocabularies
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.single_agent import RLAlgorithm
+    from agilerl.algorithms.base.single_agent import RLAlgorithm
 
 PAD = 0
 FIX = "fix: the text before each action, the tokens of the action, and the text that goes on with them."

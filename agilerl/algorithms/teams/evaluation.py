@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agilerl import tree
-from agilerl.algorithms.team_names import keep_ids
+from agilerl.algorithms.teams.names import keep_ids
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
 from agilerl.envs.team import MASKED, nothing
@@ -19,7 +19,7 @@ from agilerl.errors import ShapeError, unknown_name
 from agilerl.spaces import nested
 
 if TYPE_CHECKING:
-    from agilerl.algorithms.multi_agent import MultiAgentRLAlgorithm as Team
+    from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team
 
 
 @keep_ids

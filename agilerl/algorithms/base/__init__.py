@@ -1,0 +1,1 @@
+"""What all algorithms are made of."""

@@ -1,0 +1,1 @@
+"""Algorithms of language models and of tokens."""
