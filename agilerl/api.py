@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from agilerl.algorithms import USUAL_BY_GYM, USUAL_FOR_TEAMS, USUAL_UNTUNED, find_algorithm, is_team, name_of
+from agilerl.algorithms import DEFAULT_BY_GYM, DEFAULT_FOR_TEAMS, DEFAULT_UNTUNED, find_algorithm, is_team, name_of
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.load import leaf_paths, resolve_key
 from agilerl.env_ids import has_several_agents, is_language_id, reward_threshold
@@ -121,7 +121,7 @@ def train(
         if isinstance(env, Factory) and env.has_several_agents and not is_team(manifest.algorithm.name):
             raise AlgorithmError(
                 f"{env.makes} has several agents, and {manifest.algorithm.name} trains one. "
-                f"fix: algo={USUAL_FOR_TEAMS!r}, or an environment of one agent."
+                f"fix: algo={DEFAULT_FOR_TEAMS!r}, or an environment of one agent."
             )
         given = None if isinstance(env, str) else env
         run = _obeying_sigterm(
@@ -352,7 +352,7 @@ def _has_several_agents(env: Any) -> bool:
 
 def usual_for_gym(env: Any) -> str | None:
     """What learns from the prompts, pairs or examples of a gym; None of any other environment."""
-    return next((USUAL_BY_GYM[base.__name__] for base in type(env).__mro__ if base.__name__ in USUAL_BY_GYM), None)
+    return next((DEFAULT_BY_GYM[base.__name__] for base in type(env).__mro__ if base.__name__ in DEFAULT_BY_GYM), None)
 
 
 def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = None, preset: bool = True) -> Manifest:
@@ -375,9 +375,9 @@ def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = 
         algo = usual_for_gym(env)
     is_general = not preset or not has_preset(env_id)
     if algo is None and is_general and _has_several_agents(env_id if env is None else env):
-        algo = USUAL_FOR_TEAMS
+        algo = DEFAULT_FOR_TEAMS
     elif algo is None and is_general and not is_language_id(env_id):
-        algo = USUAL_UNTUNED
+        algo = DEFAULT_UNTUNED
     manifest = preset_for(env_id, algo, general=not preset)
     target = reward_threshold(env_id if env is None else env) if is_general else None
     return manifest if target is None else apply_overrides(manifest, {"training.target_score": target})

@@ -22,7 +22,7 @@ class _WithSlopes(torch.autograd.Function):
         return None, *ctx.slopes
 
 
-def with_slopes(outputs: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:
+def with_precomputed_gradient(outputs: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:
     """A scalar whose backward pass begins at `outputs` with `slopes`.
 
     `with_slopes(outputs, slopes).backward()` leaves the same bits as `torch.autograd.backward(outputs, slopes)`, which

@@ -29,7 +29,7 @@ from agilerl.standalone.policy import Policy, PolicyError, build
 from agilerl.telemetry.files import jsonable
 
 ROWS = 10_000
-LONGEST_NAME = 150  # bytes that a group takes in a file's name, of 255 that file systems have
+MAX_NAME_BYTES = 150  # bytes that a group takes in a file's name, of 255 that file systems have
 OPSET = 18
 _BATCH = 500
 
@@ -118,9 +118,9 @@ def file_part(group: str) -> str:
     Those become `%` and their number in hexadecimal; a long name is cut and ends with its CRC-32.
     """
     safe = re.sub(r'[%/\\:*?"<>|\x00-\x1f]', lambda found: f"%{ord(found[0]):02x}", group)
-    if len(safe.encode()) <= LONGEST_NAME:
+    if len(safe.encode()) <= MAX_NAME_BYTES:
         return safe
-    return f"{safe.encode()[: LONGEST_NAME - 9].decode(errors='ignore')}-{zlib.crc32(group.encode()):08x}"
+    return f"{safe.encode()[: MAX_NAME_BYTES - 9].decode(errors='ignore')}-{zlib.crc32(group.encode()):08x}"
 
 
 def _greedy_of(team: Any, agent: str, obs: Any, masks: np.ndarray | None = None) -> Any:

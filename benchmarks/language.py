@@ -37,7 +37,7 @@ from torch.nn import functional
 from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
 from agilerl.algorithms.grpo import GRPO
 from agilerl.algorithms.sft import SFT
-from agilerl.algorithms.text.scoring import layed_out, rewards_of
+from agilerl.algorithms.text.scoring import flatten_turns, rewards_of
 from agilerl.engine.adapters import SequentialAdapters
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
@@ -101,7 +101,7 @@ def start(seed: int) -> Path:
             for group in optimizer.param_groups:
                 group["lr"] = 2e-3 * min(1, (10 * len(history) + step + 1) / 100)
             rows = rng.integers(0, len(prompts), 128).tolist()
-            texts = layed_out([prompts[i] for i in rows], [answers[i] for i in rows], base)
+            texts = flatten_turns([prompts[i] for i in rows], [answers[i] for i in rows], base)
             model.requires_grad_(True)
             logits = model(
                 input_ids=texts.tokens, attention_mask=texts.attention.long(),

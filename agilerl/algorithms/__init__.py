@@ -115,11 +115,11 @@ _registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}
 NOT_YET = ("NeuralTS", "NeuralUCB")
 """Published names that this version does not train yet."""
 
-USUAL, USUAL_FOR_BOX, USUAL_FOR_TEAMS, USUAL_FOR_LANGUAGE = "DQN", "SAC", "MADDPG", "GRPO"
+DEFAULT_ALGORITHM, DEFAULT_FOR_BOX, DEFAULT_FOR_TEAMS, DEFAULT_FOR_LANGUAGE = "DQN", "SAC", "MADDPG", "GRPO"
 """Where nothing names an algorithm: for choices among actions, for Box actions, for several agents, for questions."""
-USUAL_UNTUNED = "PPO"
+DEFAULT_UNTUNED = "PPO"
 """Where nobody has tuned anything: it finds its scales and its rate by itself."""
-USUAL_BY_GYM = {"ReasoningGym": USUAL_FOR_LANGUAGE, "PreferenceGym": "DPO", "SFTGym": "SFT"}
+DEFAULT_BY_GYM = {"ReasoningGym": DEFAULT_FOR_LANGUAGE, "PreferenceGym": "DPO", "SFTGym": "SFT"}
 """The same by the class of a gym of `agilerl.llm_envs`."""
 
 Algorithm = TypeVar("Algorithm", bound=type)
@@ -131,8 +131,8 @@ def worth_a_try(name: str, is_box: bool) -> str:
     for alike in (_TEAMS, *of_data):
         if name in alike:
             return "one of " + ", ".join(other for other in alike if other != name)
-    if name != USUAL_UNTUNED:
-        return USUAL_UNTUNED
+    if name != DEFAULT_UNTUNED:
+        return DEFAULT_UNTUNED
     return "SAC or TD3" if is_box else "DQN or RainbowDQN"
 
 

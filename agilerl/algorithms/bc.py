@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import RawActions, highest, raw_bounds
+from agilerl.algorithms.base.actions import NormalizedBoxActions, masked_argmax, raw_bounds
 from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
@@ -41,7 +41,7 @@ class BC(RLAlgorithm):
 
     policy_class = DeterministicActor
     action_spaces = ("Box", "Discrete")
-    action_form = RawActions()
+    action_form = NormalizedBoxActions()
     experience = DATASET
     imitates = True
 
@@ -108,7 +108,7 @@ class BC(RLAlgorithm):
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """The policy's own raw actions [..., A], or the most probable legal action [...]."""
-        return highest(outputs, mask) if self.discrete else actions.greedy(self, outputs)
+        return masked_argmax(outputs, mask) if self.discrete else actions.greedy(self, outputs)
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Gaussian noise [*shape, A] in units of raw actions; for choices uniform numbers [*shape]."""

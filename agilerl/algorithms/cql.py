@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import RawActions
-from agilerl.algorithms.base.building import build, lend_encoder, register_network, twin_critics
+from agilerl.algorithms.base.actions import NormalizedBoxActions
+from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm
@@ -31,7 +31,7 @@ from agilerl.networks.value_networks import Temperature
 from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
 
 SAMPLED = ("current", "following")  # actions of the policy in `obs` and in `next_obs`
-MOST = 1e6  # of a learned weight, as in the authors' released code
+MAX_CONSERVATIVE_WEIGHT = 1e6  # of a learned weight, as in the authors' released code
 
 
 class CQL(RLAlgorithm):
@@ -54,7 +54,7 @@ class CQL(RLAlgorithm):
 
     policy_class = StochasticActor
     action_spaces = ("Box",)
-    action_form = RawActions()
+    action_form = NormalizedBoxActions()
     experience = DATASET
 
     def __init__(
@@ -109,7 +109,7 @@ class CQL(RLAlgorithm):
         self.actor = build(self, StochasticActor, actor_network, "actor_network", 0, squash_output=True)
         self.critic_1, self.critic_2 = twin_critics(self, ContinuousQNetwork, critic_networks, POLICY_KEYS)
         self.temperature = Temperature(init_temperature, device=device, random_seed=self.seed)
-        lend_encoder(self, *CRITICS)
+        share_encoder(self, *CRITICS)
         register_network(self, "actor", None, "actor_optimizer", "lr_actor", policy=True)
         register_network(self, "critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
         register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
@@ -157,7 +157,7 @@ class CQL(RLAlgorithm):
             alpha = hp["alpha"].squeeze(-1)
         else:
             log_alpha = engine.network("multiplier")(nothing).squeeze(-1)
-            alpha = log_alpha.detach().exp().clamp_max(MOST).squeeze(-1)
+            alpha = log_alpha.detach().exp().clamp_max(MAX_CONSERVATIVE_WEIGHT).squeeze(-1)
             mean_gap = gap.detach().mean(0)
         losses = alpha * gap + 0.5 * squared
         engine.minimise(CRITIC_OPTIMIZERS, losses)

@@ -8,7 +8,7 @@ import gymnasium as gym
 import torch
 from torch import nn
 
-from agilerl.algorithms.base.actions import NumberedChoices, choices_of, highest
+from agilerl.algorithms.base.actions import DiscreteActions, choices_of, masked_argmax
 from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
@@ -37,7 +37,7 @@ class CQN(RLAlgorithm):
 
     policy_class = QNetwork
     action_spaces = ("Discrete", "MultiDiscrete")
-    action_form = NumberedChoices()
+    action_form = DiscreteActions()
     experience = DATASET
 
     actor_target: EvolvableModule
@@ -112,7 +112,7 @@ class CQN(RLAlgorithm):
 
     # --- acting, as deep Q-learning does ------------------------------------------------------------------------------
 
-    greedy = staticmethod(highest)
+    greedy = staticmethod(masked_argmax)
     draw_exploration = DQN.draw_exploration
     explore = DQN.explore
     get_action = DQN.get_action

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import RawActions, raw_bounds
-from agilerl.algorithms.base.building import build, lend_encoder, register_network
+from agilerl.algorithms.base.actions import NormalizedBoxActions, raw_bounds
+from agilerl.algorithms.base.building import build, register_network, share_encoder
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm
@@ -48,7 +48,7 @@ class DDPG(RLAlgorithm):
 
     policy_class = DeterministicActor
     action_spaces = ("Box",)
-    action_form = RawActions()
+    action_form = NormalizedBoxActions()
     shares_in_populations = True
 
     def __init__(
@@ -95,7 +95,7 @@ class DDPG(RLAlgorithm):
         self.noise_state = np.zeros((vect_noise_dim, self.action_size))
         self.actor = build(self, DeterministicActor, actor_network, "actor_network", 0)
         self.critic = build(self, ContinuousQNetwork, critic_network, "critic_network", 1, ("output_activation",))
-        lend_encoder(self, "critic")
+        share_encoder(self, "critic")
         register_network(self, "actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
         register_network(self, "critic", "critic_target", "critic_optimizer", "lr_critic")
 
@@ -116,8 +116,8 @@ class DDPG(RLAlgorithm):
         engine.minimise("critic_optimizer", loss)
         actor_loss = None
         if batch.number % self.policy_freq == 0:
-            judged = engine.through("critic")(batch.obs, engine.network("actor")(batch.obs)).squeeze(-1)
-            actor_loss = deterministic_policy_loss(judged, weight)
+            policy_values = engine.through("critic")(batch.obs, engine.network("actor")(batch.obs)).squeeze(-1)
+            actor_loss = deterministic_policy_loss(policy_values, weight)
             engine.minimise("actor_optimizer", actor_loss)
             engine.track("actor", hp["tau"])
         engine.track("critic", hp["tau"])

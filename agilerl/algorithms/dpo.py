@@ -120,7 +120,7 @@ class DPO(LLMAlgorithm):
         return None if self.micro_batch_size is None else 2 * self.micro_batch_size
 
     def _in_parts(self, engine: Any, batch: TextBatch) -> Tensor:
-        length = batch.texts.said.shape[-1]
+        length = batch.texts.completion_mask.shape[-1]
         found = []
         for part in batch.parts(self.row_size):
             scores = engine.outer(engine.target("actor")(engine.given(part.texts)))
@@ -132,7 +132,7 @@ class DPO(LLMAlgorithm):
         hp, total, margins = engine.hp, torch.zeros(()), torch.zeros(())
         network = engine.network("actor")
         for part in batch.parts(self.row_size):
-            said, weight = part.texts.said, part.weight[..., 0::2]
+            said, weight = part.texts.completion_mask, part.weight[..., 0::2]
             assert part.reference is not None
             log_prob = network(part.texts).masked_fill(~said, 0)
             margin, chosen = margins_of(log_prob, part.reference.masked_fill(~said, 0))

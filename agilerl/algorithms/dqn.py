@@ -9,7 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms.base.actions import NumberedChoices, choices_of, highest, legal_joint_actions, seen_with_mask
+from agilerl.algorithms.base.actions import (
+    DiscreteActions,
+    choices_of,
+    legal_joint_actions,
+    masked_argmax,
+    seen_with_mask,
+)
 from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
@@ -54,7 +60,7 @@ class DQN(RLAlgorithm):
 
     policy_class = QNetwork
     action_spaces = ("Discrete", "MultiDiscrete")
-    action_form = NumberedChoices()
+    action_form = DiscreteActions()
 
     actor_target: EvolvableModule
     optimizer: OptimizerWrapper
@@ -125,7 +131,7 @@ class DQN(RLAlgorithm):
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
-    greedy = staticmethod(highest)
+    greedy = staticmethod(masked_argmax)
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Uniform numbers in [0, 1): the first decides whether a row explores, the second which action it takes."""

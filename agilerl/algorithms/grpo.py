@@ -170,7 +170,7 @@ class GRPO(LLMAlgorithm):
         """
         members, rows = texts.tokens.shape[:2]
         writing.check_groups(self.algo, rewards)
-        advantage = self.advantages(rewards).view(members, rows, 1).expand(texts.said.shape)
+        advantage = self.advantages(rewards).view(members, rows, 1).expand(texts.completion_mask.shape)
         counts = writing.counted(self, texts, self.mask_truncated)
         is_one_step = self.update_epochs == 1 and writing.rows_of_step(self, engine, rows) == rows
         old, reference = self.frozen_log_probs(engine, texts, not is_one_step)
@@ -192,7 +192,7 @@ class GRPO(LLMAlgorithm):
         network = engine.network("actor")
         beta, low, high = (_wide(hp[name]) for name in ("beta", "clip_coef", "clip_coef_high"))
         for part in batch.parts(self.micro_batch_size):
-            log_prob, said = network(part.texts, hp["temperature"]), part.texts.said
+            log_prob, said = network(part.texts, hp["temperature"]), part.texts.completion_mask
             assert part.advantage is not None
             old = log_prob.detach() if part.old is None else part.old
             ratios = losses.log_ratio(log_prob, old, said)

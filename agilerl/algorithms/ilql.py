@@ -97,8 +97,8 @@ class ILQL(RLAlgorithm):
         weight = token_weights(said, batch.weight, engine.ranks.mean)
         logits, values, states = self.parts(engine.network("actor")(text))
         with torch.no_grad():
-            _, judged, _ = self.parts(engine.target("actor")(text))
-            best = token_values(judged.amin(0), text)
+            _, target_values, _ = self.parts(engine.target("actor")(text))
+            best = token_values(target_values.amin(0), text)
             length = (text != tokens.PAD).sum(-1)
             later = state_after(states, said, length)
             target = bootstrap(batch.reward, batch.discounts(hp["gamma"]), later)

@@ -9,8 +9,8 @@ import gymnasium as gym
 import torch
 
 from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import RawActions
-from agilerl.algorithms.base.building import build, lend_encoder, register_network, twin_critics
+from agilerl.algorithms.base.actions import NormalizedBoxActions
+from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm
@@ -48,7 +48,7 @@ class IQL(RLAlgorithm):
 
     policy_class = StochasticActor
     action_spaces = ("Box",)
-    action_form = RawActions()
+    action_form = NormalizedBoxActions()
     experience = DATASET
 
     def __init__(
@@ -89,7 +89,7 @@ class IQL(RLAlgorithm):
         self.actor = build(self, StochasticActor, actor_network, "actor_network", 0, squash_output=True)
         self.critic_1, self.critic_2 = twin_critics(self, ContinuousQNetwork, critic_networks, POLICY_KEYS)
         self.value = build(self, ValueNetwork, value_network, "value_network", 3, POLICY_KEYS)
-        lend_encoder(self, *CRITICS, "value")
+        share_encoder(self, *CRITICS, "value")
         register_network(self, "actor", None, "actor_optimizer", "lr_actor", policy=True)
         register_network(self, "critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
         register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
@@ -111,8 +111,8 @@ class IQL(RLAlgorithm):
         with torch.no_grad():
             next_value = engine.frozen("value")(batch.next_obs).squeeze(-1)
             target = bootstrap(batch.reward, batch.discounts(hp["gamma"]), next_value)
-            judged = engine.targets(CRITICS)(batch.obs, taken).squeeze(-1).amin(0)
-        advantage = judged - engine.network("value")(batch.obs).squeeze(-1)
+            target_values = engine.targets(CRITICS)(batch.obs, taken).squeeze(-1).amin(0)
+        advantage = target_values - engine.network("value")(batch.obs).squeeze(-1)
         counts = advantage_weight(advantage.detach(), hp["inverse_temperature"], hp["max_weight"])
         value_loss = expectile_loss(advantage, hp["expectile"], weight)
         engine.minimise("value_optimizer", value_loss)

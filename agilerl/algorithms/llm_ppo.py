@@ -131,7 +131,7 @@ class LLMPPO(LLMAlgorithm):
         self, engine: Any, texts: Texts, rewards: Tensor, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
         """`update_epochs` passes over what was written; rewards [N, B, G] of completions, or [N, R, T] of tokens."""
-        said = texts.said
+        said = texts.completion_mask
         old = writing.scored(self, engine, engine.network("actor"), texts)
         values = writing.scored(self, engine, engine.network("critic"), texts).masked_fill(~said, 0)
         each, width = writing.token_rewards(rewards, said).to(values.dtype), (-1, 1)
@@ -154,7 +154,7 @@ class LLMPPO(LLMAlgorithm):
         clip = hp["clip_coef"]
         clip = clip.unsqueeze(-1) if clip.dim() else clip
         for part in batch.parts(self.micro_batch_size):
-            said = part.texts.said
+            said = part.texts.completion_mask
             assert part.advantage is not None
             assert part.old is not None
             assert part.returns is not None

@@ -128,7 +128,7 @@ class LLMREINFORCE(LLMAlgorithm):
         self, engine: Any, texts: Texts, rewards: Tensor, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
         """One pass over what was written; rewards [N, B, G] of completions, or [N, R, T] of their tokens."""
-        said, counts = texts.said, writing.counted(self, texts)
+        said, counts = texts.completion_mask, writing.counted(self, texts)
         if self.baseline == "rloo":
             if rewards.shape == said.shape:
                 raise AlgorithmError("baseline='rloo' compares completions of one prompt. fix: baseline='batch'.")
@@ -153,7 +153,7 @@ class LLMREINFORCE(LLMAlgorithm):
         hp, total, divergence = engine.hp, torch.zeros(()), torch.zeros(())
         network = engine.network("actor")
         for part in batch.parts(self.micro_batch_size):
-            log_prob, said = network(part.texts, hp["temperature"]), part.texts.said
+            log_prob, said = network(part.texts, hp["temperature"]), part.texts.completion_mask
             assert part.advantage is not None
             loss = -(part.weight * part.advantage * log_prob.masked_fill(~said, 0)).sum((-2, -1))
             if part.reference is not None:

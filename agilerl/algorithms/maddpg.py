@@ -172,10 +172,10 @@ class MADDPG(MultiAgentRLAlgorithm):
             critics, count = tuple(f"critics.{group}" for group in groups), len(self.grouped_agents[groups[0]])
             weight, deciding = team_critics.weights_of(self, batch, groups, axis)
             with torch.no_grad():
-                after = team_critics.judged(engine.targets(critics), batch.next_obs, [following] * count, axis)
+                after = team_critics.critic_values(engine.targets(critics), batch.next_obs, [following] * count, axis)
                 reward, discount = (team_critics.of_groups(self, groups, x, axis) for x in (batch.reward, discounts))
                 goal = bootstrap(reward, discount, after)
-            value = team_critics.judged(engine.networks(critics), batch.obs, [taken] * count, axis)
+            value = team_critics.critic_values(engine.networks(critics), batch.obs, [taken] * count, axis)
             loss, error = weighted_squared_error(value, goal, weight)
             engine.minimise(tuple(f"critic_optimizers.{group}" for group in groups), loss)
             losses.append(loss.detach().sum(0))

@@ -25,13 +25,13 @@ from agilerl.algorithms.teams import recurrent as team_memory
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm, Spaces
 from agilerl.algorithms.teams.networks import by_group
 from agilerl.components.running import RunningMeanStd
-from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, Seen
+from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, TeamObservations
 from agilerl.errors import ShapeError
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.spaces import nested, space_from_json, space_to_json
 
-LEAST_DEVIATION = 1e-2  # returns that hardly differ are no reason to magnify rounding
+MIN_RETURN_STD = 1e-2  # returns that hardly differ are no reason to magnify rounding
 
 
 class MAPPO(MultiAgentRLAlgorithm):
@@ -173,7 +173,7 @@ class MAPPO(MultiAgentRLAlgorithm):
         usual = {"mean": 0.0, "var": 1.0}
         each = [self.value_statistics.get(self.get_group_id(agent), usual) for agent in self.agent_ids]
         mean, variance = (np.array([own[name] for own in each]) for name in ("mean", "var"))
-        return mean, np.maximum(np.sqrt(variance), LEAST_DEVIATION) if self.value_statistics else np.sqrt(variance)
+        return mean, np.maximum(np.sqrt(variance), MIN_RETURN_STD) if self.value_statistics else np.sqrt(variance)
 
     def see_returns(self, returns: np.ndarray, counts: np.ndarray) -> None:
         """Take the returns [rows, M] of those who count into the values' scale."""
@@ -212,7 +212,7 @@ class MAPPO(MultiAgentRLAlgorithm):
                 'fix: {**observations, "state": env.state()}.'
             )
         rows: Any = {a: own for a, own in obs.items() if a != STATE}
-        rows = Seen(rows, obs.present) if isinstance(obs, Seen) else rows
+        rows = TeamObservations(rows, obs.present) if isinstance(obs, TeamObservations) else rows
         seen, lanes = team_playing.observed(self, rows)  # type: ignore[arg-type]
         shape = nested(self.state_space)
         state = tree.map_leaves(lambda s, x: np.asarray(x).reshape(lanes, *(s.shape or ())), shape, shown)

@@ -177,10 +177,10 @@ class MATD3(MultiAgentRLAlgorithm):
             names, count = (*first, *(f"critics_2.{group}" for group in groups)), len(self.grouped_agents[groups[0]])
             weight, deciding = team_critics.weights_of(self, batch, groups, axis)
             with torch.no_grad():
-                after = team_critics.judged(engine.targets(names), batch.next_obs, [following] * count, axis)
+                after = team_critics.critic_values(engine.targets(names), batch.next_obs, [following] * count, axis)
                 reward, discount = (team_critics.of_groups(self, groups, x, axis) for x in (batch.reward, discounts))
                 goal = twin_target(reward, discount, *after.chunk(2))
-            values = team_critics.judged(engine.networks(names), batch.obs, [taken] * count, axis)
+            values = team_critics.critic_values(engine.networks(names), batch.obs, [taken] * count, axis)
             loss, error = weighted_squared_error(values, torch.cat((goal, goal)), torch.cat((weight, weight)))
             engine.minimise(tuple(f"critic_{k}_optimizers.{group}" for k in (1, 2) for group in groups), loss)
             losses.append(loss.detach().sum(0))

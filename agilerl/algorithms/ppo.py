@@ -52,7 +52,7 @@ SCHEDULES = ("constant", "linear")
 # Of lr_schedule="adaptive": the largest factor of a step while the rate is sought, of a rise after that, and between
 # the rate that was found and the highest one after it.
 RATE_STEP, RATE_RISE, RATE_ROOM = 10.0, 1.5, 3.0
-USUAL_KL = 0.01
+DEFAULT_TARGET_KL = 0.01
 RATE_LIMITS = (1e-6, 1e-2)
 ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
 
@@ -390,7 +390,7 @@ class PPO(RLAlgorithm):
     @property
     def divergence_aim(self) -> float:
         """Of a rollout, where the learning rate follows it."""
-        return USUAL_KL if self.target_kl is None else self.target_kl
+        return DEFAULT_TARGET_KL if self.target_kl is None else self.target_kl
 
     @property
     def divergence_limit(self) -> float:

@@ -10,7 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms.base.actions import NumberedChoices, choices_of, highest, legal_joint_actions, seen_with_mask
+from agilerl.algorithms.base.actions import (
+    DiscreteActions,
+    choices_of,
+    legal_joint_actions,
+    masked_argmax,
+    seen_with_mask,
+)
 from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
@@ -48,7 +54,7 @@ class RainbowDQN(RLAlgorithm):
 
     policy_class = RainbowQNetwork
     action_spaces = ("Discrete", "MultiDiscrete")
-    action_form = NumberedChoices()
+    action_form = DiscreteActions()
 
     actor_target: EvolvableModule
     optimizer: OptimizerWrapper
@@ -223,7 +229,7 @@ class RainbowDQN(RLAlgorithm):
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """The legal action of highest expected return; mask [..., A] 1 = legal; returns [...] int64."""
-        return highest(self._values(outputs), mask)
+        return masked_argmax(self._values(outputs), mask)
 
     def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
         """New noise for every vector step, [count, S]."""
@@ -239,7 +245,7 @@ class RainbowDQN(RLAlgorithm):
             return self.greedy(outputs, mask)
         values = self._values(outputs)
         random = uniform_actions(draws[1], values.shape[-1], mask)
-        return np.where(draws[0] < epsilon, random, highest(values, mask))
+        return np.where(draws[0] < epsilon, random, masked_argmax(values, mask))
 
     def get_action(
         self, obs: Any, action_mask: np.ndarray | None = None, training: bool | None = None, *, epsilon: float = 0.0
@@ -262,7 +268,7 @@ class RainbowDQN(RLAlgorithm):
         values = self._values(outputs)
         mask = legal_joint_actions(self, action_mask, len(values))
         if self.noisy or epsilon <= 0:
-            return self.environment_action(highest(values, mask))
+            return self.environment_action(masked_argmax(values, mask))
         draws = (self._exploration.random(values.shape[:-1]), self._exploration.random(values.shape[:-1]))
         return self.environment_action(self.explore(outputs, draws, epsilon, mask))
 

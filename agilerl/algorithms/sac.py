@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import RawActions, highest
-from agilerl.algorithms.base.building import build, lend_encoder, register_network, twin_critics
+from agilerl.algorithms.base.actions import NormalizedBoxActions, masked_argmax
+from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm
@@ -61,7 +61,7 @@ class SAC(RLAlgorithm):
 
     policy_class = StochasticActor
     action_spaces = ("Box", "Discrete")
-    action_form = RawActions()
+    action_form = NormalizedBoxActions()
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class SAC(RLAlgorithm):
         critic = QNetwork if self.discrete else ContinuousQNetwork
         self.critic_1, self.critic_2 = twin_critics(self, critic, critic_networks, POLICY_KEYS)
         self.temperature = Temperature(init_temperature, device=device, random_seed=self.seed)
-        lend_encoder(self, *CRITICS)
+        share_encoder(self, *CRITICS)
         register_network(self, "actor", None, "actor_optimizer", "lr_actor", policy=True)
         register_network(self, "critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
         register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
@@ -217,7 +217,7 @@ class SAC(RLAlgorithm):
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """tanh of the mean [..., A], or the most probable legal action [...]."""
         if self.discrete:
-            return highest(outputs, mask)
+            return masked_argmax(outputs, mask)
         return split_normal(outputs)[0].tanh().cpu().numpy()
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:

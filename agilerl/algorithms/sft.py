@@ -96,8 +96,8 @@ class SFT(LLMAlgorithm):
         for number, first in enumerate(range(0, texts.tokens.shape[1], size)):
             own = texts.rows(slice(first, first + size))
             like = next(iter(engine.hp.values()))
-            weight = completion_weights(own.said, like.new_ones(own.tokens.shape[:2]), "token", 1)
-            weight = of_all_ranks(weight, own.said, engine.ranks, "token")
+            weight = completion_weights(own.completion_mask, like.new_ones(own.tokens.shape[:2]), "token", 1)
+            weight = of_all_ranks(weight, own.completion_mask, engine.ranks, "token")
             yield TextBatch(engine.given(own), engine.inner(weight), number=number)
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:

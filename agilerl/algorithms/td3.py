@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import RawActions, raw_bounds
-from agilerl.algorithms.base.building import build, lend_encoder, register_network, twin_critics
+from agilerl.algorithms.base.actions import NormalizedBoxActions, raw_bounds
+from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm
@@ -41,7 +41,7 @@ class TD3(RLAlgorithm):
 
     policy_class = DeterministicActor
     action_spaces = ("Box",)
-    action_form = RawActions()
+    action_form = NormalizedBoxActions()
     shares_in_populations = True
 
     def __init__(
@@ -90,7 +90,7 @@ class TD3(RLAlgorithm):
         self.actor = build(self, DeterministicActor, actor_network, "actor_network", 0)
         first, second = twin_critics(self, ContinuousQNetwork, critic_networks, ("output_activation",))
         self.critic_1, self.critic_2 = first, second
-        lend_encoder(self, *CRITICS)
+        share_encoder(self, *CRITICS)
         register_network(self, "actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
         register_network(self, "critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
         register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
@@ -119,8 +119,8 @@ class TD3(RLAlgorithm):
         engine.minimise(CRITIC_OPTIMIZERS, losses)
         actor_loss = None
         if batch.number % self.policy_freq == 0:
-            judged = engine.through("critic_1")(batch.obs, engine.network("actor")(batch.obs)).squeeze(-1)
-            actor_loss = deterministic_policy_loss(judged, weight)
+            policy_values = engine.through("critic_1")(batch.obs, engine.network("actor")(batch.obs)).squeeze(-1)
+            actor_loss = deterministic_policy_loss(policy_values, weight)
             engine.minimise("actor_optimizer", actor_loss)
             actor_loss = actor_loss.detach()
             engine.track("actor", hp["tau"])

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import RawActions, raw_bounds
-from agilerl.algorithms.base.building import build, lend_encoder, register_network, twin_critics
+from agilerl.algorithms.base.actions import NormalizedBoxActions, raw_bounds
+from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm
@@ -48,7 +48,7 @@ class TD3BC(RLAlgorithm):
 
     policy_class = DeterministicActor
     action_spaces = ("Box",)
-    action_form = RawActions()
+    action_form = NormalizedBoxActions()
     experience = DATASET
 
     def __init__(
@@ -98,7 +98,7 @@ class TD3BC(RLAlgorithm):
             network.normalize_observations = True
             for buffer in ("obs_mean", "obs_scale") if saved else ():  # all read as a policy that is given does
                 network.get_buffer(buffer).copy_(self.actor.get_buffer(buffer))
-        lend_encoder(self, *CRITICS)
+        share_encoder(self, *CRITICS)
         register_network(self, "actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
         register_network(self, "critic_1", "critic_target_1", "critic_1_optimizer", "lr_critic")
         register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
@@ -122,8 +122,8 @@ class TD3BC(RLAlgorithm):
         actor_loss = None
         if batch.number % self.policy_freq == 0:
             action = engine.network("actor")(batch.obs)
-            judged = engine.through("critic_1")(batch.obs, action).squeeze(-1)
-            actor_loss = cloning_policy_loss(judged, action, taken, hp["alpha"], weight, engine.ranks.mean)
+            policy_values = engine.through("critic_1")(batch.obs, action).squeeze(-1)
+            actor_loss = cloning_policy_loss(policy_values, action, taken, hp["alpha"], weight, engine.ranks.mean)
             engine.minimise("actor_optimizer", actor_loss)
             actor_loss = actor_loss.detach()
             engine.track("actor", hp["tau"])

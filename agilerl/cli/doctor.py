@@ -30,7 +30,7 @@ EXTRAS = {
     "onnx": ("onnx", "agilerl export --onnx"),
     "llm": ("peft", "language models: GRPO, DPO, SFT"),
 }
-LEAST_DISK, LITTLE_DISK = 50e6, 1e9  # bytes: a run of a small network takes some MB, a replay of images hundreds
+MIN_DISK_BYTES, LOW_DISK_BYTES = 50e6, 1e9  # bytes: a run of a small network takes some MB, a replay of images hundreds
 OK, NOTE, BROKEN = "ok", "note", "broken"
 GAMMA, CLOSE = 0.5, 0.2  # the probes' nearest wrong answer is 0.5 away
 
@@ -123,9 +123,9 @@ def disk(free: float, is_writable: bool) -> Finding:
     text = f"{free / 1e9:.1f} GB free here"
     if not is_writable:
         return Finding("disk", BROKEN, "the working folder cannot be written", "--out DIR, or another folder")
-    if free < LEAST_DISK:
+    if free < MIN_DISK_BYTES:
         return Finding("disk", BROKEN, text, "make room: a run directory takes some MB")
-    return Finding("disk", NOTE if free < LITTLE_DISK else OK, text, "make room" if free < LITTLE_DISK else "")
+    return Finding("disk", NOTE if free < LOW_DISK_BYTES else OK, text, "make room" if free < LOW_DISK_BYTES else "")
 
 
 def _cpu_build() -> bool:
@@ -334,7 +334,7 @@ COMMON: dict[str, Any] = {
 
 def probes() -> Iterator[Finding]:
     """Train the usual algorithm of each kind on environments that isolate one thing each, and look at the answers."""
-    from agilerl.algorithms import USUAL, available, find_algorithm
+    from agilerl.algorithms import DEFAULT_ALGORITHM, available, find_algorithm
     from agilerl.envs import probe
 
     cases = [
@@ -343,13 +343,13 @@ def probes() -> Iterator[Finding]:
         Probe("discount", probe.DiscountedRewardEnv, "the discount or the next observation"),
         Probe("policy", probe.PolicyEnv, "the choice of actions"),
     ]
-    usual = {find_algorithm(name).experience.name: name for name in (*available(), USUAL)}
+    usual = {find_algorithm(name).experience.name: name for name in (*available(), DEFAULT_ALGORITHM)}
     for kind, settings in SETTINGS.items():
         for case in cases:
-            yield judged(usual[kind], kind, settings, case)
+            yield verdict_of(usual[kind], kind, settings, case)
 
 
-def judged(algo: str, kind: str, settings: Mapping[str, Any], case: Probe) -> Finding:
+def verdict_of(algo: str, kind: str, settings: Mapping[str, Any], case: Probe) -> Finding:
     """One algorithm on one probe."""
     name, begun = f"{algo} {case.name}", time.perf_counter()
     try:

@@ -302,7 +302,7 @@ def train(
         is_untuned = is_untuned and not is_language_id(manifest.environment.name)
         has_budget = any(text.partition("=")[0].strip().endswith("max_steps") for text in settings or [])
         if minutes is None and is_untuned and not (steps or total_timesteps or has_budget or dataset or model):
-            minutes = USUAL_MINUTES
+            minutes = DEFAULT_MINUTES
         if dry_run:
             _print_plan(manifest, device, not no_evolution, minutes)
             return
@@ -329,7 +329,7 @@ def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
     return total_timesteps
 
 
-USUAL_MINUTES = 10.0  # where nobody has tuned a budget
+DEFAULT_MINUTES = 10.0  # where nobody has tuned a budget
 
 OPTION_KEYS = {
     "--steps": "training.max_steps",

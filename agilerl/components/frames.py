@@ -16,7 +16,7 @@ Leaves = dict[Path, np.ndarray]  # parts of an observation by their path below "
 # What a row keeps instead of its images: numbers of frames; 0 is the frame of nothing, for rows never written.
 FRAME: Path = ("obs", "#frame")
 NEXT_FRAME: Path = ("next_obs", "#frame")
-SMALLEST_SHARED_BYTES = 64  # below, the two numbers and the comparison cost more than the copy
+MIN_SHARED_BYTES = 64  # below, the two numbers and the comparison cost more than the copy
 
 
 def shared_fields(fields: Mapping[Path, Field]) -> list[Field]:
@@ -26,7 +26,7 @@ def shared_fields(fields: Mapping[Path, Field]) -> list[Field]:
         other = fields.get(("next_obs", *path[1:])) if path[0] == "obs" and field.columns is None else None
         if other is not None and (other.shape, other.dtype, other.columns) == (field.shape, field.dtype, None):
             shared.append(field)
-    return shared if sum(_bytes(field) for field in shared) >= SMALLEST_SHARED_BYTES else []
+    return shared if sum(_bytes(field) for field in shared) >= MIN_SHARED_BYTES else []
 
 
 class FrameStore:

@@ -82,9 +82,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         self._widths: dict[str, int] | None = None  # numbers of each agent's action
         self._starts: np.ndarray | None = None  # [A] lowest choices, which rows count from 0; None where not known
         if action_spaces is not None:
-            self.know(action_spaces)
+            self.set_action_spaces(action_spaces)
 
-    def know(self, action_spaces: Mapping[str, Space[Any]]) -> None:
+    def set_action_spaces(self, action_spaces: Mapping[str, Space[Any]]) -> None:
         """What agents do, where it was not said before: training functions say it of their environment.
 
         From then on choices come out as the environment counts them, and are kept from 0, as training functions do.
@@ -115,7 +115,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         for name in ("obs", "next_obs"):
             there = data.pop(f"{name}_present", None)
             if there is not None:
-                data[name] = _Told(data[name], {agent: _array(own).reshape(-1) for agent, own in there.items()})
+                data[name] = MaskedObservations(
+                    data[name], {agent: _array(own).reshape(-1) for agent, own in there.items()}
+                )
         if data.keys() != self._roles.keys():
             data = {TEAM_ROLES.get(name, name): value for name, value in data.items()}
             self._roles = {name: name for name in data} if self.field_names is None else self._roles
@@ -303,7 +305,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         if role not in ("obs", "next_obs"):
             return value
         there = rows[role][PRESENT].bool().numpy(force=True)
-        return _Told(value, {agent: there[:, k] for k, agent in enumerate(self.agent_ids)})
+        return MaskedObservations(value, {agent: there[:, k] for k, agent in enumerate(self.agent_ids)})
 
     def _action_widths(self, total: int) -> list[int]:
         widths = self._widths or dict.fromkeys(self.agent_ids, 1)
@@ -350,11 +352,11 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 def _final(value: Any, name: str, roles: Mapping[str, str]) -> Any:
     """What a field holds: of next observations those that the step led to, before the next episode began."""
     if roles.get(name, name) == "next_obs" and getattr(value, "final", None) is not None:
-        return _Told(value.final, value.final_present, value.acted)
+        return MaskedObservations(value.final, value.final_present, value.acted)
     return value
 
 
-class _Told(dict[str, Any]):
+class MaskedObservations(dict[str, Any]):
     """Observations by agent, who is there, and who acted in the step that led to them."""
 
     def __init__(

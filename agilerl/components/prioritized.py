@@ -15,7 +15,7 @@ from agilerl.components.segment_tree import MinTree, SumTree
 from agilerl.components.uniform import ReplayBuffer
 from agilerl.errors import ConfigError, RunError, ShapeError
 
-SMALLEST_PRIORITY = 1e-5  # a row of priority 0 would never be seen again, and its weight would be infinite
+MIN_PRIORITY = 1e-5  # a row of priority 0 would never be seen again, and its weight would be infinite
 
 
 def beta_schedule(start: float, steps_done: float, budget: float) -> float:
@@ -148,7 +148,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             )
         if not len(rows):
             return
-        values = np.maximum(values, SMALLEST_PRIORITY)
+        values = np.maximum(values, MIN_PRIORITY)
         scaled = self._scaled(values)
         self._sums.set(rows, scaled)
         self._minima.set(rows, scaled)

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from agilerl.algorithms import USUAL, USUAL_FOR_LANGUAGE, canonical_name, find_algorithm
+from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_LANGUAGE, canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import SYNONYMS, hyperparameters
 from agilerl.config.convert import convert, is_published
 from agilerl.config.schema import (
@@ -44,7 +44,7 @@ KEY_ALIASES = {
 # What of an environment's preset holds for every algorithm.
 BUDGET = ("max_steps", "target_score", "stop_margin", "train_max_episode_steps", "eval_steps")
 LARGEST_YAML = 1_000_000  # characters
-MOST_NODES = 20_000
+MAX_YAML_NODES = 20_000
 TOP_LEVEL_ALIASES = {
     "algo": ("algorithm", "name"),
     "env_id": ("environment", "name"),
@@ -88,7 +88,7 @@ _FREE = (
 def explain(error: ValidationError, source: str, data: dict[str, Any]) -> str:
     """Every problem of a manifest in one line that starts with its source."""
     algorithm = data.get("algorithm")
-    name = algorithm.get("name", USUAL) if isinstance(algorithm, dict) else USUAL
+    name = algorithm.get("name", DEFAULT_ALGORITHM) if isinstance(algorithm, dict) else DEFAULT_ALGORITHM
     problems = dict.fromkeys(_problem(e["type"], e["loc"], e, str(name)) for e in error.errors(include_url=False))
     return f"{source}: " + " ".join(problems)
 
@@ -180,7 +180,7 @@ def parse_yaml(text: str, source: str) -> Any:
     """The plain content of a YAML text; ConfigError names the line of a mistake.
 
     A key that stands twice in one mapping is a mistake too: YAML would keep the last one without a word. A text may
-    have `LARGEST_YAML` characters, and `MOST_NODES` values when its aliases are written out.
+    have `LARGEST_YAML` characters, and `MAX_YAML_NODES` values when its aliases are written out.
     """
     if len(text) > LARGEST_YAML:
         raise ConfigError(
@@ -188,8 +188,8 @@ def parse_yaml(text: str, source: str) -> Any:
         )
     try:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        if _count_nodes(tree, {}) > MOST_NODES:
-            raise ConfigError(f"{source}: aliases repeat more than {MOST_NODES} values. fix: write the values out.")
+        if _count_nodes(tree, {}) > MAX_YAML_NODES:
+            raise ConfigError(f"{source}: aliases repeat more than {MAX_YAML_NODES} values. fix: write the values out.")
         repeated = _repeated_key(tree)
         content = yaml.safe_load(text)
     except RecursionError:
@@ -249,7 +249,7 @@ def manifest_from(data: Mapping[str, Any], source: str = "manifest") -> Manifest
     """Validate a plain mapping; `source` stands in front of every problem found."""
     plain = normalise(data, source)
     if isinstance(plain.get("algorithm"), dict):
-        name = plain["algorithm"].get("name", USUAL)
+        name = plain["algorithm"].get("name", DEFAULT_ALGORITHM)
         try:
             plain["algorithm"] = {**plain["algorithm"], "name": canonical_name(str(name))}
         except AgileRLError as error:
@@ -345,7 +345,7 @@ def on_preset(
             plain[section] = {**plain[section], "name": given}
     asked, described = plain.get("environment"), plain.get("algorithm", {})
     if isinstance(asked, Mapping) and isinstance(described, Mapping) and is_language_id(str(asked.get("name"))):
-        plain["algorithm"] = {"name": USUAL_FOR_LANGUAGE, **described}
+        plain["algorithm"] = {"name": DEFAULT_FOR_LANGUAGE, **described}
     named = {s: plain[s].get("name") for s in ("environment", "algorithm") if isinstance(plain.get(s), Mapping)}
     manifest_from(plain, source)  # problems are reported against what the user wrote
     if not named.get("environment"):
@@ -417,7 +417,7 @@ def preset_for(env_id: str, algo: str | None = None, *, general: bool = False) -
     """
     name, files = "default" if general else _preset_name(env_id), _preset_files()
     if algo is None and name == "default" and is_language_id(env_id):
-        algo = USUAL_FOR_LANGUAGE
+        algo = DEFAULT_FOR_LANGUAGE
     wanted = None if algo is None else canonical_name(str(algo))
     if name != "default" and wanted is not None and not is_language_id(env_id):
         check_kind(wanted, env_id)

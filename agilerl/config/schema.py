@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from agilerl.algorithms import USUAL, canonical_name, find_algorithm
+from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters, outside
 from agilerl.errors import nearest
 from agilerl.options import OffPolicyOptions
@@ -34,7 +34,7 @@ ADDED_LATER = (
     "explore_least", "fitness", "fqe_gamma", "fqe_updates", "held_out", "normalize_rewards", "opponents", "patience",
     "reward_floor", "stop_errors", "threads",
 )  # fmt: skip
-USUAL_OPTIONS = OffPolicyOptions()
+DEFAULT_OPTIONS = OffPolicyOptions()
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
 
 
@@ -51,14 +51,14 @@ class Algorithm(Section):
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
-    name: str = USUAL
+    name: str = DEFAULT_ALGORITHM
 
     @model_validator(mode="before")
     @classmethod
     def _check_keys(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        name = canonical_name(str(data.get("name", USUAL)))
+        name = canonical_name(str(data.get("name", DEFAULT_ALGORITHM)))
         values = algorithm_model(name)(**{k: v for k, v in data.items() if k != "name"})
         return {"name": name, **values.model_dump()}
 
@@ -120,45 +120,45 @@ class Training(Section):
 
     max_steps: Count = 200_000
     pop_size: Count = 4
-    evo_steps: Count = USUAL_OPTIONS.evo_steps
-    evo_first: Count | None = USUAL_OPTIONS.evo_first  # generations that double until they last evo_steps
-    eval_steps: Count | None = USUAL_OPTIONS.eval_steps
+    evo_steps: Count = DEFAULT_OPTIONS.evo_steps
+    evo_first: Count | None = DEFAULT_OPTIONS.evo_first  # generations that double until they last evo_steps
+    eval_steps: Count | None = DEFAULT_OPTIONS.eval_steps
     eval_episodes: Count = 8
-    eval_members: Count | None = USUAL_OPTIONS.eval_members  # the most promising by training returns; null: all
-    eval_screen: CountOrZero = USUAL_OPTIONS.eval_screen
-    eval_share: Positive | None = USUAL_OPTIONS.eval_share  # generations last as long as their evaluation costs
+    eval_members: Count | None = DEFAULT_OPTIONS.eval_members  # the most promising by training returns; null: all
+    eval_screen: CountOrZero = DEFAULT_OPTIONS.eval_screen
+    eval_share: Positive | None = DEFAULT_OPTIONS.eval_share  # generations last as long as their evaluation costs
     learning_delay: CountOrZero = 1000
-    random_steps: CountOrZero = USUAL_OPTIONS.random_steps
-    eps_start: Fraction = USUAL_OPTIONS.eps_start
-    eps_end: Fraction = USUAL_OPTIONS.eps_end
-    eps_decay: PositiveFraction = USUAL_OPTIONS.eps_decay
-    explore_hold: Count = USUAL_OPTIONS.explore_hold
-    explore_least: Fraction = USUAL_OPTIONS.explore_least
-    target_score: Number | None = USUAL_OPTIONS.target
-    patience: Count | None = USUAL_OPTIONS.patience  # without a target: generations without a better one
+    random_steps: CountOrZero = DEFAULT_OPTIONS.random_steps
+    eps_start: Fraction = DEFAULT_OPTIONS.eps_start
+    eps_end: Fraction = DEFAULT_OPTIONS.eps_end
+    eps_decay: PositiveFraction = DEFAULT_OPTIONS.eps_decay
+    explore_hold: Count = DEFAULT_OPTIONS.explore_hold
+    explore_least: Fraction = DEFAULT_OPTIONS.explore_least
+    target_score: Number | None = DEFAULT_OPTIONS.target
+    patience: Count | None = DEFAULT_OPTIONS.patience  # without a target: generations without a better one
     seed: CountOrZero = 0
     train_max_episode_steps: Count | None = None  # truncates TRAINING episodes, with bootstrap
-    evolve_from: Fraction = USUAL_OPTIONS.evolve_from
+    evolve_from: Fraction = DEFAULT_OPTIONS.evolve_from
     confirm_episodes: CountOrZero = 100
-    confirm_screen: CountOrZero = USUAL_OPTIONS.confirm_screen
-    confirm_most: CountOrZero = USUAL_OPTIONS.confirm_most
-    stop_margin: NonNegative = USUAL_OPTIONS.stop_margin
-    stop_errors: NonNegative = USUAL_OPTIONS.stop_errors
-    reward_floor: Number | None = USUAL_OPTIONS.reward_floor
-    reward_scale: Positive = USUAL_OPTIONS.reward_scale
-    clip_rewards: bool = USUAL_OPTIONS.clip_rewards
-    normalize_rewards: bool = USUAL_OPTIONS.normalize_rewards
-    lockstep: bool = USUAL_OPTIONS.lockstep
-    carry_envs: bool = USUAL_OPTIONS.carry_envs
-    learner: Literal["auto", "fused", "sequential"] = USUAL_OPTIONS.learner
-    threads: Count = USUAL_OPTIONS.threads
-    opponents: Literal["self"] | None = USUAL_OPTIONS.opponents
-    dataset: str | None = USUAL_OPTIONS.dataset
-    fitness: Literal["returns", "fqe"] = USUAL_OPTIONS.fitness
-    held_out: PositiveFraction = USUAL_OPTIONS.held_out
-    fqe_gamma: PositiveFraction = USUAL_OPTIONS.fqe_gamma
-    fqe_updates: Count = USUAL_OPTIONS.fqe_updates
-    elite_rescore_episodes: CountOrZero = USUAL_OPTIONS.rescore_episodes
+    confirm_screen: CountOrZero = DEFAULT_OPTIONS.confirm_screen
+    confirm_most: CountOrZero = DEFAULT_OPTIONS.confirm_most
+    stop_margin: NonNegative = DEFAULT_OPTIONS.stop_margin
+    stop_errors: NonNegative = DEFAULT_OPTIONS.stop_errors
+    reward_floor: Number | None = DEFAULT_OPTIONS.reward_floor
+    reward_scale: Positive = DEFAULT_OPTIONS.reward_scale
+    clip_rewards: bool = DEFAULT_OPTIONS.clip_rewards
+    normalize_rewards: bool = DEFAULT_OPTIONS.normalize_rewards
+    lockstep: bool = DEFAULT_OPTIONS.lockstep
+    carry_envs: bool = DEFAULT_OPTIONS.carry_envs
+    learner: Literal["auto", "fused", "sequential"] = DEFAULT_OPTIONS.learner
+    threads: Count = DEFAULT_OPTIONS.threads
+    opponents: Literal["self"] | None = DEFAULT_OPTIONS.opponents
+    dataset: str | None = DEFAULT_OPTIONS.dataset
+    fitness: Literal["returns", "fqe"] = DEFAULT_OPTIONS.fitness
+    held_out: PositiveFraction = DEFAULT_OPTIONS.held_out
+    fqe_gamma: PositiveFraction = DEFAULT_OPTIONS.fqe_gamma
+    fqe_updates: Count = DEFAULT_OPTIONS.fqe_updates
+    elite_rescore_episodes: CountOrZero = DEFAULT_OPTIONS.rescore_episodes
 
     @model_validator(mode="after")
     def _check_exploration(self) -> Training:

@@ -108,7 +108,7 @@ class SequentialAdapters:
         """What an update gives, with a member axis."""
         return value.unsqueeze(0)
 
-    def sound(self) -> np.ndarray:
+    def is_finite(self) -> np.ndarray:
         """[1] bool: whether the weights are finite."""
         weights = [p.detach().sum() for n in self._agent.evaluation_networks().values() for p in n.parameters()]
         return np.array([bool(torch.stack(weights).isfinite().all())])
@@ -228,7 +228,7 @@ class StackedAdapters:
         slot = rows.networks[0].slot
 
         def run(texts: Texts, temperature: Any = 1.0) -> Tensor:
-            flat, shape = texts.flat(), texts.said.shape
+            flat, shape = texts.flat(), texts.completion_mask.shape
             rates = torch.as_tensor(temperature, device=flat.tokens.device)
             if rates.dim():  # [N, 1]
                 rates = rates.expand(shape[0], shape[1]).reshape(-1)
@@ -273,7 +273,7 @@ class StackedAdapters:
 
     outer = inner
 
-    def sound(self) -> np.ndarray:
+    def is_finite(self) -> np.ndarray:
         """[N] bool: which members' weights are finite."""
         each = [rows.value.detach().sum(1).isfinite() for rows in self._rows.values()]
         found: np.ndarray = torch.stack(each).all(0).cpu().numpy()

@@ -68,9 +68,11 @@ def bind(agent: Any) -> MemberBinding | Reason:
         shared = [parts_of(getattr(agent, other)) for other in group.shared_networks or []]
         if own is None or len(shared) > 1 or any(other is None or other.keys() != own.keys() for other in shared):
             return Reason.NOT_DENSE
-        target, lender = (shared[0] if shared else None) or {}, registry.lenders.get(name)
-        depth = None if lender is None else getattr(agent, name).lent_depth()  # layers of it that give the features
-        lent = None if depth is None else (lender, depth)
+        target, encoder_source = (shared[0] if shared else None) or {}, registry.encoder_sources.get(name)
+        depth = (
+            None if encoder_source is None else getattr(agent, name).shared_depth()
+        )  # layers of it that give the features
+        lent = None if depth is None else (encoder_source, depth)
         parts += [PartBinding(PartName(name, key), part, target.get(key), lent) for key, part in own.items()]
     optimizers = []
     for config in registry.optimizers:

@@ -70,7 +70,7 @@ class Group(ABC):
         """Give the policies' noisy layers [N_g, S] numbers."""
 
     @abstractmethod
-    def sound(self) -> np.ndarray:
+    def is_finite(self) -> np.ndarray:
         """[N_g] bool: which members' weights are finite."""
 
     @abstractmethod
@@ -120,8 +120,8 @@ class RowsGroup(Group):
     def set_policy_noise(self, noise: np.ndarray) -> None:
         self.engine.set_noise(self._policy, torch.from_numpy(noise).to(self.engine.device, self.engine.dtype))
 
-    def sound(self) -> np.ndarray:
-        return self.engine.sound()
+    def is_finite(self) -> np.ndarray:
+        return self.engine.is_finite()
 
     def refresh(self) -> None:
         values = [agent.update_hyperparameters() for agent in self.agents]
@@ -172,7 +172,7 @@ class ModuleGroup(Group):
     def set_policy_noise(self, noise: np.ndarray) -> None:
         set_noise(self.lead.policy_module(), torch.from_numpy(noise[0]))
 
-    def sound(self) -> np.ndarray:
+    def is_finite(self) -> np.ndarray:
         networks = self.lead.evaluation_networks().values()
         with torch.no_grad():
             sums = [p.sum() for network in networks for p in network.parameters() if p.is_floating_point()]
@@ -372,14 +372,14 @@ class Learner:
 
     # --- the members' own tensors -----------------------------------------------------------------------------------
 
-    def sound(self) -> np.ndarray:
+    def is_finite(self) -> np.ndarray:
         """[N] bool: which members' weights are finite, targets left out (they follow, and show in the loss)."""
         if len(self.groups) == 1:
-            return self.groups[0].sound()
-        sound = np.ones(len(self.agents), dtype=bool)
+            return self.groups[0].is_finite()
+        finite = np.ones(len(self.agents), dtype=bool)
         for group in self.groups:
-            sound[group.members] = group.sound()
-        return sound
+            finite[group.members] = group.is_finite()
+        return finite
 
     def settle(self) -> None:
         """After the updates of one call: nothing to do while agents are adopted, `release` does all of it."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agilerl.backward import with_slopes
+from agilerl.backward import with_precomputed_gradient
 from agilerl.engine.protocol import Network, Trainable
 from agilerl.modules.layers import set_noise
 from agilerl.networks.base import EvolvableNetwork
@@ -39,7 +39,7 @@ class ModuleEngine:
             self.hp = {name: torch.tensor(x, dtype=like[0], device=like[1]) for name, x in rates.items()}
             self._rates, self._like = rates, like
         self._features.clear()
-        self._lenders = set(agent.registry.lenders.values())
+        self._encoder_sources = set(agent.registry.encoder_sources.values())
         self._targets = {
             str(g.eval_network): str(g.shared_networks[0]) for g in agent.registry.groups if g.shared_networks
         }
@@ -51,14 +51,14 @@ class ModuleEngine:
     def _raw(self, name: str) -> Network:
         """As `raw_output`; features that several networks read are computed once, until their encoder moves."""
         module = self._module(name)
-        if not (isinstance(module, EvolvableNetwork) and module.lender is not None and module.takes_features):
+        if not (isinstance(module, EvolvableNetwork) and module.encoder_source is not None and module.takes_features):
             return raw_output(module)
         reader: Any = module
 
         def run(obs: Any, *rest: Any) -> Tensor:
-            key = (id(reader.lender), id(obs))
+            key = (id(reader.encoder_source), id(obs))
             if key not in self._features:
-                self._features[key] = (obs, reader.lent_features(obs))  # holds `obs`, whose id stays its own
+                self._features[key] = (obs, reader.shared_features(obs))  # holds `obs`, whose id stays its own
             output: Tensor = reader.from_features(self._features[key][1], *rest)
             return output
 
@@ -110,7 +110,7 @@ class ModuleEngine:
 
     def descend(self, optimizer: str, ran: Tensor, grad: Tensor, max_norm: Tensor | None = None) -> None:
         getattr(self._agent, optimizer).zero_grad()
-        with_slopes([ran], [grad]).backward()  # type: ignore[no-untyped-call]
+        with_precomputed_gradient([ran], [grad]).backward()  # type: ignore[no-untyped-call]
         self._move(optimizer, max_norm)
 
     def descend_all(
@@ -125,7 +125,7 @@ class ModuleEngine:
         if not is_live and self.ranks.size == 1:
             return
         getattr(self._agent, optimizer).zero_grad()
-        with_slopes(outputs, grads).backward()  # type: ignore[no-untyped-call]
+        with_precomputed_gradient(outputs, grads).backward()  # type: ignore[no-untyped-call]
         self._move(optimizer, max_norm, is_live)
 
     def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:
@@ -138,7 +138,7 @@ class ModuleEngine:
 
     def _move(self, optimizer: str, max_norm: Tensor | None, is_live: bool = True) -> None:
         wrapper: Any = getattr(self._agent, optimizer)
-        if self._lenders & set(wrapper.network_names or ()):
+        if self._encoder_sources & set(wrapper.network_names or ()):
             self._features.clear()
         if self.ranks.size > 1:
             parameters = [p for group in wrapper.optimizer.param_groups for p in group["params"]]
@@ -160,7 +160,7 @@ class ModuleEngine:
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
         for one in (name,) if isinstance(name, str) else name:
             soft_update(self._module(one), self._module(self._targets[one]), tau)
-            if self._targets[one] in self._lenders:
+            if self._targets[one] in self._encoder_sources:
                 self._features.clear()
 
     def set_noise(self, name: str, values: Tensor, target_values: Tensor | None = None) -> None:

@@ -70,7 +70,7 @@ class PartBinding:
     name: PartName
     part: Part
     target: Part | None = None
-    lender: tuple[str, int] | None = None
+    encoder_source: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class MemberBinding:
             layers = p.part.stack.layers
             within = tuple((layer.activation, layer.layer_norm, layer.noisy) for layer in layers)
             ends = layers[0].in_features, layers[-1].out_features
-            shape.append((p.target is not None, p.lender, p.part.kind, *ends, *within))
+            shape.append((p.target is not None, p.encoder_source, p.part.kind, *ends, *within))
         like = self.parts[0].part.stack.parameters[0][0]
         rules = tuple((len(o.parts), o.rule) for o in self.optimizers)
         return tuple(shape), rules, like.dtype, str(like.device)

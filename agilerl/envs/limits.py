@@ -13,7 +13,7 @@ from agilerl.envs.readable import is_minigrid
 from agilerl.errors import warn_once
 
 # Steps of an evaluation episode that nothing else limits; as many as Gymnasium's MuJoCo and Box2D environments have.
-LEAST = 1_000
+DEFAULT_EPISODE_LIMIT = 1_000
 
 
 def time_limit(env: Any) -> int | None:
@@ -59,7 +59,7 @@ class EpisodeLimit:
 
     @classmethod
     def of(cls, env: Any, asked: int | None = None, training: int = 0, name: str | None = None) -> EpisodeLimit:
-        """What was asked for, else the environment's own limit, else the larger of `LEAST` and `training`.
+        """`asked`, else the environment's own limit, else the larger of `DEFAULT_EPISODE_LIMIT` and `training`.
 
         Args:
             asked: `training.eval_steps`. training: steps that one environment makes in a generation of training, which
@@ -68,7 +68,7 @@ class EpisodeLimit:
         """
         known = asked is not None or time_limit(env) is not None or ends_by_itself(env)
         called = name or str(getattr(env, "env_id", None) or name_of((getattr(env, "envs", None) or [env])[0]))
-        return cls(asked if known else max(LEAST, training), not known, called)
+        return cls(asked if known else max(DEFAULT_EPISODE_LIMIT, training), not known, called)
 
     def say(self, lengths: np.ndarray, cut: np.ndarray) -> None:
         """Warn once of episodes that were cut where nobody has asked for it; both [..., episodes]."""

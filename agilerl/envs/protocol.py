@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import Space
 
 AGENTS, PRESENT, STATE = "agents", "present", "state"  # parts of a team's observation
-WAITING, HELD = "waiting", "held"  # of stored ones: who waits for its next turn, and with what action
+WAITING, LAST_ACTION = "waiting", "held"  # of stored ones: who waits for its next turn, and with what action
 
 
 @dataclass(frozen=True, slots=True)

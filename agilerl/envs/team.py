@@ -247,7 +247,7 @@ def beside_mask(space: Space[Any]) -> Space[Any]:
     return rest[MASKED[0]] if set(rest) == {MASKED[0]} else spaces.Dict(rest)
 
 
-class Seen(dict[str, Any]):
+class TeamObservations(dict[str, Any]):
     """Observations by agent [E, ...], as a vector of environments gives them, and what they do not say.
 
     Attributes:

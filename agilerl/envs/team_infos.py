@@ -16,7 +16,7 @@ WHOSE_TURN = "observe the agent when it can act, or let infos[agent]['active_age
 DEFINED = "env_defined_actions"  # key of infos: what the environment does in an agent's place
 
 
-class Said:
+class TeamInfo:
     """Masks and decisions of a team's lanes.
 
     Args:

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from agilerl import tree as trees
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE, Lanes, StepBatch
 from agilerl.envs.returned import short
-from agilerl.envs.team import Seen, Team, as_columns, name_of, team_of
+from agilerl.envs.team import Team, TeamObservations, as_columns, name_of, team_of
 from agilerl.envs.team_infos import DEFINED
 from agilerl.errors import ConfigError, EnvError, unknown_name
 from agilerl.rng import Purpose
@@ -27,8 +27,8 @@ class PettingZooVecEnv(ABC):
     """Several copies of one environment of several agents, stepped together.
 
     An episode that ends is followed by a new one in the same step, and nothing of it is lost: infos hold the
-    `final_observation` of each agent, and observations are `Seen`, from which `MultiAgentReplayBuffer` takes the final
-    ones. `terminations` and `truncations` say how each agent's part ended.
+    `final_observation` of each agent, and observations are `TeamObservations`, from which
+    `MultiAgentReplayBuffer` takes the final ones. `terminations` and `truncations` say how each agent's part ended.
 
     Args:
         env_fns: one for each copy; each makes a parallel environment.
@@ -245,13 +245,13 @@ class PettingZooVecEnv(ABC):
     def _is_there(self, agent: str) -> bool:
         return bool(self.observations) and bool(self.observations.present[agent].any())  # type: ignore[attr-defined]
 
-    def _seen(self, obs: Any, final: Any = None, acted: np.ndarray | None = None) -> Seen:
+    def _seen(self, obs: Any, final: Any = None, acted: np.ndarray | None = None) -> TeamObservations:
         def by_agent(values: np.ndarray) -> dict[str, np.ndarray]:
             return {agent: values[:, k].astype(bool) for k, agent in enumerate(self.agents)}
 
         rows = {agent: obs[AGENTS][agent] for agent in self.agents}
         final_rows = None if final is None else {agent: final[AGENTS][agent] for agent in self.agents}
-        return Seen(
+        return TeamObservations(
             rows, by_agent(obs[PRESENT]), final_rows, None if final is None else by_agent(final[PRESENT]),
             None if acted is None else by_agent(acted), obs.get(STATE),
         )  # fmt: skip

@@ -20,19 +20,19 @@ from agilerl.envs.lanes import Contract, by_lane, check_seeds, failure
 from agilerl.envs.masks import MISNAMED, warn_of_misnamed
 from agilerl.envs.observed_masks import split_mask
 from agilerl.envs.protocol import AGENTS as AGENTS
-from agilerl.envs.protocol import HELD as HELD
+from agilerl.envs.protocol import LAST_ACTION as LAST_ACTION
 from agilerl.envs.protocol import PRESENT as PRESENT
 from agilerl.envs.protocol import STATE as STATE
 from agilerl.envs.protocol import WAITING as WAITING
 from agilerl.envs.protocol import StepBatch, TeamStep
 from agilerl.envs.returned import as_info, by_agent, reset_values, short, step_values
 from agilerl.envs.team import MASKED, is_masked, name_of, nothing, space_of
-from agilerl.envs.team import Seen as Seen
 from agilerl.envs.team import Team as Team
+from agilerl.envs.team import TeamObservations as TeamObservations
 from agilerl.envs.team import is_parallel as is_parallel
 from agilerl.envs.team import team_of as team_of
 from agilerl.envs.team_infos import DEFINED as DEFINED
-from agilerl.envs.team_infos import Said
+from agilerl.envs.team_infos import TeamInfo
 from agilerl.errors import EnvError, ShapeError, unknown_name
 from agilerl.spaces import mask_width
 
@@ -108,7 +108,7 @@ class TeamLanes:
         ]
         self._shown_state = None if team.state_space is None else Contract(team.state_space, f"{self.name}, state()")
         self._nobody = {agent: trees.take(nothing(own[agent], 1), 0) for agent in team.agents}
-        self._said = Said(team, self.num_lanes, self.name)
+        self._said = TeamInfo(team, self.num_lanes, self.name)
         conversions = sys.modules.get("pettingzoo.utils.conversions")
         turns = getattr(conversions, "turn_based_aec_to_parallel_wrapper", ())
         self._takes_turns = [isinstance(getattr(env, "unlimited", env), turns) for env in self.envs]

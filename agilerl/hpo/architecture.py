@@ -15,7 +15,7 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.modules.multi_input import VECTOR_MLP
 from agilerl.modules.paths import resolve
 
-SMALLEST_STEP = 4  # units or channels; below that a removal is not worth a rebuild
+MIN_STEP = 4  # units or channels; below that a removal is not worth a rebuild
 AMOUNTS = ("numb_new_nodes", "numb_new_channels")  # what methods call the size of their step
 
 
@@ -95,7 +95,7 @@ def bounded(
             return copy, result, change
         given = result if isinstance(result, dict) else {}
         fewer = {name: given[name] // 2 for name in AMOUNTS if given.get(name)}
-        if not fewer or min(fewer.values()) < SMALLEST_STEP:
+        if not fewer or min(fewer.values()) < MIN_STEP:
             return None
         arguments = arguments_for(policy, method, {**given, **fewer})
 
@@ -138,11 +138,13 @@ def mutate_architecture(
         if new.last_mutation_attr is not None:
             changed[attribute] = new
     for attribute, network in networks.items():
-        if getattr(network, "lender", None) is not policy:  # else it reads the policy's features, see `borrow_encoder`
+        if (
+            getattr(network, "encoder_source", None) is not policy
+        ):  # else it reads the policy's features, see `share_encoder`
             continue
         reader = changed.get(attribute)
         if reader is None:
-            reader, _ = changed_copy(network, options, probe, lambda copy: copy.follow_lender(new_policy))
+            reader, _ = changed_copy(network, options, probe, lambda copy: copy.follow_encoder_source(new_policy))
         # Where the policy's target becomes a copy, those of its readers do as well.
         follows_copy = bool(effects.shared_names(group)) and effects.restarts(policy, new_policy)
         reader.last_refit = reader.last_refit or follows_copy

@@ -133,12 +133,13 @@ def evaluating(network: Any) -> Iterator[None]:
 def output_of(network: Any, observations: Any) -> Tensor:
     """What the network computes before anything is sampled from it [B, O], without noise.
 
-    A network whose raw output is not what decides (the logits of a distribution of returns) says by `judged` what is.
+    A network whose raw output is not what decides (the logits of a distribution of returns) gives what does by
+    `effect_output`.
     """
     with evaluating(network):
         known = isinstance(network, EvolvableNetwork) and not network.runs_forward
         run = network.output if known else network
-        result = getattr(network, "judged", run)(observations)
+        result = getattr(network, "effect_output", run)(observations)
     return cast(Tensor, result[0] if isinstance(result, tuple) else result)
 
 

@@ -19,7 +19,7 @@ SHARE = 0.1  # of the weights are touched
 RESET_SHARE = 0.05  # of those are drawn anew
 SUPER_PROB = 0.1  # of the mutations are super mutations
 SUPER_SD = 10.0  # published: ten times the weight
-LEAST_SCALE = 2.0**-24  # of the noise; float32 resolves no smaller share of a weight
+MIN_SCALE = 2.0**-24  # of the noise; float32 resolves no smaller share of a weight
 NORMALISATION = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.RMSNorm)
 
 
@@ -130,7 +130,7 @@ def largest_scale(
                 low, kept = middle, change
             else:
                 high = middle
-        while low == 0.0 and high > LEAST_SCALE:  # outputs of a few units may stand smaller steps alone
+        while low == 0.0 and high > MIN_SCALE:  # outputs of a few units may stand smaller steps alone
             high /= 2
             change = change_at(high)
             if change <= bound:

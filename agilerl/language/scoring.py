@@ -30,28 +30,28 @@ class Texts:
 
     tokens: Tensor
     attention: Tensor
-    said: Tensor
+    completion_mask: Tensor
 
     @property
     def prompt(self) -> int:
         """P, tokens of a prompt with its padding."""
-        return self.tokens.shape[-1] - self.said.shape[-1]
+        return self.tokens.shape[-1] - self.completion_mask.shape[-1]
 
     def rows(self, index: Any) -> Texts:
         """Some of the rows, of every member."""
-        return Texts(*(part[..., index, :] for part in (self.tokens, self.attention, self.said)))
+        return Texts(*(part[..., index, :] for part in (self.tokens, self.attention, self.completion_mask)))
 
     def flat(self) -> Texts:
         """Members one after another: [N·R, ...]."""
-        return Texts(*(part.flatten(0, -2) for part in (self.tokens, self.attention, self.said)))
+        return Texts(*(part.flatten(0, -2) for part in (self.tokens, self.attention, self.completion_mask)))
 
     def trimmed(self) -> Texts:
         """Without columns that are padding in every row."""
         used = self.attention.flatten(0, -2).any(0)
         first = int(used.nonzero()[0])
         last = max(int(used.nonzero()[-1]) + 1, self.prompt + 1)
-        said = self.said[..., : last - self.prompt]
-        return Texts(self.tokens[..., first:last], self.attention[..., first:last], said)
+        completion_mask = self.completion_mask[..., : last - self.prompt]
+        return Texts(self.tokens[..., first:last], self.attention[..., first:last], completion_mask)
 
     def to(self, device: torch.device | str) -> Texts:
         """On a device."""

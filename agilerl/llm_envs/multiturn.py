@@ -13,7 +13,7 @@ from agilerl.language import tokenizer as tokens_of
 from agilerl.language.ends import end_ids, turn_end
 from agilerl.llm_envs.games import Player, TextGame
 from agilerl.llm_envs.prompts import Turns
-from agilerl.llm_envs.rewards import MOST_FAULTS, WINDOW, Deadline, RewardError, TookTooLongError, number_of
+from agilerl.llm_envs.rewards import MAX_FAULTS, WINDOW, Deadline, RewardError, TookTooLongError, number_of
 from agilerl.llm_envs.templates import encoded, rendered
 from agilerl.llm_envs.tokens import after_prompt, prompt_tensors
 from agilerl.rng import Purpose, stream
@@ -274,7 +274,7 @@ class TokenObservationWrapper:
         found = self.episode()
         return (
             torch.from_numpy(found.tokens)[None],
-            torch.from_numpy(found.said)[None, 1:],
+            torch.from_numpy(found.completion_mask)[None, 1:],
             torch.from_numpy(found.turns)[None, 1:],
             torch.from_numpy(found.turn_rewards).float(),
         )
@@ -388,7 +388,7 @@ class SyncMultiTurnVecEnv:
         infos = [info for *_, info in found]
         new = [info["fault"] for info in infos if "fault" in info]
         over = sum(env.is_over for env, _ in steps)
-        self.faults = (*self.faults, *new)[:MOST_FAULTS]
+        self.faults = (*self.faults, *new)[:MAX_FAULTS]
         self.episodes_played += over
         self.episodes_failed += len(new)
         self._window = [self._window[0] + over, self._window[1] + len(new)]

@@ -79,8 +79,8 @@ class Turns:
 
     Attributes:
         tokens: [L] int64, without padding. What the model said is as it was sampled, its ends of sequence included.
-        said: [L] bool: the model's own tokens; these are learned from, the others are given.
-        turns: [L] int64: to which turn a said token belongs, from 0; −1 where `said` is False.
+        completion_mask: [L] bool: the model's own tokens; these are learned from, the others are given.
+        turns: [L] int64: to which turn a said token belongs, from 0; −1 where `completion_mask` is False.
         rewards: [L] float64: the reward of a turn at its last said token, 0 elsewhere.
         terminated: the game ended.
         truncated: it was cut off, by itself, by the number of turns, for want of context, or by a fault.
@@ -88,7 +88,7 @@ class Turns:
     """
 
     tokens: np.ndarray
-    said: np.ndarray
+    completion_mask: np.ndarray
     turns: np.ndarray
     rewards: np.ndarray
     terminated: bool
@@ -99,7 +99,7 @@ class Turns:
     def ends(self) -> np.ndarray:
         """[turns] int64: where each turn has its last said token."""
         following = np.append(self.turns[1:], -1)
-        found: np.ndarray = np.flatnonzero(self.said & (following != self.turns))
+        found: np.ndarray = np.flatnonzero(self.completion_mask & (following != self.turns))
         return found
 
     @property

@@ -16,13 +16,13 @@ import numpy as np
 
 from agilerl.errors import EnvError
 
-MOST_FAULTS = 4
+MAX_FAULTS = 4
 """Faults that are described, of one batch."""
 
-MOST_HANGS = 3
+MAX_HANGS = 3
 """Calls of one batch that may take too long; the rest of the batch is then not called any more."""
 
-MOST_ABANDONED = 8
+MAX_ABANDONED = 8
 """Threads that hang and cannot be ended before there is an error: each of them takes time from the run."""
 
 WINDOW = 256
@@ -47,7 +47,7 @@ class Deadline:
     Limits: what holds the interpreter's lock inside one C call (a power of huge integers, some regular expressions in
     other libraries) is not cut off until it returns. A function that uses `SIGALRM` itself works in the main thread and
     then has only its own deadline. An abandoned thread ends at its next Python instruction; one that waits in C goes on
-    waiting, and with more than `MOST_ABANDONED` of those there is an error. What a function changed before it was cut
+    waiting, and with more than `MAX_ABANDONED` of those there is an error. What a function changed before it was cut
     off stays changed.
 
     Args:
@@ -81,7 +81,7 @@ class Deadline:
     def check(self) -> None:
         """RewardError if more threads hang than a run can bear."""
         hanging = sum(thread.is_alive() for thread in self._abandoned)
-        if hanging > MOST_ABANDONED:
+        if hanging > MAX_ABANDONED:
             raise RewardError(
                 f"{hanging} calls of a reward function or a game hang and cannot be ended. "
                 "fix: give what it waits for a time limit of its own."
@@ -136,7 +136,7 @@ class RewardCaller:
         rewards = np.array([0.0 if value is None else value for value in values], dtype=np.float64)
         faults = [f"{names[i]}: {words[i]}" for i, fails in enumerate(failed) if fails]
         self._count(len(samples), faults)
-        return rewards, failed, faults[:MOST_FAULTS]
+        return rewards, failed, faults[:MAX_FAULTS]
 
     def _called(self, samples: Sequence[tuple[Any, ...]]) -> tuple[list[float | None], list[str]]:
         if self.batched and samples:
@@ -153,8 +153,8 @@ class RewardCaller:
         words = []
         hangs = 0
         for sample in samples:
-            value, fault = None, f"not called: {MOST_HANGS} others of its batch took longer than {self.seconds:g} s"
-            if hangs < MOST_HANGS:
+            value, fault = None, f"not called: {MAX_HANGS} others of its batch took longer than {self.seconds:g} s"
+            if hangs < MAX_HANGS:
                 try:
                     value, fault = self._one(sample)
                 except TookTooLongError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-MOST_LOG_RATIO = 20.0  # of a policy and the one that acted: far beyond any clip, and finite squared in float32
+MAX_LOG_RATIO = 20.0  # of a policy and the one that acted: far beyond any clip, and finite squared in float32
 
 
 def bootstrap(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
@@ -118,13 +118,13 @@ def clipped_surrogate(
     The loss is [...]; its gradient [..., B] is −w ρ Â where the first term is the smaller (or both equal), else 0.
 
     Where Â < 0 nothing bounds ρ from above, and exp(89) is infinite in float32: one such row would make every weight
-    NaN, however gradients are clipped. So log ρ counts as at most `MOST_LOG_RATIO`.
+    NaN, however gradients are clipped. So log ρ counts as at most `MAX_LOG_RATIO`.
 
     Args:
         log_prob, old_log_prob, advantage: [..., B]. clip: ε, scalar or [..., 1].
         weight: [..., B], 1/B in the rows that count and 0 elsewhere.
     """
-    ratio = (log_prob - old_log_prob).clamp(max=MOST_LOG_RATIO).exp()
+    ratio = (log_prob - old_log_prob).clamp(max=MAX_LOG_RATIO).exp()
     free = ratio * advantage
     clipped = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip) * advantage
     loss = -(weight * torch.minimum(free, clipped)).sum(-1)
@@ -162,7 +162,7 @@ def approximate_kl(log_prob: Tensor, old_log_prob: Tensor, weight: Tensor) -> Te
         log_prob, old_log_prob, weight: [..., B].
     """
     log_ratio = log_prob - old_log_prob
-    return (weight * (log_ratio.clamp(max=MOST_LOG_RATIO).expm1() - log_ratio)).sum(-1)
+    return (weight * (log_ratio.clamp(max=MAX_LOG_RATIO).expm1() - log_ratio)).sum(-1)
 
 
 def categorical_gradient(logits: Tensor, action: Tensor, of_log_prob: Tensor, of_entropy: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Losses of language models that learn from rewards of whole completions, or from preferences between two.
 
-Shapes: R completions of T tokens, any leading member axes. `said` marks the policy's own tokens. Everything that is not
-said is filled before it is exponentiated, so that padding can neither overflow nor leak a gradient.
+Shapes: R completions of T tokens, any leading member axes. `completion_mask` marks the policy's own tokens.
+All others are filled before they are exponentiated, so that padding can neither overflow nor leak a gradient.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def whitened(
     return centred / (variance.sqrt() + eps)
 
 
-def discounted_returns(rewards: Tensor, said: Tensor, gamma: Tensor | float = 1.0) -> Tensor:
+def discounted_returns(rewards: Tensor, completion_mask: Tensor, gamma: Tensor | float = 1.0) -> Tensor:
     """[..., T] Σ_k γ^k r over the policy's own tokens from each of them on; tokens that are not said pass it on.
 
     A reward stands at one token, the last of what it is for: with γ = 1 every token of a completion has its reward,
@@ -65,14 +65,14 @@ def discounted_returns(rewards: Tensor, said: Tensor, gamma: Tensor | float = 1.
     """
     found, running = [], torch.zeros_like(rewards[..., 0])
     for t in reversed(range(rewards.shape[-1])):
-        own = said[..., t]
+        own = completion_mask[..., t]
         running = torch.where(own, rewards[..., t] + gamma * running, running)
         found.append(running)
-    return torch.stack(found[::-1], -1) * said
+    return torch.stack(found[::-1], -1) * completion_mask
 
 
 def token_advantages(
-    rewards: Tensor, values: Tensor, said: Tensor, gamma: Tensor | float, gae_lambda: Tensor | float
+    rewards: Tensor, values: Tensor, completion_mask: Tensor, gamma: Tensor | float, gae_lambda: Tensor | float
 ) -> tuple[Tensor, Tensor]:
     """(advantages, returns) [..., T] by generalised advantage estimation over the policy's own tokens.
 
@@ -81,13 +81,13 @@ def token_advantages(
     """
     found, later, ahead = [], torch.zeros_like(rewards[..., 0]), torch.zeros_like(rewards[..., 0])
     for t in reversed(range(rewards.shape[-1])):
-        own = said[..., t]
+        own = completion_mask[..., t]
         delta = rewards[..., t] + gamma * ahead - values[..., t]
         later = torch.where(own, delta + gamma * gae_lambda * later, later)
         ahead = torch.where(own, values[..., t], ahead)
         found.append(later)
-    advantage = torch.stack(found[::-1], -1) * said
-    return advantage, (advantage + values) * said
+    advantage = torch.stack(found[::-1], -1) * completion_mask
+    return advantage, (advantage + values) * completion_mask
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def token_advantages(
 NORMALISATIONS = ("token", "sequence", "constant")
 
 
-def completion_weights(said: Tensor, weight: Tensor, normalisation: str, most: int) -> Tensor:
+def completion_weights(completion_mask: Tensor, weight: Tensor, normalisation: str, most: int) -> Tensor:
     """[..., R, T] what the loss of each token counts, over everything that one optimiser step learns from.
 
     "token": 1 / Σ of all own tokens (Yu et al. 2025, DAPO, arXiv:2503.14476, equation 12). "sequence": each completion
@@ -105,7 +105,7 @@ def completion_weights(said: Tensor, weight: Tensor, normalisation: str, most: i
     Args:
         said: [..., R, T] bool. weight: [..., R], 1/R, 0 for rows that are padding. most: the longest completion.
     """
-    own = said.to(weight.dtype)
+    own = completion_mask.to(weight.dtype)
     if normalisation == "constant":
         return own * weight.unsqueeze(-1) / most
     if normalisation == "sequence":
@@ -117,9 +117,9 @@ def completion_weights(said: Tensor, weight: Tensor, normalisation: str, most: i
 # -- policies ----------------------------------------------------------------------------------------------------------
 
 
-def log_ratio(log_prob: Tensor, old: Tensor, said: Tensor) -> Tensor:
+def log_ratio(log_prob: Tensor, old: Tensor, completion_mask: Tensor) -> Tensor:
     """log π(a) − log π_old(a) at the policy's own tokens, 0 elsewhere."""
-    return (log_prob - old).masked_fill(~said, 0)
+    return (log_prob - old).masked_fill(~completion_mask, 0)
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -131,11 +131,11 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, low: Tensor, high: Tenso
     return -torch.minimum(ratio * advantage, bounded * advantage)
 
 
-def sequence_ratio(log_ratios: Tensor, said: Tensor) -> Tensor:
+def sequence_ratio(log_ratios: Tensor, completion_mask: Tensor) -> Tensor:
     """s [..., R, 1]: exp of the mean log ratio over a completion's tokens (GSPO; Zheng et al. 2025, arXiv:2507.18071,
     equation 7)."""
-    count = said.sum(-1, keepdim=True).clamp_min(1)
-    return ((log_ratios * said).sum(-1, keepdim=True) / count).exp()
+    count = completion_mask.sum(-1, keepdim=True).clamp_min(1)
+    return ((log_ratios * completion_mask).sum(-1, keepdim=True) / count).exp()
 
 
 def clipped_importance(log_prob: Tensor, log_ratios: Tensor, advantage: Tensor, high: Tensor) -> Tensor:
@@ -147,10 +147,10 @@ def clipped_importance(log_prob: Tensor, log_ratios: Tensor, advantage: Tensor, 
     return -weight * advantage * log_prob
 
 
-def kl_estimate(log_prob: Tensor, reference: Tensor, said: Tensor) -> Tensor:
+def kl_estimate(log_prob: Tensor, reference: Tensor, completion_mask: Tensor) -> Tensor:
     """exp(d) − d − 1 with d = log π_ref − log π at own tokens, 0 elsewhere: never negative, unbiased for KL(π ‖ π_ref)
     under samples of π (Schulman 2020, "k3"; arXiv:2402.03300, equation 4)."""
-    difference = (reference - log_prob).masked_fill(~said, 0)
+    difference = (reference - log_prob).masked_fill(~completion_mask, 0)
     return difference.exp() - difference - 1
 
 
@@ -176,30 +176,30 @@ def preference_loss(margin: Tensor, beta: Tensor, smoothing: Tensor | float = 0.
 # -- turns -------------------------------------------------------------------------------------------------------------
 
 
-def last_said(said: Tensor) -> Tensor:
+def last_said(completion_mask: Tensor) -> Tensor:
     """[..., T] bool: the last of the policy's own tokens of each row."""
-    later = said.flip(-1).long().cumsum(-1).flip(-1)
-    return said & (later == 1)
+    later = completion_mask.flip(-1).long().cumsum(-1).flip(-1)
+    return completion_mask & (later == 1)
 
 
-def rewards_by_token(rewards: Tensor, said: Tensor) -> Tensor:
+def rewards_by_token(rewards: Tensor, completion_mask: Tensor) -> Tensor:
     """[..., R, T] with the reward [..., R] of a completion at the last of its tokens, and at no other."""
-    return rewards.unsqueeze(-1) * last_said(said)
+    return rewards.unsqueeze(-1) * last_said(completion_mask)
 
 
 def turn_advantages(
-    rewards: Tensor, values: Tensor, said: Tensor, gamma: Tensor | float, gae_lambda: Tensor | float
+    rewards: Tensor, values: Tensor, completion_mask: Tensor, gamma: Tensor | float, gae_lambda: Tensor | float
 ) -> tuple[Tensor, Tensor]:
     """As `token_advantages` with a turn, an unbroken run of own tokens, as one action.
 
     A turn's value is that before its first token, its reward the sum over its tokens; all of its tokens have its
     advantage, and its first one the return that the critic learns (the others' are their own values: no error).
     """
-    before = torch.cat((torch.zeros_like(said[..., :1]), said[..., :-1]), -1)
-    starts = said & ~before
+    before = torch.cat((torch.zeros_like(completion_mask[..., :1]), completion_mask[..., :-1]), -1)
+    starts = completion_mask & ~before
     total, found = torch.zeros_like(rewards[..., 0]), []
     for t in reversed(range(rewards.shape[-1])):  # the sum of a turn's rewards, at its first token
-        total = torch.where(said[..., t], total + rewards[..., t], torch.zeros_like(total))
+        total = torch.where(completion_mask[..., t], total + rewards[..., t], torch.zeros_like(total))
         found.append(total)
         total = torch.where(starts[..., t], torch.zeros_like(total), total)
     of_turn = torch.stack(found[::-1], -1) * starts
@@ -208,4 +208,4 @@ def turn_advantages(
     for t in range(rewards.shape[-1]):
         current = torch.where(starts[..., t], advantage[..., t], current)
         spread.append(current)
-    return torch.stack(spread, -1) * said, torch.where(starts, returns, values) * said
+    return torch.stack(spread, -1) * completion_mask, torch.where(starts, returns, values) * completion_mask

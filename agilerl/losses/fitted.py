@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-LEAST_SCALE = 1e-6  # of returns: data that are always paid alike are left as they are
+MIN_SCALE = 1e-6  # of returns: data that are always paid alike are left as they are
 
 
 def fitted_target(reward: Tensor, discount: Tensor, next_value: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -64,4 +64,4 @@ def centred_reward(reward: np.ndarray, discount: np.ndarray, mean: float, scale:
 def centre_and_scale(returns: np.ndarray) -> tuple[float, float]:
     """(μ, σ) of returns [N]; σ is 1 where they do not differ."""
     scale = float(returns.std())
-    return float(returns.mean()), scale if scale > LEAST_SCALE else 1.0
+    return float(returns.mean()), scale if scale > MIN_SCALE else 1.0

@@ -1,8 +1,8 @@
 """Losses over the tokens of texts, of which some are the policy's own and the others an environment's.
 
 A network reads a text [B, L] from left to right: its output at t is of the state after token t, and says of token
-t + 1. The policy's own tokens are marked by `said` [B, L]; token p is an action taken in state p − 1. Other tokens, and
-padding on the right, are part of states alone: no loss is over them. Leading axes are free.
+t + 1. The policy's own tokens are marked by `completion_mask` [B, L]; token p is an action taken in state
+p − 1. Other tokens, and padding on the right, are part of states alone: no loss is over them. Leading axes are free.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 
-def token_weights(said: Tensor, weight: Tensor, mean_of: Callable[[Tensor], Tensor] = lambda x: x) -> Tensor:
+def token_weights(completion_mask: Tensor, weight: Tensor, mean_of: Callable[[Tensor], Tensor] = lambda x: x) -> Tensor:
     """w_b m_bt / Σ w_b m_bt [..., B, L]: every one of the policy's own tokens counts alike, those of long texts too.
 
     Args:
         said: [..., B, L] bool. weight: [..., B] of the rows. Without any token all are 0.
         mean_of: the mean over processes, where several of them share a batch.
     """
-    each = weight.unsqueeze(-1) * said.to(weight.dtype)
+    each = weight.unsqueeze(-1) * completion_mask.to(weight.dtype)
     total = mean_of(each.sum((-2, -1), keepdim=True))
     return each / total.clamp_min(torch.finfo(weight.dtype).tiny)
 
@@ -41,7 +41,7 @@ def state_before(values: Tensor) -> Tensor:
     return torch.cat((torch.zeros_like(values[..., :1]), values[..., :-1]), -1)
 
 
-def state_after(values: Tensor, said: Tensor, length: Tensor) -> Tensor:
+def state_after(values: Tensor, completion_mask: Tensor, length: Tensor) -> Tensor:
     """[..., L] at p the value of the state in which the policy speaks next after token p.
 
     That is the state before its next own token, behind what the environment has answered; where it has none, the one at
@@ -50,9 +50,9 @@ def state_after(values: Tensor, said: Tensor, length: Tensor) -> Tensor:
     Args:
         values: [..., L] of states. said: [..., L] bool. length: [...] int64, tokens of each text.
     """
-    size = said.shape[-1]
-    place = torch.arange(size, device=said.device).expand(said.shape)
-    own = torch.where(said, place, size)
+    size = completion_mask.shape[-1]
+    place = torch.arange(size, device=completion_mask.device).expand(completion_mask.shape)
+    own = torch.where(completion_mask, place, size)
     later = own.flip(-1).cummin(-1).values.flip(-1)  # the next own token at p or behind it
     following = torch.cat((later[..., 1:], torch.full_like(later[..., :1], size)), -1)
     index = torch.where(following < size, following, length.unsqueeze(-1)) - 1

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-LEAST_SCALE = 1e-6  # of values, below which a policy is not made to follow them any more
+MIN_SCALE = 1e-6  # of values, below which a policy is not made to follow them any more
 
 
 # --- cloning ----------------------------------------------------------------------------------------------------------
@@ -54,9 +54,9 @@ def cloning_policy_loss(
         mean_of: the mean over processes, where several of them share a batch.
     """
     scale = mean_of((weight * value.detach().abs()).sum(-1)) / mean_of(weight.sum(-1))
-    return cloning_error(action, taken, weight) - alpha.squeeze(-1) / scale.clamp_min(LEAST_SCALE) * (
-        weight * value
-    ).sum(-1)
+    return cloning_error(action, taken, weight) - alpha.squeeze(-1) / scale.clamp_min(MIN_SCALE) * (weight * value).sum(
+        -1
+    )
 
 
 # --- implicit Q-learning ---------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def plain(sizes: Sizes) -> list[Any]:
 GEOMETRY = ("channel_size", "kernel_size", "stride_size", "padding_size")
 LARGE, MIDDLE = 40, 12  # pixels along the shorter side from which on images get other layers
 WIDEST_MAP = 10  # pixels along a side of the last layer's output; a dense layer reads all of them
-MOST_LAYERS = 6  # of a network whose limits nobody has set
+MAX_LAYERS = 6  # of a network whose limits nobody has set
 
 
 def usual_layers(input_shape: Sequence[int]) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def usual_layers(input_shape: Sequence[int]) -> dict[str, Any]:
         channels, kernels, strides = [*channels, 64], [*kernels, 3], [*strides, 2]
         sides = [(n - 3) // 2 + 1 for n in sides]
     found: dict[str, Any] = {"channel_size": channels, "kernel_size": kernels, "stride_size": strides}
-    return {**found, "max_hidden_layers": len(channels)} if len(channels) > MOST_LAYERS else found
+    return {**found, "max_hidden_layers": len(channels)} if len(channels) > MAX_LAYERS else found
 
 
 def with_usual_layers(config: Mapping[str, Any], input_shape: Sequence[int]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from agilerl.modules.layers import DenseStack
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution, distribution_of, squashed_normal_sample
-from agilerl.networks.encoders import BY_POSITION, USUAL, NetworkOptions, takes_options
+from agilerl.networks.encoders import BY_POSITION, DEFAULT_OPTIONS, NetworkOptions, takes_options
 from agilerl.networks.stacks import FEATURES, OUTPUT, Run, dense_stacks, module_parts, overrides, recurrent_parts
 from agilerl.spaces import mask_width
 
@@ -95,7 +95,10 @@ class DeterministicActor(EvolvableNetwork):
 
     @takes_options("observation_space", "action_space", *BY_POSITION)
     def __init__(
-        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        options: NetworkOptions = DEFAULT_OPTIONS,
     ) -> None:
         self.action_low: np.ndarray | None = None
         self.action_high: np.ndarray | None = None
@@ -154,8 +157,9 @@ class StochasticActor(EvolvableNetwork):
 
     @takes_options("observation_space", "action_space", *BY_POSITION[:3])
     def __init__(
-        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL,
-        squash_output: bool = False, log_std_init: float = 0.0, action_scaling: str = "bounds",
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any],
+        options: NetworkOptions = DEFAULT_OPTIONS, squash_output: bool = False,
+        log_std_init: float = 0.0, action_scaling: str = "bounds",
     ) -> None:  # fmt: skip
         if squash_output and not isinstance(action_space, spaces.Box):
             raise ConfigError(f"squash_output=True is for Box actions; got {action_space}. fix: leave it out.")
@@ -272,7 +276,7 @@ class SharedActorCritic(StochasticActor):
     def forward(self, obs: Any, action_mask: Any = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         return self.sampled(self.output(obs)[..., :-1], action_mask)
 
-    def judged(self, obs: Any) -> Tensor:
+    def effect_output(self, obs: Any) -> Tensor:
         """What mutations measure their effect on: the policy's raw output."""
         return cast(Tensor, self.output(obs)[..., :-1])
 

@@ -20,15 +20,15 @@ from agilerl.language.scoring import Texts, hidden_states, log_probs
 from agilerl.modules.base import EvolvableModule
 from agilerl.rng import Purpose, stream
 
-USUAL: dict[str, Any] = {"peft_type": "LORA", "r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
+DEFAULT_LORA: dict[str, Any] = {"peft_type": "LORA", "r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
 """The adapter where nothing else is said: LoRA on every linear layer."""
 HEAD = "value_head"
 
 
 def adapter_config(given: Any = None) -> dict[str, Any]:
-    """A PEFT configuration (an object, a mapping or None) as data, with `USUAL` for what it does not say."""
+    """A PEFT configuration (an object, a mapping or None) as data, with `DEFAULT_LORA` for what it does not say."""
     if given is None:
-        return dict(USUAL)
+        return dict(DEFAULT_LORA)
     if not isinstance(given, Mapping):
         made = given.to_dict() if callable(getattr(given, "to_dict", None)) else None
         if made is None:
@@ -37,7 +37,7 @@ def adapter_config(given: Any = None) -> dict[str, Any]:
         given = {k: v for k, v in made.items() if v != usual.get(k) or k in ("peft_type", "r", "lora_alpha")}
     plain = {k: sorted(v) if isinstance(v, set | frozenset) else v for k, v in given.items()}
     plain = {k: str(getattr(v, "value", v)) if k in ("peft_type", "task_type") else v for k, v in plain.items()}
-    usual_of_lora = USUAL if plain.get("peft_type", "LORA") == "LORA" else {}
+    usual_of_lora = DEFAULT_LORA if plain.get("peft_type", "LORA") == "LORA" else {}
     return {k: v for k, v in {**usual_of_lora, **plain}.items() if k not in ("task_type", "base_model_name_or_path")}
 
 

@@ -21,7 +21,7 @@ from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.morph import Index, grown, prefixed, without
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks import encoders, specs
-from agilerl.networks.encoders import BY_POSITION, USUAL, NetworkOptions, checked_arguments, takes_options
+from agilerl.networks.encoders import BY_POSITION, DEFAULT_OPTIONS, NetworkOptions, checked_arguments, takes_options
 from agilerl.networks.observations import InputForm, Preprocessor
 from agilerl.networks.stacks import dense_stacks, joined, module_parts, overrides, recurrent_parts, run_recurrent
 from agilerl.rng import Purpose, seeds
@@ -51,7 +51,7 @@ class EvolvableNetwork(EvolvableModule):
     head for a state value (`build_value_head`) reads the same features and mutates with the first, under its names.
 
     A network without an encoder of its own reads the features of another one, its lender, as constants
-    (`borrow_encoder`). The lender's weights are none of this network's: not among its parameters, in its state or in
+    (`share_encoder`). The lender's weights are none of this network's: not among its parameters, in its state or in
     its optimiser, and no gradient reaches them from here. Its architecture mutations are those of its own head.
 
     Args:
@@ -92,7 +92,7 @@ class EvolvableNetwork(EvolvableModule):
     )
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any] | None = None,
-        options: NetworkOptions = USUAL, normalize_images: bool = True, encoder_name: str = "encoder",
+        options: NetworkOptions = DEFAULT_OPTIONS, normalize_images: bool = True, encoder_name: str = "encoder",
     ) -> None:  # fmt: skip
         super().__init__(options.device, options.random_seed)
         if not isinstance(observation_space, spaces.Space):
@@ -240,7 +240,7 @@ class EvolvableNetwork(EvolvableModule):
         """
         if hidden_state is not None:
             return self.features_with_state(obs, hidden_state)
-        return self._encode(self.preprocess(obs)) if self.lender is None else self.lent_features(obs)
+        return self._encode(self.preprocess(obs)) if self.encoder_source is None else self.shared_features(obs)
 
     def forward_head(self, features: Tensor) -> Tensor:
         """The head's output [..., O] for features [..., latent_dim]."""
@@ -274,7 +274,7 @@ class EvolvableNetwork(EvolvableModule):
         Of a recurrent network (output, next hidden state), see `run_recurrent`; without a hidden state every row starts
         an episode, and the output alone is returned.
         """
-        if self.lender is not None:
+        if self.encoder_source is not None:
             return parts["head_net"](parts["encoder"](inputs[0]))
         if isinstance(self.encoder, EvolvableMultiInput):
             return self.encoder.features_by(parts, inputs[0])
@@ -288,7 +288,7 @@ class EvolvableNetwork(EvolvableModule):
     def dense_parts(self) -> dict[str, DenseStack] | None:
         """The dense stacks of which the network consists: one ("") of a feed-forward one that reads vectors, several of
         a recurrent one and of one that reads the parts of a Dict or Tuple space; None where it is more."""
-        if self.lender is not None:
+        if self.encoder_source is not None:
             return self.head_alone()
         if isinstance(self.encoder, EvolvableLSTM | EvolvableMultiInput):
             replaced = overrides(self, EvolvableNetwork, "output", "combine", "extract_features")
@@ -316,7 +316,7 @@ class EvolvableNetwork(EvolvableModule):
     @property
     def row_input(self) -> Callable[[Any], Tensor]:
         """What gives the observations for the functions of `dense_parts`: `preprocess`, its parts laid side by side."""
-        encoder = None if self.lender is not None else self.encoder
+        encoder = None if self.encoder_source is not None else self.encoder
         if not isinstance(encoder, EvolvableMultiInput):
             return self.preprocess
         return lambda obs: encoder.flat(self.preprocess(obs))  # type: ignore[arg-type]  # nested for such spaces
@@ -375,53 +375,54 @@ class EvolvableNetwork(EvolvableModule):
     # -- features of another network ---------------------------------------------------------------------------------
 
     @property
-    def lender(self) -> Any:
+    def encoder_source(self) -> Any:
         """The network whose features are read; None for a network with an encoder of its own."""
-        return self.__dict__.get("_lender")
+        return self.__dict__.get("_encoder_source")
 
-    def borrow_encoder(self, lender: Any) -> None:
-        """Read the features of `lender` from now on; an encoder of its own is given up."""
+    def share_encoder(self, encoder_source: Any) -> None:
+        """Read the features of `encoder_source` from now on; an encoder of its own is given up."""
         self._modules.pop("encoder", None)
-        self.__dict__["_lender"] = lender  # past torch, which would take the lender's weights for ours
+        self.__dict__["_encoder_source"] = encoder_source  # past torch, which would take the lender's weights for ours
 
-    def check_same_encoder(self, lender: Any) -> None:
+    def check_same_encoder(self, encoder_source: Any) -> None:
         """EncoderMismatchError where the features so far come from an encoder of another architecture."""
-        mine, theirs = (specs.architecture(network.encoder) for network in (self, lender))
+        mine, theirs = (specs.architecture(network.encoder) for network in (self, encoder_source))
         if mine != theirs:
             raise specs.EncoderMismatchError(
-                f"incompatible encoder architectures: {type(self).__name__} has {mine}, {type(lender).__name__} "
-                f"{theirs}. fix: build both with the same encoder_config and latent_dim, or share_encoders=False."
+                f"incompatible encoder architectures: {type(self).__name__} has {mine}, "
+                f"{type(encoder_source).__name__} {theirs}. "
+                "fix: build both with the same encoder_config and latent_dim, or share_encoders=False."
             )
 
     def derived(self, name: str) -> Any:
-        lender = self.__dict__.get("_lender") if name == "encoder" else None
-        return super().derived(name) if lender is None else lender.encoder
+        encoder_source = self.__dict__.get("_encoder_source") if name == "encoder" else None
+        return super().derived(name) if encoder_source is None else encoder_source.encoder
 
     def not_owned(self) -> Sequence[Any]:
         """The lender is not copied with the network: the copy reads it too."""
-        return () if self.lender is None else (self.lender,)
+        return () if self.encoder_source is None else (self.encoder_source,)
 
     @torch.no_grad()
-    def lent_features(self, obs: Any) -> Tensor:
+    def shared_features(self, obs: Any) -> Tensor:
         """Features [..., latent_dim] of the lender for observations, as constants."""
-        return cast(Tensor, self.lender.extract_features(obs))
+        return cast(Tensor, self.encoder_source.extract_features(obs))
 
     @property
     def takes_features(self) -> bool:
         """Whether `from_features` of the lender's features is what `output` gives."""
         writer: Any = next(cls for cls in type(self).__mro__ if "output" in vars(cls))
-        return self.lender is not None and "from_features" in vars(writer) and is_untouched(self)
+        return self.encoder_source is not None and "from_features" in vars(writer) and is_untouched(self)
 
-    def lent_depth(self) -> int | None:
+    def shared_depth(self) -> int | None:
         """How many layers of the lender's last dense stack are its encoder; None where it ends in anything else."""
-        parts, stack = self.lender.dense_parts(), self.lender.encoder.dense_stack()
-        if parts is not None and isinstance(self.lender.encoder, EvolvableMultiInput):
+        parts, stack = self.encoder_source.dense_parts(), self.encoder_source.encoder.dense_stack()
+        if parts is not None and isinstance(self.encoder_source.encoder, EvolvableMultiInput):
             return 1 if tuple(parts)[-1] == LAST else None
         return None if stack is None or parts is None or tuple(parts) != ("",) else len(stack.layers)
 
     def head_alone(self) -> dict[str, DenseStack] | None:
         """The dense parts of a network that borrows: its head; None where that, or the lender, is anything more."""
-        if not self.takes_features or self.lent_depth() is None:
+        if not self.takes_features or self.shared_depth() is None:
             return None
         return dense_stacks(self, {"head_net": self.head_net})
 
@@ -435,7 +436,7 @@ class EvolvableNetwork(EvolvableModule):
     @torch.no_grad()
     def _probe_parts(self) -> None:
         x = self.probe_inputs
-        if self.lender is None:
+        if self.encoder_source is None:
             self.encoder.probe(x)
         heads = self._heads()
         if "head_net" in heads:
@@ -472,7 +473,7 @@ class EvolvableNetwork(EvolvableModule):
         refitted, so that the output stays near to what it was."""
         heads = [head for head in self._heads().values() if isinstance(head, EvolvableMLP)]
         targets = [head.preactivations() for head in heads]
-        if self.lender is None:  # else the lender has changed by itself
+        if self.encoder_source is None:  # else the lender has changed by itself
             self.encoder.change_activation(activation, output=True)
         for head in heads:
             head.probe(None)  # its inputs have changed: it is refitted below, from its first layer on
@@ -529,17 +530,17 @@ class EvolvableNetwork(EvolvableModule):
             self._carry_latent(index, lambda: self.encoder.resize_outputs(index))
             self.last_transfer |= prefixed("encoder", self.encoder.last_transfer)
 
-    def follow_lender(self, lender: Any) -> None:
-        """Read `lender` from now on, a mutated copy of the lender so far; a changed latent width reaches the head.
+    def follow_encoder_source(self, encoder_source: Any) -> None:
+        """Read `encoder_source` from now on, a mutated copy of the one so far; a changed latent width reaches the head.
 
         Growth keeps the function: the head's weights of new features are zero. After a removal the head's first layer
         is refitted, where there are probe inputs.
         """
         self.last_transfer, self.last_refit = {}, False
-        if lender.latent_dim == self.latent_dim:
-            self.borrow_encoder(lender)
+        if encoder_source.latent_dim == self.latent_dim:
+            self.share_encoder(encoder_source)
         else:
-            self._carry_latent(lender.last_latent_index, lambda: self.borrow_encoder(lender))
+            self._carry_latent(encoder_source.last_latent_index, lambda: self.share_encoder(encoder_source))
 
     def _carry_latent(self, index: Index, change_encoder: Callable[[], None]) -> None:
         """Change the latent width, in the encoder by `change_encoder` and in the heads."""
@@ -585,10 +586,10 @@ class EvolvableNetwork(EvolvableModule):
     def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
         """As `from_spec`, with this network's own encoder class where the spec names that one, or with its lender."""
         kind = type(self.encoder)
-        if self.lender is not None and spec.get("encoder_cls") == specs.BORROWED:
-            encoder = {**specs.stand_in(self.lender), "latent_dim": spec["latent_dim"]}
+        if self.encoder_source is not None and spec.get("encoder_cls") == specs.BORROWED:
+            encoder = {**specs.stand_in(self.encoder_source), "latent_dim": spec["latent_dim"]}
             made = type(self).from_spec(spec, device=device, **encoder)
-            made.borrow_encoder(self.lender)
+            made.share_encoder(self.encoder_source)
             return made
         own = spec.get("encoder_cls") == f"{kind.__module__}.{kind.__qualname__}"
         return type(self).from_spec(spec, device=device, **({"encoder_cls": kind} if own else {}))

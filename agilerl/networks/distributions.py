@@ -24,10 +24,10 @@ from agilerl.tree import leaves
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # the limits of the SAC authors' released code
 Draw = Callable[[tuple[int, ...]], Any]
 Least = float | tuple[float, ...]  # log standard deviation of all components of an action, or of each
-LEAST_LOG_STD = -5.0  # of data, whose actions may be all the same
+MIN_DATA_LOG_STD = -5.0  # of data, whose actions may be all the same
 MAX_HALF_RANGE = float(np.finfo(np.float32).max) / 2  # half of a range from which on bounds stand for infinity
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
-MOST = 4096  # joint actions; each is an output of the network
+MAX_JOINT_ACTIONS = 4096  # joint actions; each is an output of the network
 ILLEGAL = -1e9  # exp gives exactly 0, and products with it stay finite, which the lowest number would not
 
 
@@ -96,7 +96,7 @@ def bounded_mean_log_prob(raw: Tensor, action: Tensor) -> Tensor:
         raw: [..., 2A].
     """
     mean, log_std = raw.chunk(2, -1)
-    scaled = torch.cat((mean.tanh(), log_std.clamp(LEAST_LOG_STD, LOG_STD_MAX)), -1)
+    scaled = torch.cat((mean.tanh(), log_std.clamp(MIN_DATA_LOG_STD, LOG_STD_MAX)), -1)
     return normal_log_prob(scaled, action)
 
 
@@ -477,10 +477,10 @@ class JointActions:
                 "fix: SAC, TD3 or DDPG for Box actions."
             )
         made = cls(tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()), space.nvec.shape)
-        if made.count > MOST:
+        if made.count > MAX_JOINT_ACTIONS:
             raise AlgorithmError(
                 f"{owner} has one value per combination of actions; {space} has {made.count} combinations, more than "
-                f"{MOST}. fix: PPO, whose policy chooses each component by itself."
+                f"{MAX_JOINT_ACTIONS}. fix: PPO, whose policy chooses each component by itself."
             )
         return made
 

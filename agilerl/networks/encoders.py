@@ -187,7 +187,7 @@ class NetworkOptions:
     scale_observations: bool = False
 
 
-USUAL = NetworkOptions()
+DEFAULT_OPTIONS = NetworkOptions()
 _KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _ARGUMENTS = {
     f.name: inspect.Parameter(f.name, _KIND, default=f.default, annotation=f.type) for f in fields(NetworkOptions)

@@ -18,7 +18,7 @@ from agilerl.modules.layers import DenseStack, noisy_layers
 from agilerl.modules.morph import Index, prefixed
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import JointActions
-from agilerl.networks.encoders import BY_POSITION, USUAL, NetworkOptions, takes_options
+from agilerl.networks.encoders import BY_POSITION, DEFAULT_OPTIONS, NetworkOptions, takes_options
 from agilerl.networks.stacks import dense_stacks, overrides
 
 
@@ -31,7 +31,10 @@ class QNetwork(EvolvableNetwork):
 
     @takes_options("observation_space", "action_space", *BY_POSITION)
     def __init__(
-        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        options: NetworkOptions = DEFAULT_OPTIONS,
     ) -> None:
         choices = JointActions.of(action_space, "QNetwork")
         super().__init__(observation_space, action_space=action_space, **vars(options))
@@ -65,7 +68,7 @@ class RainbowQNetwork(EvolvableNetwork):
     )  # fmt: skip
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any],
-        support: Any = None, num_atoms: int = 51, noise_std: float = 0.5, options: NetworkOptions = USUAL,
+        support: Any = None, num_atoms: int = 51, noise_std: float = 0.5, options: NetworkOptions = DEFAULT_OPTIONS,
         v_min: float = 0.0, v_max: float = 200.0,
         dueling: bool = True, distributional: bool = True, noisy: bool = True,
     ) -> None:  # fmt: skip
@@ -130,7 +133,7 @@ class RainbowQNetwork(EvolvableNetwork):
             )
         return output.log_softmax(-1) if log else output.softmax(-1)
 
-    def judged(self, obs: Any) -> Tensor:
+    def effect_output(self, obs: Any) -> Tensor:
         """What mutations measure their effect on: the expected values [..., A], not the logits."""
         return self.forward(obs)
 
@@ -221,7 +224,10 @@ class ContinuousQNetwork(EvolvableNetwork):
 
     @takes_options("observation_space", "action_space", *BY_POSITION)
     def __init__(
-        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], options: NetworkOptions = USUAL
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        options: NetworkOptions = DEFAULT_OPTIONS,
     ) -> None:
         if not isinstance(action_space, spaces.Box | spaces.Discrete):
             raise AlgorithmError(f"ContinuousQNetwork takes Box or Discrete actions; got {action_space}.")
@@ -235,9 +241,9 @@ class ContinuousQNetwork(EvolvableNetwork):
 
         Actions of the policy would do worse: they follow from the features, and a refit would mix their weights.
         """
-        if self.lender is None:
+        if self.encoder_source is None:
             return features
-        low, high = getattr(self.lender, "raw_bounds", (-1.0, 1.0))
+        low, high = getattr(self.encoder_source, "raw_bounds", (-1.0, 1.0))
         generator = torch.Generator().manual_seed(self.random_seed % 2**63)
         numbers = torch.rand(len(features), self.num_actions, generator=generator)
         return torch.cat((features, (low + (high - low) * numbers).to(features)), -1)
@@ -274,7 +280,7 @@ class ContinuousQNetwork(EvolvableNetwork):
 
     def output(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
         """Values [..., 1]; the actions may be of any form that `prepare_action` takes."""
-        if self.lender is not None:
+        if self.encoder_source is not None:
             return self.from_features(self.extract_features(obs), action)
         parts = {"encoder": self.encoder, "head_net": self.head_net}
         return self.combine(parts, self.preprocess(obs), self.prepare_action(action))
@@ -288,7 +294,7 @@ class ContinuousQNetwork(EvolvableNetwork):
         return self.output(obs, action)
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
-        if self.lender is not None:
+        if self.encoder_source is not None:
             return self.head_alone()
         encoder = self.encoder_parts()
         if encoder is None or overrides(self, ContinuousQNetwork, "output", "combine"):

@@ -19,7 +19,7 @@ from agilerl.spaces import space_from_json, space_to_json
 # Options that are attributes of every network, whether its class takes them as arguments or not.
 OPTIONS: dict[str, Any] = {"normalize_images": True, "encoder_name": "encoder", "normalize_observations": False}
 FREE = 2**22  # numbers in one layer that are allowed without a look at the weights
-LONGEST = 64  # layers of one part
+MAX_LAYERS = 64  # layers of one part
 BORROWED = "of the lender"  # stands for the encoder in the spec of a network that has none
 
 
@@ -34,14 +34,14 @@ class EncoderMismatchError(AlgorithmError, KeyError):
 def spec_of(network: Any) -> dict[str, Any]:
     """Architecture of an `EvolvableNetwork` as JSON-able data, see `from_spec` there."""
     data: dict[str, Any] = network.get_init_dict()
-    if network.lender is not None:
+    if network.encoder_source is not None:
         data.pop("encoder_config")
     for name in ("device", "random_seed", "encoder_cls"):
         data.pop(name, None)
     for name in ("observation_space", "action_space"):
         data[name] = None if data.get(name) is None else space_to_json(data[name])
     kind = type(network.encoder)
-    if network.lender is not None:
+    if network.encoder_source is not None:
         data["encoder_cls"] = BORROWED
     elif kind is not EvolvableMLP:
         known = ENCODERS.get(kind.__name__) is kind
@@ -81,13 +81,17 @@ def made_of_spec(cls: Any, spec: Mapping[str, Any], arguments: dict[str, Any]) -
     return network
 
 
-def stand_in(lender: Any) -> dict[str, Any]:
-    """Constructor arguments for a network that will read `lender`: those of an encoder that is given up at once.
+def stand_in(encoder_source: Any) -> dict[str, Any]:
+    """Constructor arguments for a network that will read `encoder_source`: those of a stand-in encoder.
 
     It has no LayerNorm: critics would warn of one that they never have.
     """
-    config = {k: v for k, v in lender.encoder.net_config.items() if k not in ("layer_norm", "output_layernorm")}
-    return {"encoder_cls": type(lender.encoder), "encoder_config": config, "latent_dim": lender.latent_dim}
+    config = {k: v for k, v in encoder_source.encoder.net_config.items() if k not in ("layer_norm", "output_layernorm")}
+    return {
+        "encoder_cls": type(encoder_source.encoder),
+        "encoder_config": config,
+        "latent_dim": encoder_source.latent_dim,
+    }
 
 
 def architecture(encoder: Any) -> str:
@@ -118,7 +122,7 @@ def check_sizes(networks: Mapping[str, Any], source: str) -> None:
         # An encoder of images has far fewer weights than pixels; a dense one has at least one for each input.
         seen = inputs * (widths[0] if widths and "encoder_cls" not in spec and len(space.get("shape") or ()) < 3 else 1)
         asked = max(asked, _of_transformer(spec.get("gpt_config")))
-        if any(len(sizes) > LONGEST for sizes in lists) or min([1, latent, *widths]) < 1:
+        if any(len(sizes) > MAX_LAYERS for sizes in lists) or min([1, latent, *widths]) < 1:
             raise RunError(f"{source}: {name} has widths that no network has. fix: do not use this file.")
         if asked > limit or seen > max(limit, 2**24):
             raise RunError(

@@ -14,14 +14,14 @@ from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule, is_untouched
 from agilerl.modules.layers import DenseLayer, DenseStack
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.networks.encoders import BY_POSITION, USUAL, NetworkOptions, takes_options
+from agilerl.networks.encoders import BY_POSITION, DEFAULT_OPTIONS, NetworkOptions, takes_options
 
 
 class ValueNetwork(EvolvableNetwork):
     """V(s): observations [..., O] -> values [..., 1]. Arguments as `EvolvableNetwork`."""
 
     @takes_options("observation_space", *BY_POSITION)
-    def __init__(self, observation_space: spaces.Space[Any], options: NetworkOptions = USUAL) -> None:
+    def __init__(self, observation_space: spaces.Space[Any], options: NetworkOptions = DEFAULT_OPTIONS) -> None:
         super().__init__(observation_space, **vars(options))
         self.build_head(1)
 

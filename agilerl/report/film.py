@@ -24,7 +24,7 @@ FORMATS = ("webp", "gif", "mp4")
 FRAMES = 1500  # of one film, at most: an episode without an end still makes a film
 WIDEST, WIDEST_MP4 = 320, 640  # pixels; larger pictures are halved until they fit
 CELLS, ENLARGED = 16, 160  # pixels: in smaller pictures one is a cell of a board, and becomes a square of them
-USUAL_FPS, SHOWN_FPS = 30, 25
+DEFAULT_FPS, SHOWN_FPS = 30, 25
 NO_PICTURES = (
     "has no rgb_array rendering. fix: metadata = {'render_modes': ['rgb_array']}, __init__(self, render_mode=None), "
     "and render() that returns an [H, W, 3] array."
@@ -181,7 +181,7 @@ class Roll:
 
     def __init__(self, env: Any, name: str, widest: int = WIDEST, limit: int = FRAMES) -> None:
         self.frames: list[np.ndarray] = []
-        self.fps = int((getattr(env, "metadata", None) or {}).get("render_fps") or USUAL_FPS)
+        self.fps = int((getattr(env, "metadata", None) or {}).get("render_fps") or DEFAULT_FPS)
         self.is_full = False
         self._env, self._name, self._widest, self._limit = env, name, widest, limit
         self._first: np.ndarray | None = None

@@ -82,7 +82,7 @@ def uniform_actions(which: np.ndarray, count: int, mask: np.ndarray | None = Non
     return np.asarray((legal <= rank[..., None]).sum(-1))
 
 
-def held(rng: np.random.Generator, draws: np.ndarray, longest: int) -> np.ndarray:
+def hold_actions(rng: np.random.Generator, draws: np.ndarray, longest: int) -> np.ndarray:
     """Draws that are held for a while: each lane's time is cut into pieces, and a piece repeats its first draw.
 
     The lengths are uniform on 1 .. `longest`. With ε-greedy draws a random action then lasts for a whole piece, which
@@ -104,7 +104,7 @@ def held(rng: np.random.Generator, draws: np.ndarray, longest: int) -> np.ndarra
     return draws[first, np.arange(lanes)]
 
 
-def graded(draws: tuple[np.ndarray, ...], least: float) -> tuple[np.ndarray, ...]:
+def scale_noise_per_lane(draws: tuple[np.ndarray, ...], least: float) -> tuple[np.ndarray, ...]:
     """Noise [T, E, A] that grows from lane to lane: times `least` in the first one, times 1 in the last one.
 
     Lanes that hardly explore show what the policy itself comes to, the others what lies beside it, and both go into one

@@ -37,7 +37,7 @@ class Recorder(Protocol):
         """There are no more steps; `obs` [L, ...] follows the last one."""
 
 
-class Seen(NamedTuple):
+class ActingStep(NamedTuple):
     """One vector step: what was acted on, the legal actions, the reward that is learned from, and what came of it."""
 
     obs: Any
@@ -53,7 +53,7 @@ def record(
     info: dict[str, Any] | None,
     learned: Callable[[StepBatch], np.ndarray] | None = None,
     takes_masks: bool = True,
-) -> Iterator[Seen]:
+) -> Iterator[ActingStep]:
     """Step `lanes` until `recorder` is full.
 
     Args:
@@ -71,7 +71,7 @@ def record(
         batch = lanes.step(action, getattr(recorder, "active", None))
         reward = batch.reward if learned is None else learned(batch)
         recorder.store(reward, batch)
-        yield Seen(obs, mask, reward, batch)
+        yield ActingStep(obs, mask, reward, batch)
         obs, info = batch.obs, batch.info
     recorder.finish(obs)
 

@@ -11,9 +11,9 @@ from agilerl.envs.masks import MASK, ActionMasks
 from agilerl.envs.step import Lanes
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
-from agilerl.rollouts.off_policy import graded, held
+from agilerl.rollouts.off_policy import hold_actions, scale_noise_per_lane
 from agilerl.sources.divergence import Watch
-from agilerl.sources.idle_agents import Waiting
+from agilerl.sources.idle_agents import IdleAgents
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
 from agilerl.sources.source import Running, Shard, keep_finished, lanes_of, trained_with_masks
@@ -58,7 +58,7 @@ class Acting:
         self._lead = self.agents[0]
         self._stores_masks = bool(self._lead.learns_from_obs_mask)
         self._is_noisy = self._lead.draw_acting_noise(np.random.default_rng(0), 1) is not None
-        self._waiting: Waiting | None = None  # of teams
+        self._waiting: IdleAgents | None = None  # of teams
         self._total, self._made = shard.vector_steps, 0
         self._begin = self._end = 0  # vector steps that the present draws are of
         self._draws: tuple[np.ndarray, ...] = ()
@@ -97,7 +97,7 @@ class Acting:
             self.rewards.see(reward, batch)
         stored = obs, flat, batch
         if batch.team is not None:
-            self._waiting = self._waiting or Waiting(self._lead.team)
+            self._waiting = self._waiting or IdleAgents(self._lead.team)
             stored = self._waiting.step(obs, flat, batch)
         self.replay.write(*stored[:2], reward, stored[2], self._masks, mask if self._stores_masks else None)
         finished = self._tracker.update(batch)
@@ -119,7 +119,7 @@ class Acting:
             self.replay.interrupt()
             return None
         if not self.watch.all_sound:
-            self.replay.interrupt(lanes_of(np.flatnonzero(~self.watch.sound).tolist(), self.num_envs))
+            self.replay.interrupt(lanes_of(np.flatnonzero(~self.watch.is_finite).tolist(), self.num_envs))
         return self._running.going_on(self.obs, self.info)
 
     def _random(self, legal: np.ndarray | None) -> np.ndarray:
@@ -138,10 +138,12 @@ class Acting:
         self._noise = self._draw_noise(count)
 
     def _draw_member(self, agent: Any, rng: np.random.Generator, count: int) -> list[np.ndarray]:
-        draws = graded(agent.draw_exploration(rng, (count, self.num_envs)), self.options.explore_least)
+        draws = scale_noise_per_lane(agent.draw_exploration(rng, (count, self.num_envs)), self.options.explore_least)
         if self.options.explore_hold == 1:
             return list(draws)
-        first = held(rng, np.broadcast_to(np.arange(count)[:, None], (count, self.num_envs)), self.options.explore_hold)
+        first = hold_actions(
+            rng, np.broadcast_to(np.arange(count)[:, None], (count, self.num_envs)), self.options.explore_hold
+        )
         return [part[first, np.arange(self.num_envs)] for part in draws]
 
     def _draw_noise(self, count: int) -> np.ndarray | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from agilerl import tree as trees
 from agilerl.checkpoint import write_atomic
-from agilerl.envs.limits import LEAST
+from agilerl.envs.limits import DEFAULT_EPISODE_LIMIT
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.step import Lanes
@@ -140,7 +140,9 @@ class Recording:
         return len(self.arrays["rewards"])
 
 
-def record(act: Policy, lanes: Lanes, rows: int, run_seed: int, part: int = 0, longest: int = LEAST) -> Recording:
+def record(
+    act: Policy, lanes: Lanes, rows: int, run_seed: int, part: int = 0, longest: int = DEFAULT_EPISODE_LIMIT
+) -> Recording:
     """Play `rows` steps, lane after lane in the result; the last episode alone may stop short, unmarked.
 
     A lane plays until it has its share of rows and its episode has ended, so that episodes are whole; where nothing

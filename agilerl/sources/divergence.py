@@ -17,7 +17,7 @@ from agilerl.engine.learner import Learner
 from agilerl.sources.source import Tally
 
 
-def is_sound(agent: Any) -> bool:
+def is_finite(agent: Any) -> bool:
     """Whether all weights of an agent are finite; True for agents that do not show any."""
     networks = getattr(agent, "evaluation_networks", None)
     if not callable(networks):
@@ -42,13 +42,13 @@ class Watch:
 
     def __init__(self, learner: Learner, tallies: Sequence[Tally], num_envs: int) -> None:
         self.learner, self.tallies, self.num_envs = learner, tallies, num_envs
-        self.sound = np.ones(len(tallies), dtype=bool)
+        self.is_finite = np.ones(len(tallies), dtype=bool)
         self.all_sound = self.any_sound = True
         self.lanes: np.ndarray | None = None
 
     def weights(self) -> None:
         """Look at the weights; before acting."""
-        sound = self.learner.sound()
+        sound = self.learner.is_finite()
         if not sound.all():
             self._mark(np.flatnonzero(~sound), "its weights are not finite")
             self.any_sound = bool(sound.any()) if self.learner.ranks.size > 1 else self.any_sound
@@ -61,7 +61,7 @@ class Watch:
         if self.all_sound:
             return action
         action = action.copy()
-        action[~self.sound] = 0
+        action[~self.is_finite] = 0
         return action
 
     def losses(self, members: Sequence[int], loss: Tensor) -> None:
@@ -73,13 +73,13 @@ class Watch:
         """Whether a member's priorities may be stored."""
         if not np.isfinite(values).all():
             self._mark(np.array([member]), "its TD errors are not finite")
-        return bool(self.sound[member])
+        return bool(self.is_finite[member])
 
     def _mark(self, members: np.ndarray, reason: str) -> None:
-        for member in members[self.sound[members]].tolist():
+        for member in members[self.is_finite[members]].tolist():
             self.tallies[member].fault = self.tallies[member].fault or reason
-            self.sound[member] = self.all_sound = False
+            self.is_finite[member] = self.all_sound = False
         if not self.all_sound:
-            self.lanes = np.repeat(self.sound, self.num_envs)
+            self.lanes = np.repeat(self.is_finite, self.num_envs)
             if self.learner.ranks.size == 1:
-                self.any_sound = bool(self.sound.any())
+                self.any_sound = bool(self.is_finite.any())

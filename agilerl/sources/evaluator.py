@@ -83,7 +83,7 @@ class CheckedLanes:
 Adopts = Callable[[Sequence[Any]], contextlib.AbstractContextManager[Any]]
 
 
-class Judge(Protocol):
+class FitnessEvaluator(Protocol):
     """What a source asks of an `Evaluator`, or of what stands in its place (`sources.fitted`)."""
 
     env_steps: int

@@ -97,7 +97,7 @@ def unjudged(agent: Any) -> AlgorithmError:
 
 
 @dataclass(frozen=True)
-class Judged:
+class PolicyRows:
     """Rows of the held-out data with what a policy does after them; every tensor has a leading member axis over rows.
 
     Attributes:
@@ -114,9 +114,9 @@ class Judged:
     discount: Tensor
     weight: Tensor
 
-    def of_member(self, member: int) -> Judged:
+    def of_member(self, member: int) -> PolicyRows:
         """The rows of one member, without the member axis."""
-        return Judged(**{name: map_leaves(lambda x: x[member], value) for name, value in vars(self).items()})
+        return PolicyRows(**{name: map_leaves(lambda x: x[member], value) for name, value in vars(self).items()})
 
 
 class FittedQ(RLAlgorithm):
@@ -160,7 +160,7 @@ class FittedQ(RLAlgorithm):
     def update_hyperparameters(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in ("lr", "tau", "low", "high")}
 
-    def update(self, engine: UpdateEngine, batch: Judged) -> UpdateResult:
+    def update(self, engine: UpdateEngine, batch: PolicyRows) -> UpdateResult:
         """One Adam step of mean (y − Q(s, a))², one soft target update."""
         hp = engine.hp
         with torch.no_grad():
@@ -295,7 +295,7 @@ class FittedEvaluator:
             yield rng.integers(len(self.rows), size=(count, BATCH))
             left -= count
 
-    def _batches(self, judging: Learner, number: int, chosen: np.ndarray, later: Tensor) -> Iterator[Judged]:
+    def _batches(self, judging: Learner, number: int, chosen: np.ndarray, later: Tensor) -> Iterator[PolicyRows]:
         """What a group learns from in the updates of rows `chosen` [K, B]; `later` [N, R, ...] as of `_policies`."""
         group, data = judging.groups[number], self.rows.gather(chosen)
         like = next(iter(group.lead.critic.parameters()))
@@ -306,7 +306,7 @@ class FittedEvaluator:
         action, next_action = _as_input(data["action"], like), _as_input(later[members][:, where], like)
         weight = torch.full((len(members), BATCH), 1 / BATCH, dtype=like.dtype, device=device)
         for k in range(len(chosen)):
-            yield Judged(
+            yield PolicyRows(
                 obs=_for_all(obs, k, len(members)),
                 action=_for_all(action, k, len(members)),
                 reward=_for_all(reward, k, len(members)),

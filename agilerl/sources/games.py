@@ -72,7 +72,7 @@ class Games:
             )
 
 
-class Playing:
+class GameBatches:
     """Whole games, with the reward of each turn at its last token."""
 
     def batches(self, engine: Engine, rows: Sequence[Any]) -> Iterator[TextBatch]:
@@ -86,13 +86,15 @@ class Playing:
             row.tally.scores.append(float(total.mean()))
             turns = sum(len(episode.ends) for episode in own)
             row.add(games=len(own), turns=turns, failed_games=sum(episode.failed for episode in own))
-        texts, rewards = laid_out(episodes, lead.base)
+        texts, rewards = flatten_turns(episodes, lead.base)
         if lead.compares_groups:
             group = rows[0].env.group_size
             rewards = torch.from_numpy(returns).float().view(len(rows), -1, group).to(rewards.device)
         yield from lead.arrange(engine, texts, rewards, [row.rng for row in rows])
 
-    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+    def evaluate(
+        self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str
+    ) -> list[float]:
         """Mean return of games in which the most probable tokens are said."""
         found = [0.0] * len(agents)
         place = {id(agent): number for number, agent in enumerate(agents)}
@@ -136,7 +138,7 @@ def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.rando
         given = pad_left(prompts, base.pad_id, base.device)
         with engine.acting("actor") as forward:
             texts = backend.write(base, forward, given, 1, how, numbers, [agent.actor for agent in engine.agents])
-        said, written = texts.said.cpu(), texts.tokens[:, texts.prompt :].cpu()
+        said, written = texts.completion_mask.cpu(), texts.tokens[:, texts.prompt :].cpu()
         for member, own in enumerate(going):
             for number, game in enumerate(own):
                 row = member * most + number
@@ -145,13 +147,13 @@ def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.rando
                 game.say(turn if spoken else [game.end_id])  # padding alone says nothing
 
 
-def laid_out(episodes: Sequence[Sequence[Any]], base: Any) -> tuple[Texts, Tensor]:
+def flatten_turns(episodes: Sequence[Sequence[Any]], base: Any) -> tuple[Texts, Tensor]:
     """Episodes [N][R] as (texts [N, R, P + T], rewards [N, R, T] at the last token of each turn).
 
     What stands before the first turn is the prompt; what games show later is read, and not learned.
     """
     flat = [episode for own in episodes for episode in own]
-    starts = [int(episode.said.argmax()) for episode in flat]
+    starts = [int(episode.completion_mask.argmax()) for episode in flat]
     prompt = max(starts)
     after = max(len(episode.tokens) - start for episode, start in zip(flat, starts, strict=True))
     tokens = torch.full((len(flat), prompt + after), base.pad_id, dtype=torch.long)
@@ -161,7 +163,7 @@ def laid_out(episodes: Sequence[Sequence[Any]], base: Any) -> tuple[Texts, Tenso
         first, count = prompt - start, len(episode.tokens)
         tokens[row, first : first + count] = torch.from_numpy(episode.tokens)
         attention[row, first : first + count] = True
-        said[row, : count - start] = torch.from_numpy(episode.said[start:])
+        said[row, : count - start] = torch.from_numpy(episode.completion_mask[start:])
         rewards[row, : count - start] = torch.from_numpy(episode.rewards[start:]).float()
     shape, device = (len(episodes), -1), base.device
     texts = Texts(*(x.view(*shape, x.shape[-1]).to(device) for x in (tokens, attention, said)))

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from agilerl import tree as trees
-from agilerl.envs.protocol import AGENTS, HELD, PRESENT, WAITING, StepBatch
+from agilerl.envs.protocol import AGENTS, LAST_ACTION, PRESENT, WAITING, StepBatch
 from agilerl.envs.team import Team
 from agilerl.spaces import nested
 
@@ -55,7 +55,7 @@ def _lowest(space: Space[Any]) -> Any:
     return space.start if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else 0
 
 
-class Waiting:
+class IdleAgents:
     """What agents of L teams do while they wait for their next turn: they hold what they did last.
 
     An agent waits if it has acted in its episode, which goes on, and is not there now.
@@ -89,7 +89,7 @@ class Waiting:
         going_on = (acted | team.acted) & ~team.terminated
         final: Any = batch.final_obs
         later = going_on & ~np.asarray(final[PRESENT]).astype(bool)
-        final = {**final, WAITING: later.astype(np.int8), HELD: held.astype(np.float32)}
+        final = {**final, WAITING: later.astype(np.int8), LAST_ACTION: held.astype(np.float32)}
         self.acted, self.held = going_on & ~(team.truncated | over), held
         stored = np.where(waits[:, self._agent], held, action)
         return {**obs, WAITING: waits.astype(np.int8)}, stored, replace(batch, final_obs=final)

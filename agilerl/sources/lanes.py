@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from agilerl.algorithms import USUAL_FOR_TEAMS
+from agilerl.algorithms import DEFAULT_FOR_TEAMS
 from agilerl.engine.choose import Choice, choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rows.kernels import TORCH
@@ -23,7 +23,7 @@ from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE
 from agilerl.sources.determinism import Probe, probe_determinism
-from agilerl.sources.evaluator import Evaluator, Judge, innermost, lanes_for
+from agilerl.sources.evaluator import Evaluator, FitnessEvaluator, innermost, lanes_for
 from agilerl.sources.own_learn import OwnLearn, brings_own_learn
 from agilerl.sources.rewards import refuse_scaling
 from agilerl.sources.source import CARRIED_NOTE, Shard, Shared, Steps, Tally, agreed
@@ -35,7 +35,7 @@ Options = TypeVar("Options", bound=LoopOptions)
 def several_agents(name: str) -> str:
     """What to say of an environment of several agents, given to an algorithm for one."""
     return (
-        f"{name} has several agents, and the algorithm trains one. fix: algo={USUAL_FOR_TEAMS!r} "
+        f"{name} has several agents, and the algorithm trains one. fix: algo={DEFAULT_FOR_TEAMS!r} "
         "(train_multi_agent_off_policy), or an environment of one agent."
     )
 
@@ -135,7 +135,7 @@ class LaneSource(Generic[Options]):
             self._check_carrying()
             self.notes.append(CARRIED_NOTE)
 
-    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> Judge:
+    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> FitnessEvaluator:
         """What judges members."""
         return Evaluator(self.eval_env, self.options, self.run_seed, check, ranks=self.ranks)
 

@@ -22,9 +22,9 @@ from agilerl.options import LanguageOptions, LoopOptions
 from agilerl.ranks import ONE
 from agilerl.rng import Purpose, stream
 from agilerl.sources.determinism import Probe
-from agilerl.sources.games import Games, Playing
+from agilerl.sources.games import GameBatches, Games
 from agilerl.sources.source import Tally, agreed
-from agilerl.sources.text_batches import Engine, Feed, Imitating, Preferring, Row, Writing
+from agilerl.sources.text_batches import BatchSource, CompletionBatches, Engine, PreferenceBatches, Row, SFTBatches
 
 FITNESS = {
     "preferences": "beta times the margin of the chosen over the rejected completion, mean over the test split",
@@ -98,11 +98,12 @@ class LanguageSource:
             self.notes.append(f"fitness: {FITNESS[population[0].experience.name]}")
         self.feed = self._feed(population[0])
 
-    def _feed(self, lead: Any) -> Feed:
+    def _feed(self, lead: Any) -> BatchSource:
         if isinstance(self.envs[0], Games):
-            return Playing()
-        kinds: dict[str, Callable[[], Feed]] = {
-            "completions": lambda: Writing(self._faults.append), "preferences": Preferring, "examples": Imitating
+            return GameBatches()
+        kinds: dict[str, Callable[[], BatchSource]] = {
+            "completions": lambda: CompletionBatches(self._faults.append), "preferences": PreferenceBatches,
+            "examples": SFTBatches,
         }  # fmt: skip
         return kinds[lead.experience.name]()
 
@@ -206,7 +207,7 @@ class LanguageSource:
                 agent.learn_counter += 1
                 if not np.isfinite(loss):
                     row.tally.fault = row.tally.fault or "its loss is not finite"
-        for row, is_sound in zip(rows, engine.sound(), strict=True):
+        for row, is_sound in zip(rows, engine.is_finite(), strict=True):
             row.add(iterations=1, silent_iterations=int(steps == 0))
             if not is_sound:
                 row.tally.fault = row.tally.fault or "its weights are not finite"
@@ -226,7 +227,7 @@ class LanguageSource:
         engines, _, _ = engines_for(agents, self.options.learner)
         envs = [self.envs[0]] * len(agents)  # the same questions for all
         self.evaluation_env_steps += len(envs[0].split(split)) * len(agents)
-        found = self.feed.judge(engines, agents, envs, split)
+        found = self.feed.evaluate(engines, agents, envs, split)
         return found if self.ranks.size == 1 else [float(x) for x in self.ranks.average(found)]
 
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:

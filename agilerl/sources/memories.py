@@ -21,7 +21,7 @@ from agilerl.runs.checkpoints import Saved, generations, read_checkpoint
 from agilerl.runs.replay_log import Chunk, ReplayLog
 from agilerl.runs.store import REST
 
-LONGEST_KEY = 256  # bytes of an observation by which rows are matched; of longer ones a digest
+MAX_KEY_BYTES = 256  # bytes of an observation by which rows are matched; of longer ones a digest
 
 
 # -- a memory as arrays -----------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def _keys(obs: Any) -> list[bytes]:
     count = trees.count_rows(obs)
     parts = [np.ascontiguousarray(leaf).reshape(count, -1).view(np.uint8) for leaf in trees.leaves(obs)]
     whole = np.ascontiguousarray(np.concatenate(parts, axis=1))
-    if whole.shape[1] <= LONGEST_KEY:
+    if whole.shape[1] <= MAX_KEY_BYTES:
         return [row.tobytes() for row in whole]
     return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in whole]
 

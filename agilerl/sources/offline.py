@@ -24,8 +24,8 @@ from agilerl.options import LoopOptions, OfflineOptions
 from agilerl.rng import Purpose
 from agilerl.sources.dataset import Dataset, read_dataset
 from agilerl.sources.determinism import Probe
-from agilerl.sources.divergence import Watch, is_sound
-from agilerl.sources.evaluator import Judge
+from agilerl.sources.divergence import Watch, is_finite
+from agilerl.sources.evaluator import FitnessEvaluator
 from agilerl.sources.fitted import FittedEvaluator, NoLanes, hold_out, unjudged
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
@@ -33,7 +33,7 @@ from agilerl.sources.reported_loss import reported_loss
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
 from agilerl.sources.updates import Schedule, Updates
 
-MOST_AT_ONCE = 32  # updates whose rows are fetched together
+MAX_UPDATES_AT_ONCE = 32  # updates whose rows are fetched together
 
 
 class OfflineSource(LaneSource[OfflineOptions]):
@@ -99,7 +99,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         """Whether a target, which is a return, can be compared with fitness."""
         return not self._is_fitted
 
-    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> Judge:
+    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> FitnessEvaluator:
         if not self._is_fitted:
             return super()._make_evaluator(population, check)
         for agent in population:
@@ -133,7 +133,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         """One generation of a shard: as many updates of every member as it has steps."""
         for agent in shard.agents:
             agent.set_training_mode(True)
-        together = max(k for k in range(1, MOST_AT_ONCE + 1) if shard.vector_steps % k == 0)
+        together = max(k for k in range(1, MAX_UPDATES_AT_ONCE + 1) if shard.vector_steps % k == 0)
         watch = Watch(learner, [Tally() for _ in shard.agents], 1)
         updates = Updates(
             shard, SharedReplay(self.memory), self.options, watch, None, are_choices=False, env_steps_at_once=1
@@ -161,7 +161,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
             rows = self.memory.sample_indices(rng, int(agent.batch_size))
             tally.loss_sum += reported_loss(agent.learn(self.memory.sample_from_indices(rows))) or 0.0
             tally.updates, tally.env_steps = tally.updates + 1, tally.env_steps + 1
-            if not (np.isfinite(tally.loss_sum) and is_sound(agent)):
+            if not (np.isfinite(tally.loss_sum) and is_finite(agent)):
                 tally.fault = "its loss or its weights are not finite"
                 break
             yield 1

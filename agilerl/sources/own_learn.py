@@ -30,8 +30,8 @@ from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
-from agilerl.rollouts.on_policy import Seen, record
-from agilerl.sources.divergence import is_sound
+from agilerl.rollouts.on_policy import ActingStep, record
+from agilerl.sources.divergence import is_finite
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.reported_loss import reported_loss
 from agilerl.sources.source import Shard, ShardResult, Steps, Tally, keep_finished
@@ -106,7 +106,7 @@ class OwnTransitions:
     def run(self) -> Steps:
         """Make the shard's vector steps."""
         for index in range(self.shard.vector_steps):
-            if not is_sound(self.agent):
+            if not is_finite(self.agent):
                 self.tally.fault = "its weights are not finite"
             if self.tally.fault is None and self._step(index):
                 yield self.lanes.num_lanes
@@ -277,7 +277,7 @@ class OwnRollouts:
             if is_new:
                 recorder.restart()
                 is_new = False
-            steps: list[Seen] = []
+            steps: list[ActingStep] = []
             begun = begins
             for seen in record(recorder, self.lanes, obs, info, self._learned, self._takes_mask):
                 if self._own_learn:
@@ -331,7 +331,7 @@ class GetAction:
 
 
 def experiences_of(
-    steps: Sequence[Seen], begins: np.ndarray, chosen: Chosen, next_obs: Any, recorded: RolloutStore | None = None
+    steps: Sequence[ActingStep], begins: np.ndarray, chosen: Chosen, next_obs: Any, recorded: RolloutStore | None = None
 ) -> RolloutExperiences | None:
     """A rollout of E lanes as the published tuple, with `truncateds` and `final_observations`.
 

@@ -14,7 +14,7 @@ from agilerl.algorithms.teams.transitions import TeamExperiences
 from agilerl.components.prioritized import beta_schedule
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.step import Lanes, StepBatch
-from agilerl.envs.teams import DEFINED, Seen, Team
+from agilerl.envs.teams import DEFINED, Team, TeamObservations
 from agilerl.errors import ConfigError
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
@@ -56,7 +56,9 @@ class OwnTeamTransitions(OwnTransitions):
         if self._stored() < self.options.random_steps:
             return super()._act(mask)
         agents, there = self.team.agents, self.obs[PRESENT].astype(bool)
-        seen = Seen({a: self.obs[AGENTS][a] for a in agents}, {a: there[:, k] for k, a in enumerate(agents)})
+        seen = TeamObservations(
+            {a: self.obs[AGENTS][a] for a in agents}, {a: there[:, k] for k, a in enumerate(agents)}
+        )
         infos = infos_of(self.team, self.obs, self.info, mask)
         found = self.agent.get_action(seen, **({"infos": infos} if self._takes_infos else {}))
         chosen = found[0] if isinstance(found, tuple) else found
@@ -87,7 +89,9 @@ class OwnTeamTransitions(OwnTransitions):
         there = rows["obs"][PRESENT].bool()
         more |= {name: rows[name] for name in ("discount", "obs_mask", "next_mask") if name in rows}
         seen = [
-            Seen({a: rows[k][AGENTS][a] for a in self.team.agents}, dict(zip(self.team.agents, here.T, strict=True)))
+            TeamObservations(
+                {a: rows[k][AGENTS][a] for a in self.team.agents}, dict(zip(self.team.agents, here.T, strict=True))
+            )
             for k, here in (("obs", there.numpy(force=True)), ("next_obs", rows["next_obs"][PRESENT].numpy(force=True)))
         ]
         action, columns = rows["action"].clone(), self.team.columns

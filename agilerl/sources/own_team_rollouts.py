@@ -12,7 +12,7 @@ from agilerl.algorithms.base.wrapped import takes, unwrapped
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE
 from agilerl.envs.step import Lanes, StepBatch
-from agilerl.envs.teams import Seen, Team
+from agilerl.envs.teams import Team, TeamObservations
 from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
 from agilerl.rollouts.off_policy import EpisodeTracker
@@ -177,8 +177,8 @@ class _Rows:
         )
 
 
-def _seen(team: Team, obs: Any) -> Seen:
+def _seen(team: Team, obs: Any) -> TeamObservations:
     """What agents see, by agent, and who is there."""
     there = np.asarray(obs[PRESENT]).astype(bool)
     present = {a: there[:, k] for k, a in enumerate(team.agents)}
-    return Seen({a: obs[AGENTS][a] for a in team.agents}, present, state=obs.get(STATE))
+    return TeamObservations({a: obs[AGENTS][a] for a in team.agents}, present, state=obs.get(STATE))

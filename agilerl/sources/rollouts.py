@@ -368,7 +368,7 @@ class OnPolicyGeneration:
             return
         seen = []
         for group in due:
-            sound = self.watch.sound[group.members]
+            sound = self.watch.is_finite[group.members]
             if sound.any():  # of members that have diverged nothing is taken in
                 stored = group.buffer.stored("obs")  # [T, L, ...]
                 own = stored if sound.all() else trees.take(stored, (slice(None), np.repeat(sound, self.num_envs)))

@@ -39,7 +39,7 @@ from agilerl.sources.rollouts import Group
 from agilerl.sources.source import Shard, Steps, Tally
 from agilerl.sources.team_rollouts import TeamGeneration, TeamRolloutSource
 
-MOST = 16  # opponents in the pool, the random player included
+POOL_SIZE = 16  # opponents in the pool, the random player included
 SEATS = 2
 # Past policies act and nothing else: critics are made with them, as small as they can be.
 UNUSED = {"encoder_config": {"hidden_size": [1], "min_mlp_nodes": 1}, "head_config": {"hidden_size": [1]}}
@@ -87,7 +87,7 @@ class Pool:
 
     opponents: tuple[Opponent, ...]
 
-    def joined(self, newcomer: Opponent, most: int = MOST) -> Pool:
+    def joined(self, newcomer: Opponent, most: int = POOL_SIZE) -> Pool:
         """With one more. Of a pool that is full then the one goes whose neighbours were closest together, of equal ones
         the oldest: what stays is spread over all generations. The first and the newest always stay."""
         everyone = [*self.opponents, newcomer]
@@ -337,7 +337,7 @@ class SelfPlaySource(TeamRolloutSource):
             self.eval_env, self.options, run_seed, check, sum_scores=self.sum_scores
         )
         self.notes.append(
-            f"opponents: in every second lane one of at most {MOST - 1} of the population's past, or the random "
+            f"opponents: in every second lane one of at most {POOL_SIZE - 1} of the population's past, or the random "
             "player; fitness is the mean return against all of these"
         )
         self.newcomer: Opponent | None = None

@@ -96,7 +96,7 @@ class TeamTransitions(OfTeams, OffPolicySource):
         self.sum_scores = sum_scores
         if isinstance(memory, MultiAgentReplayBuffer):
             _check_agents(memory, team_in(env))
-            memory.know(team_in(env).action_spaces)
+            memory.set_action_spaces(team_in(env).action_spaces)
 
     @classmethod
     def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> TeamTransitions:

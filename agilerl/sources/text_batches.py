@@ -33,13 +33,15 @@ FURTHER = 1 << 32
 """How far on in the endless sequence of batches dynamic sampling takes prompts in place of silent ones."""
 
 
-class Feed(Protocol):
+class BatchSource(Protocol):
     """What the members of one engine learn from in one iteration, and how they are judged."""
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         """The optimiser steps of one iteration; what happened goes into the rows' tallies."""
 
-    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+    def evaluate(
+        self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str
+    ) -> list[float]:
         """The fitness of each agent on a split."""
 
 
@@ -68,7 +70,7 @@ class Row:
             self.tally.details[name] = self.tally.details.get(name, 0.0) + float(value)
 
 
-class Writing:
+class CompletionBatches:
     """Completions of prompts, with what an environment gives for them."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -112,12 +114,14 @@ class Writing:
             for line in scores.faults:
                 self._say(line)
         texts = by_member(flat, len(agents))
-        ended = is_end(texts.tokens[..., texts.prompt :], base.end_ids) & texts.said
-        for row, said, end in zip(rows, texts.said, ended.any(-1), strict=True):
+        ended = is_end(texts.tokens[..., texts.prompt :], base.end_ids) & texts.completion_mask
+        for row, said, end in zip(rows, texts.completion_mask, ended.any(-1), strict=True):
             row.add(completion_tokens=int(said.sum()), truncated=int((~end).sum()))
         return texts, torch.from_numpy(np.stack(found)).to(base.device, next(iter(engine.hp.values())).dtype)
 
-    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+    def evaluate(
+        self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str
+    ) -> list[float]:
         return [float(own.mean()) for own in rewards_of(engines, agents, envs, split)]
 
 
@@ -127,14 +131,14 @@ def _filled(known: tuple[Texts, Tensor], more: tuple[Texts, Tensor], pad: int) -
     group = rewards.shape[-1]
     width = max(texts.prompt, others.prompt)
     texts, others = _widened(texts, width, pad), _widened(others, width, pad)
-    parts = [x.clone() for x in (texts.tokens, texts.attention, texts.said)]
+    parts = [x.clone() for x in (texts.tokens, texts.attention, texts.completion_mask)]
     rewards = rewards.clone()
     for member in range(len(rewards)):
         empty = (rewards[member] == rewards[member, :, :1]).all(-1).nonzero().flatten().tolist()
         full = (theirs[member] != theirs[member, :, :1]).any(-1).nonzero().flatten().tolist()
         for to, since in zip(empty, full, strict=False):
             rewards[member, to] = theirs[member, since]
-            for part, other in zip(parts, (others.tokens, others.attention, others.said), strict=True):
+            for part, other in zip(parts, (others.tokens, others.attention, others.completion_mask), strict=True):
                 part[member, to * group : (to + 1) * group] = other[member, since * group : (since + 1) * group]
     return Texts(*parts), rewards
 
@@ -145,10 +149,10 @@ def _widened(texts: Texts, prompt: int, pad: int) -> Texts:
     if not more:
         return texts
     wide = torch.nn.functional.pad
-    return Texts(wide(texts.tokens, (more, 0), value=pad), wide(texts.attention, (more, 0)), texts.said)
+    return Texts(wide(texts.tokens, (more, 0), value=pad), wide(texts.attention, (more, 0)), texts.completion_mask)
 
 
-class Preferring:
+class PreferenceBatches:
     """Pairs of completions, one of which is preferred."""
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
@@ -156,11 +160,13 @@ class Preferring:
         texts = pair_texts([row.batch(engine.ranks) for row in rows], lead.base)
         yield from lead.passes(engine, texts, None, [row.rng for row in rows])
 
-    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+    def evaluate(
+        self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str
+    ) -> list[float]:
         return [float(own.mean()) for own in margins_by_pair(engines, agents, envs, split)]
 
 
-class Imitating:
+class SFTBatches:
     """Prompts with the completions that are to be learned."""
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
@@ -168,5 +174,7 @@ class Imitating:
         texts = example_texts([row.batch(engine.ranks) for row in rows], lead.base)
         yield from lead.passes(engine, texts, None, [row.rng for row in rows])
 
-    def judge(self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
+    def evaluate(
+        self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str
+    ) -> list[float]:
         return mean_likelihood(engines, agents, envs, split)

@@ -34,7 +34,7 @@ ACTIVATIONS: dict[str, Any] = {name: getattr(nn, name) for name in _PLAIN}
 ACTIVATIONS |= {"Softmax": lambda: nn.Softmax(dim=-1), "LogSoftmax": lambda: nn.LogSoftmax(dim=-1)}
 RANGES = {"Tanh": (-1.0, 1.0), "Softsign": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
 LARGEST = 2**20  # features, units or atoms
-LONGEST = 64  # hidden layers
+MAX_HIDDEN_LAYERS = 64  # hidden layers
 NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic")
 DENSE, IMAGES, PARTS = "EvolvableMLP", "EvolvableCNN", "EvolvableMultiInput"  # encoders that are covered
 JOINED = "vector_mlp"  # the encoder of all vectors of an observation, where they have one
@@ -626,8 +626,10 @@ def _encoder(space: dict[str, Any], kind: str, config: dict[str, Any], outputs: 
 
 def _dense(inputs: int, config: dict[str, Any], outputs: int) -> nn.Sequential:
     """linear_i, norm_i, act_i for every hidden layer, then linear_output, norm_output, act_output."""
-    if len(config["hidden_size"]) > LONGEST:
-        raise PolicyError(f"policy.json has {len(config['hidden_size'])} hidden layers; expected at most {LONGEST}.")
+    if len(config["hidden_size"]) > MAX_HIDDEN_LAYERS:
+        raise PolicyError(
+            f"policy.json has {len(config['hidden_size'])} hidden layers; expected at most {MAX_HIDDEN_LAYERS}."
+        )
     sizes = [_size(width) for width in config["hidden_size"]]
     parts, width = nn.Sequential(), inputs
     for label, size in [*((str(i), size) for i, size in enumerate(sizes)), ("output", outputs)]:
@@ -648,8 +650,8 @@ def _convolutions(space: dict[str, Any], config: dict[str, Any], outputs: int) -
     if config.get("block_type", "Conv2d") != "Conv2d" or config.get("layer_norm"):
         raise PolicyError("convolutions other than Conv2d without LayerNorm are not covered.")
     channels = [_size(width) for width in config["channel_size"]]
-    if len(channels) > LONGEST:
-        raise PolicyError(f"policy.json has {len(channels)} hidden layers; expected at most {LONGEST}.")
+    if len(channels) > MAX_HIDDEN_LAYERS:
+        raise PolicyError(f"policy.json has {len(channels)} hidden layers; expected at most {MAX_HIDDEN_LAYERS}.")
     for name in ("activation", "output_activation"):
         if (config.get(name) or "Identity") not in ACTIVATIONS:
             raise PolicyError(f"the activation {config[name]!r} is not covered (covered: {', '.join(ACTIVATIONS)}).")

@@ -23,7 +23,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Proof:
+class Confirmation:
     """What a confirmation has found: the mean of a candidate in episodes that chose nothing, and its standard error."""
 
     candidate: Candidate
@@ -57,7 +57,7 @@ class BestAgent:
         self.kept: Candidate | None = None
         self.fittest: Candidate | None = None
         self.confirmed: float | None = None
-        self.proven: Proof | None = None
+        self.proven: Confirmation | None = None
 
     @property
     def has_rivals(self) -> bool:
@@ -96,10 +96,10 @@ class BestAgent:
         if is_better:
             self.kept, self.confirmed = copy, confirmed
             if confirmed is not None:
-                self._prove(Proof(copy, confirmed, math.inf if confirmed_error is None else confirmed_error))
+                self._prove(Confirmation(copy, confirmed, math.inf if confirmed_error is None else confirmed_error))
             self.announce()
 
-    def _prove(self, proof: Proof) -> None:
+    def _prove(self, proof: Confirmation) -> None:
         """From now on nobody is a rival who is no fitter than that."""
         self.proven = proof
         if self.fittest is not None and not self.fittest.fitness > proof.mean:
@@ -131,7 +131,7 @@ class BestAgent:
         rivals = [] if self.confirmed is not None else [self.kept]
         rivals += [] if self.fittest is self.kept else [self.fittest]
         played = [(one, play(one.agent)) for one in rivals if one is not None]
-        found = [Proof(one, mean, math.inf) for one, mean in played if mean is not None]
+        found = [Confirmation(one, mean, math.inf) for one, mean in played if mean is not None]
         if not found:
             return
         known = [] if self.proven is None else [self.proven]

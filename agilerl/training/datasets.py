@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from agilerl import tree as trees
-from agilerl.algorithms import USUAL_FOR_BOX
+from agilerl.algorithms import DEFAULT_FOR_BOX
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, preset_for
 from agilerl.env_ids import is_team_id, resolve_env_id, takes_box_actions
-from agilerl.envs.limits import LEAST, time_limit
+from agilerl.envs.limits import DEFAULT_EPISODE_LIMIT, time_limit
 from agilerl.envs.step import Lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, RunError, unknown_name
@@ -204,7 +204,7 @@ class Maker:
             act = noisy_policy(greedy_policy(agent), space, noise, rng)
         lanes = env.replicate(1)
         try:
-            return record(act, lanes, rows, self.seed, part, time_limit(env) or LEAST)
+            return record(act, lanes, rows, self.seed, part, time_limit(env) or DEFAULT_EPISODE_LIMIT)
         finally:
             lanes.close()
 
@@ -229,7 +229,7 @@ class Maker:
         """By which expert and medium are trained."""
         algo = self.algo
         if algo is None and not has_preset(self.env_id) and takes_box_actions(self.env_id):
-            algo = USUAL_FOR_BOX
+            algo = DEFAULT_FOR_BOX
         manifest = apply_overrides(preset_for(self.env_id, algo), {"training.seed": self.seed})
         return apply_sets(manifest, self.settings)
 
@@ -243,7 +243,7 @@ class Maker:
         lanes: Lanes = env.replicate(1, reset_ended=False)
         try:
             space = lanes.single_action_space
-            limit = None if time_limit(env) else LEAST
+            limit = None if time_limit(env) else DEFAULT_EPISODE_LIMIT
 
             def score(act: Policy) -> float:
                 return float(whole_returns(act, lanes, TEST_EPISODES, self.seed, limit).mean())

@@ -24,7 +24,7 @@ EVERYTHING = 2**31
 NOISE = ("noise_in", "noise_out")  # buffers of noisy layers: each rank draws its own
 
 
-def begin_alike(population: Sequence[Any], evolution: Evolution, ranks: Ranks) -> list[Any]:
+def broadcast_population(population: Sequence[Any], evolution: Evolution, ranks: Ranks) -> list[Any]:
     """The population of rank 0, and the state of its evolution: everything that decides what comes after.
 
     Raises:
@@ -117,7 +117,7 @@ def folder_of(resume: Any, ranks: Ranks) -> Path | None:
     return Path(resume) / f"rank-{ranks.rank}"
 
 
-def go_on_alike(store: RunStore | None, ranks: Ranks) -> None:
+def sync_resume(store: RunStore | None, ranks: Ranks) -> None:
     """All ranks go on from one generation, the newest that all of them have.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from agilerl.algorithms import USUAL_BY_GYM, find_algorithm
+from agilerl.algorithms import DEFAULT_BY_GYM, find_algorithm
 from agilerl.config import Manifest
 from agilerl.config.load import check_kind
 from agilerl.errors import ConfigError
@@ -110,12 +110,12 @@ def questions(manifest: Manifest, env: Any, tokenizer: Any) -> Any:
         )
     if not is_gym(made):
         check_kind(manifest.algorithm.name, name)
-    gyms = [base.__name__ for base in type(made).__mro__ if base.__name__ in USUAL_BY_GYM]
+    gyms = [base.__name__ for base in type(made).__mro__ if base.__name__ in DEFAULT_BY_GYM]
     wanted = GYMS[cls.experience.name]
     if gyms and wanted not in gyms:
         raise ConfigError(
             f"{cls.__name__} {cls.experience.says}: it takes a {wanted}, and got a {gyms[0]}. "
-            f"fix: algo={USUAL_BY_GYM[gyms[0]]!r}."
+            f"fix: algo={DEFAULT_BY_GYM[gyms[0]]!r}."
         )
     return made
 

@@ -22,7 +22,7 @@ from agilerl.telemetry.callbacks import Callbacks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
 from agilerl.threads import fixed_threads
 from agilerl.training.best import BestAgent
-from agilerl.training.distributed import begin_alike, check_alike, hint, share_observations
+from agilerl.training.distributed import broadcast_population, check_alike, hint, share_observations
 from agilerl.training.evolution import Evolution, Family, TournamentEvolution
 from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
@@ -73,10 +73,10 @@ class TrainingLoop:
     ) -> None:
         self.ranks = ranks
         self.evolution = TournamentEvolution() if evolution is None else evolution
-        self.population = begin_alike(population, self.evolution, ranks)
+        self.population = broadcast_population(population, self.evolution, ranks)
         self.callbacks = Callbacks(callbacks)
         self.best = BestAgent(on_best, self.callbacks.best)
-        self._judged: set[int] = set()  # ids of those that were evaluated in full in this generation
+        self._evaluated: set[int] = set()  # ids of those that were evaluated in full in this generation
         self.store, self.check = store, check
         self.options, self.seed, self.env_id, self.source = options, seed, env_id, source
         self.asked_steps = options.max_steps  # of one member, if none ends before the others
@@ -227,19 +227,21 @@ class TrainingLoop:
             )
 
     def _evaluate(self, number: int, tallies: list[Tally]) -> list[float]:
-        sound = self.quarantine.inspect(self.population, tallies)
+        finite = self.quarantine.inspect(self.population, tallies)
         before = {agent.index: len(agent.fitness) for agent in self.population}
         steps, episodes = self.source.evaluation_env_steps, getattr(self.source, "evaluation_episodes", 0)
-        judged = promising(sound, self.options.eval_members)
+        evaluated = promising(finite, self.options.eval_members)
         with evaluation_mode(self.population):
-            values = self.source.evaluate(judged, number)
+            values = self.source.evaluate(evaluated, number)
         out: frozenset[int] = getattr(self.source, "screened_out", frozenset())
-        self._judged = {agent.index for agent in judged} - out
-        played = getattr(self.source, "evaluation_episodes", 0) - episodes or len(judged) * self.options.eval_episodes
+        self._evaluated = {agent.index for agent in evaluated} - out
+        played = (
+            getattr(self.source, "evaluation_episodes", 0) - episodes or len(evaluated) * self.options.eval_episodes
+        )
         steps = self.source.evaluation_env_steps - steps
         self._episode_length, self.source.evaluated = steps / max(1, played), steps / len(self.population)
-        found = {agent.index: value for agent, value in zip(judged, values, strict=True)}
-        found |= screened(sound, found)
+        found = {agent.index: value for agent, value in zip(evaluated, values, strict=True)}
+        found |= screened(finite, found)
         fitness = self.quarantine.fitness(self.population, found)
         self.result.quarantined += len(self.quarantine.reasons)
         for agent, value in zip(self.population, fitness, strict=True):
@@ -276,7 +278,7 @@ class TrainingLoop:
         values, target = ranked([self._window(a) for a in self.population]), self._target
         value = max(values)
         fittest = [agent for agent, own in zip(self.population, values, strict=True) if own == value]
-        leader = max(fittest, key=lambda agent: agent.index in self._judged)  # not one that has played nothing
+        leader = max(fittest, key=lambda agent: agent.index in self._evaluated)  # not one that has played nothing
         is_reached = target is not None and value >= target
         is_over = target is None and not self._is_relative
         is_over = is_over and self._has_settled()

@@ -27,7 +27,7 @@ from agilerl.spaces import differ, observation_space_channels_to_first
 from agilerl.telemetry.console import TqdmSink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
-from agilerl.training.distributed import check_same_request, check_shares, folder_of, go_on_alike
+from agilerl.training.distributed import check_same_request, check_shares, folder_of, sync_resume
 from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.result import EvolveResult
@@ -103,7 +103,7 @@ class Request:
 
     def _train(self, source: Source, options: LoopOptions, ranks: Ranks, store: RunStore | None) -> EvolveResult:
         asked, seed = self.asked, self.asked["seed"]
-        go_on_alike(store, ranks)
+        sync_resume(store, ranks)
         run_seed = resolve_seed(seed)
         run_seed = run_seed if store is None or seed is not None else store.seed(run_seed)
         limit_batches(self.function, self.population, asked, ranks.size)

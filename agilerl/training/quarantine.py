@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.errors import AlgorithmError
-from agilerl.sources.divergence import is_sound
+from agilerl.sources.divergence import is_finite
 from agilerl.sources.source import Tally
 from agilerl.telemetry.record import Birth
 
@@ -60,13 +60,13 @@ class Quarantine:
         """
         self.reasons = {}
         for agent, tally in zip(population, tallies, strict=True):
-            reason = tally.fault or (None if is_sound(agent) else "its weights are not finite")
+            reason = tally.fault or (None if is_finite(agent) else "its weights are not finite")
             if reason is not None:
                 self.reasons[agent.index] = reason
-        sound = [agent for agent in population if agent.index not in self.reasons]
-        if not sound:
+        finite = [agent for agent in population if agent.index not in self.reasons]
+        if not finite:
             raise all_diverged(population, self.reasons)
-        return sound
+        return finite
 
     def fitness(self, population: Sequence[Any], values: dict[int, float]) -> list[float]:
         """Fitness of all, from those of the members that were evaluated (by id): NaN and the missing are −∞."""

@@ -12,7 +12,7 @@ from agilerl.runs.store import Trees
 from agilerl.sources.determinism import Probe
 from agilerl.telemetry.files import jsonable
 from agilerl.telemetry.record import Birth
-from agilerl.training.best import BestAgent, Candidate, Proof
+from agilerl.training.best import BestAgent, Candidate, Confirmation
 
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
@@ -201,16 +201,16 @@ def _candidate(tree: Mapping[str, Any], templates: Mapping[str, Any]) -> Candida
     return Candidate(agent, tree["fitness"], tree.get("error", 0.0), tree["generation"])
 
 
-def _proof(tree: Mapping[str, Any], best: BestAgent, templates: Mapping[str, Any]) -> Proof | None:
+def _proof(tree: Mapping[str, Any], best: BestAgent, templates: Mapping[str, Any]) -> Confirmation | None:
     """The best confirmation; earlier versions saved none beside that of the best agent."""
     known = tree.get("proven")
     if known is not None:
         own = {**known, "error": known.get("fitness_error", known["error"])}  # earlier versions saved it as `error`
         candidate = _candidate(own, templates) if "agent" in known else best.kept
-        return None if candidate is None else Proof(candidate, known["mean"], known["error"])
+        return None if candidate is None else Confirmation(candidate, known["mean"], known["error"])
     if best.confirmed is None or best.kept is None:
         return None
-    return Proof(best.kept, best.confirmed, math.inf)
+    return Confirmation(best.kept, best.confirmed, math.inf)
 
 
 def _deciding(options: Any) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from agilerl.config import Manifest, apply_overrides
 from agilerl.errors import ConfigError
 from agilerl.training.build import run_manifest
 
-LEAST_GENERATIONS = 5
+MIN_GENERATIONS = 5
 WITH_EVALUATION = 1.25  # what evaluations and confirmations cost beside training, by experience
 TRIED, LEAST_VECTOR_STEPS = 256, 8  # of one member in a generation of the trial: steps, and vector steps at least
-MOST_TRIED = 8  # generations of the trial
+MAX_TRIAL_GENERATIONS = 8  # generations of the trial
 LONG_ENOUGH, TOO_LONG = 1.0, 10.0  # seconds that are timed, and those after which one generation is enough
 
 
@@ -22,7 +22,7 @@ def steps_in(
     manifest: Manifest, env: Any, device: str, minutes: float, check: Callable[[], None] = lambda: None
 ) -> tuple[int, float, float]:
     """(budget of one member that takes about so many minutes, environment steps a second of all members, how many
-    minutes it will take: more than were asked for where `LEAST_GENERATIONS` do).
+    minutes it will take: more than were asked for where `MIN_GENERATIONS` do).
 
     Short generations are trained and thrown away, until those after the first one, which warms up, have taken a second;
     where that one takes ten already it is what is timed. Nothing of it reaches the run that follows, whose random
@@ -51,7 +51,7 @@ def steps_in(
     check()  # a run that is stopped comes back if it has an agent to show
     rate = watch.rate
     unit = min(training.evo_steps, training.evo_first or training.evo_steps)
-    generations = max(LEAST_GENERATIONS, round(minutes * 60 * rate / WITH_EVALUATION / members / unit))
+    generations = max(MIN_GENERATIONS, round(minutes * 60 * rate / WITH_EVALUATION / members / unit))
     budget = generations * unit
     return budget, rate, budget * members * WITH_EVALUATION / rate / 60
 
@@ -63,8 +63,8 @@ def trial_of(manifest: Manifest) -> Manifest:
     if learn_step > tried:  # a rollout: what it costs to learn from a step hardly depends on how many there are
         own = {"algorithm.learn_step": tried}
     changes = {
-        "max_steps": MOST_TRIED * tried, "evo_steps": tried, "evo_first": None, "eval_episodes": 1, "eval_screen": 0,
-        "eval_steps": 1, "confirm_episodes": 0, "target_score": None,
+        "max_steps": MAX_TRIAL_GENERATIONS * tried, "evo_steps": tried, "evo_first": None, "eval_episodes": 1,
+        "eval_screen": 0, "eval_steps": 1, "confirm_episodes": 0, "target_score": None,
         "learning_delay": 0, "random_steps": 0, "elite_rescore_episodes": 0, "patience": None,
     }  # fmt: skip
     trial = apply_overrides(manifest, own, "trial")

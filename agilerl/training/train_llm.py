@@ -21,7 +21,7 @@ from agilerl.telemetry.console import TqdmSink
 from agilerl.telemetry.files import CsvSink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
-from agilerl.training.distributed import check_same_request, check_shares, folder_of, go_on_alike
+from agilerl.training.distributed import check_same_request, check_shares, folder_of, sync_resume
 from agilerl.training.evolution import EveryFew, TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.result import EvolveResult
@@ -165,7 +165,7 @@ def _finetune(function: str, kind: str, asked: dict[str, Any]) -> EvolveResult:
             check_same_request({**same, "function": function}, ranks)
             check_shares(population, ranks)
         with store_in(folder_of(asked["resume"], ranks), algo=str(lead.algo)) as store:
-            go_on_alike(store, ranks)
+            sync_resume(store, ranks)
             seed = run_seed if store is None or asked["seed"] is not None else store.seed(run_seed)
             result = TrainingLoop(
                 population,

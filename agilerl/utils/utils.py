@@ -12,7 +12,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from agilerl.algorithms import USUAL_FOR_TEAMS, available, find_algorithm, is_team
+from agilerl.algorithms import DEFAULT_FOR_TEAMS, available, find_algorithm, is_team
 from agilerl.algorithms.base.agent import check_device
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.envs.team_infos import DEFINED
@@ -192,7 +192,7 @@ def _check_kind(algo: str, is_for_teams: bool, observation_space: Any, action_sp
     ]
     if not is_for_teams and (any(several) or agent_ids is not None):
         raise AlgorithmError(
-            f"{algo} trains one agent; got spaces of several. fix: algo={USUAL_FOR_TEAMS!r}, or the spaces of one."
+            f"{algo} trains one agent; got spaces of several. fix: algo={DEFAULT_FOR_TEAMS!r}, or the spaces of one."
         )
 
 

@@ -99,4 +99,4 @@ def written(engine: Any, agents: list[Any], seed: int = 0) -> Texts:
 
 def member(texts: Texts, number: int) -> Texts:
     """The texts [1, R, ...] of one member."""
-    return Texts(*(x[number : number + 1] for x in (texts.tokens, texts.attention, texts.said)))
+    return Texts(*(x[number : number + 1] for x in (texts.tokens, texts.attention, texts.completion_mask)))

@@ -167,10 +167,10 @@ def critic_of(agent: Any, name: str) -> Any:
     critic = getattr(agent, name)
     if not agent.share_encoders:
         return critic
-    lender = getattr(agent, "actor_target", agent.actor) if "target" in name else agent.actor
+    encoder_source = getattr(agent, "actor_target", agent.actor) if "target" in name else agent.actor
 
     def run(obs: Tensor, *action: Tensor) -> Tensor:
-        return critic.head_net(torch.cat((lender.encoder(obs).detach(), *action), -1))
+        return critic.head_net(torch.cat((encoder_source.encoder(obs).detach(), *action), -1))
 
     return run
 

@@ -142,7 +142,7 @@ def train(agents: list[Any], texts: Texts, rewards: torch.Tensor, learner: str, 
     steps = 0
     for engine in engines:
         rows = [agents.index(agent) for agent in engine.agents]
-        own = Texts(*(x[rows] for x in (texts.tokens, texts.attention, texts.said)))
+        own = Texts(*(x[rows] for x in (texts.tokens, texts.attention, texts.completion_mask)))
         lead = engine.agents[0]
         for batch in lead.arrange(engine, own, rewards[rows], [rngs[row] for row in rows]):
             lead.update(engine, batch)

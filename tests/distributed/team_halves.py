@@ -25,7 +25,7 @@ from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatch
 from agilerl.engine.rollouts import learn_rollout
 from agilerl.engine.team_rollouts import make_team_rollout
-from agilerl.envs.protocol import AGENTS, HELD, PRESENT, WAITING
+from agilerl.envs.protocol import AGENTS, LAST_ACTION, PRESENT, WAITING
 from agilerl.ranks import ONE, Ranks, joined
 from agilerl.tree import map_leaves
 
@@ -133,7 +133,7 @@ def batches(case: Case, agents: list[Any]) -> Iterator[TransitionBatch]:
             shown.append(observations(rng, there))
             if case.waiting:
                 waits = (rng.random(there.shape) < 0.5) & ~there
-                shown[-1] |= {WAITING: waits.astype(np.int8), HELD: actions(rng, shape)}
+                shown[-1] |= {WAITING: waits.astype(np.int8), LAST_ACTION: actions(rng, shape)}
         obs, later = (map_leaves(torch.from_numpy, x) for x in shown)
         noise = [agents[0].draw_noise(rng, (1, ROWS)) for _ in agents]
         numbers = [rng.standard_normal((*shape, AGENT_COUNT)), (rng.random((*shape, AGENT_COUNT)) < 0.2).astype(float)]

@@ -27,7 +27,7 @@ from agilerl.errors import ConfigError, ReplayError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import OffPolicyOptions
-from agilerl.sources.divergence import is_sound
+from agilerl.sources.divergence import is_finite
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import BaseSink, GenerationRecord
 from agilerl.training.evolution import TournamentEvolution
@@ -97,7 +97,7 @@ def test_a_poisoned_row_changes_no_bit_of_the_others(kind: str, value: float) ->
         assert len(learner.groups) == 1, "all four in one pass"
         for number in (1, 2, 3):
             learner.learn(0, replace(batch, number=number))
-        sound = learner.sound()
+        sound = learner.is_finite()
         learner.release()
         outcomes.append([bits(agent) for agent in agents])
         np.testing.assert_array_equal(sound, [True, not poisoned, True, True])
@@ -221,7 +221,7 @@ def test_a_member_that_diverges_acts_no_more_and_is_replaced(kind: str, learner:
     assert healed in sink.records[1].births
     (line,) = [line for line in sink.lines if "has diverged" in line]
     assert line.startswith("member 1 has diverged (its ")
-    assert all(is_sound(agent) for agent in result.population)
+    assert all(is_finite(agent) for agent in result.population)
     assert result.population[1].index == healed.id
     assert all(math.isfinite(f) for agent in result.population for f in agent.fitness)
 
@@ -232,7 +232,7 @@ def test_evolution_never_selects_a_diverged_member(learner: str) -> None:
     result = loop.run()
     assert [birth.kind for birth in sink.records[1].births][:2] == ["healed", "healed"]
     assert result.quarantined == 2
-    assert all(is_sound(agent) for agent in result.population)
+    assert all(is_finite(agent) for agent in result.population)
     assert all(math.isfinite(f) for agent in result.population for f in agent.fitness)
     assert math.isfinite(result.best.fitness[-1])
 
@@ -243,7 +243,7 @@ def test_priorities_stay_finite(kind: str, make: Any) -> None:
     memory = make(1000)
     loop, _, _ = loop_of(kind, memory, [2])
     result = loop.run()
-    assert all(is_sound(agent) for agent in result.population)
+    assert all(is_finite(agent) for agent in result.population)
     assert math.isfinite(memory.max_priority)
     assert np.isfinite(memory.weights(np.arange(len(memory)), 1.0)).all()
 

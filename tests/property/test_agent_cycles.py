@@ -135,9 +135,9 @@ def check_sharing(agent: Any) -> None:
     assert len(set(moved)) == len(moved)
     networks = agent.evolvable_attributes(networks_only=True)
     assert set(moved) == {id(p) for network in networks.values() for p in network.parameters() if p.requires_grad}
-    for name, lender in agent.registry.lenders.items():
-        assert networks[name].lender is networks[lender]
-        assert networks[name].latent_dim == networks[lender].latent_dim
+    for name, encoder_source in agent.registry.encoder_sources.items():
+        assert networks[name].encoder_source is networks[encoder_source]
+        assert networks[name].latent_dim == networks[encoder_source].latent_dim
         assert not any(key.startswith("encoder") for key in networks[name].state_dict())
 
 

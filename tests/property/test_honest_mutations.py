@@ -13,7 +13,7 @@ from agilerl.algorithms import find_algorithm
 from agilerl.checkpoint import digest_tree
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
-from agilerl.hpo.parameter_noise import LEAST_SCALE, largest_scale
+from agilerl.hpo.parameter_noise import MIN_SCALE, largest_scale
 
 OBS = spaces.Box(-1, 1, (3,), np.float32)
 ACTIONS = {"DQN": spaces.Discrete(2), "PPO": spaces.Discrete(2), "DDPG": spaces.Box(-1, 1, (1,), np.float32)}
@@ -73,4 +73,4 @@ def test_the_largest_scale_is_found_below_the_steps_of_a_bisection_too() -> None
     with torch.no_grad():
         network.weight.fill_(1e-12)
     assert largest_scale(network, {"weight": torch.ones(1, 1)}, torch.ones(4, 1), 0.02, 0.0) == (0.0, 0.0)
-    assert LEAST_SCALE > 1e-12
+    assert MIN_SCALE > 1e-12

@@ -18,7 +18,7 @@ from agilerl.hpo.founders import spread_founders
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.training.adoption import Ancestors
-from agilerl.training.best import Candidate, Proof
+from agilerl.training.best import Candidate, Confirmation
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.screening import promising, screened
 from agilerl.training.state import SavableLoop
@@ -118,11 +118,11 @@ def test_a_resumed_run_has_the_best_agents_of_the_run(case: str) -> None:
     if case in ("a fitter one", "proven", "proven, kept another"):
         best.fittest = fittest
     if case == "proven":
-        best.proven, best.confirmed = Proof(kept, 7.0, 0.25), 7.0
+        best.proven, best.confirmed = Confirmation(kept, 7.0, 0.25), 7.0
     if case == "proven, kept another":
-        best.proven = Proof(proven, 7.0, 0.25)
+        best.proven = Confirmation(proven, 7.0, 0.25)
     if case == "kept alone":
-        best.confirmed, best.proven = 7.0, Proof(kept, 7.0, 0.25)
+        best.confirmed, best.proven = 7.0, Confirmation(kept, 7.0, 0.25)
     saved = SavableLoop(run)
     trees = tuple(decode_tree(encode_tree(tree)) for tree in saved.trees())
     again = loop_of(agents(seed=9))

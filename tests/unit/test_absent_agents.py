@@ -16,7 +16,7 @@ from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.engine.protocol import TransitionBatch
 from agilerl.envs.protocol import AGENTS, PRESENT, WAITING, StepBatch, TeamStep
 from agilerl.envs.teams import TeamLanes
-from agilerl.sources.idle_agents import Waiting, ends_of_agents
+from agilerl.sources.idle_agents import IdleAgents, ends_of_agents
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.vector import SyncPettingZooVecEnv
 
@@ -28,7 +28,7 @@ def played(**ended: Any) -> tuple[Any, Any, Any]:
     """(vector step, the same as it is stored, the next one as it is stored) of two agents; one ends in the first."""
     frames = [Frame({"a": 5, "b": 6}), Frame({"a": 7, "b": 8}, **ended), Frame({"b": 9}, ends=["b"])]
     lanes = TeamLanes([lambda: Scripted(frames)], reset_ended=False)
-    waiting, (obs, _) = Waiting(lanes.team), lanes.reset()
+    waiting, (obs, _) = IdleAgents(lanes.team), lanes.reset()
     first = lanes.step(np.zeros((1, 2)))
     stored = waiting.step(obs, np.zeros((1, 2)), first)
     second = lanes.step(np.zeros((1, 2)))
@@ -61,7 +61,7 @@ def test_the_lowest_choice_stands_for_an_absent_agent_that_sees_choices() -> Non
         Frame({"a": np.array([5, 2]), "b": np.int64(4)}, ends=["a"]), Frame({"b": np.int64(3)}, ends=["b"]),
     ]  # fmt: skip
     lanes = TeamLanes([lambda: Scripted(frames, observed=observed)], reset_ended=False)
-    waiting, (obs, _) = Waiting(lanes.team), lanes.reset()
+    waiting, (obs, _) = IdleAgents(lanes.team), lanes.reset()
     batch = lanes.step(np.zeros((1, 2)))
     stored = waiting.step(obs, np.zeros((1, 2)), batch)[2]
     assert stored.final_obs[AGENTS]["a"].tolist() == batch.obs[AGENTS]["a"].tolist() == [[4, 1]]

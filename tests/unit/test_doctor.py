@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agilerl.cli import app, doctor
-from agilerl.cli.doctor import BROKEN, NOTE, OK, SETTINGS, Finding, Probe, disk, environment, gpu, judged, threads
+from agilerl.cli.doctor import BROKEN, NOTE, OK, SETTINGS, Finding, Probe, disk, environment, gpu, threads, verdict_of
 from agilerl.envs.probe import DiscountedRewardEnv, PolicyEnv
 from tests.contract.masked_envs import FORMS, KINDS, Masks, make, takes_form
 
@@ -157,12 +157,12 @@ def test_a_wrong_mask_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_learner_that_learns_passes_its_probe_and_one_that_does_not_is_broken() -> None:
     case = Probe("discount", DiscountedRewardEnv, "the discount")
-    good = judged("DQN", "transitions", SETTINGS["transitions"], case)
+    good = verdict_of("DQN", "transitions", SETTINGS["transitions"], case)
     assert good.state == OK, good
-    slow = judged("DQN", "transitions", {**SETTINGS["transitions"], "lr": 1e-6, "steps": 400}, case)
+    slow = verdict_of("DQN", "transitions", {**SETTINGS["transitions"], "lr": 1e-6, "steps": 400}, case)
     assert slow.state == BROKEN
     assert "look at the discount" in slow.text
-    refused = judged("DQN", "transitions", {**SETTINGS["transitions"], "lr": -1.0}, case)
+    refused = verdict_of("DQN", "transitions", {**SETTINGS["transitions"], "lr": -1.0}, case)
     assert (refused.state, "it fails: ConfigError" in refused.text) == (BROKEN, True)
 
 
@@ -172,5 +172,5 @@ def test_all_probes_pass_in_under_a_minute_of_cpu() -> None:
 
 
 def test_rollouts_are_judged_by_values_and_actions() -> None:
-    found = judged("PPO", "rollouts", SETTINGS["rollouts"], Probe("policy", PolicyEnv, "the choice of actions"))
+    found = verdict_of("PPO", "rollouts", SETTINGS["rollouts"], Probe("policy", PolicyEnv, "the choice of actions"))
     assert found.state == OK, found

@@ -31,7 +31,7 @@ from agilerl.llm_envs import (
 )
 from agilerl.sources.games import play
 from agilerl.sources.source import Tally
-from agilerl.sources.text_batches import Row, Writing
+from agilerl.sources.text_batches import CompletionBatches, Row
 from tests.differential.language_reference import LORA
 
 EOS = 2
@@ -81,10 +81,10 @@ def test_a_second_end_ends_completions_in_every_place(tmp_path: Path, template: 
 
     for backend in (PrefixShared(), HuggingFace()):
         texts = backend.write(base, base.plain, given, 1, [Sampling(6, temperature=0.0)], None)
-        assert texts.said.sum(-1).tolist() == [1, 1]
+        assert texts.completion_mask.sum(-1).tolist() == [1, 1]
         assert (texts.tokens[:, texts.prompt] == last).all()
     minimum = PrefixShared().write(base, base.plain, given, 1, [Sampling(6, 2, 0.0)], None)
-    assert minimum.said.sum(-1).tolist() == [3, 3], "two other tokens, then the end"
+    assert minimum.completion_mask.sum(-1).tolist() == [3, 3], "two other tokens, then the end"
 
     agent = agent_on(base)
     gym = ReasoningGym(
@@ -112,7 +112,7 @@ def test_records_count_no_completion_as_cut_off(tmp_path: Path) -> None:
         rows, [{"question": "2=", "answer": "2"}], tokenizer, lambda c, a, q: 0.0, data_batch_size_per_gpu=1
     )
     row = Row(gym, 0, np.random.default_rng(0), Tally())
-    list(Writing(lambda line: None).batches(SequentialAdapters(agent), [row]))
+    list(CompletionBatches(lambda line: None).batches(SequentialAdapters(agent), [row]))
     assert row.tally.details["truncated"] == 0
     assert row.tally.details["completion_tokens"] == 2
 
@@ -183,7 +183,7 @@ def test_a_turn_that_ends_with_the_template_s_token_is_not_ended_twice() -> None
     game.say([*tokenizer.encode("3"), turn, EOS])
     told = game.conversation[-1]
     assert tokenizer.decode(game.tokens[before:]) == f"3<turn><bos>user: {told}<turn><bos>assistant: "
-    assert game.episode().said[before:].tolist()[:3] == [True, True, False]
+    assert game.episode().completion_mask[before:].tolist()[:3] == [True, True, False]
 
 
 def test_a_game_reads_a_turn_before_any_end_that_the_base_knows(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_game_reads_a_turn_before_any_end_that_the_base_knows(tmp_path: Path) 
     env.reset(0)
     play(SequentialAdapters(agent_on(base)), [env.envs], None)
     assert said == ["", ""]
-    assert env.episodes()[0].said.sum() == 2
+    assert env.episodes()[0].completion_mask.sum() == 2
 
 
 # --- conversations ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import agilerl
 from agilerl import errors
 from agilerl.algorithms import DQN
 from agilerl.algorithms.base.evaluation import EvaluatedIn
-from agilerl.envs.limits import LEAST, EpisodeLimit, time_limit
+from agilerl.envs.limits import DEFAULT_EPISODE_LIMIT, EpisodeLimit, time_limit
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLWarning, EnvError
 from agilerl.options import LoopOptions
@@ -68,7 +68,7 @@ def test_a_limit_is_asked_for_or_the_environments_or_follows_from_training() -> 
     assert EpisodeLimit.of(NeverEnds(), 40, 5000) == EpisodeLimit(40, False, "NeverEnds")
     assert EpisodeLimit.of(TimeLimit(NeverEnds(), 30), None, 5000) == EpisodeLimit(None, False, "NeverEnds")
     assert EpisodeLimit.of(NeverEnds(), None, 5000) == EpisodeLimit(5000, True, "NeverEnds")
-    assert EpisodeLimit.of(NeverEnds(), None, 10) == EpisodeLimit(LEAST, True, "NeverEnds")
+    assert EpisodeLimit.of(NeverEnds(), None, 10) == EpisodeLimit(DEFAULT_EPISODE_LIMIT, True, "NeverEnds")
 
 
 def test_evaluations_of_a_run_are_as_long_as_a_generation_of_training_and_say_so_once() -> None:
@@ -81,13 +81,13 @@ def test_evaluations_of_a_run_are_as_long_as_a_generation_of_training_and_say_so
 def test_agents_are_tested_and_evaluated_to_a_limit() -> None:
     agent = agent_for(NeverEnds())
     with pytest.warns(AgileRLWarning, match=r"NeverEnds has no time limit: 1 of 1 .* after 1000 steps .*eval_steps"):
-        assert agent.test(NeverEnds()) == LEAST
+        assert agent.test(NeverEnds()) == DEFAULT_EPISODE_LIMIT
     assert agent.test(NeverEnds(), max_steps=5) == 5
     assert agent.evaluate(2, env=NeverEnds(), max_steps=6).returns == (6.0, 6.0)
     agent.evaluated_in = EvaluatedIn(None, eval_steps=8)
     assert agent.evaluate(1, env=NeverEnds()).returns == (8.0,)
-    agent.evaluated_in = EvaluatedIn(None, None, training=LEAST + 1)
-    assert agent.evaluate(1, env=NeverEnds()).returns == (LEAST + 1.0,)
+    agent.evaluated_in = EvaluatedIn(None, None, training=DEFAULT_EPISODE_LIMIT + 1)
+    assert agent.evaluate(1, env=NeverEnds()).returns == (DEFAULT_EPISODE_LIMIT + 1.0,)
 
 
 @pytest.mark.parametrize("limit", [None, 20])
@@ -98,7 +98,7 @@ def test_a_run_without_a_time_limit_ends_and_its_closing_episodes_are_as_long_as
     settings = {"num_envs": 2, "evo_steps": 20, "eval_episodes": 1, "elite_rescore_episodes": 0, "latent_dim": 8}
     with pytest.warns(AgileRLWarning) if limit is None else _nothing():
         run = agilerl.train(NeverEnds, "DQN", population=1, steps=20, out=tmp_path, verbose=False, **settings, **more)
-        expected = float(limit or LEAST)
+        expected = float(limit or DEFAULT_EPISODE_LIMIT)
         assert run.history == [[expected]]
         assert run.best.evaluate(episodes=2).returns == (expected, expected)
     loaded = agilerl.load(run.path)

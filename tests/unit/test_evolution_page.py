@@ -45,11 +45,11 @@ def test_a_run_ends_before_the_generation_that_would_pass_its_limit(
 
 
 def test_a_run_has_the_minutes_that_the_command_takes_by_itself(benchmark_module: Any) -> None:
-    from agilerl.cli.main import USUAL_MINUTES
+    from agilerl.cli.main import DEFAULT_MINUTES
 
     untuned = benchmark_module("untuned")
-    assert untuned.MINUTES == USUAL_MINUTES
-    assert {job["key"]["minutes"] for job in untuned.jobs_for("CartPole-v1", [0, 1])} == {USUAL_MINUTES}
+    assert untuned.MINUTES == DEFAULT_MINUTES
+    assert {job["key"]["minutes"] for job in untuned.jobs_for("CartPole-v1", [0, 1])} == {DEFAULT_MINUTES}
 
 
 def test_environments_of_development_and_others_have_tables_of_their_own(

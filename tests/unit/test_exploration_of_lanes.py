@@ -12,15 +12,15 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.config import apply_sets, preset_for
 from agilerl.errors import ConfigError
 from agilerl.options import OffPolicyOptions
-from agilerl.rollouts.off_policy import graded
+from agilerl.rollouts.off_policy import scale_noise_per_lane
 
 
 def test_noise_grows_from_the_first_lane_to_the_last() -> None:
     draws = np.ones((2, 4, 3))
-    (noise,) = graded((draws,), 0.1)
+    (noise,) = scale_noise_per_lane((draws,), 0.1)
     assert noise.shape == (2, 4, 3)
     np.testing.assert_allclose(noise[1, :, 2], [0.1, 0.4, 0.7, 1.0])
-    assert graded((draws,), 1.0)[0] is draws, "as it was, bit for bit"
+    assert scale_noise_per_lane((draws,), 1.0)[0] is draws, "as it was, bit for bit"
 
 
 def test_quiet_lanes_act_as_the_policy_does(monkeypatch: pytest.MonkeyPatch) -> None:

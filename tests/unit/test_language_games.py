@@ -15,7 +15,7 @@ from agilerl.language.base import load_base
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.llm_envs import GuessNumber, SyncMultiTurnVecEnv, TokenObservationWrapper
 from agilerl.llm_envs.games import bounds
-from agilerl.sources.games import Games, laid_out, play
+from agilerl.sources.games import Games, flatten_turns, play
 from agilerl.training.train_llm import finetune_llm_multiturn, finetune_llm_reasoning
 
 
@@ -54,10 +54,12 @@ def test_an_episode_is_laid_out_with_what_was_said_and_where_each_reward_stands(
     wrong = [n for n in range(8) if n != number][:1]
     for guess in (*wrong, number):
         game.say([*tokenizer.encode(str(guess), add_special_tokens=False), tokenizer.eos_token_id])
-    texts, rewards = laid_out([[game.episode()]], base)
+    texts, rewards = flatten_turns([[game.episode()]], base)
     prompt = len(tokenizer.encode("0-7?"))
     assert texts.prompt == prompt
-    assert texts.said[0, 0].tolist() == [True, True, False, True, True], "what the game answers is not learned"
+    assert texts.completion_mask[0, 0].tolist() == [True, True, False, True, True], (
+        "what the game answers is not learned"
+    )
     np.testing.assert_allclose(rewards[0, 0], [0, -0.1, 0, 0, 1.0], atol=1e-6)
     assert texts.attention.all()
 

@@ -71,7 +71,7 @@ def test_adapters_in_one_pass_are_those_of_peft_one_after_another() -> None:
         alone = [agent.actor(texts) for agent in agents]
         plain = log_probs(hidden_states(base().plain, texts), base().head, texts.tokens[:, texts.prompt :])
         engine = StackedAdapters(agents)
-        three = Texts(*(x.expand(3, *x.shape) for x in (texts.tokens, texts.attention, texts.said)))
+        three = Texts(*(x.expand(3, *x.shape) for x in (texts.tokens, texts.attention, texts.completion_mask)))
         together = engine.network("actor")(three)
     for number in range(3):
         torch.testing.assert_close(together[number], alone[number], atol=1e-5, rtol=0)
@@ -160,7 +160,7 @@ def test_a_single_completion_of_an_iteration_is_named() -> None:
     agent = find_algorithm("LLMREINFORCE")(model_name=folder(), lora_config=LORA, group_size=1)
     engine = SequentialAdapters(agent)
     texts = written(engine, [agent])
-    one = Texts(texts.tokens[:, :1], texts.attention[:, :1], texts.said[:, :1])
+    one = Texts(texts.tokens[:, :1], texts.attention[:, :1], texts.completion_mask[:, :1])
     with pytest.raises(AlgorithmError, match=r"LLMREINFORCE: baseline='batch' compares .*single one.*fix: more"):
         list(agent.arrange(engine, one, torch.rand(1, 1, 1), [np.random.default_rng(0)]))
     assert list(agent.arrange(engine, texts, torch.rand(1, texts.tokens.shape[1], 1), [np.random.default_rng(0)]))
@@ -172,7 +172,7 @@ def test_writing_from_shared_prefixes_is_what_transformers_writes() -> None:
         own = PrefixShared().write(base(), forward, given, 1, [agent.sampling(greedy=True)], None)
         reference = HuggingFace().write(base(), forward, given, 1, [agent.sampling(greedy=True)], None)
     assert torch.equal(own.tokens, reference.tokens)
-    assert torch.equal(own.said, reference.said)
+    assert torch.equal(own.completion_mask, reference.completion_mask)
     assert torch.equal(own.attention, reference.attention)
 
 
@@ -188,7 +188,7 @@ def test_completions_of_one_prompt_are_what_each_would_be_alone() -> None:
             for k in range(4):
                 alone = PrefixShared().write(agent.base, forward, one, 1, how, numbers[4 * row + k].unsqueeze(0))
                 assert torch.equal(alone.tokens[0, -12:], together.tokens[4 * row + k, -12:])
-    lengths = together.said.sum(-1)
+    lengths = together.completion_mask.sum(-1)
     assert lengths.min() < 6, "some end early"
 
 
@@ -343,7 +343,7 @@ def test_prompts_that_rows_share_are_read_once_and_change_nothing(members: int) 
         scoring_share, scoring.SHARED = scoring.SHARED, share
         try:
             scores = engine.network("actor")(texts)
-            (scores * texts.said).sin().sum().backward()
+            (scores * texts.completion_mask).sin().sum().backward()
         finally:
             scoring.SHARED = scoring_share
         found.append((scores.detach(), [leaf.grad.clone() for leaf in engine._rows["actor"].leaves.values()]))
@@ -365,7 +365,7 @@ def test_a_tokenizer_without_padding_pads_with_its_end_and_stays_as_it_is(tmp_pa
     )  # fmt: skip
     assert agent.pad_token_id == tokenizer.eos_token_id
     texts = written(SequentialAdapters(agent), [agent])
-    ends = (texts.tokens[..., texts.prompt :] == tokenizer.eos_token_id) & texts.said
+    ends = (texts.tokens[..., texts.prompt :] == tokenizer.eos_token_id) & texts.completion_mask
     assert ends.sum(-1).max() == 1, "the first end counts, what pads behind it does not"
     rewards = torch.rand(1, 6, 4, generator=torch.Generator().manual_seed(0))
     for batch in agent.arrange(SequentialAdapters(agent), texts, rewards, [np.random.default_rng(0)]):

@@ -137,7 +137,7 @@ def test_an_episode_is_what_was_shown_and_said_in_turn() -> None:
     assert (reward, terminated, truncated, info) == (1.0, True, False, {"number": 7})
     episode = env.episode()
     assert episode.tokens.tolist() == [*tokens("0-15?12"), END, *tokens("<7"), END]
-    assert episode.said.tolist() == [False] * 5 + [True] * 3 + [False] + [True] * 2
+    assert episode.completion_mask.tolist() == [False] * 5 + [True] * 3 + [False] + [True] * 2
     assert episode.turns.tolist() == [-1] * 5 + [0] * 3 + [-1] + [1] * 2
     assert episode.rewards.tolist() == [0] * 7 + [-0.1] + [0] * 2 + [1]
     assert episode.ends.tolist() == [7, 10]
@@ -159,7 +159,7 @@ def test_the_published_form_of_an_episode_is_about_the_tokens_from_the_second_on
     ids, said, turns, rewards = env.get_episode_data()
     episode = env.episode()
     assert ids.tolist() == [episode.tokens.tolist()]
-    assert said.tolist() == [episode.said[1:].tolist()]
+    assert said.tolist() == [episode.completion_mask[1:].tolist()]
     assert turns.tolist() == [episode.turns[1:].tolist()]
     assert rewards.tolist() == pytest.approx([-0.1, 1.0])
 

@@ -198,9 +198,9 @@ def test_a_learned_weight_starts_above_nothing() -> None:
 
 def test_the_critics_and_the_value_can_read_the_features_of_the_policy() -> None:
     agent = IQL(OBS, UNEVEN, net_config=NET, share_encoders=True)
-    assert agent.critic_1.lender is agent.value.lender is agent.actor
+    assert agent.critic_1.encoder_source is agent.value.encoder_source is agent.actor
     twin = agent.clone()
-    assert twin.value.lender is twin.actor
+    assert twin.value.encoder_source is twin.actor
 
 
 # --- observations by mean and deviation of the data -----------------------------------------------------------------

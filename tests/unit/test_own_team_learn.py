@@ -18,7 +18,7 @@ from agilerl.components.data import MultiAgentTransition
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.envs.protocol import AGENTS, PRESENT
-from agilerl.envs.teams import Seen, TeamLanes
+from agilerl.envs.teams import TeamLanes, TeamObservations
 from agilerl.errors import ConfigError
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
@@ -169,7 +169,7 @@ def test_observations_say_who_is_there_by_name_and_by_the_word_of_a_vector() -> 
     there = {"caller_0": [True, False], "caller_1": [False, False], "mover_0": [True, True]}
     from agilerl.algorithms.teams.evaluation import observed
 
-    told, _ = observed(team, Seen(rows, {a: np.array(own) for a, own in there.items()}))
+    told, _ = observed(team, TeamObservations(rows, {a: np.array(own) for a, own in there.items()}))
     assert told[PRESENT].tolist() == [[1, 0, 1], [0, 0, 1]]
     by_name, _ = observed(team, {a: rows[a] for a in ("caller_1", "mover_0")})
     assert by_name[PRESENT].tolist() == [[0, 1, 1]] * 2

@@ -63,7 +63,7 @@ def learnt(a: Any, updates: int = 30, size: int = 32) -> Any:
 
 
 def critics(a: Any, targets: bool = True) -> list[str]:
-    return [name for name in a.registry.lenders if targets or "target" not in name]
+    return [name for name in a.registry.encoder_sources if targets or "target" not in name]
 
 
 def judge(a: Any, name: str, obs: Any) -> Tensor:
@@ -98,12 +98,12 @@ def assert_shares(a: Any) -> None:
     every = [p for network in networks.values() for p in network.parameters()]
     assert len({id(p) for p in every}) == len(every)
     assert {id(p) for p in owned} == {id(p) for p in every if p.requires_grad}
-    for name, lender in a.registry.lenders.items():
+    for name, encoder_source in a.registry.encoder_sources.items():
         reader = networks[name]
-        assert reader.lender is networks[lender]
-        assert reader.encoder is networks[lender].encoder
+        assert reader.encoder_source is networks[encoder_source]
+        assert reader.encoder is networks[encoder_source].encoder
         assert not any(key.startswith("encoder") for key in reader.state_dict())
-        assert reader.latent_dim == networks[lender].latent_dim
+        assert reader.latent_dim == networks[encoder_source].latent_dim
         assert {k.split(".")[0] for k in reader.mutation_methods} == {"head_net"}
 
 
@@ -114,9 +114,9 @@ def assert_shares(a: Any) -> None:
 def test_the_encoder_exists_once_and_belongs_to_the_policy(cls: Any, space: Any) -> None:
     a = agent(cls, space)
     assert_shares(a)
-    lenders = {"actor"} if cls is SAC else {"actor", "actor_target"}
-    assert set(a.registry.lenders.values()) == lenders
-    assert a.registry.all_registered() >= set(a.registry.lenders)
+    encoder_sources = {"actor"} if cls is SAC else {"actor", "actor_target"}
+    assert set(a.registry.encoder_sources.values()) == encoder_sources
+    assert a.registry.all_registered() >= set(a.registry.encoder_sources)
     apart = agent(cls, space, share_encoders=False)
     assert a.policy_spec()["network"] == apart.policy_spec()["network"]
     assert all(torch.equal(x, apart.policy_state()[k]) for k, x in a.policy_state().items())
@@ -132,12 +132,12 @@ def test_a_critic_reads_features_as_constants(cls: Any, space: Any) -> None:
         critic = getattr(a, name).requires_grad_(True)
         action = torch.zeros(5, 2)
         value = critic(obs, action) if space is BOX else critic(obs)
-        lender = getattr(a, a.registry.lenders[name])
-        features = lender.encoder(lender.preprocess(obs)).detach()
+        encoder_source = getattr(a, a.registry.encoder_sources[name])
+        features = encoder_source.encoder(encoder_source.preprocess(obs)).detach()
         expected = critic.head_net(torch.cat([features, action], -1) if space is BOX else features)
         torch.testing.assert_close(value, expected, rtol=0, atol=0)
         value.sum().backward()
-        assert all(p.grad is None for p in lender.parameters())
+        assert all(p.grad is None for p in encoder_source.parameters())
         assert all(p.grad is not None for p in critic.parameters())
 
 
@@ -164,8 +164,8 @@ def test_images_and_dicts_learn_as_written_out(obs: Any, learner: Any) -> None:
     actor_adam = torch.optim.Adam(twin.actor.parameters(), lr=a.lr_actor)
     critic_adam = torch.optim.Adam(twin.critic.head_net.parameters(), lr=a.lr_critic)
 
-    def q(critic: Any, lender: Any, seen: Any, action: Tensor) -> Tensor:
-        return critic.head_net(torch.cat([lender.extract_features(seen).detach(), action], -1))[:, 0]
+    def q(critic: Any, encoder_source: Any, seen: Any, action: Tensor) -> Tensor:
+        return critic.head_net(torch.cat([encoder_source.extract_features(seen).detach(), action], -1))[:, 0]
 
     for k in range(4):
         batch = a.make_batch(transitions(a, k, 8))
@@ -326,7 +326,7 @@ def test_members_of_a_population_act_and_learn_after_every_assignment() -> None:
     a, b = learnt(agent(TD3), 2), learnt(agent(TD3, seed=2), 2)
     a.actor = b.actor.clone()
     assert_shares(a)
-    assert a.critic_1.lender is a.actor
+    assert a.critic_1.encoder_source is a.actor
     obs = sample_batch(OBS, 7, np.random.default_rng(1))
     a.critic_1 = ContinuousQNetwork(OBS, BOX, **NET)
     assert_shares(a)
@@ -351,7 +351,7 @@ def test_the_spec_of_a_critic_leaves_the_encoder_to_the_policy() -> None:
     with pytest.raises(ConfigError, match="reads the features of another network"):
         ContinuousQNetwork.from_spec(spec)
     again = a.critic_1.rebuilt(spec, "cpu")
-    assert again.lender is a.actor
+    assert again.encoder_source is a.actor
     assert again.state_dict().keys() == a.critic_1.state_dict().keys()
 
 
@@ -430,7 +430,7 @@ def test_the_factory_shares_as_published_unless_networks_are_given() -> None:
     )  # fmt: skip
     for a in pop:
         assert_shares(a)
-    assert pop[0].critic_1.lender is not pop[1].critic_1.lender
+    assert pop[0].critic_1.encoder_source is not pop[1].critic_1.encoder_source
 
 
 def test_ppo_files_of_shared_encoders_are_loaded_by_their_class(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
 from agilerl.algorithms.teams import evaluation as team_playing
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
-from agilerl.envs.teams import Seen
+from agilerl.envs.teams import TeamObservations
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.modules.base import ModuleDict
 
@@ -229,7 +229,7 @@ def test_the_environment_decides_for_some_environments(cls: Any) -> None:
 def test_an_agent_of_which_the_vector_says_that_it_is_away_is_absent(cls: Any) -> None:
     made = team(cls)
     there = {"a_0": np.array([True, False]), "b_0": np.array([True, True]), "c_0": np.array([False, True])}
-    tree, lanes = team_playing.observed(made, Seen(ROWS, there))
+    tree, lanes = team_playing.observed(made, TeamObservations(ROWS, there))
     assert lanes == 2
     assert tree["present"].tolist() == [[1, 1, 0], [0, 1, 1]]
 

@@ -259,7 +259,7 @@ def test_what_a_training_function_has_written_is_sampled_by_agent() -> None:
 def test_choices_come_out_as_the_environment_counts_them_whoever_has_stored_them() -> None:
     acted = {"a": spaces.Discrete(3, start=5), "b": spaces.Box(-1, 1, (2,))}
     memory = MultiAgentReplayBuffer(9, NAMES, ["a", "b"])
-    memory.know(acted)
+    memory.set_action_spaces(acted)
     memory.write(
         seen(0), np.array([[2, 0.5, -0.5]], np.float32), np.array([[1.0, 2.0]]), seen(1), np.zeros((1, 2), bool)
     )

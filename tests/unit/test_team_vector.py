@@ -16,7 +16,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from scripted_team import WIDE, Frame, Scripted
 
 from agilerl.envs.step import as_lanes
-from agilerl.envs.teams import AGENTS, PRESENT, Seen, TeamLanes
+from agilerl.envs.teams import AGENTS, PRESENT, TeamLanes, TeamObservations
 from agilerl.errors import ConfigError, EnvError
 from agilerl.utils.utils import make_multi_agent_vect_envs
 from agilerl.vector import AsyncPettingZooVecEnv, PettingZooVecEnv, SyncPettingZooVecEnv
@@ -69,7 +69,7 @@ def test_a_vector_says_of_every_agent_what_it_saw_got_and_how_it_ended(kind: Any
         assert obs["b"].tolist() == [[2, 0], [2, 0]]  # of the next episode
         assert infos["b"]["final_observation"].tolist() == [[6, 2], [6, 2]]
         assert infos["b"]["_final_observation"].tolist() == [True, True]
-        assert isinstance(obs, Seen)
+        assert isinstance(obs, TeamObservations)
         assert obs.final is not None
         assert obs.final["b"].tolist() == [[6, 2], [6, 2]]
         assert obs.acted is not None
@@ -187,7 +187,7 @@ def test_a_game_of_turns_is_converted_by_name() -> None:
     pytest.importorskip("pettingzoo.classic.tictactoe_v3")
     with make_multi_agent_vect_envs("pettingzoo.classic.tictactoe_v3", 2) as env:
         obs, infos = env.reset(seed=0)
-        assert isinstance(obs, Seen)
+        assert isinstance(obs, TeamObservations)
         assert obs["player_1"].shape == (2, 3, 3, 2)
         assert obs.present["player_1"].tolist() == [True, True]
         assert obs.present["player_2"].tolist() == [False, False]

@@ -248,7 +248,7 @@ def test_vllm_is_given_the_adapter_and_what_it_writes_is_laid_out(vllm_calls: li
     assert (wrote["n"], wrote["max_tokens"], wrote["temperature"]) == (2, 6, 0.7)
     assert wrote["stop_token_ids"] == list(agent.base.end_ids)
     assert texts.tokens.shape == (12, given[0].shape[1] + 6)
-    assert texts.said.sum(-1).tolist() == [3] * 12
+    assert texts.completion_mask.sum(-1).tolist() == [3] * 12
 
 
 def test_vllm_loads_a_base_once_for_all_members_and_iterations(vllm_calls: list[dict[str, Any]]) -> None:

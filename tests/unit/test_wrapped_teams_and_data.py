@@ -13,7 +13,7 @@ import torch
 from agilerl.algorithms import CQN, IPPO, MADDPG, MATD3, TD3BC
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.envs.teams import Seen
+from agilerl.envs.teams import TeamObservations
 from agilerl.errors import NotAvailableYetError
 from agilerl.options import OfflineOptions
 from agilerl.sources.dataset import read_dataset
@@ -75,7 +75,7 @@ def test_agents_of_a_group_share_statistics_of_the_rows_in_which_they_are_presen
     rows = {"walker_0": np.array([[1, 2, 3], [3, 4, 5]]), "walker_1": np.array([[5, 6, 7], [np.nan] * 3])}
     rows["caller_0"] = np.array([[10, 0], [10, 4]])
     present = {"walker_0": np.array([True, True]), "walker_1": np.array([True, False]), "caller_0": np.ones(2, bool)}
-    seen = Seen({a: x.astype(np.float32) for a, x in rows.items()}, present)
+    seen = TeamObservations({a: x.astype(np.float32) for a, x in rows.items()}, present)
     changed = wrapped.observe(seen, count=True)
     walkers, caller = wrapped.obs_rms["walker_0"], wrapped.obs_rms["caller_0"]
     assert (walkers.count, caller.count) == (3, 2)

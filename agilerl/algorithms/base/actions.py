@@ -55,7 +55,7 @@ class PlainActions:
         return column("actions", action, count, action.device, owner).long()
 
 
-class NumberedChoices(PlainActions):
+class DiscreteActions(PlainActions):
     """For Discrete and MultiDiscrete spaces with one output per combination, whose number is stored."""
 
     def environment(self, agent: RLAlgorithm, action: np.ndarray) -> np.ndarray:
@@ -90,7 +90,7 @@ class NumberedChoices(PlainActions):
         return number
 
 
-class RawActions(PlainActions):
+class NormalizedBoxActions(PlainActions):
     """Of a Box stored in the range of the policy's output, [-1, 1] by default; choices of a Discrete space as they are.
 
     `environment_action` maps them to the bounds of the space, also in a training loop of your own, which stores
@@ -197,7 +197,7 @@ def legal_bits(bits: np.ndarray, mask: Mask = None) -> np.ndarray:
 # --- which action is taken ------------------------------------------------------------------------------------------
 
 
-def highest(outputs: Tensor, mask: Mask = None) -> np.ndarray:
+def masked_argmax(outputs: Tensor, mask: Mask = None) -> np.ndarray:
     """The legal action of highest value; outputs [..., A], mask [..., A] 1 = legal; returns [...] int64."""
     if mask is not None:
         outputs = outputs.masked_fill(~torch.as_tensor(mask, device=outputs.device).bool(), float("-inf"))
@@ -286,7 +286,7 @@ def gaussian(numbers: np.ndarray, mean: Any, std: Any) -> np.ndarray:
     return noise
 
 
-# --- methods of agents that act by raw actions (`RawActions`), which take them over by name ---------------------------
+# --- methods of agents that act by raw actions (`NormalizedBoxActions`), which take them over by name ---------------
 
 
 def get_action(

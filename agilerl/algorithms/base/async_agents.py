@@ -10,7 +10,7 @@ import numpy as np
 from agilerl import tree
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_on_policy
 from agilerl.envs.observed_masks import parted
-from agilerl.envs.teams import Seen
+from agilerl.envs.teams import TeamObservations
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.spaces import nested
 
@@ -59,7 +59,7 @@ class AsyncAgentsWrapper(AgentWrapper):
             if there.any():
                 rows[agent] = tree.map_leaves(lambda x: np.nan_to_num(np.asarray(x)), seen)
                 present[agent] = there
-        return Seen(rows, present)
+        return TeamObservations(rows, present)
 
     def learn(self, *experiences: Any, **kwargs: Any) -> Any:
         """The team's `learn`; see the class for what a list of steps of a rollout holds.

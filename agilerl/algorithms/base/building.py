@@ -107,7 +107,7 @@ def build(
                 f"{agent.algo}: {name} has scale_observations={given.scale_observations}, the actor {scaled}; over "
                 "rows both get the same inputs. fix: build them with the same value."
             )
-        if isinstance(given, EvolvableNetwork) and given.lender is not None and not agent.share_encoders:
+        if isinstance(given, EvolvableNetwork) and given.encoder_source is not None and not agent.share_encoders:
             raise AlgorithmError(
                 f"{agent.algo}: {name} reads the features of another network. fix: share_encoders=True."
             )
@@ -126,7 +126,7 @@ def build(
         **{**arguments, **more},
     )
     if isinstance(policy, EvolvableNetwork) and agent.share_encoders:
-        made.borrow_encoder(policy)
+        made.share_encoder(policy)
     return made
 
 
@@ -143,7 +143,7 @@ def twin_critics(
     return first, second
 
 
-def lend_encoder(agent: RLAlgorithm, *critics: str) -> None:
+def share_encoder(agent: RLAlgorithm, *critics: str) -> None:
     """Let the critics, where it is asked for, read the policy's features instead of having encoders of their own.
 
     Raises:
@@ -160,9 +160,9 @@ def lend_encoder(agent: RLAlgorithm, *critics: str) -> None:
         agent.share_encoders = False
     for name in critics if agent.share_encoders else ():
         critic = getattr(agent, name)
-        if critic.lender is not agent.actor:
+        if critic.encoder_source is not agent.actor:
             critic.check_same_encoder(agent.actor)
-        critic.borrow_encoder(agent.actor)
+        critic.share_encoder(agent.actor)
         lend(agent, name, "actor")
 
 
@@ -176,10 +176,10 @@ def register_network(
         shadow = network.clone()
         shadow.requires_grad_(False)
         setattr(agent, target, shadow)
-        if name in agent.registry.lenders:
-            lender = agent.registry.lenders[name]
-            shared = next(g.shared_networks for g in agent.registry.groups if g.eval_network == lender)
-            lend(agent, target, shared[0] if shared else lender)
+        if name in agent.registry.encoder_sources:
+            encoder_source = agent.registry.encoder_sources[name]
+            shared = next(g.shared_networks for g in agent.registry.groups if g.eval_network == encoder_source)
+            lend(agent, target, shared[0] if shared else encoder_source)
             link_encoders(agent)
     setattr(agent, optimizer, OptimizerWrapper(optim.Adam, network, getattr(agent, lr), lr_name=lr))
     agent.register_network_group(NetworkGroup(network, shadow, policy=policy))

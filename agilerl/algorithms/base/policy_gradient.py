@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agilerl.backward import with_slopes
+from agilerl.backward import with_precomputed_gradient
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.losses.actor_critic import approximate_kl, categorical_gradient, clipped_surrogate
@@ -69,7 +69,7 @@ def policy_gradient(
             entropy = sampled_entropy(leaf, batch, kind.least) if is_squashed else kind.entropy(leaf, batch.legal)
         with torch.no_grad():
             loss, slope = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, hp["clip_coef"], weight)
-        (gradient,) = torch.autograd.grad(with_slopes((log_prob, entropy), (slope, of_entropy)), leaf)
+        (gradient,) = torch.autograd.grad(with_precomputed_gradient((log_prob, entropy), (slope, of_entropy)), leaf)
         log_prob, entropy = log_prob.detach(), entropy.detach()
     divergence = approximate_kl(log_prob, batch.log_prob, weight)
     return loss, (weight * entropy).sum(-1), divergence, gradient

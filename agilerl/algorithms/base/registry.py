@@ -74,7 +74,7 @@ class MutationRegistry:
     groups: list[NetworkGroup] = field(default_factory=list)
     optimizers: list[OptimizerConfig] = field(default_factory=list)
     hooks: list[str] = field(default_factory=list)
-    lenders: dict[str, str] = field(default_factory=dict)
+    encoder_sources: dict[str, str] = field(default_factory=dict)
     """Network without an encoder -> the network whose features it reads; both may be targets."""
     followers: dict[str, str] = field(default_factory=dict)
     """Attribute -> method (name, value) that takes over a new value of it, once the agent has optimisers."""
@@ -98,7 +98,7 @@ class MutationRegistry:
         """Two agents with equal signatures can read each other's checkpoints."""
         groups = tuple((g.eval_network, tuple(g.shared_networks or ()), g.policy) for g in self.groups)
         optimizers = tuple((o.name, tuple(o.networks), o.lr) for o in self.optimizers)
-        return (groups, optimizers, *((tuple(self.lenders.items()),) if self.lenders else ()))
+        return (groups, optimizers, *((tuple(self.encoder_sources.items()),) if self.encoder_sources else ()))
 
 
 # --- what an assignment does --------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def assigned(agent: EvolvableAlgorithm, name: str, value: Any) -> None:
     the same architecture (KeyError), and gives it up.
     """
     registry, before = agent.registry, agent.__dict__.get(name)
-    if name in registry.lenders:
+    if name in registry.encoder_sources:
         _check_reader(agent, name, value)
     object.__setattr__(agent, name, value)
     if isinstance(value, OptimizerWrapper):
@@ -192,28 +192,28 @@ def _network_name(agent: EvolvableAlgorithm, network: Any) -> str:
     return network
 
 
-def lend(agent: EvolvableAlgorithm, reader: str, lender: str) -> None:
-    """Let the network `reader` have no encoder from here on, and read the features of `lender`."""
-    agent.registry.lenders[reader] = lender
+def lend(agent: EvolvableAlgorithm, reader: str, encoder_source: str) -> None:
+    """Let the network `reader` have no encoder from here on, and read the features of `encoder_source`."""
+    agent.registry.encoder_sources[reader] = encoder_source
     agent.registry.watched.add(reader)
 
 
 def _check_reader(agent: EvolvableAlgorithm, name: str, network: Any) -> None:
     """Raise where `network` cannot take the place of one that shares the encoder of another."""
-    lender = agent.registry.lenders[name]
+    encoder_source = agent.registry.encoder_sources[name]
     if not hasattr(network, "check_same_encoder"):
         raise RegistryError(
-            f"{type(agent).__name__}.{name} reads the features of {lender}; a {type(network).__name__} cannot. "
+            f"{type(agent).__name__}.{name} reads the features of {encoder_source}; a {type(network).__name__} cannot. "
             "fix: an EvolvableNetwork, or an agent with share_encoders=False."
         )
-    if network.lender is None:
-        network.check_same_encoder(getattr(agent, lender))
+    if network.encoder_source is None:
+        network.check_same_encoder(getattr(agent, encoder_source))
 
 
 def link_encoders(agent: EvolvableAlgorithm) -> None:
     """Let every network without an encoder read the features of the present network that lends it one."""
-    for reader, lender in agent.registry.lenders.items():
-        getattr(agent, reader).borrow_encoder(getattr(agent, lender))
+    for reader, encoder_source in agent.registry.encoder_sources.items():
+        getattr(agent, reader).share_encoder(getattr(agent, encoder_source))
 
 
 def follow(agent: EvolvableAlgorithm, method: str, *names: str) -> None:

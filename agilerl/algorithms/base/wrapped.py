@@ -25,7 +25,7 @@ from agilerl.engine.protocol import Mask
 from agilerl.envs.observed_masks import parted, with_mask
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.step import StepBatch
-from agilerl.envs.teams import Seen
+from agilerl.envs.teams import TeamObservations
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 
 ROWS_AT_ONCE = 8_192  # of a data set, whose statistics are taken
@@ -424,10 +424,10 @@ def _of_team(statistics: Mapping[str, Any], obs: Any) -> Any:
         known = {a: x for a, x in rows.items() if a in statistics and x is not None}
         return {**rows, **{a: _normalised(statistics[a], x) for a, x in known.items()}}
 
-    if not isinstance(obs, Seen):
+    if not isinstance(obs, TeamObservations):
         return by_agent(obs)
     final = None if obs.final is None else by_agent(obs.final)
-    return Seen(by_agent(obs), obs.present, final, obs.final_present, obs.acted, obs.state)
+    return TeamObservations(by_agent(obs), obs.present, final, obs.final_present, obs.acted, obs.state)
 
 
 def _normalised(statistics: Any, obs: Any) -> Any:

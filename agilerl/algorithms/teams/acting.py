@@ -91,10 +91,10 @@ def get_action(
     outputs, raw_values, hidden = _run(team, seen, lanes, hidden)
     if explores:
         stored, log_prob = team.sample(outputs, team.draw_exploration(team._exploration, (lanes,)), mask)
-        entropy = policies.judged(outputs, stored, mask)[1]
+        entropy = policies.evaluate_actions(outputs, stored, mask)[1]
     else:
         stored = team.greedy(outputs, mask)
-        log_prob, entropy = policies.judged(outputs, stored, mask)
+        log_prob, entropy = policies.evaluate_actions(outputs, stored, mask)
     mean, deviation = team.value_scale()
     values = (raw_values.cpu().numpy() * deviation + mean).astype(log_prob.dtype)
     actions = {}

@@ -18,7 +18,7 @@ from agilerl import tree
 from agilerl.algorithms.base.actions import noise_paths
 from agilerl.algorithms.teams.actions import joined
 from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
-from agilerl.envs.teams import AGENTS, HELD, JOINT, PRESENT, WAITING
+from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.losses.actor_critic import deterministic_policy_loss
 from agilerl.modules.base import constructor_arguments
@@ -152,13 +152,13 @@ def outputs_of(policy: Any, obs: Any, agents: list[str], axis: int) -> list[Tens
     return list(policy(tree.concatenate(seen, axis)).chunk(len(agents), axis))
 
 
-def judged(critic: Any, obs: Any, actions: list[Tensor], axis: int) -> Tensor:
+def critic_values(critic: Any, obs: Any, actions: list[Tensor], axis: int) -> Tensor:
     """Values [..., K·B] of the K agents of a group, each for its own idea of the team's actions [..., B, F]."""
-    values: Tensor = critic(*judged_inputs(obs, actions, axis)).squeeze(-1)
+    values: Tensor = critic(*critic_inputs(obs, actions, axis)).squeeze(-1)
     return values
 
 
-def judged_inputs(obs: Any, actions: list[Tensor], axis: int) -> tuple[Any, Tensor]:
+def critic_inputs(obs: Any, actions: list[Tensor], axis: int) -> tuple[Any, Tensor]:
     """What a critic reads to judge K agents of a group: all observations [..., B, ..], and the actions
     [..., K·B, F + who]."""
     count, joint = len(actions), obs.get(JOINT, obs[AGENTS])
@@ -233,10 +233,10 @@ def next_actions(
     if smooth is not None:
         chosen = smooth(chosen)
     there = _by_feature(team, batch.next_obs[PRESENT], chosen)
-    if HELD not in batch.next_obs:
+    if LAST_ACTION not in batch.next_obs:
         return chosen * there
     waits = _by_feature(team, batch.next_obs[WAITING], chosen)
-    return chosen * there + team.actions.features(batch.next_obs[HELD].to(chosen)) * waits
+    return chosen * there + team.actions.features(batch.next_obs[LAST_ACTION].to(chosen)) * waits
 
 
 def policy_loss(
@@ -264,7 +264,7 @@ def policy_loss(
                 legal = team.actions.mask_of(agent, batch.obs_mask)
                 own = one.straight_through(out, batch.noise["gumbel"][..., span], team.temperature, legal)
             replaced.append(torch.cat((taken[..., : span.start], own, taken[..., span.stop :]), -1))
-        inputs.append(judged_inputs(batch.obs, replaced, axis))
+        inputs.append(critic_inputs(batch.obs, replaced, axis))
         is_choice = team.actions.of_agent(agents[0]).is_choice
         sizes.append(joined([out.square().mean(-1) for out in outputs], axis) if is_choice else None)
     values = engine.through_each(critics)(inputs).squeeze(-1)

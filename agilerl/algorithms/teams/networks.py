@@ -12,7 +12,7 @@ from agilerl import tree
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import NetworkGroup
 from agilerl.algorithms.teams.names import Named, group_of
-from agilerl.envs.teams import AGENTS, HELD, JOINT, PRESENT, WAITING
+from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.base import ModuleDict
 from agilerl.networks.base import EvolvableNetwork
@@ -122,7 +122,9 @@ def row_input(team: Team) -> Callable[[Any], Any]:
         found = {AGENTS: {a: read(seen[a]) for a, read in actors.items()}, JOINT: joint(seen), PRESENT: present}
         if WAITING not in obs or not obs[WAITING].any():  # most teams never wait, and need not pay for it
             return found
-        return found | {key: torch.as_tensor(obs[key], device=team.device) for key in (WAITING, HELD) if key in obs}
+        return found | {
+            key: torch.as_tensor(obs[key], device=team.device) for key in (WAITING, LAST_ACTION) if key in obs
+        }
 
     return prepare
 

@@ -102,9 +102,9 @@ def update(team: Team, engine: UpdateEngine, batch: RolloutBatch | TeamSequences
     batches = group_batches(team, batch, engine.ranks)
     for group, agents in team.grouped_agents.items():
         own = batches[group]
-        seen, judged = own.obs
+        seen, critic_inputs = own.obs
         raw = _output(engine.network(f"actors.{group}")(seen, *hidden_of("actors", own.hidden)))
-        value = _output(engine.network(f"critics.{group}")(*judged, *hidden_of("critics", own.hidden)))
+        value = _output(engine.network(f"critics.{group}")(*critic_inputs, *hidden_of("critics", own.hidden)))
         with torch.no_grad():
             clip = hp["clip_coef"] if team.clip_value_loss else None
             value_loss, of_value = clipped_value_loss(value[..., -1], own.value, own.returns, clip, own.weight)

@@ -79,7 +79,7 @@ class TeamPolicies:
         found: np.ndarray = torch.cat(stored, -1).cpu().numpy()
         return found
 
-    def judged(self, outputs: Tensor, stored: np.ndarray, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
+    def evaluate_actions(self, outputs: Tensor, stored: np.ndarray, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
         """(log probabilities of stored actions, entropies), [..., M] each; of squashed ones −log π for the latter."""
         given, log_probs, entropies = torch.from_numpy(stored).to(outputs), [], []
         for agent, kind in zip(self.actions.agents, self.kinds, strict=True):

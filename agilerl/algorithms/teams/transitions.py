@@ -13,7 +13,7 @@ from agilerl.algorithms.teams.evaluation import masks_of, observed, stored_actio
 from agilerl.algorithms.teams.names import Losses
 from agilerl.engine.learner import learn_alone
 from agilerl.engine.protocol import TransitionBatch, UpdateResult
-from agilerl.envs.teams import PRESENT, Seen
+from agilerl.envs.teams import PRESENT, TeamObservations
 from agilerl.errors import ShapeError
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def learn_batch(team: Team, batch: TransitionBatch, plain: bool = False) -> Upda
 def make_batch(team: Team, experiences: Any) -> TransitionBatch:
     """Sampled transitions by agent as tensors.
 
-    An agent was not there where it has no row, where its row has a NaN, or where the observations say so (`Seen`, as
-    vectors and memories of teams give them).
+    An agent was not there where it has no row, where its row has a NaN, or where the observations say so
+    (`TeamObservations`, as vectors and memories of teams give them).
     """
     given, more = _fields(team, experiences)
     dtype = next(iter(team.policy_module().parameters())).dtype
@@ -135,7 +135,7 @@ def _fields(team: Team, experiences: Any) -> tuple[dict[str, Any], dict[str, Any
         for name, said in (("states", "obs_present"), ("next_states", "next_obs_present")):
             if said in given and name in given:
                 there = {agent: torch.as_tensor(own).cpu().reshape(-1) for agent, own in given[said].items()}
-                given[name] = Seen(given[name], there)  # type: ignore[arg-type]  # tensors will do
+                given[name] = TeamObservations(given[name], there)  # type: ignore[arg-type]  # tensors will do
     else:
         given = {**dict(zip(FIELDS, experiences, strict=False)), **getattr(experiences, "more", {})}
     missing = [name for name in FIELDS if name not in given]

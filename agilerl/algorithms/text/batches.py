@@ -51,13 +51,13 @@ class TextBatch:
         """Some rows of every member, without columns that are padding in all of them."""
         texts = self.texts.rows(index)
         trimmed = texts.trimmed()
-        length = trimmed.said.shape[-1]
+        length = trimmed.completion_mask.shape[-1]
         changed: dict[str, Any] = {}
         for name in ("weight", "advantage", "old", "reference", "returns", "values"):
             value = getattr(self, name)
             if value is None:
                 continue
-            per_token = value.dim() == self.texts.said.dim()
+            per_token = value.dim() == self.texts.completion_mask.dim()
             changed[name] = value[..., index, :length] if per_token else value[..., index]
         return replace(self, texts=trimmed, **changed)
 
@@ -75,7 +75,7 @@ class TextBatch:
             for name in ("weight", "advantage", "old", "reference", "returns", "values")
             if (value := getattr(self, name)) is not None
         }
-        texts = Texts(*(pick(x) for x in (self.texts.tokens, self.texts.attention, self.texts.said)))
+        texts = Texts(*(pick(x) for x in (self.texts.tokens, self.texts.attention, self.texts.completion_mask)))
         more: dict[str, Any] = {"texts": texts, **changed}
         return replace(self, **more)
 

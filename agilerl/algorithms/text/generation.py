@@ -49,7 +49,7 @@ def counted(agent: Any, texts: Texts, mask_truncated: bool = False) -> Tensor:
     """[N, R] 1 for completions that are learned from, 0 for those that were cut off where they are not."""
     if not mask_truncated:
         return torch.ones(texts.tokens.shape[:2], device=texts.tokens.device)
-    end = is_end(texts.tokens[..., texts.prompt :], agent.base.end_ids) & texts.said
+    end = is_end(texts.tokens[..., texts.prompt :], agent.base.end_ids) & texts.completion_mask
     found: Tensor = end.any(-1).float()
     return found
 
@@ -84,8 +84,8 @@ def minibatches(
             assert batch.advantage is not None
             counts = batch.weight.to(batch.advantage.dtype)
             each = counts / counts.sum(1, keepdim=True).clamp_min(1)
-            weight = completion_weights(batch.texts.said, each, normalisation, agent.max_output_tokens)
-            weight = of_all_ranks(weight, batch.texts.said, ranks, normalisation)
+            weight = completion_weights(batch.texts.completion_mask, each, normalisation, agent.max_output_tokens)
+            weight = of_all_ranks(weight, batch.texts.completion_mask, ranks, normalisation)
             signal = weight.sum(-1) > 0
             if not always:
                 signal &= (batch.advantage * weight).abs().sum(-1) > 0
@@ -151,7 +151,7 @@ def get_action(agent: Any, prompts: Sequence[Mapping[str, Any]], training: bool 
             numbers.to(agent.base.device) if training else None, [agent.actor],
         )  # fmt: skip
     masks = torch.zeros(texts.tokens.shape[0], texts.tokens.shape[1] - 1, dtype=torch.bool)
-    masks[:, texts.prompt - 1 :] = texts.said.cpu()
+    masks[:, texts.prompt - 1 :] = texts.completion_mask.cpu()
     return list(torch.split(texts.tokens, group)), list(torch.split(masks, group))
 
 
@@ -202,7 +202,7 @@ def _experience(agent: Any, experiences: Any) -> tuple[Texts, Tensor]:
     start = (tokens != agent.pad_token_id).long().argmax(-1)
     attention = (place >= start.unsqueeze(-1)) & (place <= last.unsqueeze(-1))
     texts = Texts(tokens, attention, marks[:, prompt - 1 :])
-    one = Texts(*(x.unsqueeze(0) for x in (texts.tokens, texts.attention, texts.said)))
+    one = Texts(*(x.unsqueeze(0) for x in (texts.tokens, texts.attention, texts.completion_mask)))
     return one, rewards.view(1, -1, rewards.shape[-1])
 
 

@@ -28,7 +28,7 @@ def own_tokens(prompts: Sequence[Sequence[Any]], base: Any) -> tuple[Tensor, Ten
 def written_texts(texts: Texts, base: Any, members: int, group: int) -> list[list[list[str]]]:
     """What stands in completions [N·B·G, ...]: by member, by prompt, of each of the group."""
     ids = texts.tokens[:, texts.prompt :].cpu().numpy()
-    said, ends = texts.said.cpu().numpy(), list(base.end_ids)
+    said, ends = texts.completion_mask.cpu().numpy(), list(base.end_ids)
     rows = [row[mask & ~np.isin(row, ends)].tolist() for row, mask in zip(ids, said, strict=True)]
     words = base.tokenizer.batch_decode(rows, skip_special_tokens=True)
     per = len(words) // members
@@ -71,7 +71,7 @@ def mean_reward(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[An
     return [float(own.mean()) for own in rewards_of(engines, agents, envs, split)]
 
 
-def layed_out(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], base: Any) -> Texts:
+def flatten_turns(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], base: Any) -> Texts:
     """Prompts with given completions, which end as they are given: [R, P + T]."""
     pad = base.pad_id
     tokens, attention = pad_left(prompts, pad, base.device)
@@ -128,18 +128,18 @@ def pair_texts(pairs: Sequence[Sequence[Any]], base: Any) -> Texts:
     """Pairs of each member [N][B] as texts [N, 2B, ...], chosen and rejected in turn."""
     prompts = [pair.prompt for own in pairs for pair in own for _ in range(2)]
     said = [text for own in pairs for pair in own for text in (pair.chosen, pair.rejected)]
-    return by_member(layed_out(prompts, said, base), len(pairs))
+    return by_member(flatten_turns(prompts, said, base), len(pairs))
 
 
 def example_texts(examples: Sequence[Sequence[Any]], base: Any) -> Texts:
     """Examples of each member [N][B] as texts [N, B, ...]."""
     flat = [example for own in examples for example in own]
-    return by_member(layed_out([e.prompt for e in flat], [e.completion for e in flat], base), len(examples))
+    return by_member(flatten_turns([e.prompt for e in flat], [e.completion for e in flat], base), len(examples))
 
 
 def by_member(texts: Texts, members: int) -> Texts:
     """Texts [N·R, ...] as [N, R, ...]."""
-    return Texts(*(x.view(members, -1, x.shape[-1]) for x in (texts.tokens, texts.attention, texts.said)))
+    return Texts(*(x.view(members, -1, x.shape[-1]) for x in (texts.tokens, texts.attention, texts.completion_mask)))
 
 
 @torch.no_grad()
@@ -152,15 +152,15 @@ def mean_margin(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[An
 def margins_by_pair(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[np.ndarray]:
     """As `mean_margin`, of every pair; above 0 where the policy has come to prefer what was chosen."""
 
-    def judged(engine: Any, texts: Texts) -> Tensor:
-        given, said = engine.given(texts), engine.given(texts).said
+    def score(engine: Any, texts: Texts) -> Tensor:
+        given, said = engine.given(texts), engine.given(texts).completion_mask
         own = engine.network("actor")(given).masked_fill(~said, 0).sum(-1)
         known = engine.target("actor")(given).masked_fill(~said, 0).sum(-1)
         ratio = own - known
         found: Tensor = engine.outer(engine.hp["beta"] * (ratio[..., 0::2] - ratio[..., 1::2]))
         return found
 
-    return _scored(engines, agents, envs, split, pair_texts, judged)
+    return _scored(engines, agents, envs, split, pair_texts, score)
 
 
 def mean_likelihood(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
@@ -173,13 +173,13 @@ def mean_likelihood(engines: Sequence[Any], agents: Sequence[Any], envs: Sequenc
 def likelihoods(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[np.ndarray]:
     """[items, 2] by agent: the log-probability of each completion of a split, and its number of tokens."""
 
-    def judged(engine: Any, texts: Texts) -> Tensor:
+    def score(engine: Any, texts: Texts) -> Tensor:
         given = engine.given(texts)
-        scores = engine.network("actor")(given).masked_fill(~given.said, 0).sum(-1)
-        found: Tensor = engine.outer(torch.stack((scores, given.said.sum(-1).to(scores)), -1))
+        scores = engine.network("actor")(given).masked_fill(~given.completion_mask, 0).sum(-1)
+        found: Tensor = engine.outer(torch.stack((scores, given.completion_mask.sum(-1).to(scores)), -1))
         return found
 
-    return _scored(engines, agents, envs, split, example_texts, judged)
+    return _scored(engines, agents, envs, split, example_texts, score)
 
 
 def scores_by_item(agent: Any, env: Any, split: str) -> np.ndarray:
@@ -197,9 +197,9 @@ def scores_by_item(agent: Any, env: Any, split: str) -> np.ndarray:
 
 
 def _scored(
-    engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str, lay_out: Any, judged: Any
+    engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str, lay_out: Any, score: Any
 ) -> list[np.ndarray]:
-    """What `judged` says of every item of a split, by agent."""
+    """What `score` says of every item of a split, by agent."""
     found: list[list[np.ndarray]] = [[] for _ in agents]
     place = {id(agent): number for number, agent in enumerate(agents)}
     for engine in engines:
@@ -207,6 +207,6 @@ def _scored(
         splits = [envs[row].split(split) for row in rows]
         for first in range(0, len(splits[0]), AT_ONCE):
             texts = lay_out([own[first : first + AT_ONCE] for own in splits], agents[0].base)
-            for row, values in zip(rows, judged(engine, texts).cpu().double().numpy(), strict=True):
+            for row, values in zip(rows, score(engine, texts).cpu().double().numpy(), strict=True):
                 found[row].append(values)
     return [np.concatenate(own) for own in found]

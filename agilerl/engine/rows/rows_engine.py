@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.backward import with_slopes
+from agilerl.backward import with_precomputed_gradient
 from agilerl.engine.parts import WHOLE, Cluster, MemberBinding, Part, PartKind, PartName, clusters_of, parts_of
 from agilerl.engine.protocol import Network
 from agilerl.engine.rows.cohort import Cohort, Rows
@@ -54,7 +54,7 @@ class Unit:
         self.cells = {part for part, own in parts.items() if own.kind is PartKind.CELL}
         self.is_noisy = any(own.kind is PartKind.NOISY for own in parts.values())
         held = next(p for p in cohort.members[rows.start].parts if p.name.network == holder)
-        self.lender = held.lender
+        self.encoder_source = held.encoder_source
         shadowed = {part: name for part, name in self.columns.items() if cohort.layout(name).has_target}
         self.value = {part: cohort.layers(name, rows) for part, name in self.columns.items()}
         self.target = {part: cohort.layers(name, rows, Rows.TARGET) for part, name in shadowed.items()}
@@ -72,7 +72,7 @@ class Unit:
         if tuple(self.columns) == (WHOLE,):
             return run(WHOLE)
         functions = {part: run(part) for part in self.columns}
-        if self.lender is not None:
+        if self.encoder_source is not None:
             functions["encoder"] = lambda features: features
         combine = self.network.combine
         return lambda *inputs: combine(functions, *inputs)
@@ -318,11 +318,11 @@ class RowsEngine:
         """
         times, count = len(unit.names), self.count
         features: Network | None = None
-        if unit.lender is not None:
-            lender, depth = self._units[(unit.lender[0],)], unit.lender[1]
-            parts = lender.target if target and lender.target else lender.value
+        if unit.encoder_source is not None:
+            encoder_source, depth = self._units[(unit.encoder_source[0],)], unit.encoder_source[1]
+            parts = encoder_source.target if target and encoder_source.target else encoder_source.value
             last = next(reversed(parts))  # what the encoder has of it are its first layers
-            features = lender.constant({**parts, last: parts[last][:depth]}, self.kernels)
+            features = encoder_source.constant({**parts, last: parts[last][:depth]}, self.kernels)
         if times == 1:
             return run if features is None else lambda obs, *rest: run(features(obs), *rest)
 
@@ -334,7 +334,7 @@ class RowsEngine:
         return repeated
 
     def _value_and_target(self, unit: Unit) -> Callable[..., tuple[Tensor, Tensor]]:
-        if not unit.both or unit.lender is not None:
+        if not unit.both or unit.encoder_source is not None:
             value, target = self._frozen[unit.names[0], True], self._target[unit.names[0]]
             return lambda *inputs: (value(*inputs), target(*inputs))
         program, count = unit.constant(unit.both, self.kernels), self.count
@@ -359,7 +359,7 @@ class RowsEngine:
 
     def _make_through_each(self, names: tuple[str, ...]) -> Callable[[Sequence[tuple[Any, ...]]], Tensor]:
         unit, count = self._unit_of(names), self.count
-        if unit is None or unit.lender is not None:
+        if unit is None or unit.encoder_source is not None:
             each = [self._through[name] for name in names]
             return lambda inputs: torch.stack([run(*own) for run, own in zip(each, inputs, strict=True)])
         run = differentiable(unit, self._anchor, self._gradients, False)
@@ -412,7 +412,7 @@ class RowsEngine:
         live: Sequence[bool] | None = None,
     ) -> None:
         self._gradients.begin()
-        with_slopes(outputs, grads).backward()  # type: ignore[no-untyped-call]
+        with_precomputed_gradient(outputs, grads).backward()  # type: ignore[no-untyped-call]
         self._gradients.finish()
         self._move((optimizer,), max_norm, live)
 
@@ -491,16 +491,16 @@ class RowsEngine:
 
     # --- the members' own tensors -------------------------------------------------------------------------------------
 
-    def sound(self) -> np.ndarray:
+    def is_finite(self) -> np.ndarray:
         """[N] bool: which members' weights are finite, targets left out (they follow, and show in the loss).
 
         Sums are looked at, not numbers: a NaN or an infinity anywhere makes its row's sum one.
         """
-        sound = np.ones(self.count, dtype=bool)
+        finite = np.ones(self.count, dtype=bool)
         for cohort in self.cohorts:
             if not math.isfinite(cohort.value.sum()):  # one number tells that all is well, which it nearly always is
-                sound &= cohort.value.sum(1).isfinite().view(-1, self.count).all(0).cpu().numpy()
-        return sound
+                finite &= cohort.value.sum(1).isfinite().view(-1, self.count).all(0).cpu().numpy()
+        return finite
 
     def steps_taken(self) -> dict[str, float]:
         """Steps of each optimiser of the first member."""
