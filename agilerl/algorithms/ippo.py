@@ -5,27 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 
 from agilerl.algorithms.base.building import initial_std
-from agilerl.algorithms.base.declared import TEAM_ROLLOUTS, hp
-from agilerl.algorithms.base.policy_gradient import PolicyUnit
+from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.rollouts import HiddenStates
 from agilerl.algorithms.base.schedules import Schedule, check_schedules
-from agilerl.algorithms.teams import acting as team_acting
 from agilerl.algorithms.teams import actor_critics as team_actor_critics
-from agilerl.algorithms.teams import evaluation as team_playing
-from agilerl.algorithms.teams import on_policy as team_rollouts
 from agilerl.algorithms.teams import recurrent as team_memory
-from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm, Spaces
-from agilerl.algorithms.teams.networks import by_group
+from agilerl.algorithms.teams.names import Spaces
+from agilerl.algorithms.teams.on_policy import TeamPPO, minibatch_stream
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 
 
-class IPPO(MultiAgentRLAlgorithm):
+class IPPO(TeamPPO):
     """PPO of every agent by itself: its policy and its value read what it sees, and nothing else.
 
     Agents of one group share both networks, and learn from the rows of all of them. Rows in which an agent was not
@@ -53,8 +48,6 @@ class IPPO(MultiAgentRLAlgorithm):
     The other arguments are `MultiAgentRLAlgorithm`'s.
     """
 
-    policies_are_distributions = True
-    experience = TEAM_ROLLOUTS
     reads_alone = True  # networks read what their own agent sees, and nothing else
 
     def __init__(
@@ -123,7 +116,7 @@ class IPPO(MultiAgentRLAlgorithm):
         self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)
         self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)
         self.progress = 0.0
-        self._minibatches = team_rollouts.minibatch_stream(self)
+        self._minibatches = minibatch_stream(self)
         units = {"action_scaling": action_scaling, "squash_output": squash_output}
         team_actor_critics.build(self, actor_networks, critic_networks, units)
         self.recurrent = team_memory.remembers(self)
@@ -136,74 +129,6 @@ class IPPO(MultiAgentRLAlgorithm):
         """What values of the agents of a group read: as rows [..., K·B, ...], what each of them sees."""
         return (team_actor_critics.own_rows(obs, self.grouped_agents[group], axis),)
 
-    def value_scale(self) -> tuple[np.ndarray, np.ndarray]:
-        """(mean, deviation) [M] of what critics give: values themselves."""
-        return np.zeros(self.n_agents), np.ones(self.n_agents)
-
-    def see_returns(self, returns: np.ndarray, counts: np.ndarray) -> None:
-        """The values' scale does not follow them."""
-
     def observations_for(self, network: str, observations: Any) -> Any:
         """What of a team's observations [B, ...] a network reads: its agents', where they were there."""
         return super().observations_for(f"actors.{network.partition('.')[2]}", observations)
-
-    row_input = property(team_actor_critics.row_input)
-
-    action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
-
-    def sampling_actors(self) -> list[Any]:
-        return list(self.actors.values())
-
-    actors = by_group("actors")
-    critics = by_group("critics")
-    optimizers = by_group("optimizers")
-    policies = property(team_actor_critics.policies_of)
-    groups_of_agents = property(team_actor_critics.groups_of_agents)
-    presence = staticmethod(team_actor_critics.presence)
-
-    # --- acting -------------------------------------------------------------------------------------------------------
-
-    draw_exploration = team_acting.draw_exploration
-    sample = team_acting.sample
-    explore = team_acting.explore
-    greedy = team_acting.greedy
-    random_action = team_acting.random_action
-    environment_action = team_acting.environment_action
-    environment_actions = team_acting.environment_actions
-    observed = team_playing.observed
-    get_action = team_acting.get_action  # type: ignore[assignment]  # four dicts
-
-    # --- memory -------------------------------------------------------------------------------------------------------
-
-    is_recurrent = property(lambda self: self.recurrent)  # type: ignore[assignment]
-    hidden_state_architecture = property(team_memory.hidden_state_architecture)
-    get_initial_hidden_state = team_memory.get_initial_hidden_state
-    hidden_of_group = team_memory.of_group
-    sequence_limit = team_memory.sequence_limit
-    recur = team_memory.recur
-    forget = team_memory.forget
-    begin_episodes = team_memory.begin_episodes
-    end_episodes = team_memory.end_episodes
-    _greedy = team_acting.greedy_in_lanes
-    group_rows = team_rollouts.group_rows
-
-    # --- learning -----------------------------------------------------------------------------------------------------
-
-    update = team_rollouts.update
-    state_values = team_rollouts.state_values
-    update_hyperparameters = team_rollouts.update_hyperparameters
-    hyperparameters = team_rollouts.hyperparameters
-    update_options = team_rollouts.update_options
-    update_interval = team_rollouts.update_interval
-    draw_entropy_noise = team_rollouts.draw_entropy_noise
-    make_buffer = team_rollouts.make_buffer
-    learn = published_learn = team_rollouts.learn
-    learn_buffer = team_rollouts.learn_buffer
-    learn_batch = team_rollouts.learn_batch  # type: ignore[assignment]  # of a rollout
-
-    # --- copies and files ---------------------------------------------------------------------------------------------
-
-    policy_from_spec: Any = classmethod(team_rollouts.policy_from_spec)
-    clone = team_rollouts.clone
-    state = team_rollouts.state
-    load_state = team_rollouts.load_state

@@ -11,19 +11,15 @@ import torch
 
 from agilerl import tree
 from agilerl.algorithms.base.building import initial_std
-from agilerl.algorithms.base.declared import TEAM_ROLLOUTS, hp
-from agilerl.algorithms.base.policy_gradient import PolicyUnit
+from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.rollouts import HiddenStates
 from agilerl.algorithms.base.schedules import Schedule, check_schedules
 from agilerl.algorithms.base.transitions import check_not_empty
-from agilerl.algorithms.teams import acting as team_acting
 from agilerl.algorithms.teams import actor_critics as team_actor_critics
-from agilerl.algorithms.teams import evaluation as team_playing
-from agilerl.algorithms.teams import on_policy as team_rollouts
 from agilerl.algorithms.teams import recurrent as team_memory
-from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm, Spaces
-from agilerl.algorithms.teams.networks import by_group
+from agilerl.algorithms.teams.names import Spaces
+from agilerl.algorithms.teams.on_policy import TeamPPO, minibatch_stream
 from agilerl.components.running import RunningMeanStd
 from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, TeamObservations
 from agilerl.errors import ShapeError
@@ -34,7 +30,7 @@ from agilerl.spaces import nested, space_from_json, space_to_json
 MIN_RETURN_STD = 1e-2  # returns that hardly differ are no reason to magnify rounding
 
 
-class MAPPO(MultiAgentRLAlgorithm):
+class MAPPO(TeamPPO):
     """PPO of every agent with a value that reads what all of them see, or the state of the environment.
 
     A value that several agents share is told which of them asks. It learns returns in units of their running deviation
@@ -64,9 +60,6 @@ class MAPPO(MultiAgentRLAlgorithm):
     Attributes:
         value_statistics: mean, var and count of the returns learned from, by group.
     """
-
-    policies_are_distributions = True
-    experience = TEAM_ROLLOUTS
 
     def __init__(
         self,
@@ -136,7 +129,7 @@ class MAPPO(MultiAgentRLAlgorithm):
         self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)
         self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)
         self.progress = 0.0
-        self._minibatches = team_rollouts.minibatch_stream(self)
+        self._minibatches = minibatch_stream(self)
         if state_space is not None:
             check_not_empty(f"{self.algo}, state_space", "read", state_space)
         self.state_space, self.normalize_values = state_space, bool(normalize_values)
@@ -204,7 +197,7 @@ class MAPPO(MultiAgentRLAlgorithm):
             ShapeError: there is none.
         """
         if self.state_space is None:
-            return team_playing.observed(self, obs)  # type: ignore[arg-type]
+            return super().observed(obs)  # type: ignore[arg-type]
         shown = obs[STATE] if STATE in obs else getattr(obs, "state", None)  # a vector shows it beside the agents
         if shown is None:
             raise ShapeError(
@@ -213,7 +206,7 @@ class MAPPO(MultiAgentRLAlgorithm):
             )
         rows: Any = {a: own for a, own in obs.items() if a != STATE}
         rows = TeamObservations(rows, obs.present) if isinstance(obs, TeamObservations) else rows
-        seen, lanes = team_playing.observed(self, rows)  # type: ignore[arg-type]
+        seen, lanes = super().observed(rows)  # type: ignore[arg-type]
         shape = nested(self.state_space)
         state = tree.map_leaves(lambda s, x: np.asarray(x).reshape(lanes, *(s.shape or ())), shape, shown)
         return {**seen, STATE: state}, lanes
@@ -223,67 +216,11 @@ class MAPPO(MultiAgentRLAlgorithm):
         joint = self.joint_network().row_input
         return team_actor_critics.row_input(self, lambda obs: {JOINT: joint(self._joint(obs))})
 
-    action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
-
-    def sampling_actors(self) -> list[Any]:
-        return list(self.actors.values())
-
-    actors = by_group("actors")
-    critics = by_group("critics")
-    optimizers = by_group("optimizers")
-    policies = property(team_actor_critics.policies_of)
-    groups_of_agents = property(team_actor_critics.groups_of_agents)
-    presence = staticmethod(team_actor_critics.presence)
-
-    # --- acting -------------------------------------------------------------------------------------------------------
-
-    draw_exploration = team_acting.draw_exploration
-    sample = team_acting.sample
-    explore = team_acting.explore
-    greedy = team_acting.greedy
-    random_action = team_acting.random_action
-    environment_action = team_acting.environment_action
-    environment_actions = team_acting.environment_actions
-    get_action = team_acting.get_action  # type: ignore[assignment]  # four dicts
-
-    # --- memory -------------------------------------------------------------------------------------------------------
-
-    is_recurrent = property(lambda self: self.recurrent)  # type: ignore[assignment]
-    hidden_state_architecture = property(team_memory.hidden_state_architecture)
-    get_initial_hidden_state = team_memory.get_initial_hidden_state
-    hidden_of_group = team_memory.of_group
-    sequence_limit = team_memory.sequence_limit
-    recur = team_memory.recur
-    forget = team_memory.forget
-    begin_episodes = team_memory.begin_episodes
-    end_episodes = team_memory.end_episodes
-    _greedy = team_acting.greedy_in_lanes
-    group_rows = team_rollouts.group_rows
-
-    # --- learning -----------------------------------------------------------------------------------------------------
-
-    update = team_rollouts.update
-    state_values = team_rollouts.state_values
-    update_hyperparameters = team_rollouts.update_hyperparameters
-    hyperparameters = team_rollouts.hyperparameters
-    update_options = team_rollouts.update_options
-    update_interval = team_rollouts.update_interval
-    draw_entropy_noise = team_rollouts.draw_entropy_noise
-    make_buffer = team_rollouts.make_buffer
-    learn = published_learn = team_rollouts.learn
-    learn_buffer = team_rollouts.learn_buffer
-    learn_batch = team_rollouts.learn_batch  # type: ignore[assignment]  # of a rollout
-
-    # --- copies and files ---------------------------------------------------------------------------------------------
-
-    policy_from_spec: Any = classmethod(team_rollouts.policy_from_spec)
-    clone = team_rollouts.clone
-
     def state(self) -> dict[str, Any]:
         own = {} if self.state_space is None else {"state_space": space_to_json(self.state_space)}
-        return {**team_rollouts.state(self), **own}
+        return {**super().state(), **own}
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
-        team_rollouts.load_state(self, state, source)
+        super().load_state(state, source)
         if "state_space" in state:
             self.state_space = space_from_json(state["state_space"])

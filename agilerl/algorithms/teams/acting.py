@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,57 +14,19 @@ from agilerl import tree
 from agilerl.algorithms.base.rollouts import HiddenStates
 from agilerl.algorithms.teams import evaluation as team_playing
 from agilerl.algorithms.teams import recurrent as team_memory
-from agilerl.algorithms.teams.actor_critics import Team
 from agilerl.algorithms.teams.names import keep_ids
-from agilerl.algorithms.teams.policies import TeamPolicies, in_bounds
+from agilerl.algorithms.teams.policies import in_bounds
 from agilerl.engine.learner import learner_of
-from agilerl.engine.protocol import Draws, Mask
+from agilerl.engine.protocol import Mask
 from agilerl.envs.team import as_action
 from agilerl.envs.teams import PRESENT
-from agilerl.networks.distributions import uniform_action
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.teams.on_policy import TeamPPO
 
 
-def draw_exploration(team: Team, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-    """Standard normal numbers for Box components, uniform ones for choices [*shape, R]."""
-    return (team.policies.draw(rng, shape),)
-
-
-def sample(team: Team, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
-    """(actions [..., A] to store, their log probabilities [..., M])."""
-    policies: TeamPolicies = team.policies
-    return policies.sample(outputs, draws[0], mask)
-
-
-def explore(team: Team, outputs: Tensor, draws: Draws, epsilon: float = 0.0, mask: Mask = None) -> np.ndarray:
-    """A sample of the policies [..., A]; `epsilon` has no meaning."""
-    policies: TeamPolicies = team.policies
-    return policies.sample(outputs, draws[0], mask)[0]
-
-
-def greedy(team: Team, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-    """The most probable actions to store [..., A]; of Box the mean (its tanh where squashed)."""
-    policies: TeamPolicies = team.policies
-    return policies.mode(outputs, mask)
-
-
-def random_action(team: Team, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
-    """Random legal actions to store [*shape, A]: uniform choices, and Box components uniform in their bounds."""
-    each = []
-    for agent, kind in zip(team.agent_ids, team.policies.kinds, strict=True):
-        own = team.actions.mask_of(agent, mask)
-        each.append(uniform_action(kind, team.possible_action_spaces[agent], rng, shape, own))
-    return np.concatenate(each, -1)
-
-
-def environment_action(team: Team, action: np.ndarray) -> np.ndarray:
-    """Stored actions [..., A] as lanes of teams take them: clipped, or scaled where squashed."""
-    policies: TeamPolicies = team.policies
-    return policies.environment(action)
-
-
-@keep_ids
 def get_action(
-    team: Team,
+    team: TeamPPO,
     obs: Mapping[str, Any],
     infos: Mapping[str, Any] | None = None,
     training: bool | None = None,
@@ -117,7 +79,7 @@ def get_action(
     return (actions, *by_agent, hidden) if team.recurrent else (actions, *by_agent)
 
 
-def _run(team: Team, seen: Any, lanes: int, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
+def _run(team: TeamPPO, seen: Any, lanes: int, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
     """(outputs [E, F], raw values [E, M], next hidden states) of the team's own modules, `action_batch_size` lanes at a
     time."""
     size, engine = team.action_batch_size or lanes, learner_of(team, plain=True).groups[0].engine
@@ -127,27 +89,27 @@ def _run(team: Team, seen: Any, lanes: int, hidden: HiddenStates) -> tuple[Tenso
             part = tree.map_leaves(lambda x, s=start: torch.as_tensor(x[s : s + size], device=team.device), seen)
             if team.recurrent:
                 own = {key: x[:, start : start + size] for key, x in hidden.items()}
-                found.append(team_memory.recur(team, engine, part, own))
+                found.append(team.recur(engine, part, own))
             else:
                 found.append((team.policy_output(part), team.state_values(engine, part), {}))
     outputs, values, after = zip(*found, strict=True)
     return torch.cat(outputs), torch.cat(values), {key: torch.cat([x[key] for x in after], 1) for key in after[0]}
 
 
-def greedy_in_lanes(team: Team, obs: Any, mask: Mask = None) -> np.ndarray:
+def greedy_in_lanes(team: TeamPPO, obs: Any, mask: Mask = None) -> np.ndarray:
     """Greedy actions of a team [E, A] as its lanes take them; a memory goes on from the last call."""
     if team.recurrent:
         lanes = len(obs[PRESENT])
-        hidden = team._playing or team_memory.get_initial_hidden_state(team, lanes)
+        hidden = team._playing or team.get_initial_hidden_state(lanes)
         outputs, _, team._playing = _run(team, obs, lanes, hidden)
     else:
         with torch.no_grad():
             outputs = team.policy_output(obs)
-    return environment_action(team, greedy(team, outputs, mask))
+    return team.environment_action(team.greedy(outputs, mask))
 
 
 @keep_ids
-def environment_actions(team: Team, actions: Mapping[str, Any]) -> dict[str, Any]:
+def environment_actions(team: TeamPPO, actions: Mapping[str, Any]) -> dict[str, Any]:
     """Actions by agent, as `get_action` gave them while training, as the environment takes them; Dict and Tuple actions
     nested as the space is."""
     found = {}

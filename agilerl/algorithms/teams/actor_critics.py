@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -26,14 +26,15 @@ from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.networks.value_networks import ValueNetwork
 from agilerl.rng import Purpose, seeds
 
-Team = Any  # IPPO or MAPPO, which take these functions as their methods
+if TYPE_CHECKING:
+    from agilerl.algorithms.teams.on_policy import TeamPPO
 
 ADAM_EPS = 1e-5  # as of PPO
 POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # of `net_config`, not for values
 
 
 def build(
-    team: Team, actors: Mapping[str, Any] | None, critics: Mapping[str, Any] | None, units: Mapping[str, Any]
+    team: TeamPPO, actors: Mapping[str, Any] | None, critics: Mapping[str, Any] | None, units: Mapping[str, Any]
 ) -> None:
     """Make, or take over, a policy and a value for each group, with one optimiser for both.
 
@@ -61,7 +62,7 @@ def build(
         team.register_network_group(NetworkGroup(getattr(team, f"critics.{group}")))
 
 
-def _checked(team: Team, given: Any, what: str) -> Mapping[str, EvolvableNetwork]:
+def _checked(team: TeamPPO, given: Any, what: str) -> Mapping[str, EvolvableNetwork]:
     """Networks by group; AlgorithmError for a recurrent one that is told who asks."""
     found = networks_by_group(team, f"{what}_networks", given)
     for group, network in found.items():
@@ -73,7 +74,7 @@ def _checked(team: Team, given: Any, what: str) -> Mapping[str, EvolvableNetwork
     return found
 
 
-def make_policy(team: Team, group: str, seed: int, units: Mapping[str, Any]) -> StochasticActor:
+def make_policy(team: TeamPPO, group: str, seed: int, units: Mapping[str, Any]) -> StochasticActor:
     """The policy of a group, after the team's `net_config`."""
     space, action = team.observation_space[group], team.action_space[group]
     config = dict(config_of(team, group))
@@ -109,7 +110,7 @@ def _begin_in_the_middle(policy: StochasticActor) -> None:
 
 
 def make_network(
-    team: Team, group: str, space: gym.Space[Any], seed: int, told: int, **more: Any
+    team: TeamPPO, group: str, space: gym.Space[Any], seed: int, told: int, **more: Any
 ) -> ValueNetwork | ContinuousQNetwork:
     """A value of observations of `space`; with `told` its head takes beside them which of so many agents asks.
 
@@ -130,7 +131,7 @@ def make_network(
     return ContinuousQNetwork(space, who, device=team.device, random_seed=seed, **arguments)
 
 
-def policies_of(team: Team) -> TeamPolicies:
+def policies_of(team: TeamPPO) -> TeamPolicies:
     """What the outputs of all policies mean."""
     each = (getattr(team, f"actors.{team.get_group_id(a)}").distribution for a in team.agent_ids)
     return TeamPolicies(team.actions, tuple(each))
@@ -145,7 +146,7 @@ def own_rows(obs: Any, agents: Sequence[str], axis: int) -> Any:
 # --- what observations are to them ------------------------------------------------------------------------------------
 
 
-def row_input(team: Team, joint: Callable[[Any], Mapping[str, Any]] | None = None) -> Callable[[Any], Any]:
+def row_input(team: TeamPPO, joint: Callable[[Any], Mapping[str, Any]] | None = None) -> Callable[[Any], Any]:
     """What gives observations as networks over rows take them: each agent's, and what `joint` adds for values."""
     readers = {agent: getattr(team, f"actors.{team.get_group_id(agent)}").row_input for agent in team.agent_ids}
 
@@ -155,13 +156,3 @@ def row_input(team: Team, joint: Callable[[Any], Mapping[str, Any]] | None = Non
         return {AGENTS: seen, **({} if joint is None else joint(obs)), PRESENT: present}
 
     return prepare
-
-
-def groups_of_agents(team: Team) -> list[list[int]]:
-    """Numbers of the agents of each group."""
-    return [[team.agent_ids.index(agent) for agent in own] for own in team.grouped_agents.values()]
-
-
-def presence(obs: Any) -> Any:
-    """[..., M] who is there, of a team's observations [..., ...]."""
-    return obs[PRESENT]

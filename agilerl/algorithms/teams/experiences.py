@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,18 +12,20 @@ from torch import Tensor
 from agilerl import tree
 from agilerl.algorithms.base.rollouts import RolloutExperiences
 from agilerl.algorithms.teams import evaluation as team_playing
-from agilerl.algorithms.teams.actor_critics import Team
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.envs.team import by_name
 from agilerl.envs.teams import AGENTS, PRESENT, STATE
 from agilerl.errors import ShapeError, unknown_name
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.teams.on_policy import TeamPPO
 
 FIELDS = ("observations", "actions", "log_probs", "rewards", "dones", "values", "next_obs", "next_done")
 EXTRA = ("truncateds", "final_observations")
 BY_STEP = (*FIELDS[:6], *EXTRA, "action_masks", "final_values")
 
 
-def buffer_from_experiences(team: Team, experiences: Any) -> RolloutStore:
+def buffer_from_experiences(team: TeamPPO, experiences: Any) -> RolloutStore:
     """The published experiences of one rollout as a full buffer; see `learn`."""
     given = _named(team, experiences)
     steps, lanes = np.reshape(
@@ -84,13 +86,13 @@ def buffer_from_experiences(team: Team, experiences: Any) -> RolloutStore:
     return buffer
 
 
-def _masks_beside(team: Team, observations: Mapping[str, Any]) -> dict[str, list[Any]] | None:
+def _masks_beside(team: TeamPPO, observations: Mapping[str, Any]) -> dict[str, list[Any]] | None:
     """Masks [T] of agents whose observations carry one beside them; None where nobody's do."""
     each = {agent: [team_playing.mask_beside(team, agent, seen) for seen in own] for agent, own in observations.items()}
     return {agent: masks for agent, masks in each.items() if any(mask is not None for mask in masks)} or None
 
 
-def _named(team: Team, experiences: Any) -> dict[str, Any]:
+def _named(team: TeamPPO, experiences: Any) -> dict[str, Any]:
     if isinstance(experiences, Mapping):
         found = dict(experiences)
     elif isinstance(experiences, tuple | list) and len(experiences) in (len(FIELDS), len(FIELDS) + len(EXTRA)):
@@ -127,14 +129,14 @@ def _array(x: Any) -> np.ndarray:
     return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
 
 
-def _stacked(by_agent: Mapping[str, Any], team: Team) -> np.ndarray:
+def _stacked(by_agent: Mapping[str, Any], team: TeamPPO) -> np.ndarray:
     """Numbers [T, E, M]; NaN for an agent that is left out."""
     each = {a: np.stack([np.asarray(_array(x), np.float64).reshape(-1) for x in own]) for a, own in by_agent.items()}
     absent = np.full(_first(each).shape, np.nan)
     return np.stack([each.get(agent, absent) for agent in team.agent_ids], -1)
 
 
-def _seen(team: Team, by_agent: Mapping[str, Any], t: int, lanes: int, there: np.ndarray) -> dict[str, Any]:
+def _seen(team: TeamPPO, by_agent: Mapping[str, Any], t: int, lanes: int, there: np.ndarray) -> dict[str, Any]:
     """A team's observation [E, ...] of one step, with what stands for an absent agent where one was not there."""
     seen, count = team.observed({agent: own[t] for agent, own in by_agent.items()})
     if count != lanes:
@@ -148,7 +150,7 @@ def _seen(team: Team, by_agent: Mapping[str, Any], t: int, lanes: int, there: np
     return {AGENTS: rows, PRESENT: there.astype(np.int8), **others}
 
 
-def _action_columns(team: Team, agent: str, actions: Mapping[str, Any], t: int, lanes: int) -> np.ndarray:
+def _action_columns(team: TeamPPO, agent: str, actions: Mapping[str, Any], t: int, lanes: int) -> np.ndarray:
     own = {agent: actions[agent][t]} if agent in actions else {}
     found = team_playing.stored_action(team, agent, own, lanes, torch.float32)
     return found.nan_to_num().cpu().numpy()

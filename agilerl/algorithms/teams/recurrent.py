@@ -8,19 +8,21 @@ is away, and begins at zero with its own episode.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from agilerl import tree
 from agilerl.algorithms.base.rollouts import HiddenStates
-from agilerl.algorithms.teams.actor_critics import Team, own_rows
+from agilerl.algorithms.teams.actor_critics import own_rows
 from agilerl.engine.protocol import UpdateEngine
 from agilerl.engine.rollouts import KINDS
 from agilerl.envs.teams import PRESENT
 from agilerl.errors import ConfigError, ShapeError, unknown_name
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.teams.on_policy import TeamPPO
 
 NETWORKS = ("actors", "critics")
 
@@ -33,12 +35,12 @@ def check_kind(kind: Any) -> str:
     return said
 
 
-def remembers(team: Team) -> bool:
+def remembers(team: TeamPPO) -> bool:
     """Whether any network of the team has a memory."""
     return any(_parts(team, group) for group in team.grouped_agents)
 
 
-def _parts(team: Team, group: str) -> list[tuple[str, str, tuple[int, int]]]:
+def _parts(team: TeamPPO, group: str) -> list[tuple[str, str, tuple[int, int]]]:
     """(kind of network, part, (layers, units)) of everything that an agent of the group remembers."""
     networks = [(kind, getattr(team, f"{kind}.{group}")) for kind in NETWORKS]
     return [
@@ -53,7 +55,7 @@ def _key(agent: str, kind: str, part: str) -> str:
     return f"{agent}:{kind}_{part}"
 
 
-def hidden_state_architecture(team: Team) -> dict[str, tuple[int, int]]:
+def hidden_state_architecture(team: TeamPPO) -> dict[str, tuple[int, int]]:
     """Key of each part of the hidden state -> (layers, units); empty for a team without a memory."""
     return {
         _key(agent, kind, part): shape
@@ -63,14 +65,14 @@ def hidden_state_architecture(team: Team) -> dict[str, tuple[int, int]]:
     }
 
 
-def get_initial_hidden_state(team: Team, num_envs: int = 1) -> HiddenStates:
+def get_initial_hidden_state(team: TeamPPO, num_envs: int = 1) -> HiddenStates:
     """Zeros [layers, E, units] under every key of `hidden_state_architecture`: all agents begin an episode."""
     like = next(iter(team.policy_module().parameters())).detach()
     shapes = team.hidden_state_architecture.items()
     return {key: like.new_zeros(layers, num_envs, units) for key, (layers, units) in shapes}
 
 
-def sequence_limit(team: Team, steps: int) -> int:
+def sequence_limit(team: TeamPPO, steps: int) -> int:
     """Most steps of a training sequence, in a rollout of `steps`."""
     encoders = [getattr(team, f"actors.{group}").encoder for group in team.grouped_agents]
     limits = [limit for limit in (getattr(encoder, "max_seq_len", None) for encoder in encoders) if limit]
@@ -78,7 +80,7 @@ def sequence_limit(team: Team, steps: int) -> int:
     return min(int(limit), steps) if team.bptt_sequence_type != "maximum" else steps
 
 
-def of_group(team: Team, group: str, hidden: Mapping[str, Tensor], axis: int = -2) -> HiddenStates:
+def of_group(team: TeamPPO, group: str, hidden: Mapping[str, Tensor], axis: int = -2) -> HiddenStates:
     """The hidden states of a group's agents one after another along `axis`, as `<kind>_<part>`."""
     agents = team.grouped_agents[group]
     return {
@@ -87,7 +89,7 @@ def of_group(team: Team, group: str, hidden: Mapping[str, Tensor], axis: int = -
     }
 
 
-def forget(team: Team, hidden: Mapping[str, Tensor], over: Tensor) -> HiddenStates:
+def forget(team: TeamPPO, hidden: Mapping[str, Tensor], over: Tensor) -> HiddenStates:
     """The hidden states after a step in which the episodes of agents `over` [..., E, M] ended: theirs begin anew."""
     found: HiddenStates = {}
     for k, agent in enumerate(team.agent_ids):
@@ -99,7 +101,7 @@ def forget(team: Team, hidden: Mapping[str, Tensor], over: Tensor) -> HiddenStat
 
 
 def recur(
-    team: Team, engine: UpdateEngine, obs: Any, hidden: Mapping[str, Tensor]
+    team: TeamPPO, engine: UpdateEngine, obs: Any, hidden: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor, HiddenStates]:
     """One step of all networks, as constants: (outputs [..., E, F], values [..., E, M] as networks give them, next
     hidden states). Who is not there remembers what it did."""
@@ -109,7 +111,7 @@ def recur(
     after: HiddenStates = {}
     with torch.no_grad():
         for group, agents in team.grouped_agents.items():
-            joined = of_group(team, group, hidden)
+            joined = team.hidden_of_group(group, hidden)
             inputs = {"actors": (own_rows(obs, agents, axis),), "critics": team.value_inputs(obs, group, axis)}
             for kind in NETWORKS:
                 own = {k.partition("_")[2]: x for k, x in joined.items() if k.startswith(f"{kind}_")}
@@ -127,18 +129,7 @@ def recur(
 # --- episodes that a team plays by itself -----------------------------------------------------------------------------
 
 
-def begin_episodes(team: Team) -> None:
-    """All environments that this team is evaluated in begin an episode."""
-    team._playing = None
-
-
-def end_episodes(team: Team, over: np.ndarray) -> None:
-    """Episodes of agents `over` [E, M] have ended where the team is evaluated; others go on."""
-    if team._playing is not None:
-        team._playing = forget(team, team._playing, torch.from_numpy(over))
-
-
-def checked_hidden(team: Team, hidden: Any, lanes: int) -> HiddenStates:
+def checked_hidden(team: TeamPPO, hidden: Any, lanes: int) -> HiddenStates:
     """The hidden states to act with: those given, or zeros where none are.
 
     Raises:
@@ -146,7 +137,7 @@ def checked_hidden(team: Team, hidden: Any, lanes: int) -> HiddenStates:
     """
     shapes = team.hidden_state_architecture
     if hidden is None:
-        return get_initial_hidden_state(team, lanes)
+        return team.get_initial_hidden_state(lanes)
     if not shapes:
         raise ShapeError(f"{team.algo}.get_action got a hidden_state; this team has no memory. fix: recurrent=True.")
     expected = {key: (layers, lanes, units) for key, (layers, units) in shapes.items()}
