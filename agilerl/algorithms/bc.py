@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import NormalizedBoxActions, masked_argmax, raw_bounds
+from agilerl.algorithms.base.actions import NormalizedBoxActions, masked_argmax, noisy_actions, raw_bounds
 from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
@@ -104,11 +104,14 @@ class BC(RLAlgorithm):
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
-    raw_bounds = property(raw_bounds)
+    @property
+    def raw_bounds(self) -> tuple[float, float]:
+        """Lowest and highest raw action."""
+        return raw_bounds(self)
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """The policy's own raw actions [..., A], or the most probable legal action [...]."""
-        return masked_argmax(outputs, mask) if self.discrete else actions.greedy(self, outputs)
+        return masked_argmax(outputs, mask) if self.discrete else outputs.cpu().numpy()
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Gaussian noise [*shape, A] in units of raw actions; for choices uniform numbers [*shape]."""
@@ -119,10 +122,27 @@ class BC(RLAlgorithm):
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """Raw actions with noise [..., A], or a sample of the legal choices [...]; `epsilon` has no meaning."""
         if not self.discrete:
-            return actions.explore(self, outputs, draws, epsilon)
+            return noisy_actions(outputs, draws[0], self.raw_bounds)
         legal = None if mask is None else torch.as_tensor(np.array(mask), device=outputs.device)
         numbers = torch.from_numpy(draws[0]).to(outputs)
         return categorical_sample(masked_logits(outputs, legal), numbers).cpu().numpy()
 
-    get_action = actions.get_action
-    _greedy = actions.greedy_actions
+    def get_action(
+        self, obs: Any, training: bool | None = None, action_mask: np.ndarray | None = None, *, epsilon: float = 0.0
+    ) -> np.ndarray:
+        """Exploring actions to store while `training`, otherwise greedy ones as the environment takes them.
+
+        Args:
+            obs: one observation or a batch [E, ...], numpy or torch.
+            training: the agent's own mode where it is not given.
+            action_mask: [E, A] or [A], 1 = legal, for Discrete actions.
+            epsilon: ignored; policies of this kind explore by noise or by sampling.
+
+        Returns:
+            While training raw actions [E, A] (see `environment_action`), else [E, *shape] within the bounds of the
+            space; int64 [E] for Discrete actions.
+        """
+        return actions.get_action(self, obs, training, action_mask, epsilon)
+
+    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+        return self.get_action(obs, False, mask)

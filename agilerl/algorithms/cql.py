@@ -11,14 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import NormalizedBoxActions
+from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, StochasticActorCritic
 from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.base.transitions import actor_and_critic_loss, critics_criterion, track
-from agilerl.algorithms.sac import CRITIC_OPTIMIZERS, CRITICS, POLICY_KEYS, SAC
+from agilerl.algorithms.sac import POLICY_KEYS
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.losses.actor_critic import bootstrap, soft_value, temperature_loss, weighted_squared_error
@@ -34,7 +31,7 @@ SAMPLED = ("current", "following")  # actions of the policy in `obs` and in `nex
 MAX_CONSERVATIVE_WEIGHT = 1e6  # of a learned weight, as in the authors' released code
 
 
-class CQL(RLAlgorithm):
+class CQL(StochasticActorCritic):
     """Soft actor-critic whose critics keep the values of actions low that the data do not show: CQL(H).
 
     For Discrete and MultiDiscrete actions see `CQN`.
@@ -52,9 +49,7 @@ class CQL(RLAlgorithm):
     The other arguments are `SAC`'s.
     """
 
-    policy_class = StochasticActor
     action_spaces = ("Box",)
-    action_form = NormalizedBoxActions()
     experience = DATASET
 
     def __init__(
@@ -118,8 +113,6 @@ class CQL(RLAlgorithm):
             self.multiplier = Temperature(alpha, device=device, random_seed=self.seed)
             register_network(self, "multiplier", None, "multiplier_optimizer", "lr_alpha")
 
-    discrete = False  # for what is taken over from SAC
-
     # --- learning --------------------------------------------------------------------------------------------------
 
     def update_hyperparameters(self) -> dict[str, float]:
@@ -134,7 +127,7 @@ class CQL(RLAlgorithm):
         """Numbers of the sampled actions: standard normal ones [*shape, A] as of SAC, and [*shape, n, A] for each kind
         of the conservative term; of the uniform kind the raw actions themselves."""
         many = (*shape, self.num_samples, self.action_size)
-        noise = SAC.draw_noise(self, rng, shape)  # type: ignore[arg-type]  # it has what that reads
+        noise = super().draw_noise(rng, shape)
         noise |= {name: rng.standard_normal(many) for name in SAMPLED}
         return noise | {"uniform": rng.uniform(-1, 1, many)}
 
@@ -163,7 +156,7 @@ class CQL(RLAlgorithm):
         engine.minimise(CRITIC_OPTIMIZERS, losses)
         if self.threshold is not None:
             engine.minimise("multiplier_optimizer", multiplier_loss(log_alpha, mean_gap, hp["threshold"]))
-        actor_loss, entropy = SAC._policy_loss(self, engine, batch, temperature)  # type: ignore[arg-type]
+        actor_loss, entropy = self._policy_loss(engine, batch, temperature)
         engine.minimise("actor_optimizer", actor_loss)
         if self.learn_temperature:
             loss = temperature_loss(log_temperature, entropy, hp["target_entropy"], weight)
@@ -197,15 +190,3 @@ class CQL(RLAlgorithm):
         every = torch.cat((sampled, taken), -2).transpose(-3, -2)  # one batch after another: encoded once for all
         values = engine.networks(CRITICS)(batch.obs, every.flatten(-3, -2))
         return values.reshape(len(CRITICS), *every.shape[:-1]).transpose(-2, -1)
-
-    criterion = property(critics_criterion)
-    soft_update = track
-    report = actor_and_critic_loss
-
-    # --- acting, as soft actor-critic does --------------------------------------------------------------------------
-
-    greedy = SAC.greedy
-    draw_exploration = SAC.draw_exploration
-    explore = SAC.explore
-    get_action = actions.get_action
-    _greedy = actions.greedy_actions

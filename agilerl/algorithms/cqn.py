@@ -6,25 +6,18 @@ from typing import Annotated, Any
 
 import gymnasium as gym
 import torch
-from torch import nn
 
-from agilerl.algorithms.base.actions import DiscreteActions, choices_of, masked_argmax
-from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import DATASET, hp
-from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.base.transitions import track_actor
 from agilerl.algorithms.dqn import DQN
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.conservative import conservative_penalty
 from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
-from agilerl.networks.q_networks import QNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 
 
-class CQN(RLAlgorithm):
+class CQN(DQN):
     """Deep Q-learning from data, whose values of actions that the data do not show are pushed down: CQL(H).
 
     Args:
@@ -35,13 +28,7 @@ class CQN(RLAlgorithm):
     The other arguments are `DQN`'s.
     """
 
-    policy_class = QNetwork
-    action_spaces = ("Discrete", "MultiDiscrete")
-    action_form = DiscreteActions()
     experience = DATASET
-
-    actor_target: EvolvableModule
-    optimizer: OptimizerWrapper
 
     def __init__(
         self,
@@ -67,26 +54,16 @@ class CQN(RLAlgorithm):
         alpha: Annotated[NonNegative, hp()] = 1.0,
         seed: int | None = None,
     ) -> None:
-        super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
-        choices_of(self)
-        self.batch_size, self.lr, self.learn_step, self.gamma, self.tau = batch_size, lr, learn_step, gamma, tau
-        self.mut, self.double, self.normalize_images, self.net_config = mut, double, normalize_images, net_config
+        super().__init__(
+            observation_space, action_space, index, hp_config, net_config, batch_size, lr, learn_step, gamma, tau, mut,
+            double, normalize_images, actor_network, device, accelerator, seed=seed,
+        )  # fmt: skip
         self.alpha = alpha
-        self.actor = build(self, QNetwork, actor_network, "actor_network", 0)
-        register_network(self, "actor", "actor_target", "optimizer", "lr", policy=True)
-
-    @property
-    def criterion(self) -> nn.Module:
-        """The loss of the TD errors, that `update` writes out with row weights."""
-        return nn.MSELoss()
 
     # --- learning ---------------------------------------------------------------------------------------------------
 
     def update_hyperparameters(self) -> dict[str, float]:
-        return {"lr": self.lr, "gamma": self.gamma, "tau": self.tau, "alpha": self.alpha}
-
-    def update_options(self) -> tuple[Any, ...]:
-        return (self.double,)
+        return {**super().update_hyperparameters(), "alpha": self.alpha}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """α R + ½ Σ_b w_b δ_b² (eq. 4 of the paper, R as in `conservative_penalty`), one Adam step, one soft target
@@ -107,12 +84,3 @@ class CQN(RLAlgorithm):
         engine.descend("optimizer", ran, alpha.unsqueeze(-1) * of_excess + 0.5 * of_errors)
         engine.track("actor", hp["tau"])
         return UpdateResult(alpha.squeeze(-1) * excess + 0.5 * squared, priorities=error.abs())
-
-    soft_update = track_actor
-
-    # --- acting, as deep Q-learning does ------------------------------------------------------------------------------
-
-    greedy = staticmethod(masked_argmax)
-    draw_exploration = DQN.draw_exploration
-    explore = DQN.explore
-    get_action = DQN.get_action

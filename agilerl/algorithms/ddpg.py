@@ -9,12 +9,10 @@ import numpy as np
 import torch
 
 from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import NormalizedBoxActions, raw_bounds
+from agilerl.algorithms.base.actor_critic import DeterministicActorCritic
 from agilerl.algorithms.base.building import build, register_network, share_encoder
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.base.transitions import actor_and_critic_loss, critics_criterion, track
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap, deterministic_policy_loss, weighted_squared_error
 from agilerl.modules.base import EvolvableModule
@@ -23,7 +21,7 @@ from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
 
 
-class DDPG(RLAlgorithm):
+class DDPG(DeterministicActorCritic):
     """Deep deterministic policy gradient.
 
     Departs from the paper in its default `policy_freq` of 2, the published one; 1 is the paper's.
@@ -46,9 +44,6 @@ class DDPG(RLAlgorithm):
     The other arguments are `DQN`'s.
     """
 
-    policy_class = DeterministicActor
-    action_spaces = ("Box",)
-    action_form = NormalizedBoxActions()
     shares_in_populations = True
 
     def __init__(
@@ -123,17 +118,10 @@ class DDPG(RLAlgorithm):
         engine.track("critic", hp["tau"])
         return UpdateResult(loss.detach(), None if actor_loss is None else actor_loss.detach(), error.detach().abs())
 
-    criterion = property(critics_criterion)
-    soft_update = track
-    report = actor_and_critic_loss
+    def action_noise(self, action: Any = None) -> np.ndarray:
+        """Noise [E, A] float32 of one vector step for actions [E, A]; without actions E is that of the last call."""
+        return actions.action_noise(self, action)
 
-    # --- acting: by noise on raw actions, see `actions` -----------------------------------------------------------
-
-    raw_bounds = property(raw_bounds)
-    get_action = actions.get_action
-    greedy = actions.greedy
-    draw_exploration = actions.draw_exploration
-    explore = actions.explore
-    action_noise = actions.action_noise
-    reset_action_noise = actions.reset_action_noise
-    _greedy = actions.greedy_actions
+    def reset_action_noise(self, indices: Any) -> None:
+        """Begin a new path in the lanes `indices`: their Ornstein-Uhlenbeck state becomes 0."""
+        actions.reset_action_noise(self, indices)

@@ -21,8 +21,7 @@ from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.base.transitions import track_actor
-from agilerl.engine.modules import raw_output
+from agilerl.engine.modules import raw_output, soft_update
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import ShapeError
 from agilerl.losses.td import q_learning_target, squared_td_error
@@ -127,11 +126,15 @@ class DQN(RLAlgorithm):
         engine.track("actor", hp["tau"])
         return UpdateResult(loss, priorities=error.abs())
 
-    soft_update = track_actor
+    def soft_update(self) -> None:
+        """One soft target update with `tau`."""
+        soft_update(self.actor, self.actor_target, self.tau)
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
-    greedy = staticmethod(masked_argmax)
+    def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
+        """The legal action of highest value; outputs [..., A], mask [..., A] 1 = legal; returns [...] int64."""
+        return masked_argmax(outputs, mask)
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Uniform numbers in [0, 1): the first decides whether a row explores, the second which action it takes."""

@@ -12,8 +12,8 @@ from agilerl.algorithms.base.building import register_network
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.base.transitions import track_actor
 from agilerl.algorithms.text import tokens
+from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap
 from agilerl.losses.language import perturbed_logits, state_after, state_before, token_values, token_weights
@@ -120,7 +120,9 @@ class ILQL(RLAlgorithm):
         network: Any = self.actor
         return network.parts(outputs)
 
-    soft_update = track_actor
+    def soft_update(self) -> None:
+        """One soft target update with `tau`."""
+        soft_update(self.actor, self.actor_target, self.tau)
 
     # --- data and acting ----------------------------------------------------------------------------------------------
 

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 
-from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import NormalizedBoxActions
+from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, StochasticActorCritic
 from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.base.transitions import actor_and_critic_loss, critics_criterion, track
-from agilerl.algorithms.sac import POLICY_KEYS, SAC
+from agilerl.algorithms.sac import POLICY_KEYS
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap, weighted_squared_error
 from agilerl.losses.offline import advantage_weight, cloning_likelihood, expectile_loss
@@ -26,11 +24,8 @@ from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.networks.value_networks import ValueNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 
-CRITICS = ("critic_1", "critic_2")
-CRITIC_OPTIMIZERS = ("critic_1_optimizer", "critic_2_optimizer")
 
-
-class IQL(RLAlgorithm):
+class IQL(StochasticActorCritic):
     """Implicit Q-learning: no value of an action that the data do not hold is ever asked for.
 
     Args:
@@ -46,9 +41,7 @@ class IQL(RLAlgorithm):
     The other arguments are those of `DDPG` and `DQN`.
     """
 
-    policy_class = StochasticActor
     action_spaces = ("Box",)
-    action_form = NormalizedBoxActions()
     experience = DATASET
 
     def __init__(
@@ -101,6 +94,10 @@ class IQL(RLAlgorithm):
         names = ("lr_actor", "lr_critic", "gamma", "tau", "expectile", "inverse_temperature", "max_weight")
         return {name: getattr(self, name) for name in names}
 
+    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """None: no update samples an action."""
+        return {}
+
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Algorithm 1 of the paper; targets and advantages are those before the first of the three steps.
 
@@ -125,15 +122,3 @@ class IQL(RLAlgorithm):
         engine.track(CRITICS, hp["tau"])
         loss = losses.detach().sum(0) + value_loss.detach()
         return UpdateResult(loss, actor_loss.detach(), errors.detach().abs().amax(0))
-
-    criterion = property(critics_criterion)
-    soft_update = track
-    report = actor_and_critic_loss
-
-    # --- acting: tanh of the mean; exploring, a sample of the squashed normal, as of SAC ----------------------------
-
-    greedy = SAC.greedy
-    draw_exploration = SAC.draw_exploration
-    explore = SAC.explore
-    get_action = actions.get_action
-    _greedy = actions.greedy_actions

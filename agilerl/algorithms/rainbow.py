@@ -22,7 +22,8 @@ from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig, follow
 from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.base.transitions import check_same_rows, experience_fields, side_by_side, track_actor
+from agilerl.algorithms.base.transitions import check_same_rows, experience_fields, side_by_side
+from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import weighted_squared_error
@@ -219,7 +220,9 @@ class RainbowDQN(RLAlgorithm):
             return batch
         return replace(batch, discount=self.gamma**steps * (1 - batch.done))
 
-    soft_update = track_actor
+    def soft_update(self) -> None:
+        """One soft target update with `tau`."""
+        soft_update(self.actor, self.actor_target, self.tau)
 
     # --- acting ----------------------------------------------------------------------------------------------------
 

@@ -7,23 +7,18 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import NormalizedBoxActions, masked_argmax
+from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, StochasticActorCritic
 from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.base.transitions import actor_and_critic_loss, critics_criterion, track
-from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
 from agilerl.losses.actor_critic import (
     bootstrap,
     discrete_soft_value,
-    soft_policy_loss,
     soft_value,
     temperature_loss,
     weighted_squared_error,
@@ -31,17 +26,15 @@ from agilerl.losses.actor_critic import (
 from agilerl.losses.td import take
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import StochasticActor, check_bounded
-from agilerl.networks.distributions import categorical_sample, masked_logits, split_normal, squashed_normal_sample
+from agilerl.networks.distributions import masked_logits, squashed_normal_sample
 from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork
 from agilerl.networks.value_networks import Temperature
 from agilerl.ranges import Count, Fraction, Number, Positive, PositiveFraction
 
-CRITICS = ("critic_1", "critic_2")
-CRITIC_OPTIMIZERS = ("critic_1_optimizer", "critic_2_optimizer")
 POLICY_KEYS = ("output_activation", "squash_output", "log_std_init")  # of `net_config`, not for critics
 
 
-class SAC(RLAlgorithm):
+class SAC(StochasticActorCritic):
     """Soft actor-critic: a squashed normal policy for Box actions, a categorical one for Discrete actions.
 
     The discrete form (Christodoulou 2019, arXiv:1910.07207) takes expectations over the actions instead of samples.
@@ -61,7 +54,6 @@ class SAC(RLAlgorithm):
 
     policy_class = StochasticActor
     action_spaces = ("Box", "Discrete")
-    action_form = NormalizedBoxActions()
 
     def __init__(
         self,
@@ -120,11 +112,6 @@ class SAC(RLAlgorithm):
         register_network(self, "temperature", None, "alpha_optimizer", "lr_alpha")
 
     @property
-    def discrete(self) -> bool:
-        """Whether actions are a choice among n."""
-        return isinstance(self.action_space, gym.spaces.Discrete)
-
-    @property
     def alpha(self) -> float:
         """The temperature as it is now."""
         return self.temperature.alpha
@@ -142,12 +129,6 @@ class SAC(RLAlgorithm):
 
     def update_options(self) -> tuple[Any, ...]:
         return (self.learn_temperature,)
-
-    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Standard normal numbers of the sampled actions, [*shape, A] each; none for discrete actions."""
-        if self.discrete:
-            return {}
-        return {name: rng.standard_normal((*shape, self.action_size)) for name in ("action", "next_action")}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Algorithm 1 of the paper: both critics, the policy, the temperature, both targets."""
@@ -195,44 +176,3 @@ class SAC(RLAlgorithm):
             values = engine.networks(CRITICS)(batch.obs)
             return take(values, batch.action.expand(values.shape[:-1]))
         return engine.networks(CRITICS)(batch.obs, batch.action.to(batch.reward.dtype)).squeeze(-1)
-
-    def _policy_loss(self, engine: UpdateEngine, batch: TransitionBatch, alpha: Tensor) -> tuple[Tensor, Tensor]:
-        """(loss of the policy [...], entropy or its one-sample estimate [..., B] as a constant)."""
-        raw = engine.network("actor")(batch.obs)
-        if self.discrete:
-            log_prob = masked_logits(raw, batch.obs_mask).log_softmax(-1)
-            first, second = (engine.frozen(name)(batch.obs) for name in CRITICS)
-            loss = -(batch.weight * discrete_soft_value(first, second, log_prob, alpha)).sum(-1)
-            return loss, -(log_prob.exp() * log_prob).sum(-1).detach()
-        action, log_prob = squashed_normal_sample(raw, batch.noise["action"])
-        first, second = (engine.through(name)(batch.obs, action).squeeze(-1) for name in CRITICS)
-        return soft_policy_loss(first, second, log_prob, alpha, batch.weight), -log_prob.detach()
-
-    criterion = property(critics_criterion)
-    soft_update = track
-    report = actor_and_critic_loss
-
-    # --- acting ----------------------------------------------------------------------------------------------------
-
-    def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """tanh of the mean [..., A], or the most probable legal action [...]."""
-        if self.discrete:
-            return masked_argmax(outputs, mask)
-        return split_normal(outputs)[0].tanh().cpu().numpy()
-
-    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Standard normal numbers [*shape, A], or uniform ones [*shape] for discrete actions."""
-        return (rng.random(shape) if self.discrete else rng.standard_normal((*shape, self.action_size)),)
-
-    def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
-        """A sample of the policy: raw actions [..., A], or a legal action [...]; `epsilon` has no meaning."""
-        numbers = torch.from_numpy(draws[0]).to(outputs)
-        if self.discrete:
-            legal = None if mask is None else torch.as_tensor(np.array(mask), device=outputs.device)
-            chosen = categorical_sample(masked_logits(outputs, legal), numbers)
-        else:
-            chosen = squashed_normal_sample(outputs, numbers)[0]
-        return chosen.cpu().numpy()
-
-    get_action = actions.get_action
-    _greedy = actions.greedy_actions

@@ -10,12 +10,10 @@ import numpy as np
 import torch
 
 from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import NormalizedBoxActions, raw_bounds
+from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, DeterministicActorCritic
 from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.base.transitions import actor_and_critic_loss, critics_criterion, track
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import deterministic_policy_loss, smoothed_action, twin_target, weighted_squared_error
 from agilerl.modules.base import EvolvableModule
@@ -23,11 +21,8 @@ from agilerl.networks.actors import DeterministicActor, check_bounded
 from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
 
-CRITICS = ("critic_1", "critic_2")
-CRITIC_OPTIMIZERS = ("critic_1_optimizer", "critic_2_optimizer")
 
-
-class TD3(RLAlgorithm):
+class TD3(DeterministicActorCritic):
     """DDPG with twin critics, delayed policy updates and smoothed target actions.
 
     Args:
@@ -39,9 +34,6 @@ class TD3(RLAlgorithm):
     The other arguments are those of `DDPG` and `DQN`.
     """
 
-    policy_class = DeterministicActor
-    action_spaces = ("Box",)
-    action_form = NormalizedBoxActions()
     shares_in_populations = True
 
     def __init__(
@@ -127,17 +119,10 @@ class TD3(RLAlgorithm):
             engine.track(CRITICS, hp["tau"])
         return UpdateResult(losses.detach().sum(0), actor_loss, errors.detach().abs().amax(0))
 
-    criterion = property(critics_criterion)
-    soft_update = track
-    report = actor_and_critic_loss
+    def action_noise(self, action: Any = None) -> np.ndarray:
+        """Noise [E, A] float32 of one vector step for actions [E, A]; without actions E is that of the last call."""
+        return actions.action_noise(self, action)
 
-    # --- acting: by noise on raw actions, see `actions` -----------------------------------------------------------
-
-    raw_bounds = property(raw_bounds)
-    get_action = actions.get_action
-    greedy = actions.greedy
-    draw_exploration = actions.draw_exploration
-    explore = actions.explore
-    action_noise = actions.action_noise
-    reset_action_noise = actions.reset_action_noise
-    _greedy = actions.greedy_actions
+    def reset_action_noise(self, indices: Any) -> None:
+        """Begin a new path in the lanes `indices`: their Ornstein-Uhlenbeck state becomes 0."""
+        actions.reset_action_noise(self, indices)

@@ -9,14 +9,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import NormalizedBoxActions, raw_bounds
+from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, DeterministicActorCritic
 from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.base.transitions import actor_and_critic_loss, critics_criterion, track
-from agilerl.algorithms.td3 import CRITIC_OPTIMIZERS, CRITICS, TD3
 from agilerl.components.running import RunningMeanStd
 from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import AlgorithmError
@@ -32,7 +28,7 @@ AT_ONCE = 65_536  # rows of a data set that are looked at together
 EPSILON = 1e-6  # of the variance: that of the paper beside the deviation, squared
 
 
-class TD3BC(RLAlgorithm):
+class TD3BC(DeterministicActorCritic):
     """TD3 whose policy is held to the data's actions.
 
     Args:
@@ -46,9 +42,6 @@ class TD3BC(RLAlgorithm):
     The other arguments are those of `TD3`, `DDPG` and `DQN`.
     """
 
-    policy_class = DeterministicActor
-    action_spaces = ("Box",)
-    action_form = NormalizedBoxActions()
     experience = DATASET
 
     def __init__(
@@ -107,6 +100,13 @@ class TD3BC(RLAlgorithm):
         names = ("lr_actor", "lr_critic", "gamma", "tau", "alpha", "policy_noise", "noise_clip")
         return {name: getattr(self, name) for name in names}
 
+    def update_options(self) -> tuple[Any, ...]:
+        return (self.policy_freq,)
+
+    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Standard normal numbers of the target policy's smoothing, [*shape, A]."""
+        return {"smoothing": rng.standard_normal((*shape, self.action_size))}
+
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Algorithm 1 of TD3 (arXiv:1802.09477) with the policy loss of eq. 5 of the paper."""
         hp, weight = engine.hp, batch.weight
@@ -153,20 +153,8 @@ class TD3BC(RLAlgorithm):
         for name in self.registry.all_registered():
             self._reading(name).set_observation_statistics(statistics.mean, statistics.var, EPSILON)
 
-    update_options = TD3.update_options
-    draw_noise = TD3.draw_noise
-    criterion = property(critics_criterion)
-    soft_update = track
-    report = actor_and_critic_loss
-
     # --- acting: by noise on raw actions, see `actions` -----------------------------------------------------------
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Gaussian noise [*shape, A] in units of raw actions."""
         return (self.expl_noise * rng.standard_normal((*shape, self.action_size)),)
-
-    raw_bounds = property(raw_bounds)
-    get_action = actions.get_action
-    greedy = actions.greedy
-    explore = actions.explore
-    _greedy = actions.greedy_actions

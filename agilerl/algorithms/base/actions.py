@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.base.transitions import check_discrete_actions, column
-from agilerl.engine.protocol import Draws, Mask
+from agilerl.engine.protocol import Mask
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import by_row, parted
 from agilerl.errors import ShapeError, warn_once
@@ -286,40 +286,23 @@ def gaussian(numbers: np.ndarray, mean: Any, std: Any) -> np.ndarray:
     return noise
 
 
-# --- methods of agents that act by raw actions (`NormalizedBoxActions`), which take them over by name ---------------
+# --- acting by raw actions ------------------------------------------------------------------------------------------
 
 
 def get_action(
-    self: Any, obs: Any, training: bool | None = None, action_mask: np.ndarray | None = None, *, epsilon: float = 0.0
+    agent: Any, obs: Any, training: bool | None, action_mask: np.ndarray | None, epsilon: float = 0.0
 ) -> np.ndarray:
-    """Exploring actions to store while `training`, otherwise greedy ones as the environment takes them.
-
-    Args:
-        obs: one observation or a batch [E, ...], numpy or torch.
-        training: the agent's own mode where it is not given.
-        action_mask: [E, A] or [A], 1 = legal, for Discrete actions.
-        epsilon: not used; policies of this kind explore by noise or by sampling.
-
-    Returns:
-        While training raw actions [E, A] (see `environment_action`), else [E, *shape] within the bounds of the
-        space; int64 [E] for Discrete actions.
-    """
-    obs, action_mask = seen_with_mask(self, obs, action_mask)
+    """Actions of an agent that acts by raw actions: exploring ones to store, or greedy ones for the environment."""
+    obs, action_mask = seen_with_mask(agent, obs, action_mask)
     with torch.no_grad():
-        outputs = self.policy_output(obs)
+        outputs = agent.policy_output(obs)
     outputs = outputs.unsqueeze(0) if outputs.dim() == 1 else outputs
-    mask = legal_actions(self, action_mask, len(outputs))
-    if not (self.training if training is None else training):
-        greedy: np.ndarray = self.environment_action(self.greedy(outputs, mask))
+    mask = legal_actions(agent, action_mask, len(outputs))
+    if not (agent.training if training is None else training):
+        greedy: np.ndarray = agent.environment_action(agent.greedy(outputs, mask))
         return greedy
-    draws = self.draw_exploration(self._exploration, outputs.shape[:-1])
-    action: np.ndarray = self.explore(outputs, draws, epsilon, mask)
-    return action
-
-
-def greedy_actions(self: Any, obs: Any, mask: Mask = None) -> np.ndarray:
-    """Greedy actions [E, ...] for the environment."""
-    action: np.ndarray = self.get_action(obs, False, mask)
+    draws = agent.draw_exploration(agent._exploration, outputs.shape[:-1])
+    action: np.ndarray = agent.explore(outputs, draws, epsilon, mask)
     return action
 
 
@@ -336,36 +319,24 @@ def noise_paths(agent: Any, rng: np.random.Generator, steps: int, lanes: int) ->
     return path
 
 
-def draw_exploration(self: Any, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-    """Noise [*shape, A] in units of raw actions; `shape` is (vector steps, E) or (E,)."""
-    steps = int(np.prod(shape[:-1], dtype=int))
-    return (noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size),)
-
-
-def action_noise(self: Any, action: Any = None) -> np.ndarray:
+def action_noise(agent: Any, action: Any = None) -> np.ndarray:
     """The noise of one vector step for actions [E, A]: [E, A] float32. Without actions E is that of the last call."""
     if action is None:
-        action = np.asarray(self.noise_state)
+        action = np.asarray(agent.noise_state)
     lanes = int(np.asarray(np.shape(action)[:-1], int).prod())
-    noise: np.ndarray = noise_paths(self, self._exploration, 1, lanes)[0].reshape(np.shape(action)).astype(np.float32)
+    noise: np.ndarray = noise_paths(agent, agent._exploration, 1, lanes)[0].reshape(np.shape(action)).astype(np.float32)
     return noise
 
 
-def reset_action_noise(self: Any, indices: Any) -> None:
+def reset_action_noise(agent: Any, indices: Any) -> None:
     """Begin a new path in the lanes `indices`: their Ornstein-Uhlenbeck state becomes 0."""
-    state = np.array(self.noise_state)
+    state = np.array(agent.noise_state)
     state[np.asarray(indices, dtype=int)] = 0
-    self.noise_state = state
+    agent.noise_state = state
 
 
-def greedy(self: Any, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-    """The policy's own raw actions [..., A]."""
-    return outputs.cpu().numpy()
-
-
-def explore(self: Any, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
-    """Raw actions plus noise, within the raw bounds; outputs and draws[0] [..., A]; `epsilon` has no meaning."""
+def noisy_actions(outputs: Tensor, noise: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
+    """Raw actions plus noise [..., A], within the raw bounds."""
     action: np.ndarray = outputs.cpu().numpy()
-    low, high = self.raw_bounds
-    noisy: np.ndarray = np.clip(action + draws[0], low, high).astype(action.dtype)
+    noisy: np.ndarray = np.clip(action + noise, *bounds).astype(action.dtype)
     return noisy

@@ -24,7 +24,7 @@ from agilerl.algorithms.base.declared import TRANSITIONS, Experience
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup, resolve
 from agilerl.algorithms.base.transitions import check_not_empty, check_observation_space, module_inputs
 from agilerl.engine.modules import as_input, raw_output
-from agilerl.engine.protocol import Draws, Mask, UpdateEngine, UpdateResult
+from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.envs.observed_masks import without_mask
 from agilerl.errors import AlgorithmError
 from agilerl.modules.base import EvolvableModule
@@ -223,7 +223,9 @@ class RLAlgorithm(EvolvableAlgorithm):
         """Actions to store, from raw policy outputs [..., out]; see `environment_action` for those to take."""
         raise NotImplementedError("an algorithm with update() must implement explore(outputs, draws, epsilon, mask)")
 
-    random_action = random_actions
+    def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
+        """Uniformly random actions to store, [*shape] int64 or [*shape, A] in [-1, 1]; see `actions.random_actions`."""
+        return random_actions(self, rng, shape, mask)
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:
         """Stored actions [..., A] as the environment takes them."""
@@ -323,8 +325,13 @@ class RLAlgorithm(EvolvableAlgorithm):
         """What `learn` returns of an update: the loss before it."""
         return float(result.loss.detach())
 
-    learn_batch = transitions.learn_batch
-    make_batch = transitions.make_batch
+    def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
+        """One update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis results."""
+        return transitions.learn_batch(self, batch, plain)
+
+    def make_batch(self, experiences: Any) -> TransitionBatch:
+        """Sampled transitions as tensors on the agent's device; see `transitions.make_batch`."""
+        return transitions.make_batch(self, experiences)
 
     def prepare_action(self, action: Tensor, count: int) -> Tensor:
         """Stored actions as the update wants them: int64 [B] for discrete spaces."""

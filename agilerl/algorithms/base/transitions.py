@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from agilerl import tree
 from agilerl.engine.learner import learn_alone
-from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import TransitionBatch, UpdateResult
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
@@ -281,23 +280,3 @@ def _leaf(space: gym.Space[Any], given: Any, device: str | torch.device, owner: 
 
 
 # --- methods of agents with a policy and critics, which take them over by name ---------------------------------------
-
-
-def critics_criterion(self: RLAlgorithm) -> nn.Module:
-    """The critics' loss, which `update` writes out with row weights: their `criterion`."""
-    return nn.MSELoss()
-
-
-def track_actor(self: Any) -> None:
-    """One soft target update with `tau`."""
-    soft_update(self.actor, self.actor_target, self.tau)
-
-
-def track(self: Any, net: nn.Module, target: nn.Module) -> None:
-    """One soft update of `target` towards `net` with `tau`."""
-    soft_update(net, target, self.tau)
-
-
-def actor_and_critic_loss(self: RLAlgorithm, result: UpdateResult) -> tuple[float | None, float]:
-    """(actor loss, or None where the policy was not updated; critic loss), both before the update."""
-    return None if result.actor_loss is None else float(result.actor_loss), float(result.loss)

@@ -1,0 +1,155 @@
+"""Off-policy actor-critics: a deterministic policy that explores by noise, and one that is sampled.
+
+Both store raw actions of a Box, see `actions.NormalizedBoxActions`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agilerl.algorithms.base import actions
+from agilerl.algorithms.base.actions import (
+    NormalizedBoxActions,
+    masked_argmax,
+    noise_paths,
+    noisy_actions,
+    raw_bounds,
+)
+from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.engine.modules import soft_update
+from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.losses.actor_critic import discrete_soft_value, soft_policy_loss
+from agilerl.networks.actors import DeterministicActor, StochasticActor
+from agilerl.networks.distributions import categorical_sample, masked_logits, split_normal, squashed_normal_sample
+
+CRITICS = ("critic_1", "critic_2")
+CRITIC_OPTIMIZERS = ("critic_1_optimizer", "critic_2_optimizer")
+
+
+class ActorCritic(RLAlgorithm):
+    """An off-policy actor-critic with soft target updates."""
+
+    action_form = NormalizedBoxActions()
+    tau: float
+
+    @property
+    def criterion(self) -> nn.Module:
+        """The critics' loss, which `update` writes out with row weights."""
+        return nn.MSELoss()
+
+    def soft_update(self, net: nn.Module, target: nn.Module) -> None:
+        """One soft update of `target` towards `net` with `tau`."""
+        soft_update(net, target, self.tau)
+
+    def report(self, result: UpdateResult) -> Any:
+        """(actor loss, or None where the policy was not updated; critic loss), both before the update."""
+        return None if result.actor_loss is None else float(result.actor_loss), float(result.loss)
+
+    def get_action(
+        self, obs: Any, training: bool | None = None, action_mask: np.ndarray | None = None, *, epsilon: float = 0.0
+    ) -> np.ndarray:
+        """Exploring actions to store while `training`, otherwise greedy ones as the environment takes them.
+
+        Args:
+            obs: one observation or a batch [E, ...], numpy or torch.
+            training: the agent's own mode where it is not given.
+            action_mask: [E, A] or [A], 1 = legal, for Discrete actions.
+            epsilon: ignored; policies of this kind explore by noise or by sampling.
+
+        Returns:
+            While training raw actions [E, A] (see `environment_action`), else [E, *shape] within the bounds of the
+            space; int64 [E] for Discrete actions.
+        """
+        return actions.get_action(self, obs, training, action_mask, epsilon)
+
+    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+        return self.get_action(obs, False, mask)
+
+
+class DeterministicActorCritic(ActorCritic):
+    """An actor-critic whose policy is a function of the observation and explores by noise on raw actions."""
+
+    policy_class = DeterministicActor
+    action_spaces = ("Box",)
+    O_U_noise = False
+    expl_noise: float | np.ndarray
+    mean_noise: float | np.ndarray = 0.0
+    theta: float
+    dt: float
+    noise_state: np.ndarray
+
+    @property
+    def raw_bounds(self) -> tuple[float, float]:
+        """Lowest and highest raw action."""
+        return raw_bounds(self)
+
+    def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
+        """The policy's own raw actions [..., A]."""
+        return outputs.cpu().numpy()
+
+    def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
+        """Raw actions plus noise, within the raw bounds; outputs and draws[0] [..., A]; `epsilon` is ignored."""
+        return noisy_actions(outputs, draws[0], self.raw_bounds)
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
+        """Noise [*shape, A] in units of raw actions; `shape` is (vector steps, E) or (E,)."""
+        steps = int(np.prod(shape[:-1], dtype=int))
+        return (noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size),)
+
+
+class StochasticActorCritic(ActorCritic):
+    """An actor-critic whose policy is a distribution: a squashed normal one, or a categorical one over n actions."""
+
+    policy_class: Any = StochasticActor
+
+    @property
+    def discrete(self) -> bool:
+        """Whether actions are a choice among n."""
+        return isinstance(self.action_space, gym.spaces.Discrete)
+
+    # --- learning -----------------------------------------------------------------------------------------------------
+
+    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Standard normal numbers of the sampled actions, [*shape, A] each; none for discrete actions."""
+        if self.discrete:
+            return {}
+        return {name: rng.standard_normal((*shape, self.action_size)) for name in ("action", "next_action")}
+
+    def _policy_loss(self, engine: UpdateEngine, batch: TransitionBatch, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """(loss of the policy [...], entropy or its one-sample estimate [..., B] as a constant)."""
+        raw = engine.network("actor")(batch.obs)
+        if self.discrete:
+            log_prob = masked_logits(raw, batch.obs_mask).log_softmax(-1)
+            first, second = (engine.frozen(name)(batch.obs) for name in CRITICS)
+            loss = -(batch.weight * discrete_soft_value(first, second, log_prob, alpha)).sum(-1)
+            return loss, -(log_prob.exp() * log_prob).sum(-1).detach()
+        action, log_prob = squashed_normal_sample(raw, batch.noise["action"])
+        first, second = (engine.through(name)(batch.obs, action).squeeze(-1) for name in CRITICS)
+        return soft_policy_loss(first, second, log_prob, alpha, batch.weight), -log_prob.detach()
+
+    # --- acting -------------------------------------------------------------------------------------------------------
+
+    def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
+        """tanh of the mean [..., A], or the most probable legal action [...]."""
+        if self.discrete:
+            return masked_argmax(outputs, mask)
+        return split_normal(outputs)[0].tanh().cpu().numpy()
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
+        """Standard normal numbers [*shape, A], or uniform ones [*shape] for discrete actions."""
+        return (rng.random(shape) if self.discrete else rng.standard_normal((*shape, self.action_size)),)
+
+    def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
+        """A sample of the policy: raw actions [..., A], or a legal action [...]; `epsilon` has no meaning."""
+        numbers = torch.from_numpy(draws[0]).to(outputs)
+        if self.discrete:
+            legal = None if mask is None else torch.as_tensor(np.array(mask), device=outputs.device)
+            chosen = categorical_sample(masked_logits(outputs, legal), numbers)
+        else:
+            chosen = squashed_normal_sample(outputs, numbers)[0]
+        return chosen.cpu().numpy()
