@@ -9,19 +9,17 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.base.building import register_network
-from agilerl.algorithms.base.declared import DATASET, hp
+from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.text import tokens
+from agilerl.algorithms.text.tokens import TokenAlgorithm, build_network
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.language import token_values, token_weights
 from agilerl.losses.offline import cloning_likelihood
 from agilerl.modules.base import EvolvableModule
-from agilerl.networks.language import TokenNetwork
 from agilerl.ranges import Count, Positive
 
 
-class BC_LM(RLAlgorithm):
+class BC_LM(TokenAlgorithm):
     """A decoder that says what the players of the data said, without a look at the rewards.
 
     Args:
@@ -34,12 +32,6 @@ class BC_LM(RLAlgorithm):
 
     The other arguments are `DQN`'s.
     """
-
-    policy_class: Any = TokenNetwork
-    action_spaces = ("MultiDiscrete",)
-    action_form = tokens.TextActions()
-    experience = DATASET
-    reads_texts = True
 
     def __init__(
         self,
@@ -62,7 +54,7 @@ class BC_LM(RLAlgorithm):
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         self.batch_size, self.lr, self.learn_step = batch_size, lr, learn_step
         self.mut, self.net_config = mut, net_config
-        self.actor = tokens.build_network(self, actor_network, with_values=False)
+        self.actor = build_network(self, actor_network, with_values=False)
         register_network(self, "actor", None, "optimizer", "lr", policy=True)
 
     def update_hyperparameters(self) -> dict[str, float]:
@@ -81,11 +73,3 @@ class BC_LM(RLAlgorithm):
     def token_scores(self, outputs: Tensor) -> Tensor:
         """Of outputs [..., V] of the network the logits of the next token [..., V]."""
         return outputs.clone()
-
-    arrange = tokens.arrange
-    make_batch = tokens.make_batch
-    policy_output = tokens.write_greedily
-    greedy = tokens.greedy
-    get_action = tokens.get_action
-    _greedy = tokens.greedy_actions
-    random_action = tokens.random_tokens

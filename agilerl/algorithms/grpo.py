@@ -13,9 +13,9 @@ from torch import Tensor
 from agilerl.algorithms.base.declared import COMPLETIONS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
-from agilerl.algorithms.text import generation as writing
-from agilerl.algorithms.text.base import Backend, LLMAlgorithm
+from agilerl.algorithms.text.base import Backend
 from agilerl.algorithms.text.batches import TextBatch
+from agilerl.algorithms.text.generation import CompletionAlgorithm, check_groups
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
@@ -36,7 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """What the papers set, by name; an argument that is given wins."""
 
 
-class GRPO(LLMAlgorithm):
+class GRPO(CompletionAlgorithm):
     """Learns from the rewards of several completions of each prompt, against their mean.
 
     Args:
@@ -169,19 +169,19 @@ class GRPO(LLMAlgorithm):
         Completions without an advantage give no gradient: they count in the weights of the others, and are not run.
         """
         members, rows = texts.tokens.shape[:2]
-        writing.check_groups(self.algo, rewards)
+        check_groups(self.algo, rewards)
         advantage = self.advantages(rewards).view(members, rows, 1).expand(texts.completion_mask.shape)
-        counts = writing.counted(self, texts, self.mask_truncated)
-        is_one_step = self.update_epochs == 1 and writing.rows_of_step(self, engine, rows) == rows
+        counts = self.counted(texts, self.mask_truncated)
+        is_one_step = self.update_epochs == 1 and self.rows_of_step(engine, rows) == rows
         old, reference = self.frozen_log_probs(engine, texts, not is_one_step)
-        yield from writing.minibatches(
-            self, engine, TextBatch(texts, counts, advantage, old, reference), rngs, self.normalisation, self.beta > 0
+        yield from self.minibatches(
+            engine, TextBatch(texts, counts, advantage, old, reference), rngs, self.normalisation, self.beta > 0
         )
 
     def frozen_log_probs(self, engine: Any, texts: Texts, is_old: bool) -> tuple[Tensor | None, Tensor | None]:
         """(log-probabilities under the policy that wrote where `is_old`, those of the reference where β > 0)."""
-        old = writing.scored(self, engine, engine.network("actor"), texts) if is_old else None
-        reference = writing.scored(self, engine, engine.target("actor"), texts) if self.beta > 0 else None
+        old = self.scored(engine, engine.network("actor"), texts) if is_old else None
+        reference = self.scored(engine, engine.target("actor"), texts) if self.beta > 0 else None
         return old, reference
 
     # --- the update -------------------------------------------------------------------------------------------------
@@ -215,12 +215,6 @@ class GRPO(LLMAlgorithm):
         return losses.clipped_surrogate(ratio, advantage, low, high)
 
     # --- writing ----------------------------------------------------------------------------------------------------
-
-    sampling = writing.sampling
-    backend = writing.backend
-    get_action = writing.get_action  # type: ignore[assignment]  # prompts in place of observations
-    learn = writing.learn
-    test = writing.score_test_split
 
 
 def _wide(value: Tensor) -> Tensor:

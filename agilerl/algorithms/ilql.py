@@ -9,21 +9,19 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.base.building import register_network
-from agilerl.algorithms.base.declared import DATASET, hp
+from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.text import tokens
+from agilerl.algorithms.text.tokens import PAD, TokenAlgorithm, build_network
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap
 from agilerl.losses.language import perturbed_logits, state_after, state_before, token_values, token_weights
 from agilerl.losses.offline import cloning_likelihood, expectile_loss
 from agilerl.modules.base import EvolvableModule
-from agilerl.networks.language import TokenNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 
 
-class ILQL(RLAlgorithm):
+class ILQL(TokenAlgorithm):
     """Implicit Q-learning in which each token is an action, and a cloned policy that follows the values.
 
     One decoder gives the logits of the cloned policy, two values of each token and one of the state; a copy of it that
@@ -43,12 +41,6 @@ class ILQL(RLAlgorithm):
 
     The other arguments are `DQN`'s.
     """
-
-    policy_class: Any = TokenNetwork
-    action_spaces = ("MultiDiscrete",)
-    action_form = tokens.TextActions()
-    experience = DATASET
-    reads_texts = True
 
     actor_target: EvolvableModule
 
@@ -79,7 +71,7 @@ class ILQL(RLAlgorithm):
         self.batch_size, self.lr, self.learn_step, self.gamma, self.tau = batch_size, lr, learn_step, gamma, tau
         self.expectile, self.alpha, self.inverse_temperature = expectile, alpha, inverse_temperature
         self.mut, self.net_config = mut, net_config
-        self.actor = tokens.build_network(self, actor_network, with_values=True)
+        self.actor = build_network(self, actor_network, with_values=True)
         register_network(self, "actor", "actor_target", "optimizer", "lr", policy=True)
 
     def update_hyperparameters(self) -> dict[str, float]:
@@ -99,7 +91,7 @@ class ILQL(RLAlgorithm):
         with torch.no_grad():
             _, target_values, _ = self.parts(engine.target("actor")(text))
             best = token_values(target_values.amin(0), text)
-            length = (text != tokens.PAD).sum(-1)
+            length = (text != PAD).sum(-1)
             later = state_after(states, said, length)
             target = bootstrap(batch.reward, batch.discounts(hp["gamma"]), later)
         flat = weight.flatten(-2)
@@ -130,11 +122,3 @@ class ILQL(RLAlgorithm):
         """Of outputs [..., 3 V + 1] the logits of the next token [..., V], with the lower one of both values."""
         logits, values, state = self.parts(outputs)
         return perturbed_logits(logits, values.amin(0), state, torch.as_tensor(self.inverse_temperature))
-
-    arrange = tokens.arrange
-    make_batch = tokens.make_batch
-    policy_output = tokens.write_greedily
-    greedy = tokens.greedy
-    get_action = tokens.get_action
-    _greedy = tokens.greedy_actions
-    random_action = tokens.random_tokens

@@ -13,9 +13,9 @@ from torch import Tensor
 from agilerl.algorithms.base.declared import COMPLETIONS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
-from agilerl.algorithms.text import generation as writing
-from agilerl.algorithms.text.base import Backend, LLMAlgorithm
+from agilerl.algorithms.text.base import Backend
 from agilerl.algorithms.text.batches import TextBatch
+from agilerl.algorithms.text.generation import CompletionAlgorithm, token_rewards
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
@@ -26,7 +26,7 @@ from agilerl.ranges import AdapterSettings, Count, CountOrZero, Fraction, ModelN
 from agilerl.rng import Purpose, seeds
 
 
-class LLMPPO(LLMAlgorithm):
+class LLMPPO(CompletionAlgorithm):
     """Learns from the rewards of what it writes with a value of every state, token by token or turn by turn.
 
     The reward of a completion stands at its last token. The divergence from the policy that training began with is
@@ -132,19 +132,19 @@ class LLMPPO(LLMAlgorithm):
     ) -> Iterator[TextBatch]:
         """`update_epochs` passes over what was written; rewards [N, B, G] of completions, or [N, R, T] of tokens."""
         said = texts.completion_mask
-        old = writing.scored(self, engine, engine.network("actor"), texts)
-        values = writing.scored(self, engine, engine.network("critic"), texts).masked_fill(~said, 0)
-        each, width = writing.token_rewards(rewards, said).to(values.dtype), (-1, 1)
+        old = self.scored(engine, engine.network("actor"), texts)
+        values = self.scored(engine, engine.network("critic"), texts).masked_fill(~said, 0)
+        each, width = token_rewards(rewards, said).to(values.dtype), (-1, 1)
         beta, gamma, decay = (engine.outer(engine.hp[name]).view(width) for name in ("beta", "gamma", "gae_lambda"))
         if self.beta > 0:
-            reference = writing.scored(self, engine, engine.target("actor"), texts)
+            reference = self.scored(engine, engine.target("actor"), texts)
             each = each - beta.unsqueeze(-1) * losses.log_ratio(old, reference, said)
         estimate = losses.token_advantages if self.granularity == "token" else losses.turn_advantages
         advantage, returns = estimate(each, values, said, gamma, decay)
         if self.adv_norm:
             advantage = losses.whitened(advantage, said.to(advantage.dtype), mean_of=engine.ranks.mean)
-        whole = TextBatch(texts, writing.counted(self, texts), advantage, old, None, returns, values)
-        yield from writing.minibatches(self, engine, whole, rngs, "token", True)
+        whole = TextBatch(texts, self.counted(texts), advantage, old, None, returns, values)
+        yield from self.minibatches(engine, whole, rngs, "token", True)
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
         """One step of the policy on the clipped surrogate (arXiv:1707.06347, equation 7), one of the critic on
@@ -178,11 +178,3 @@ class LLMPPO(LLMAlgorithm):
         engine.step("optimizer", norm, batch.live)
         engine.step("optimizer_critic", norm, batch.live)
         return UpdateResult(of_values, total, kl=divergence)
-
-    # --- writing ----------------------------------------------------------------------------------------------------
-
-    sampling = writing.sampling
-    backend = writing.backend
-    get_action = writing.get_action  # type: ignore[assignment]  # prompts in place of observations
-    learn = writing.learn
-    test = writing.score_test_split

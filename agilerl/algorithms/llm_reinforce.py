@@ -13,9 +13,9 @@ from torch import Tensor
 from agilerl.algorithms.base.declared import COMPLETIONS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
-from agilerl.algorithms.text import generation as writing
-from agilerl.algorithms.text.base import Backend, LLMAlgorithm
+from agilerl.algorithms.text.base import Backend
 from agilerl.algorithms.text.batches import TextBatch
+from agilerl.algorithms.text.generation import CompletionAlgorithm, check_groups, token_rewards
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
@@ -24,7 +24,7 @@ from agilerl.losses import completions as losses
 from agilerl.ranges import AdapterSettings, Count, CountOrZero, Fraction, ModelName, NonNegative, Positive
 
 
-class LLMREINFORCE(LLMAlgorithm):
+class LLMREINFORCE(CompletionAlgorithm):
     """Moves every token of a completion by its return, less a baseline (Williams 1992; Ahmadian et al. 2024).
 
     Each iteration is one pass over its completions, in optimiser steps of `batch_size`. The first step is on-policy.
@@ -128,11 +128,11 @@ class LLMREINFORCE(LLMAlgorithm):
         self, engine: Any, texts: Texts, rewards: Tensor, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
         """One pass over what was written; rewards [N, B, G] of completions, or [N, R, T] of their tokens."""
-        said, counts = texts.completion_mask, writing.counted(self, texts)
+        said, counts = texts.completion_mask, self.counted(texts)
         if self.baseline == "rloo":
             if rewards.shape == said.shape:
                 raise AlgorithmError("baseline='rloo' compares completions of one prompt. fix: baseline='batch'.")
-            writing.check_groups(self.algo, rewards)
+            check_groups(self.algo, rewards)
             advantage = losses.leave_one_out(rewards).view(*said.shape[:2], 1).expand(said.shape)
         else:
             gamma = engine.outer(engine.hp["gamma"]).view(-1, 1).to(rewards.dtype)
@@ -142,11 +142,11 @@ class LLMREINFORCE(LLMAlgorithm):
                     f"{self.algo}: baseline='batch' compares the completions of an iteration, and this one has a "
                     "single one, from which nothing is learned. fix: more prompts in a batch, or group_size=4."
                 )
-            returns = losses.discounted_returns(writing.token_rewards(rewards, said), said, gamma)
+            returns = losses.discounted_returns(token_rewards(rewards, said), said, gamma)
             advantage = losses.whitened(returns, said.to(rewards.dtype), mean_of=engine.ranks.mean)
-        reference = writing.scored(self, engine, engine.target("actor"), texts) if self.beta > 0 else None
+        reference = self.scored(engine, engine.target("actor"), texts) if self.beta > 0 else None
         whole = TextBatch(texts, counts, advantage, None, reference)
-        yield from writing.minibatches(self, engine, whole, rngs, "token", self.beta > 0)
+        yield from self.minibatches(engine, whole, rngs, "token", self.beta > 0)
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
         """One optimiser step on Σ w (−A log π + β KL)."""
@@ -164,11 +164,3 @@ class LLMREINFORCE(LLMAlgorithm):
             total = total + loss.detach()
         engine.step("optimizer", self.max_norm(total), batch.live)
         return UpdateResult(total, total, kl=divergence)
-
-    # --- writing ----------------------------------------------------------------------------------------------------
-
-    sampling = writing.sampling
-    backend = writing.backend
-    get_action = writing.get_action  # type: ignore[assignment]  # prompts in place of observations
-    learn = writing.learn
-    test = writing.score_test_split

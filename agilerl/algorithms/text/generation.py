@@ -1,9 +1,4 @@
-"""What algorithms share that learn from rewards of what they write: writing, optimiser steps, published methods.
-
-Each has batch_size, update_epochs, group_size, temperature, max_output_tokens, min_output_tokens, top_k, top_p, and an
-`arrange(engine, texts, rewards, rngs)` that yields the optimiser steps of one iteration: of texts [N, B·G, ...] and
-their rewards [N, B, G], in an order drawn from one generator for each member.
-"""
+"""Algorithms that learn from rewards of completions: generation, optimiser steps, the published methods."""
 
 from __future__ import annotations
 
@@ -15,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.algorithms.text.base import LLMAlgorithm
 from agilerl.algorithms.text.batches import TextBatch, permutations, without_silent_rows
 from agilerl.algorithms.text.scoring import mean_reward
 from agilerl.engine.adapters import SequentialAdapters
@@ -26,73 +22,168 @@ from agilerl.losses.completions import completion_weights, rewards_by_token
 from agilerl.ranks import Ranks
 
 
-def sampling(agent: Any, greedy: bool = False) -> Sampling:
-    """How it writes: while training by drawing, in evaluations the most probable tokens."""
-    length = (agent.max_output_tokens, agent.min_output_tokens)
-    return Sampling(*length, 0.0) if greedy else Sampling(*length, agent.temperature, agent.top_k, agent.top_p)
+class CompletionAlgorithm(LLMAlgorithm):
+    """An algorithm that learns from rewards of completions that its policy writes.
 
+    A subclass has an `arrange(engine, texts, rewards, rngs)` that yields the optimiser steps of one iteration: of texts
+    [N, B·G, ...] and their rewards [N, B, G], in an order drawn from one generator for each member.
+    """
 
-def backend(agent: Any) -> RolloutBackend:
-    """What writes its completions."""
-    if agent.rollout_backend == "vllm":
-        from agilerl.language.vllm import VLLM  # an optional package
+    batch_size: int
+    update_epochs: int
+    group_size: int
+    temperature: float
+    max_output_tokens: int
+    min_output_tokens: int
+    top_k: int
+    top_p: float
 
-        if agent.base.writer is None:  # its copy of the base takes minutes to load
-            agent.base.writer = VLLM(agent.base, agent.vllm_config)
-        writer: RolloutBackend = agent.base.writer
-        return writer
-    made: RolloutBackend = BACKENDS[agent.rollout_backend]()
-    return made
+    def sampling(self, greedy: bool = False) -> Sampling:
+        """How it writes: while training by drawing, in evaluations the most probable tokens."""
+        length = (self.max_output_tokens, self.min_output_tokens)
+        return Sampling(*length, 0.0) if greedy else Sampling(*length, self.temperature, self.top_k, self.top_p)
 
+    def backend(self) -> RolloutBackend:
+        """What writes its completions."""
+        if self.rollout_backend == "vllm":
+            from agilerl.language.vllm import VLLM  # an optional package
 
-def counted(agent: Any, texts: Texts, mask_truncated: bool = False) -> Tensor:
-    """[N, R] 1 for completions that are learned from, 0 for those that were cut off where they are not."""
-    if not mask_truncated:
-        return torch.ones(texts.tokens.shape[:2], device=texts.tokens.device)
-    end = is_end(texts.tokens[..., texts.prompt :], agent.base.end_ids) & texts.completion_mask
-    found: Tensor = end.any(-1).float()
-    return found
+            if self.base.writer is None:  # its copy of the base takes minutes to load
+                self.base.writer = VLLM(self.base, self.vllm_config)
+            writer: RolloutBackend = self.base.writer
+            return writer
+        made: RolloutBackend = BACKENDS[self.rollout_backend]()
+        return made
+
+    def get_action(  # type: ignore[override]  # prompts in place of observations
+        self, prompts: Sequence[Mapping[str, Any]], training: bool = True
+    ) -> tuple[list[Any], list[Any]]:
+        """Completions of prompts: G of each while training, else one, the most probable.
+
+        Args:
+            prompts: each with `input_ids` [1, P] and `attention_mask` [1, P], as `ReasoningGym.reset` gives them.
+
+        Returns:
+            (token numbers [G, P + T] of each prompt, masks [G, P + T − 1]: which token that follows is its own).
+        """
+        engine, group = SequentialAdapters(self), self.group_size if training else 1
+        tokens, attention = _stacked_prompts(prompts, self.pad_token_id)
+        how = self.sampling(greedy=not training)
+        numbers = uniform_numbers([self.rng(self.learn_counter)], len(tokens) * group, how.max_tokens)
+        with engine.acting("actor") as forward:
+            texts = self.backend().write(
+                self.base, forward, (tokens.to(self.base.device), attention.to(self.base.device)), group, [how],
+                numbers.to(self.base.device) if training else None, [self.actor],
+            )  # fmt: skip
+        masks = torch.zeros(texts.tokens.shape[0], texts.tokens.shape[1] - 1, dtype=torch.bool)
+        masks[:, texts.prompt - 1 :] = texts.completion_mask.cpu()
+        return list(torch.split(texts.tokens, group)), list(torch.split(masks, group))
+
+    def learn(self, experiences: Any) -> tuple[float, float]:
+        """All optimiser steps on (token numbers, masks, rewards [B, G]) of `get_action` and an environment's `step`.
+
+        Returns:
+            (mean loss, mean divergence from the reference policy).
+        """
+        texts, rewards = self._experience(experiences)
+        engine = SequentialAdapters(self)
+        results = []
+        for batch in self.arrange(engine, texts, rewards, [self.rng(self.learn_counter)]):
+            results.append(self.update(engine, batch))
+        self.learn_counter += 1
+        if not results:
+            return 0.0, 0.0
+        each = [(float(r.loss), 0.0 if r.kl is None else float(r.kl)) for r in results]
+        return float(np.mean([x for x, _ in each])), float(np.mean([x for _, x in each]))
+
+    def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
+        """Mean reward of the most probable completion of every prompt of the environment's test split.
+
+        The other arguments have no meaning to greedy completions of a whole split. The result is appended to `fitness`.
+        """
+        value = mean_reward([SequentialAdapters(self)], [self], [env], "test")[0]
+        self.fitness.append(value)
+        return value
+
+    def counted(self, texts: Texts, mask_truncated: bool = False) -> Tensor:
+        """[N, R] 1 for completions that are learned from, 0 for those that were cut off where they are not."""
+        if not mask_truncated:
+            return torch.ones(texts.tokens.shape[:2], device=texts.tokens.device)
+        end = is_end(texts.tokens[..., texts.prompt :], self.base.end_ids) & texts.completion_mask
+        found: Tensor = end.any(-1).float()
+        return found
+
+    def rows_of_step(self, engine: Any, rows: int) -> int:
+        """Completions of one optimiser step on this rank, of `rows` that it has: on all ranks together `batch_size`."""
+        share: int = -(-self.batch_size // engine.ranks.size)
+        return min(share, rows)
+
+    def minibatches(
+        self, engine: Any, whole: TextBatch, rngs: Sequence[np.random.Generator], normalisation: str, always: bool
+    ) -> Iterator[TextBatch]:
+        """Optimiser steps of `batch_size` completions, in an order of each member's own, `update_epochs` times.
+
+        Args:
+            whole: everything that was written, [N, R, ...], with a weight [N, R] for each completion.
+            always: whether completions without an advantage give a gradient too (by a divergence, or a critic's loss).
+                Otherwise they count in the weights of the others, and are not run.
+        """
+        rows, ranks = whole.texts.tokens.shape[1], engine.ranks
+        size, number = self.rows_of_step(engine, rows), 0
+        for _ in range(self.update_epochs):
+            order = permutations(rngs, rows).to(whole.texts.tokens.device)
+            for first in range(0, rows, size):
+                batch = whole.taken(order[:, first : first + size])
+                assert batch.advantage is not None
+                counts = batch.weight.to(batch.advantage.dtype)
+                each = counts / counts.sum(1, keepdim=True).clamp_min(1)
+                weight = completion_weights(batch.texts.completion_mask, each, normalisation, self.max_output_tokens)
+                weight = of_all_ranks(weight, batch.texts.completion_mask, ranks, normalisation)
+                signal = weight.sum(-1) > 0
+                if not always:
+                    signal &= (batch.advantage * weight).abs().sum(-1) > 0
+                kept = without_silent_rows(replace(batch, weight=weight, number=number), signal, ranks)
+                number += 1
+                if kept is not None:
+                    yield given(engine, kept)
+
+    @torch.no_grad()
+    def scored(self, engine: Any, network: Any, texts: Texts) -> Tensor:
+        """What a network says of every completion token [N, R, T], in parts of `micro_batch_size`."""
+        rows, size = texts.tokens.shape[1], self.micro_batch_size or texts.tokens.shape[1]
+        parts = []
+        for first in range(0, rows, size):
+            part = engine.given(texts.rows(slice(first, first + size)))
+            parts.append(engine.outer(network(part, engine.hp["temperature"])))
+        return torch.cat(parts, 1)
+
+    def _experience(self, experiences: Any) -> tuple[Texts, Tensor]:
+        ids, masks, rewards = experiences
+        dtype = next(self.actor.parameters()).dtype
+        rewards = torch.as_tensor(np.asarray(rewards), dtype=dtype, device=self.base.device)
+        width = max(x.shape[-1] for x in ids)
+        rows, said = [], []
+        for own, mask in zip(ids, masks, strict=True):
+            rows.append(torch.nn.functional.pad(own, (0, width - own.shape[-1]), value=self.pad_token_id))
+            said.append(torch.nn.functional.pad(mask, (0, width - own.shape[-1])))
+        tokens, marks = torch.cat(rows), torch.cat(said).bool().to(rows[0].device)
+        if rewards.numel() != len(tokens):
+            raise ShapeError(
+                f"{self.algo}.learn got {rewards.numel()} rewards for {len(tokens)} completions. fix: rewards [B, G]."
+            )
+        prompt = int(marks.any(0).nonzero()[0]) + 1 if bool(marks.any()) else width - 1
+        last = marks.long().cumsum(-1).argmax(-1) + 1
+        place = torch.arange(width, device=tokens.device)
+        start = (tokens != self.pad_token_id).long().argmax(-1)
+        attention = (place >= start.unsqueeze(-1)) & (place <= last.unsqueeze(-1))
+        texts = Texts(tokens, attention, marks[:, prompt - 1 :])
+        one = Texts(*(x.unsqueeze(0) for x in (texts.tokens, texts.attention, texts.completion_mask)))
+        return one, rewards.view(1, -1, rewards.shape[-1])
 
 
 def token_rewards(rewards: Tensor, said: Tensor) -> Tensor:
     """[N, R, T] of rewards [N, B, G], each at the last token of its completion; rewards by token as they are."""
     return rewards if rewards.shape == said.shape else rewards_by_token(rewards.flatten(1), said)
-
-
-def rows_of_step(agent: Any, engine: Any, rows: int) -> int:
-    """Completions of one optimiser step on this rank, of `rows` that it has: on all ranks together `batch_size`."""
-    share: int = -(-agent.batch_size // engine.ranks.size)
-    return min(share, rows)
-
-
-def minibatches(
-    agent: Any, engine: Any, whole: TextBatch, rngs: Sequence[np.random.Generator], normalisation: str, always: bool
-) -> Iterator[TextBatch]:
-    """Optimiser steps of `batch_size` completions, in an order of each member's own, `update_epochs` times.
-
-    Args:
-        whole: everything that was written, [N, R, ...], with a weight [N, R] for each completion.
-        always: whether completions without an advantage give a gradient too (by a divergence, or a critic's loss).
-            Otherwise they count in the weights of the others, and are not run.
-    """
-    rows, ranks = whole.texts.tokens.shape[1], engine.ranks
-    size, number = rows_of_step(agent, engine, rows), 0
-    for _ in range(agent.update_epochs):
-        order = permutations(rngs, rows).to(whole.texts.tokens.device)
-        for first in range(0, rows, size):
-            batch = whole.taken(order[:, first : first + size])
-            assert batch.advantage is not None
-            counts = batch.weight.to(batch.advantage.dtype)
-            each = counts / counts.sum(1, keepdim=True).clamp_min(1)
-            weight = completion_weights(batch.texts.completion_mask, each, normalisation, agent.max_output_tokens)
-            weight = of_all_ranks(weight, batch.texts.completion_mask, ranks, normalisation)
-            signal = weight.sum(-1) > 0
-            if not always:
-                signal &= (batch.advantage * weight).abs().sum(-1) > 0
-            kept = without_silent_rows(replace(batch, weight=weight, number=number), signal, ranks)
-            number += 1
-            if kept is not None:
-                yield given(engine, kept)
 
 
 def of_all_ranks(weight: Tensor, said: Tensor, ranks: Ranks, normalisation: str) -> Tensor:
@@ -108,17 +199,6 @@ def of_all_ranks(weight: Tensor, said: Tensor, ranks: Ranks, normalisation: str)
     return weight * share.to(weight).view(-1, 1, 1)
 
 
-@torch.no_grad()
-def scored(agent: Any, engine: Any, network: Any, texts: Texts) -> Tensor:
-    """What a network says of every completion token [N, R, T], in parts of `micro_batch_size`."""
-    rows, size = texts.tokens.shape[1], agent.micro_batch_size or texts.tokens.shape[1]
-    parts = []
-    for first in range(0, rows, size):
-        part = engine.given(texts.rows(slice(first, first + size)))
-        parts.append(engine.outer(network(part, engine.hp["temperature"])))
-    return torch.cat(parts, 1)
-
-
 def given(engine: Any, batch: TextBatch) -> TextBatch:
     """A batch [N, ...] as `update` takes it from this engine."""
     fields = {
@@ -129,50 +209,6 @@ def given(engine: Any, batch: TextBatch) -> TextBatch:
     return TextBatch(engine.given(batch.texts), **fields, live=batch.live, number=batch.number)
 
 
-# --- alone, as published --------------------------------------------------------------------------------------------
-
-
-def get_action(agent: Any, prompts: Sequence[Mapping[str, Any]], training: bool = True) -> tuple[list[Any], list[Any]]:
-    """Completions of prompts: G of each while training, else one, the most probable.
-
-    Args:
-        prompts: each with `input_ids` [1, P] and `attention_mask` [1, P], as `ReasoningGym.reset` gives them.
-
-    Returns:
-        (token numbers [G, P + T] of each prompt, masks [G, P + T − 1]: which token that follows is its own).
-    """
-    engine, group = SequentialAdapters(agent), agent.group_size if training else 1
-    tokens, attention = _stacked_prompts(prompts, agent.pad_token_id)
-    how = agent.sampling(greedy=not training)
-    numbers = uniform_numbers([agent.rng(agent.learn_counter)], len(tokens) * group, how.max_tokens)
-    with engine.acting("actor") as forward:
-        texts = agent.backend().write(
-            agent.base, forward, (tokens.to(agent.base.device), attention.to(agent.base.device)), group, [how],
-            numbers.to(agent.base.device) if training else None, [agent.actor],
-        )  # fmt: skip
-    masks = torch.zeros(texts.tokens.shape[0], texts.tokens.shape[1] - 1, dtype=torch.bool)
-    masks[:, texts.prompt - 1 :] = texts.completion_mask.cpu()
-    return list(torch.split(texts.tokens, group)), list(torch.split(masks, group))
-
-
-def learn(agent: Any, experiences: Any) -> tuple[float, float]:
-    """All optimiser steps on (token numbers, masks, rewards [B, G]) of `get_action` and an environment's `step`.
-
-    Returns:
-        (mean loss, mean divergence from the reference policy).
-    """
-    texts, rewards = _experience(agent, experiences)
-    engine = SequentialAdapters(agent)
-    results = []
-    for batch in agent.arrange(engine, texts, rewards, [agent.rng(agent.learn_counter)]):
-        results.append(agent.update(engine, batch))
-    agent.learn_counter += 1
-    if not results:
-        return 0.0, 0.0
-    each = [(float(r.loss), 0.0 if r.kl is None else float(r.kl)) for r in results]
-    return float(np.mean([x for x, _ in each])), float(np.mean([x for _, x in each]))
-
-
 def check_groups(algo: str, rewards: Tensor) -> None:
     """Raise AlgorithmError where rewards [..., B, G] are of groups of one, whose advantages are always 0."""
     if rewards.shape[-1] < 2:
@@ -180,42 +216,6 @@ def check_groups(algo: str, rewards: Tensor) -> None:
             f"{algo} compares completions of one prompt (games of one beginning), and each group has only one, from "
             "which nothing is learned. fix: group_size=4 (of games: SyncMultiTurnVecEnv(make, batch_size, 4))."
         )
-
-
-def _experience(agent: Any, experiences: Any) -> tuple[Texts, Tensor]:
-    ids, masks, rewards = experiences
-    dtype = next(agent.actor.parameters()).dtype
-    rewards = torch.as_tensor(np.asarray(rewards), dtype=dtype, device=agent.base.device)
-    width = max(x.shape[-1] for x in ids)
-    rows, said = [], []
-    for own, mask in zip(ids, masks, strict=True):
-        rows.append(torch.nn.functional.pad(own, (0, width - own.shape[-1]), value=agent.pad_token_id))
-        said.append(torch.nn.functional.pad(mask, (0, width - own.shape[-1])))
-    tokens, marks = torch.cat(rows), torch.cat(said).bool().to(rows[0].device)
-    if rewards.numel() != len(tokens):
-        raise ShapeError(
-            f"{agent.algo}.learn got {rewards.numel()} rewards for {len(tokens)} completions. fix: rewards [B, G]."
-        )
-    prompt = int(marks.any(0).nonzero()[0]) + 1 if bool(marks.any()) else width - 1
-    last = marks.long().cumsum(-1).argmax(-1) + 1
-    place = torch.arange(width, device=tokens.device)
-    start = (tokens != agent.pad_token_id).long().argmax(-1)
-    attention = (place >= start.unsqueeze(-1)) & (place <= last.unsqueeze(-1))
-    texts = Texts(tokens, attention, marks[:, prompt - 1 :])
-    one = Texts(*(x.unsqueeze(0) for x in (texts.tokens, texts.attention, texts.completion_mask)))
-    return one, rewards.view(1, -1, rewards.shape[-1])
-
-
-def score_test_split(
-    agent: Any, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1
-) -> float:
-    """Mean reward of the most probable completion of every prompt of the environment's test split.
-
-    The other arguments have no meaning to greedy completions of a whole split. The result is appended to `fitness`.
-    """
-    value = mean_reward([SequentialAdapters(agent)], [agent], [env], "test")[0]
-    agent.fitness.append(value)
-    return value
 
 
 def _stacked_prompts(prompts: Sequence[Mapping[str, Any]], pad: int) -> tuple[Tensor, Tensor]:

@@ -9,22 +9,22 @@ tokens are the policy's own [L]; its reward and its end stand at the last token 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
 from agilerl.algorithms.base.actions import PlainActions
+from agilerl.algorithms.base.declared import DATASET
+from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.transitions import as_tensor, experience_fields
 from agilerl.engine.protocol import Mask, TransitionBatch
 from agilerl.errors import NotAvailableYetError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.gpt import write_on
 from agilerl.networks.language import TokenNetwork, vocabularies
-
-if TYPE_CHECKING:
-    from agilerl.algorithms.base.single_agent import RLAlgorithm
 
 PAD = 0
 FIX = "fix: the text before each action, the tokens of the action, and the text that goes on with them."
@@ -59,51 +59,6 @@ def build_network(agent: RLAlgorithm, given: Any, with_values: bool) -> Evolvabl
     return given
 
 
-# --- data ------------------------------------------------------------------------------------------------------------
-
-
-def arrange(agent: RLAlgorithm, dataset: Any) -> Any:
-    """A data set of transitions as one of whole texts, a row each; see above.
-
-    Raises:
-        ShapeError: texts or actions of other spaces, or texts that do not go on with what was said.
-    """
-    length, size = len(agent.observation_space.nvec), len(agent.action_space.nvec)  # type: ignore[attr-defined]
-    before, after = (np.asarray(x) for x in (dataset.obs, dataset.next_obs))
-    said = np.asarray(dataset.action).reshape(len(before), -1)
-    for what, found, wanted in (("texts", before, length), ("texts", after, length), ("actions", said, size)):
-        if found.shape[1:] != (wanted,):
-            raise ShapeError(
-                f"the data set has {what} of {list(found.shape[1:])} tokens; {agent.algo} was built for {wanted}. "
-                "fix: agents for the spaces that the data come from."
-            )
-    seen, own = vocabularies(agent.observation_space, agent.action_space, agent.algo)
-    for what, part, most in (("texts", before, seen), ("texts", after, seen), ("actions", said, own)):
-        if part.size and (part.min() < 0 or part.max() >= most or (part != np.floor(part)).any()):
-            raise ShapeError(f"the data set has {what} with tokens that are no integers from 0 to {most - 1}. {FIX}")
-    before, after, said = before.astype(np.int64), after.astype(np.int64), said.astype(np.int64)
-    start, end = lengths_of(before), lengths_of(after)
-    place = start[:, None] + np.arange(size)
-    goes_on = (np.arange(length) >= start[:, None]) | (before == after)
-    wrong = (start < 1) | (end < start + size) | (start + size > length) | ~goes_on.all(1)
-    inside = np.minimum(place, length - 1)
-    wrong |= (np.take_along_axis(after, inside, 1) != said).any(1)
-    if wrong.any():
-        raise ShapeError(
-            f"{int(wrong.sum())} of {len(wrong)} texts do not go on with what was said, the first of them row "
-            f"{int(wrong.argmax())}. {FIX}"
-        )
-    last = np.flatnonzero(np.concatenate((dataset.ended[:-1], [True])))
-    episode = np.concatenate(([0], np.cumsum(dataset.ended[:-1])))
-    mine = np.zeros((len(last), length), np.uint8)
-    reward, over = np.zeros(mine.shape), np.zeros(mine.shape, bool)
-    mine[episode[:, None], place] = 1
-    reward[episode, place[:, -1]], over[episode, place[:, -1]] = dataset.reward, dataset.terminated
-    texts = after[last]
-    ended = np.ones(len(last), bool)
-    return replace(dataset, obs=texts, next_obs=texts, action=mine, reward=reward, terminated=over, ended=ended)
-
-
 def lengths_of(tokens: np.ndarray) -> np.ndarray:
     """Tokens [..., L] -> how many stand before the padding on the right [...]."""
     there = tokens != PAD
@@ -111,95 +66,155 @@ def lengths_of(tokens: np.ndarray) -> np.ndarray:
     return found
 
 
-def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
-    """Sampled rows of such a memory as tensors on the agent's device, as `transitions.make_batch` for others."""
-    given, owner = experience_fields(experiences), f"{agent.algo}.learn"
-    dtype = next(iter(agent.policy_module().parameters())).dtype
-    shape = (len(given["obs"]), len(agent.observation_space.nvec))  # type: ignore[attr-defined]
-    found = {name: as_tensor(given[name], agent.device, f"{owner} got {name}", "numbers [B, L]") for name in
-             ("obs", "action", "reward", "done")}  # fmt: skip
-    for name, value in found.items():
-        if tuple(value.shape) != shape:
+class TokenAlgorithm(RLAlgorithm):
+    """An algorithm for a decoder of tokens that learns from whole texts and goes on writing token by token.
+
+    Attributes:
+        net_config: arguments of `EvolvableGPT`.
+    """
+
+    policy_class: Any = TokenNetwork
+    action_spaces = ("MultiDiscrete",)
+    action_form = TextActions()
+    experience = DATASET
+    reads_texts = True
+    action_space: gym.spaces.MultiDiscrete
+    net_config: dict[str, Any] | None
+
+    def token_scores(self, outputs: Any) -> Tensor:
+        """Logits of the next token [..., V] from an output of the network."""
+        raise NotImplementedError(f"{type(self).__name__} must implement token_scores(outputs)")
+
+    # --- data ---------------------------------------------------------------------------------------------------------
+
+    def arrange(self, dataset: Any) -> Any:
+        """A data set of transitions as one of whole texts, a row each; see above.
+
+        Raises:
+            ShapeError: texts or actions of other spaces, or texts that do not go on with what was said.
+        """
+        length, size = len(self.observation_space.nvec), len(self.action_space.nvec)
+        before, after = (np.asarray(x) for x in (dataset.obs, dataset.next_obs))
+        said = np.asarray(dataset.action).reshape(len(before), -1)
+        for what, found, wanted in (("texts", before, length), ("texts", after, length), ("actions", said, size)):
+            if found.shape[1:] != (wanted,):
+                raise ShapeError(
+                    f"the data set has {what} of {list(found.shape[1:])} tokens; {self.algo} was built for {wanted}. "
+                    "fix: agents for the spaces that the data come from."
+                )
+        seen, own = vocabularies(self.observation_space, self.action_space, self.algo)
+        for what, part, most in (("texts", before, seen), ("texts", after, seen), ("actions", said, own)):
+            if part.size and (part.min() < 0 or part.max() >= most or (part != np.floor(part)).any()):
+                raise ShapeError(
+                    f"the data set has {what} with tokens that are no integers from 0 to {most - 1}. " + FIX
+                )
+        before, after, said = before.astype(np.int64), after.astype(np.int64), said.astype(np.int64)
+        start, end = lengths_of(before), lengths_of(after)
+        place = start[:, None] + np.arange(size)
+        goes_on = (np.arange(length) >= start[:, None]) | (before == after)
+        wrong = (start < 1) | (end < start + size) | (start + size > length) | ~goes_on.all(1)
+        inside = np.minimum(place, length - 1)
+        wrong |= (np.take_along_axis(after, inside, 1) != said).any(1)
+        if wrong.any():
             raise ShapeError(
-                f"{owner} got {name} of shape {tuple(value.shape)}; expected {shape}: whole texts, as train_offline "
-                "stores them. fix: agent.learn(memory.sample(agent.batch_size))."
+                f"{int(wrong.sum())} of {len(wrong)} texts do not go on with what was said, the first of them row "
+                f"{int(wrong.argmax())}. {FIX}"
             )
-    reward, done = found["reward"].to(dtype), found["done"].to(dtype)
-    weight = torch.full(shape[:1], 1 / shape[0], dtype=dtype, device=reward.device)
-    tokens = found["obs"].long()
-    said = agent.prepare_action(found["action"], shape[0])
-    return TransitionBatch(tokens, said, reward, tokens, done, weight, number=agent.learn_counter + 1)
+        last = np.flatnonzero(np.concatenate((dataset.ended[:-1], [True])))
+        episode = np.concatenate(([0], np.cumsum(dataset.ended[:-1])))
+        mine = np.zeros((len(last), length), np.uint8)
+        reward, over = np.zeros(mine.shape), np.zeros(mine.shape, bool)
+        mine[episode[:, None], place] = 1
+        reward[episode, place[:, -1]], over[episode, place[:, -1]] = dataset.reward, dataset.terminated
+        texts = after[last]
+        ended = np.ones(len(last), bool)
+        return replace(dataset, obs=texts, next_obs=texts, action=mine, reward=reward, terminated=over, ended=ended)
 
+    def make_batch(self, experiences: Any) -> TransitionBatch:
+        """Sampled rows of such a memory as tensors on the agent's device, as `transitions.make_batch` for others."""
+        given, owner = experience_fields(experiences), f"{self.algo}.learn"
+        dtype = next(iter(self.policy_module().parameters())).dtype
+        shape = (len(given["obs"]), len(self.observation_space.nvec))
+        found = {name: as_tensor(given[name], self.device, f"{owner} got {name}", "numbers [B, L]") for name in
+                 ("obs", "action", "reward", "done")}  # fmt: skip
+        for name, value in found.items():
+            if tuple(value.shape) != shape:
+                raise ShapeError(
+                    f"{owner} got {name} of shape {tuple(value.shape)}; expected {shape}: whole texts, as "
+                    "train_offline stores them. fix: agent.learn(memory.sample(agent.batch_size))."
+                )
+        reward, done = found["reward"].to(dtype), found["done"].to(dtype)
+        weight = torch.full(shape[:1], 1 / shape[0], dtype=dtype, device=reward.device)
+        tokens = found["obs"].long()
+        said = self.prepare_action(found["action"], shape[0])
+        return TransitionBatch(tokens, said, reward, tokens, done, weight, number=self.learn_counter + 1)
 
-# --- writing on ------------------------------------------------------------------------------------------------------
+    # --- acting -------------------------------------------------------------------------------------------------------
 
+    def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
+        """What the policy says next [E, K] int64 after texts [E, L], token by token the most probable one.
 
-def write_greedily(agent: Any, obs: Any, noisy: bool = False) -> Tensor:
-    """What the policy says next [E, K] int64 after texts [E, L], token by token the most probable one.
+        It is the output of the policy that engines ask for, because what is said first decides what is said then.
+        """
+        return self._written(obs, None)
 
-    It is the output of the policy that engines ask for, because what is said first decides what is said then.
-    """
-    return _written(agent, obs, None)
+    def _written(self, obs: Any, numbers: Tensor | None) -> Tensor:
+        """As `policy_output`; with uniform numbers [E, K] each token is drawn."""
+        network: Any = self.policy_module()
+        count = len(self.action_space.nvec)
+        given = np.asarray(obs.cpu() if isinstance(obs, Tensor) else obs)
+        given = given[None] if given.ndim == 1 else given
+        if given.ndim != 2 or given.shape[1] != len(self.observation_space.nvec) or (given[:, 0] == PAD).any():
+            raise ShapeError(
+                f"{self.algo} got texts of shape {list(given.shape)}; expected "
+                f"[E, {len(self.observation_space.nvec)}] token numbers that do not begin with padding. "
+                "fix: pass what the environment shows."
+            )
+        # A text without room for an action is that of an episode that is over: what is said there is of no meaning.
+        lengths = torch.from_numpy(np.minimum(lengths_of(given), given.shape[1] - count)).to(self.device)
+        tokens = torch.from_numpy(given.astype(np.int64)).to(self.device)
+        position = 0
 
+        def choose(outputs: Any) -> Tensor:
+            nonlocal position
+            scores = self.token_scores(outputs[0])
+            scores[..., PAD] = -torch.inf  # padding is never said
+            if numbers is None:
+                chosen: Tensor = scores.argmax(-1)
+            else:
+                shares = scores.softmax(-1).cumsum(-1)
+                drawn = numbers[:, position, None].to(shares) * shares[:, -1:]
+                chosen = (shares <= drawn).sum(-1).clamp_max(scores.shape[-1] - 1)
+            position += 1
+            return chosen
 
-def _written(agent: Any, obs: Any, numbers: Tensor | None) -> Tensor:
-    """As `write_greedily`; with uniform numbers [E, K] each token is drawn."""
-    network, count = agent.policy_module(), len(agent.action_space.nvec)
-    given = np.asarray(obs.cpu() if isinstance(obs, Tensor) else obs)
-    given = given[None] if given.ndim == 1 else given
-    if given.ndim != 2 or given.shape[1] != len(agent.observation_space.nvec) or (given[:, 0] == PAD).any():
-        raise ShapeError(
-            f"{agent.algo} got texts of shape {list(given.shape)}; expected [E, {len(agent.observation_space.nvec)}] "
-            "token numbers that do not begin with padding. fix: pass what the environment shows."
-        )
-    # A text without room for an action is that of an episode that is over: what is said there is of no meaning.
-    lengths = torch.from_numpy(np.minimum(lengths_of(given), given.shape[1] - count)).to(agent.device)
-    tokens = torch.from_numpy(given.astype(np.int64)).to(agent.device)
-    position = 0
+        return write_on([network.gpt], tokens, lengths, count, choose)
 
-    def choose(outputs: Any) -> Tensor:
-        nonlocal position
-        scores = agent.token_scores(outputs[0])
-        scores[..., PAD] = -torch.inf  # padding is never said
-        if numbers is None:
-            chosen: Tensor = scores.argmax(-1)
-        else:
-            shares = scores.softmax(-1).cumsum(-1)
-            drawn = numbers[:, position, None].to(shares) * shares[:, -1:]
-            chosen = (shares <= drawn).sum(-1).clamp_max(scores.shape[-1] - 1)
-        position += 1
-        return chosen
+    def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
+        """The tokens that were chosen [..., K] int64."""
+        return outputs.cpu().numpy()
 
-    return write_on([network.gpt], tokens, lengths, count, choose)
+    def get_action(self, obs: Any, epsilon: float = 0.0, action_mask: Mask = None) -> np.ndarray:
+        """What to say next [E, K] int64 after texts [E, L]: while training drawn token by token, else the most
+        probable.
 
+        `epsilon` has no meaning; masks raise NotAvailableYetError.
+        """
+        if action_mask is not None:
+            self.legal_choices(np.asarray(action_mask))
+        if not self.training:
+            return self.greedy(self.policy_output(obs))
+        rows = 1 if np.ndim(obs) == 1 else len(obs)
+        numbers = torch.from_numpy(self._exploration.random((rows, len(self.action_space.nvec))))
+        return self.greedy(self._written(obs, numbers))
 
-def greedy(agent: Any, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-    """The tokens that were chosen [..., K] int64."""
-    return outputs.cpu().numpy()
+    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+        """Greedy actions [E, K] for the environment, whatever mode the agent is in."""
+        if mask is not None:
+            self.legal_choices(np.asarray(mask))
+        return self.greedy(self.policy_output(obs))
 
-
-def get_action(agent: Any, obs: Any, epsilon: float = 0.0, action_mask: Mask = None) -> np.ndarray:
-    """What to say next [E, K] int64 after texts [E, L]: while training drawn token by token, else the most probable.
-
-    `epsilon` has no meaning; masks raise NotAvailableYetError.
-    """
-    if action_mask is not None:
-        agent.legal_choices(np.asarray(action_mask))
-    if not agent.training:
-        return greedy(agent, write_greedily(agent, obs))
-    rows = 1 if np.ndim(obs) == 1 else len(obs)
-    numbers = torch.from_numpy(agent._exploration.random((rows, len(agent.action_space.nvec))))
-    return greedy(agent, _written(agent, obs, numbers))
-
-
-def greedy_actions(agent: Any, obs: Any, mask: Mask = None) -> np.ndarray:
-    """Greedy actions [E, K] for the environment, whatever mode the agent is in."""
-    if mask is not None:
-        agent.legal_choices(np.asarray(mask))
-    return greedy(agent, write_greedily(agent, obs))
-
-
-def random_tokens(agent: Any, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
-    """Uniformly random tokens [*shape, K] int64, no padding."""
-    sizes = agent.action_space.nvec
-    return rng.integers(1, int(sizes[0]), (*shape, len(sizes)))
+    def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
+        """Uniformly random tokens [*shape, K] int64, no padding."""
+        sizes = self.action_space.nvec
+        return rng.integers(1, int(sizes[0]), (*shape, len(sizes)))
