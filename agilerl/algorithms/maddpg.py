@@ -7,16 +7,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from agilerl.algorithms.base import actions
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.teams import deterministic as team_critics
-from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.networks import by_group, networks_by_group
-from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import bootstrap, weighted_squared_error
 from agilerl.networks.base import EvolvableNetwork
@@ -24,7 +21,7 @@ from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, Posit
 from agilerl.rng import Purpose, seeds
 
 
-class MADDPG(MultiAgentRLAlgorithm):
+class MADDPG(team_critics.CentralisedCritics):
     """Decentralised policies, centralised critics: each critic reads the observations and actions of all agents.
 
     Choices are sampled by the Gumbel-max rule while exploring, and differentiated through its relaxation. A critic that
@@ -53,8 +50,6 @@ class MADDPG(MultiAgentRLAlgorithm):
 
     The other arguments are `MultiAgentRLAlgorithm`'s.
     """
-
-    arguments_by_agent = team_critics.NOISE
 
     def __init__(
         self,
@@ -124,29 +119,11 @@ class MADDPG(MultiAgentRLAlgorithm):
         for group in self.grouped_agents:
             self.register_network("critics", "critic_targets", "critic_optimizers", group, "lr_critic")
 
-    actors = by_group("actors")
     critics = by_group("critics")
-    actor_targets = by_group("actor_targets")
     critic_targets = by_group("critic_targets")
-    actor_optimizers = by_group("actor_optimizers")
     critic_optimizers = by_group("critic_optimizers")
 
-    def joint_network(self) -> EvolvableNetwork:
-        network: EvolvableNetwork = getattr(self, f"critics.{self.shared_agent_ids[0]}")
-        return network
-
-    # --- acting -------------------------------------------------------------------------------------------------------
-
-    action_size = property(lambda self: self.actions.components, doc="Components of all Box actions.")
-    draw_exploration = team_critics.draw_exploration
-    action_noise = actions.action_noise
-    reset_action_noise = actions.reset_action_noise
-
     # --- learning -----------------------------------------------------------------------------------------------------
-
-    def soft_update(self, net: nn.Module, target: nn.Module) -> None:
-        """Move a target network towards its network, in place: target ← (1 − τ)·target + τ·net."""
-        soft_update(net, target, self.tau)
 
     def update_hyperparameters(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in ("lr_actor", "lr_critic", "gamma", "tau")}

@@ -7,16 +7,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from agilerl.algorithms.base import actions
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.teams import deterministic as team_critics
-from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.networks import by_group, networks_by_group
-from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import ConfigError
 from agilerl.losses.actor_critic import smoothed_action, twin_target, weighted_squared_error
@@ -27,7 +24,7 @@ from agilerl.rng import Purpose, seeds
 CRITICS = ("critics_1", "critics_2")
 
 
-class MATD3(MultiAgentRLAlgorithm):
+class MATD3(team_critics.CentralisedCritics):
     """MADDPG with twin centralised critics, delayed policy updates and smoothed target actions.
 
     An agent's part in a row's priority is the larger error of its two critics.
@@ -40,7 +37,7 @@ class MATD3(MultiAgentRLAlgorithm):
     The other arguments are `MADDPG`'s.
     """
 
-    arguments_by_agent = team_critics.NOISE
+    critic_names = CRITICS
 
     def __init__(
         self,
@@ -123,32 +120,14 @@ class MATD3(MultiAgentRLAlgorithm):
                 names = f"critic_targets_{k}", f"critic_{k}_optimizers"
                 self.register_network(kind, *names, group, "lr_critic")
 
-    actors = by_group("actors")
     critics_1 = by_group("critics_1")
     critics_2 = by_group("critics_2")
-    actor_targets = by_group("actor_targets")
     critic_targets_1 = by_group("critic_targets_1")
     critic_targets_2 = by_group("critic_targets_2")
-    actor_optimizers = by_group("actor_optimizers")
     critic_1_optimizers = by_group("critic_1_optimizers")
     critic_2_optimizers = by_group("critic_2_optimizers")
 
-    def joint_network(self) -> EvolvableNetwork:
-        network: EvolvableNetwork = getattr(self, f"critics_1.{self.shared_agent_ids[0]}")
-        return network
-
-    # --- acting -------------------------------------------------------------------------------------------------------
-
-    action_size = property(lambda self: self.actions.components, doc="Components of all Box actions.")
-    draw_exploration = team_critics.draw_exploration
-    action_noise = actions.action_noise
-    reset_action_noise = actions.reset_action_noise
-
     # --- learning -----------------------------------------------------------------------------------------------------
-
-    def soft_update(self, net: nn.Module, target: nn.Module) -> None:
-        """Move a target network towards its network, in place: target ← (1 − τ)·target + τ·net."""
-        soft_update(net, target, self.tau)
 
     def update_hyperparameters(self) -> dict[str, float]:
         names = ("lr_actor", "lr_critic", "gamma", "tau", "policy_noise", "noise_clip")

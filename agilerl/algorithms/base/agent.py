@@ -19,7 +19,7 @@ from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base import registry as registering
 from agilerl.algorithms.base.declared import check_arguments, check_mutable
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
-from agilerl.algorithms.base.registry import HyperparameterConfig, MutationRegistry, assigned, resolve
+from agilerl.algorithms.base.registry import HyperparameterConfig, MutationRegistry, NetworkGroup, assigned, resolve
 from agilerl.checkpoint import load_tree, save_tree
 from agilerl.errors import ConfigError
 from agilerl.hpo.genome import Genome
@@ -146,10 +146,25 @@ class EvolvableAlgorithm:
 
     # --- registration ----------------------------------------------------------------------------------------------
 
-    register_network_group = registering.register_group
-    check_registry = registering.check_registry
-    link_encoders = registering.link_encoders
-    numeric_attributes = registering.numeric_attributes
+    def register_network_group(self, group: NetworkGroup) -> None:
+        """Register networks for mutation; modules in `group` are replaced by their names."""
+        registering.register_group(self, group)
+
+    def check_registry(self) -> None:
+        """Raise where the registration is incomplete.
+
+        Raises:
+            AttributeError: no group, no policy group, or a hyperparameter that is not a numeric attribute.
+        """
+        registering.check_registry(self)
+
+    def link_encoders(self) -> None:
+        """Let every network without an encoder read the features of the present network that lends it one."""
+        registering.link_encoders(self)
+
+    def numeric_attributes(self) -> dict[str, float]:
+        """Public numeric attributes, counters apart: what `hp_config` may name."""
+        return registering.numeric_attributes(self)
 
     def register_mutation_hook(self, hook: str) -> None:
         """Name a method that runs after each mutation of this agent."""
@@ -290,12 +305,40 @@ class EvolvableAlgorithm:
         """
         return copies.clone(self, index)
 
-    state = copies.state
-    load_state = copies.load_state
-    run_state = copies.run_state
-    load_run_state = copies.load_run_state
-    unsaved_attributes = copies.unsaved_attributes
-    __getstate__ = copies.pickled
+    def state(self) -> dict[str, Any]:
+        """Plain nested state: networks (spec and weights), optimisers, and every JSON-able or tensor attribute."""
+        return copies.state(self)
+
+    def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
+        """Put back what `state` returned; `source` is named in errors.
+
+        Raises:
+            RunError: the state of an agent with another registry, or of one with attributes that are methods here.
+        """
+        copies.load_state(self, state, source)
+
+    def run_state(self) -> dict[str, Any]:
+        """As `state`, with everything else on which the rest of a run depends: private attributes, generators,
+        modes, the networks' own draws, objects that have `state` and `load_state`.
+
+        See `unsaved_attributes` for what is in none of them.
+        """
+        return copies.run_state(self)
+
+    def load_run_state(self, state: Mapping[str, Any], source: str = "state") -> None:
+        """Become the agent that `run_state` was taken from, to the bit."""
+        copies.load_run_state(self, state, source)
+
+    def unsaved_attributes(self) -> list[str]:
+        """Attributes that neither a file nor a run keeps, because their kind has no plain form."""
+        return copies.unsaved_attributes(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled of an agent; its tensors own their storage from here on.
+
+        Pickle writes whole storages: parameters and moments that are views of a row get one of their own.
+        """
+        return copies.pickled(self)
 
     def save_checkpoint(self, path: str | Path) -> None:
         """Write the agent to one file: safetensors with a JSON manifest in its header, atomically, no pickle."""

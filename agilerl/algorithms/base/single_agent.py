@@ -31,6 +31,7 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
 from agilerl.spaces import MaskAsFeature, space_from_json
+from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
 from agilerl.tree import map_leaves
 
@@ -368,7 +369,23 @@ class RLAlgorithm(EvolvableAlgorithm):
         more: dict[str, Any] = {"vectorized": vectorized, "callback": callback}
         return float(playing.run_test(self, env, swap_channels, max_steps, loop, **more))
 
-    evaluate = playing.evaluate
+    def evaluate(
+        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
+    ) -> Evaluation:
+        """Play whole episodes greedily and summarise their returns; neither `fitness` nor training is touched.
+
+        Args:
+            episodes: how many. seed: of the episodes; None takes the agent's own final-test stream, so that two calls
+                play the same episodes.
+            env: anything that trains; None makes the environment that the agent was trained in.
+            max_steps: cut episodes there, as truncated, and count the return so far. None: as in training, which
+                follows `training.eval_steps`, else the environment's own limit, else one that is said when it cuts an
+                episode.
+
+        Raises:
+            EnvError: no environment is given and none is known.
+        """
+        return playing.evaluate(self, episodes, seed, env, max_steps)
 
     def begin_episodes(self) -> None:
         """All environments that this agent is evaluated in begin an episode; for agents with a memory."""

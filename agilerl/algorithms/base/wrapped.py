@@ -27,6 +27,7 @@ from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.step import StepBatch
 from agilerl.envs.teams import TeamObservations
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
+from agilerl.telemetry.evaluation import Evaluation
 
 ROWS_AT_ONCE = 8_192  # of a data set, whose statistics are taken
 OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming"}
@@ -134,8 +135,43 @@ class AgentWrapper:
             return change(experiences, self._shown)
         return with_observations(experiences, self._shown)
 
-    test = playing.run_test  # as the agent's, through this wrapper
-    evaluate = playing.evaluate
+    def test(
+        self,
+        env: Any,
+        swap_channels: bool = False,
+        max_steps: int | None = None,
+        loop: int = 1,
+        *,
+        vectorized: bool = True,
+        callback: playing.Callback | None = None,
+        by_agent: bool = False,
+    ) -> Any:
+        """Mean return of the first finished episode of each environment, averaged over `loop` rounds; greedy.
+
+        The training mode is restored. The result is appended to `fitness`. See `RLAlgorithm.test`; `by_agent` gives the
+        row of a team's agents [M], whose mean is appended.
+        """
+        return playing.run_test(
+            self, env, swap_channels, max_steps, loop, vectorized=vectorized, callback=callback, by_agent=by_agent
+        )
+
+    def evaluate(
+        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
+    ) -> Evaluation:
+        """Play whole episodes greedily and summarise their returns; neither `fitness` nor training is touched.
+
+        Args:
+            episodes: how many. seed: of the episodes; None takes the agent's own final-test stream, so that two calls
+                play the same episodes.
+            env: anything that trains; None makes the environment that the agent was trained in.
+            max_steps: cut episodes there, as truncated, and count the return so far. None: as in training, which
+                follows `training.eval_steps`, else the environment's own limit, else one that is said when it cuts an
+                episode.
+
+        Raises:
+            EnvError: no environment is given and none is known.
+        """
+        return playing.evaluate(self, episodes, seed, env, max_steps)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         """An independent copy of wrapper and agent."""

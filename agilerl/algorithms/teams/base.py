@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
@@ -27,12 +27,13 @@ from agilerl.algorithms.teams.names import Named as Named
 from agilerl.algorithms.teams.names import Spaces as Spaces
 from agilerl.algorithms.teams.names import group_of, groups_of, spaces_by_agent
 from agilerl.engine.modules import raw_output
-from agilerl.engine.protocol import Draws, Mask, UpdateEngine, UpdateResult
+from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.networks.actors import DeterministicActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
 from agilerl.spaces import short_form
+from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
 
 
@@ -134,9 +135,20 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         """The agents that share the network of this name, `actors.speaker` say."""
         return self.grouped_agents[network.partition(".")[2]]
 
-    observations_for = team_networks.observations_for
-    registered = team_networks.registered
-    register_network = team_networks.register_network
+    def observations_for(self, network: str, observations: Any) -> Any:
+        """What of a team's observations [B, ...] a network of this name reads: its agents', one after another, where
+        they were there; those of all agents for a critic."""
+        return team_networks.observations_for(self, network, observations)
+
+    def registered(self, kind: str, group: str, network: nn.Module) -> Any:
+        """Assign a network as `<kind>.<group>` and give it back."""
+        return team_networks.registered(self, kind, group, network)
+
+    def register_network(
+        self, kind: str, targets: str, optimizers: str, group: str, lr: str, policy: bool = False
+    ) -> None:
+        """Give the network `<kind>.<group>` a frozen target `<targets>.<group>` and an Adam optimiser of its own."""
+        team_networks.register_network(self, kind, targets, optimizers, group, lr, policy)
 
     def _described_spaces(self) -> Iterator[str]:
         for group, agents in self.grouped_agents.items():
@@ -156,8 +168,16 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         """What of preprocessing is an option, network by network."""
         return tuple(network.reading() for network in self.evaluation_networks().values())  # type: ignore[operator]
 
-    row_input = property(team_networks.row_input)
-    policy_program = team_networks.policy_program
+    @property
+    def row_input(self) -> Callable[[Any], Any]:
+        """What gives observations as networks over rows take them: each agent's, and all of them for critics."""
+        return team_networks.row_input(self)
+
+    def policy_program(self, network: Callable[[str], Any], axis: int = 2) -> Callable[[Any], Tensor]:
+        """Outputs of all policies side by side [..., E, F] for prepared observations, given what runs a network.
+
+        axis: of the lanes; a group's agents act in one pass, as more lanes."""
+        return team_networks.policy_program(self, network, axis)
 
     def joint_network(self) -> EvolvableNetwork:
         """A network that reads the observations of all agents."""
@@ -231,10 +251,44 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         """What `learn` takes, with `change` applied to the observations by agent: for wrappers that alter them."""
         return team_transitions.with_observations(experiences, change)
 
-    learn_from = team_transitions.learn
-    learn_batch = team_transitions.learn_batch
-    make_batch = team_transitions.make_batch
-    get_action = team_playing.get_action
+    def learn_from(self, experiences: Any) -> dict[str, tuple[float | None, float]]:
+        """One update; {group: (policy loss or None, critic loss)}, the sums over groups in each; see `Losses`.
+
+        Args:
+            experiences: what `MultiAgentReplayBuffer.sample` returns: (states, actions, rewards, next_states, dones),
+                each by agent with a leading batch axis; or a mapping or TensorDict with these names, or obs, action,
+                reward, next_obs, done.
+        """
+        return team_transitions.learn(self, experiences)
+
+    def learn_batch(self, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
+        """One update from a prepared batch [B, ...]; no member axis results."""
+        return team_transitions.learn_batch(self, batch, plain)
+
+    def make_batch(self, experiences: Any) -> TransitionBatch:
+        """Sampled transitions by agent as tensors.
+
+        An agent was not there where it has no row, where its row has a NaN, or where the observations say so
+        (`TeamObservations`, as vectors and memories of teams give them).
+        """
+        return team_transitions.make_batch(self, experiences)
+
+    def get_action(
+        self, obs: Mapping[str, Any], infos: Mapping[str, Any] | None = None, training: bool | None = None
+    ) -> Any:
+        """Actions for the environment, and what policies gave, both by agent.
+
+        Args:
+            obs: one observation or a batch [E, ...] of each agent; agents that are left out are not there. Observations
+                {"observation", "action_mask"}, as PettingZoo's board games give them, are taken as they are.
+            infos: by agent; `action_mask` (1 = legal) and `env_defined_actions` of each are heeded.
+            training: whether to explore; the team's own mode where it is not given.
+
+        Returns:
+            ({agent: [E, *shape] actions of its space}, {agent: [E, F] float32}): the second one sums to 1 over the
+            choices of a component, and is in [-1, 1] for Box actions, before the bounds of the space.
+        """
+        return team_playing.get_action(self, obs, infos, training)
 
     # --- evaluation -----------------------------------------------------------------------------------------------
 
@@ -263,7 +317,23 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         more: dict[str, Any] = {"callback": callback, "by_agent": not sum_scores}
         return playing.run_test(self, env, swap_channels, max_steps, loop, **more)
 
-    evaluate = playing.evaluate
+    def evaluate(
+        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
+    ) -> Evaluation:
+        """Play whole episodes greedily and summarise their returns; neither `fitness` nor training is touched.
+
+        Args:
+            episodes: how many. seed: of the episodes; None takes the agent's own final-test stream, so that two calls
+                play the same episodes.
+            env: anything that trains; None makes the environment that the agent was trained in.
+            max_steps: cut episodes there, as truncated, and count the return so far. None: as in training, which
+                follows `training.eval_steps`, else the environment's own limit, else one that is said when it cuts an
+                episode.
+
+        Raises:
+            EnvError: no environment is given and none is known.
+        """
+        return playing.evaluate(self, episodes, seed, env, max_steps)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         """Greedy actions of a team [E, A], as its lanes take them."""
@@ -273,8 +343,13 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
 
     # --- files, copies, populations -----------------------------------------------------------------------------------
 
-    policy_spec = team_files.policy_spec
-    policy_state = team_files.policy_state
+    def policy_spec(self) -> dict[str, Any]:
+        """JSON-able description of the policies: one network a group, and who is in it."""
+        return team_files.policy_spec(self)
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """All policies' weights, `<group>.<name>`: contiguous copies."""
+        return team_files.policy_state(self)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), **team_files.own_state(self)}
@@ -290,8 +365,17 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
             said for said in super().unsaved_attributes() if said.partition(" ")[0] not in team_files.MADE_OF_SPACES
         ]
 
-    _blank = classmethod(team_files.blank)
-    from_policy = classmethod(team_files.from_policy)
+    @classmethod
+    def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Any:
+        """A team of the spaces and arguments that a state holds; RunError where it does not hold the spaces."""
+        return team_files.blank(cls, state, device, accelerator)
+
+    @classmethod
+    def from_policy(
+        cls, spec: Mapping[str, Any], state: Mapping[str, Tensor], device: str | torch.device = "cpu"
+    ) -> Any:
+        """The team behind saved policies: what `policy_spec` and `policy_state` gave; critics start anew."""
+        return team_files.from_policy(cls, spec, state, device)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         twin = super().clone(index, wrap)

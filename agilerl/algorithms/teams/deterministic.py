@@ -7,16 +7,20 @@ of one batch, agent by agent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl import tree
+from agilerl.algorithms.base import actions as base_actions
 from agilerl.algorithms.base.actions import noise_paths
 from agilerl.algorithms.teams.actions import joined
+from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
+from agilerl.algorithms.teams.networks import by_group
+from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
 from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
@@ -26,12 +30,11 @@ from agilerl.modules.cnn import EvolvableCNN
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks.actors import DeterministicActor
-from agilerl.networks.base import checked_arguments
+from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.spaces import parts_of
 
-if TYPE_CHECKING:
-    from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team
+Team = MultiAgentRLAlgorithm
 
 LOGIT_DECAY = 1e-3  # of the authors' released code (openai/maddpg): weight of the policies' squared outputs
 NOISE = frozenset({"expl_noise", "mean_noise"})  # arguments that may be given by agent
@@ -39,6 +42,53 @@ _SHARED = {"activation", "output_activation", "device", "name", "random_seed"}  
 
 
 # --- networks -----------------------------------------------------------------------------------------------------
+
+
+class CentralisedCritics(MultiAgentRLAlgorithm):
+    """A team with deterministic policies that explore by noise, and critics that read what all agents see and do.
+
+    Attributes:
+        critic_names: kinds of critics, the first of which policies follow.
+    """
+
+    arguments_by_agent = NOISE
+    critic_names: ClassVar[tuple[str, ...]] = ("critics",)
+    O_U_noise: bool
+    expl_noise: Any
+    mean_noise: Any
+    noise_state: np.ndarray
+    tau: float
+
+    actors = by_group("actors")
+    actor_targets = by_group("actor_targets")
+    actor_optimizers = by_group("actor_optimizers")
+
+    def joint_network(self) -> EvolvableNetwork:
+        network: EvolvableNetwork = getattr(self, f"{self.critic_names[0]}.{self.shared_agent_ids[0]}")
+        return network
+
+    def soft_update(self, net: nn.Module, target: nn.Module) -> None:
+        """Move a target network towards its network, in place: target ← (1 − τ)·target + τ·net."""
+        soft_update(net, target, self.tau)
+
+    @property
+    def action_size(self) -> int:
+        """Components of all Box actions."""
+        return self.actions.components
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
+        """(noise [*shape, C] on components, Gumbel numbers [*shape, F] on logits)."""
+        steps = int(np.prod(shape[:-1], dtype=int))
+        noise = noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size)
+        return noise, rng.gumbel(size=(*shape, self.actions.width))
+
+    def action_noise(self, action: Any = None) -> np.ndarray:
+        """Noise [E, C] float32 of one vector step for Box components [E, C]; without any E is that of the last call."""
+        return base_actions.action_noise(self, action)
+
+    def reset_action_noise(self, indices: Any) -> None:
+        """Begin a new path in the lanes `indices`: their Ornstein-Uhlenbeck state becomes 0."""
+        base_actions.reset_action_noise(self, indices)
 
 
 def make_actor(team: Team, group: str, seed: int) -> DeterministicActor:
@@ -122,13 +172,6 @@ def noise_by_component(team: Team, name: str, given: Any) -> Any:
             )
         parts.append(np.broadcast_to(numbers[: one.size], (one.size,)))
     return np.concatenate(parts)
-
-
-def draw_exploration(team: Any, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-    """(noise [*shape, C] on components, Gumbel numbers [*shape, F] on logits)."""
-    steps = int(np.prod(shape[:-1], dtype=int))
-    noise = noise_paths(team, rng, steps, shape[-1]).reshape(*shape, team.action_size)
-    return noise, rng.gumbel(size=(*shape, team.actions.width))
 
 
 # --- agents of a group as more rows of one batch --------------------------------------------------------------------
