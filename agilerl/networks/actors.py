@@ -120,8 +120,15 @@ class DeterministicActor(EvolvableNetwork):
         self.action_low, self.action_high = (np.asarray(bound, np.float64).ravel() for bound in bounds)
         self.build_head(len(self.action_low))
 
-    rescale_action = staticmethod(rescale_action)
-    get_output_bounds = staticmethod(get_output_bounds)
+    @staticmethod
+    def rescale_action(action: Any, low: Any, high: Any, output_activation: str = "Tanh") -> Any:
+        """Raw actions mapped to the bounds of a space; see `rescale_action` of this module."""
+        return rescale_action(action, low, high, output_activation)
+
+    @staticmethod
+    def get_output_bounds(activation: str) -> tuple[float, float]:
+        """Lowest and highest output of an activation."""
+        return get_output_bounds(activation)
 
 
 def check_bounded(space: Any, owner: str) -> None:
