@@ -153,15 +153,17 @@ def register(cls: Algorithm) -> Algorithm:
     A decorator. A class that is registered again replaces the one before, so that a module may be imported anew.
 
     Raises:
-        AlgorithmError: a class of the package has that name, or it derives neither from `RLAlgorithm` nor from
-            `MultiAgentRLAlgorithm`.
+        AlgorithmError: a class of the package has that name, or it derives from none of `RLAlgorithm`,
+            `MultiAgentRLAlgorithm` and `LLMAlgorithm`.
     """
     name = cls.__name__
-    bases = tuple(getattr(import_module(_BASES[base]), base) for base in ("RLAlgorithm", "MultiAgentRLAlgorithm"))
+    bases = tuple(
+        getattr(import_module(_BASES[base]), base) for base in ("RLAlgorithm", "MultiAgentRLAlgorithm", "LLMAlgorithm")
+    )
     if not issubclass(cls, bases):
         raise AlgorithmError(
             f"register got {name}, which does not derive from RLAlgorithm. fix: derive it (of several agents: from "
-            "MultiAgentRLAlgorithm)."
+            "MultiAgentRLAlgorithm, of a language model: from LLMAlgorithm)."
         )
     if _plain(name) in map(_plain, (*_SHIPPED, *NOT_YET)):
         raise AlgorithmError(f"register got {name}, a name of the package's own. fix: another name.")

@@ -6,7 +6,7 @@ import re
 import types
 import typing
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -406,6 +406,14 @@ def _preset_files() -> dict[tuple[str, str | None], Any]:
     return found
 
 
+def _preset_of(algo: str, files: Container[tuple[str, str | None]]) -> str | None:
+    """The algorithm whose general preset holds for `algo`: itself, or what a language algorithm of one's own derives
+    from; None without one."""
+    cls = find_algorithm(algo)
+    kin = [base.__name__ for base in cls.__mro__] if getattr(cls, "learns_language", False) else [algo]
+    return next((name for name in kin if ("default", name) in files), None)
+
+
 def preset_for(env_id: str, algo: str | None = None, *, general: bool = False) -> Manifest:
     """The starting values for an environment: its preset, that of its newest version, or the general one.
 
@@ -428,10 +436,11 @@ def preset_for(env_id: str, algo: str | None = None, *, general: bool = False) -
 
     data = content((name, wanted if label != name else None))
     if wanted is not None and wanted != canonical_name(data["algorithm"]["name"]):
-        usual = content(("default", wanted)) if ("default", wanted) in files else {}
+        usual = content(("default", _preset_of(wanted, files))) if _preset_of(wanted, files) else {}
         budget = {} if general else {k: data["training"][k] for k in BUDGET if k in data["training"]}
         training = {**usual.get("training", {}), **budget}
-        data = {"algorithm": {"name": wanted}, "environment": data.get("environment", {}), **usual}
+        algorithm = {**usual.get("algorithm", {}), "name": wanted}
+        data = {"environment": data.get("environment", {}), **usual, "algorithm": algorithm}
         data["training"] = training
     data["environment"] = {**data.get("environment", {}), "name": env_id}
     return manifest_from(data, f"preset {label}")
