@@ -9,7 +9,7 @@ import gymnasium as gym
 import pytest
 import torch
 
-from agilerl.algorithms import DQN
+from agilerl.algorithms import DQN, find_algorithm
 from agilerl.errors import ConfigError
 from agilerl.modules import EvolvableCNN, EvolvableLSTM, EvolvableMLP, EvolvableResNet, EvolvableSimBa
 from agilerl.modules.base import constructor_arguments
@@ -95,3 +95,17 @@ def test_an_agent_is_the_same_from_a_configuration_and_from_its_dictionary() -> 
         for mine, theirs in zip(plain.actor.parameters(), other.actor.parameters(), strict=True):
             assert torch.equal(mine, theirs)
         assert other.actor.net_config.keys() == plain.actor.net_config.keys()
+
+
+@pytest.mark.parametrize("algo", ["MADDPG", "MATD3", "IPPO", "MAPPO"])
+def test_teams_with_images_take_a_typed_configuration_as_its_mapping(algo: str) -> None:
+    image, choice = gym.spaces.Box(0, 255, (3, 16, 16), "uint8"), gym.spaces.Discrete(2)
+    typed = CnnNetConfig(channel_size=[4], kernel_size=[3], stride_size=[2])
+    made = [
+        find_algorithm(algo)(
+            [image] * 2, [choice] * 2, agent_ids=["a_0", "b_0"], seed=1, net_config={"encoder_config": x}
+        )
+        for x in (typed, dict(typed))
+    ]
+    described = [[net.describe() for net in team.evaluation_networks().values()] for team in made]
+    assert described[0] == described[1]

@@ -27,6 +27,7 @@ from agilerl.errors import ConfigError, unknown_name
 from agilerl.losses.actor_critic import deterministic_policy_loss
 from agilerl.modules.base import constructor_arguments
 from agilerl.modules.cnn import EvolvableCNN
+from agilerl.modules.configs import NetConfig
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks.actors import DeterministicActor
@@ -136,6 +137,7 @@ def fitting(config: Mapping[str, Any], space: gym.Space[Any], is_recurrent: bool
     every image's encoder, and keys of dense layers those of one network over all vectors side by side. A recurrent
     encoder reads all parts side by side: its keys stay."""
     given, encoder = dict(config), config.get("encoder_config", {})
+    encoder = dict(encoder) if isinstance(encoder, NetConfig) else encoder  # typed, it is read as its mapping is
     own = set(constructor_arguments(EvolvableMultiInput)) - _SHARED
     if not is_recurrent and parts_of(space) and isinstance(encoder, Mapping) and not set(encoder) & own:
         of_images = set(encoder) & (set(constructor_arguments(EvolvableCNN)) - set(constructor_arguments(EvolvableMLP)))
