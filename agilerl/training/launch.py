@@ -72,7 +72,7 @@ def with_minutes(
             fit = count(steps * minutes / expected)
             print(
                 f"{_in_minutes(f'{minutes:g}')} hold {fit} steps of each member; the least is "
-                f"{measured.LEAST_GENERATIONS} generations, {count(steps)} steps. fix: --steps for less",
+                f"{measured.MIN_GENERATIONS} generations, {count(steps)} steps. fix: --steps for less",
                 flush=True,
             )
         print(

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from agilerl.algorithms import GRPO
-from agilerl.algorithms.text import generation as writing
 from agilerl.algorithms.text.scoring import rewards_of
 from agilerl.engine.adapters import SequentialAdapters
 from agilerl.errors import AgileRLWarning, ConfigError
@@ -100,7 +99,7 @@ def test_a_second_end_ends_completions_in_every_place(tmp_path: Path, template: 
     assert [mask.sum().item() for mask in masks] == [2, 2]
     assert rewards_of([SequentialAdapters(agent)], [agent], [gym], "test")[0].tolist() == [1.0]
     one = type(texts)(*(x.unsqueeze(0) for x in vars(texts).values()))
-    assert writing.counted(agent, one, mask_truncated=True).tolist() == [[1.0, 1.0]]
+    assert agent.counted(one, mask_truncated=True).tolist() == [[1.0, 1.0]]
 
 
 def test_records_count_no_completion_as_cut_off(tmp_path: Path) -> None:
