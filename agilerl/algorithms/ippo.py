@@ -41,7 +41,7 @@ class IPPO(TeamPPO):
         action_batch_size: most lanes that one pass of `get_action` takes; None takes all.
         num_envs: lanes of the vector environment; training sets it to those of its environment.
         recurrent: recurrent encoders (LSTM) of policies and values; each agent remembers its own episode, see
-            `team_memory`.
+            `teams.recurrent`.
         bptt_sequence_type, max_seq_len: as of `PPO`, of windows of one lane's time; `batch_size` then counts windows.
         action_scaling, squash_output: as of `PPO`; actor_networks bring their own.
 

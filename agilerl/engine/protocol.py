@@ -238,7 +238,7 @@ class Trainable(Protocol):
 
     @property
     def registry(self) -> Any:
-        """Network groups, optimisers and lenders, see `algorithms.registry`."""
+        """Network groups, optimisers and sources of encoders, see `algorithms.base.registry`."""
 
     @property
     def is_recurrent(self) -> bool:

@@ -241,7 +241,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         return {}
 
     def learn(self, experiences: Any) -> Any:
-        """One update from sampled transitions of the team; see `team_transitions`."""
+        """One update from sampled transitions of the team; see `teams.transitions`."""
         return self.learn_from(experiences)
 
     # The `learn` of this package: a subclass whose own differs from it brings an algorithm that no engine runs.

@@ -1,9 +1,4 @@
-"""What IPPO and MAPPO have in common: the update of all groups, learning from rollouts, copies and files.
-
-They differ in what a value reads: `value_inputs` of each. Shapes: [..., B, x] with a leading member axis over rows,
-without one for modules. The K agents of a group are K·B rows of one batch, agent by agent. Their networks are made in
-`team_actor_critics`; how they act is in `team_acting`, what they remember in `team_memory`.
-"""
+"""Proximal policy optimisation of teams: the class that IPPO and MAPPO derive from."""
 
 from __future__ import annotations
 
