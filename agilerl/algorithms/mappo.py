@@ -48,7 +48,7 @@ class MAPPO(TeamPPO):
         actor_networks, critic_networks: networks by group to use instead of building them.
         action_batch_size: most lanes that one pass of `get_action` takes; None takes all.
         num_envs: lanes of the vector environment; training sets it to those of its environment.
-        recurrent: recurrent encoders (LSTM) of the policies; each agent remembers its own episode, see `teams.recurrent`.
+        recurrent: recurrent encoders (LSTM) of the policies; each agent remembers its own episode.
             Values have no memory: what all agents see, or the state, tells more than an agent's memory of its own.
         bptt_sequence_type, max_seq_len: as of `PPO`, of windows of one lane's time; `batch_size` then counts windows.
         action_scaling, squash_output: as of `PPO`; actor_networks bring their own.
