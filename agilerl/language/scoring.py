@@ -24,8 +24,8 @@ class Texts:
 
     Attributes:
         tokens: [..., R, P + T] int64. attention: [..., R, P + T] bool, false at padding.
-        said: [..., R, T] bool: the tokens that the policy chose: up to and with the first end of text, and none that an
-            environment has answered.
+        completion_mask: [..., R, T] bool: the tokens that the policy chose: up to and with the first end of text, and
+            none that an environment has answered.
     """
 
     tokens: Tensor

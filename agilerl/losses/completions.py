@@ -103,7 +103,8 @@ def completion_weights(completion_mask: Tensor, weight: Tensor, normalisation: s
     (arXiv:2503.20783, section 3.2).
 
     Args:
-        said: [..., R, T] bool. weight: [..., R], 1/R, 0 for rows that are padding. most: the longest completion.
+        completion_mask: [..., R, T] bool. weight: [..., R], 1/R, 0 for rows that are padding. most: the longest
+            completion.
     """
     own = completion_mask.to(weight.dtype)
     if normalisation == "constant":

@@ -17,7 +17,7 @@ def token_weights(completion_mask: Tensor, weight: Tensor, mean_of: Callable[[Te
     """w_b m_bt / Σ w_b m_bt [..., B, L]: every one of the policy's own tokens counts alike, those of long texts too.
 
     Args:
-        said: [..., B, L] bool. weight: [..., B] of the rows. Without any token all are 0.
+        completion_mask: [..., B, L] bool. weight: [..., B] of the rows. Without any token all are 0.
         mean_of: the mean over processes, where several of them share a batch.
     """
     each = weight.unsqueeze(-1) * completion_mask.to(weight.dtype)
@@ -48,7 +48,7 @@ def state_after(values: Tensor, completion_mask: Tensor, length: Tensor) -> Tens
     the end of the text. (Snell et al. 2022, arXiv:2206.11871, section 4: "the next action token".)
 
     Args:
-        values: [..., L] of states. said: [..., L] bool. length: [...] int64, tokens of each text.
+        values: [..., L] of states. completion_mask: [..., L] bool. length: [...] int64, tokens of each text.
     """
     size = completion_mask.shape[-1]
     place = torch.arange(size, device=completion_mask.device).expand(completion_mask.shape)
