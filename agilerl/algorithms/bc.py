@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.base import actions
-from agilerl.algorithms.base.actions import NormalizedBoxActions, masked_argmax, noisy_actions, raw_bounds
+from agilerl.algorithms.base.actions import NormalizedBoxActions, masked_argmax, raw_bounds
 from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
@@ -33,7 +33,7 @@ class BC(RLAlgorithm):
     Args:
         action_space: Box with finite bounds, or Discrete from 0.
         hp_config: mutable hyperparameters: any numeric argument.
-        learn_step: of no meaning to data, which are not waited for: each step is an update.
+        learn_step: ignored offline; every step is one gradient update.
         expl_noise: deviation of the Gaussian noise with which `get_action` explores while training, of Box actions.
 
     The other arguments are `DQN`'s.
@@ -120,9 +120,11 @@ class BC(RLAlgorithm):
         return (self.expl_noise * rng.standard_normal((*shape, self.action_size)),)
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
-        """Raw actions with noise [..., A], or a sample of the legal choices [...]; `epsilon` has no meaning."""
+        """Raw actions with noise [..., A], or a sample of the legal choices [...]; `epsilon` is ignored."""
         if not self.discrete:
-            return noisy_actions(outputs, draws[0], self.raw_bounds)
+            action: np.ndarray = outputs.cpu().numpy()
+            noisy: np.ndarray = np.clip(action + draws[0], *self.raw_bounds).astype(action.dtype)
+            return noisy
         legal = None if mask is None else torch.as_tensor(np.array(mask), device=outputs.device)
         numbers = torch.from_numpy(draws[0]).to(outputs)
         return categorical_sample(masked_logits(outputs, legal), numbers).cpu().numpy()
@@ -130,18 +132,7 @@ class BC(RLAlgorithm):
     def get_action(
         self, obs: Any, training: bool | None = None, action_mask: np.ndarray | None = None, *, epsilon: float = 0.0
     ) -> np.ndarray:
-        """Exploring actions to store while `training`, otherwise greedy ones as the environment takes them.
-
-        Args:
-            obs: one observation or a batch [E, ...], numpy or torch.
-            training: the agent's own mode where it is not given.
-            action_mask: [E, A] or [A], 1 = legal, for Discrete actions.
-            epsilon: ignored; policies of this kind explore by noise or by sampling.
-
-        Returns:
-            While training raw actions [E, A] (see `environment_action`), else [E, *shape] within the bounds of the
-            space; int64 [E] for Discrete actions.
-        """
+        """As `ActorCritic.get_action`."""
         return actions.get_action(self, obs, training, action_mask, epsilon)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:

@@ -27,7 +27,7 @@ class BC_LM(TokenAlgorithm):
         hp_config: mutable hyperparameters: any numeric argument.
         net_config: arguments of `EvolvableGPT`, such as n_layer, n_embd, n_head, dim_feedfwd.
         batch_size: texts of an update. lr: of Adam.
-        learn_step: of no meaning to data, which are not waited for: each step is an update.
+        learn_step: ignored offline; every step is one gradient update.
         actor_network: a `TokenNetwork` to use instead of building one.
 
     The other arguments are `DQN`'s.

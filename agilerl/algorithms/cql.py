@@ -44,7 +44,7 @@ class CQL(StochasticActorCritic):
         num_samples: actions of each of three kinds (uniform, of the policy, of the policy in the next observation) that
             estimate the term in one observation.
         backup_entropy: True: targets hold the entropy of the next action, as of soft actor-critic.
-        learn_step: of no meaning to data, which are not waited for: each step is an update.
+        learn_step: ignored offline; every step is one gradient update.
 
     The other arguments are `SAC`'s.
     """

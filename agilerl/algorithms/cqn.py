@@ -23,7 +23,7 @@ class CQN(DQN):
     Args:
         hp_config: mutable hyperparameters: any numeric argument.
         alpha: weight of the conservative term beside half of the squared TD error. 0 is deep Q-learning.
-        learn_step: of no meaning to data, which are not waited for: each step is an update.
+        learn_step: ignored offline; every step is one gradient update.
 
     The other arguments are `DQN`'s.
     """

@@ -132,12 +132,12 @@ class DPO(LLMAlgorithm):
         hp, total, margins = engine.hp, torch.zeros(()), torch.zeros(())
         network = engine.network("actor")
         for part in batch.parts(self.row_size):
-            said, weight = part.texts.completion_mask, part.weight[..., 0::2]
+            mask, weight = part.texts.completion_mask, part.weight[..., 0::2]
             assert part.reference is not None
-            log_prob = network(part.texts).masked_fill(~said, 0)
-            margin, chosen = margins_of(log_prob, part.reference.masked_fill(~said, 0))
+            log_prob = network(part.texts).masked_fill(~mask, 0)
+            margin, chosen = margins_of(log_prob, part.reference.masked_fill(~mask, 0))
             each = losses.preference_loss(margin, hp["beta"], hp["label_smoothing"])
-            tokens = said[..., 0::2, :].sum(-1).clamp_min(1)
+            tokens = mask[..., 0::2, :].sum(-1).clamp_min(1)
             loss = (weight * (each - hp["nll_alpha"] * chosen / tokens)).sum(-1)
             engine.accumulate(loss)
             total, margins = total + loss.detach(), margins + (weight * margin).sum(-1).detach()

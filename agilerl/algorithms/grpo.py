@@ -192,13 +192,13 @@ class GRPO(CompletionAlgorithm):
         network = engine.network("actor")
         beta, low, high = (_wide(hp[name]) for name in ("beta", "clip_coef", "clip_coef_high"))
         for part in batch.parts(self.micro_batch_size):
-            log_prob, said = network(part.texts, hp["temperature"]), part.texts.completion_mask
+            log_prob, mask = network(part.texts, hp["temperature"]), part.texts.completion_mask
             assert part.advantage is not None
             old = log_prob.detach() if part.old is None else part.old
-            ratios = losses.log_ratio(log_prob, old, said)
-            loss = (part.weight * self._objective(log_prob, ratios, part.advantage, said, low, high)).sum((-2, -1))
+            ratios = losses.log_ratio(log_prob, old, mask)
+            loss = (part.weight * self._objective(log_prob, ratios, part.advantage, mask, low, high)).sum((-2, -1))
             if part.reference is not None:
-                kl = (part.weight * losses.kl_estimate(log_prob, part.reference, said)).sum((-2, -1))
+                kl = (part.weight * losses.kl_estimate(log_prob, part.reference, mask)).sum((-2, -1))
                 loss = loss + beta.reshape(kl.shape) * kl
                 divergence = divergence + kl.detach()
             engine.accumulate(loss)
@@ -207,11 +207,11 @@ class GRPO(CompletionAlgorithm):
         return UpdateResult(total, total, kl=divergence)
 
     def _objective(
-        self, log_prob: Tensor, ratios: Tensor, advantage: Tensor, said: Tensor, low: Tensor, high: Tensor
+        self, log_prob: Tensor, ratios: Tensor, advantage: Tensor, mask: Tensor, low: Tensor, high: Tensor
     ) -> Tensor:
         if self.objective == "cispo":
-            return losses.clipped_importance(log_prob.masked_fill(~said, 0), ratios, advantage, high)
-        ratio = ratios.exp() if self.objective == "clip" else losses.sequence_ratio(ratios, said)
+            return losses.clipped_importance(log_prob.masked_fill(~mask, 0), ratios, advantage, high)
+        ratio = ratios.exp() if self.objective == "clip" else losses.sequence_ratio(ratios, mask)
         return losses.clipped_surrogate(ratio, advantage, low, high)
 
     # --- writing ----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class ILQL(TokenAlgorithm):
         hp_config: mutable hyperparameters: any numeric argument.
         net_config: arguments of `EvolvableGPT`, such as n_layer, n_embd, n_head, dim_feedfwd.
         batch_size: texts of an update. lr: of Adam.
-        learn_step: of no meaning to data, which are not waited for: each step is an update.
+        learn_step: ignored offline; every step is one gradient update.
         gamma: discount of each of the policy's own tokens. tau: of the targets.
         expectile: τ of the paper: 0.5 is the mean of the values of the data's tokens, towards 1 their largest one.
         alpha: weight of the conservative term, which keeps values of tokens low that the data do not show.
@@ -85,14 +85,14 @@ class ILQL(TokenAlgorithm):
         h' is the state in which the policy speaks next. Conservative: α Σ_i (log Σ_a' exp Q_i(h, a') − Q_i(h, a)).
         Policy: −log π_β(a|h). Each is the mean over the policy's own tokens.
         """
-        hp, text, said = engine.hp, batch.obs, batch.action.bool()
-        weight = token_weights(said, batch.weight, engine.ranks.mean)
+        hp, text, mask = engine.hp, batch.obs, batch.action.bool()
+        weight = token_weights(mask, batch.weight, engine.ranks.mean)
         logits, values, states = self.parts(engine.network("actor")(text))
         with torch.no_grad():
             _, target_values, _ = self.parts(engine.target("actor")(text))
             best = token_values(target_values.amin(0), text)
             length = (text != PAD).sum(-1)
-            later = state_after(states, said, length)
+            later = state_after(states, mask, length)
             target = bootstrap(batch.reward, batch.discounts(hp["gamma"]), later)
         flat = weight.flatten(-2)
         value_loss = expectile_loss((best - state_before(states)).flatten(-2), hp["expectile"], flat)

@@ -32,7 +32,7 @@ class IQL(StochasticActorCritic):
         action_space: Box with finite bounds.
         hp_config: mutable hyperparameters: any numeric argument.
         lr_actor, lr_critic: learning rates of Adam, for the policy, and for both critics and the state value.
-        learn_step: of no meaning to data, which are not waited for: each step is an update.
+        learn_step: ignored offline; every step is one gradient update.
         expectile: τ: 0.5 is the mean of the values of the data's actions, towards 1 their largest one.
         inverse_temperature: β: 0 is behaviour cloning; larger ones follow the advantages.
         max_weight: what an action of the data counts at most in the policy's loss.

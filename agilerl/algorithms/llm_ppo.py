@@ -131,18 +131,18 @@ class LLMPPO(CompletionAlgorithm):
         self, engine: Any, texts: Texts, rewards: Tensor, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
         """`update_epochs` passes over what was written; rewards [N, B, G] of completions, or [N, R, T] of tokens."""
-        said = texts.completion_mask
+        mask = texts.completion_mask
         old = self.scored(engine, engine.network("actor"), texts)
-        values = self.scored(engine, engine.network("critic"), texts).masked_fill(~said, 0)
-        each, width = token_rewards(rewards, said).to(values.dtype), (-1, 1)
+        values = self.scored(engine, engine.network("critic"), texts).masked_fill(~mask, 0)
+        each, width = token_rewards(rewards, mask).to(values.dtype), (-1, 1)
         beta, gamma, decay = (engine.outer(engine.hp[name]).view(width) for name in ("beta", "gamma", "gae_lambda"))
         if self.beta > 0:
             reference = self.scored(engine, engine.target("actor"), texts)
-            each = each - beta.unsqueeze(-1) * losses.log_ratio(old, reference, said)
+            each = each - beta.unsqueeze(-1) * losses.log_ratio(old, reference, mask)
         estimate = losses.token_advantages if self.granularity == "token" else losses.turn_advantages
-        advantage, returns = estimate(each, values, said, gamma, decay)
+        advantage, returns = estimate(each, values, mask, gamma, decay)
         if self.adv_norm:
-            advantage = losses.whitened(advantage, said.to(advantage.dtype), mean_of=engine.ranks.mean)
+            advantage = losses.whitened(advantage, mask.to(advantage.dtype), mean_of=engine.ranks.mean)
         whole = TextBatch(texts, self.counted(texts), advantage, old, None, returns, values)
         yield from self.minibatches(engine, whole, rngs, "token", True)
 
@@ -154,13 +154,13 @@ class LLMPPO(CompletionAlgorithm):
         clip = hp["clip_coef"]
         clip = clip.unsqueeze(-1) if clip.dim() else clip
         for part in batch.parts(self.micro_batch_size):
-            said = part.texts.completion_mask
+            mask = part.texts.completion_mask
             assert part.advantage is not None
             assert part.old is not None
             assert part.returns is not None
             assert part.values is not None
             log_prob = policy(part.texts, hp["temperature"])
-            ratios = losses.log_ratio(log_prob, part.old, said)
+            ratios = losses.log_ratio(log_prob, part.old, mask)
             surrogate = losses.clipped_surrogate(ratios.exp(), part.advantage, clip, clip)
             loss = (part.weight * surrogate).sum((-2, -1))
             engine.accumulate(loss)
@@ -169,7 +169,7 @@ class LLMPPO(CompletionAlgorithm):
             if self.vf_clip is not None:
                 near = part.values + (value - part.values).clamp(-self.vf_clip, self.vf_clip)
                 error = torch.maximum(error, (near - part.returns).square())
-            value_loss = (part.weight * 0.5 * error.masked_fill(~said, 0)).sum((-2, -1))
+            value_loss = (part.weight * 0.5 * error.masked_fill(~mask, 0)).sum((-2, -1))
             engine.accumulate(value_loss)
             kl = (part.weight * (ratios.exp() - 1 - ratios)).sum((-2, -1))
             total, of_values = total + loss.detach(), of_values + value_loss.detach()

@@ -128,22 +128,22 @@ class LLMREINFORCE(CompletionAlgorithm):
         self, engine: Any, texts: Texts, rewards: Tensor, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
         """One pass over what was written; rewards [N, B, G] of completions, or [N, R, T] of their tokens."""
-        said, counts = texts.completion_mask, self.counted(texts)
+        mask, counts = texts.completion_mask, self.counted(texts)
         if self.baseline == "rloo":
-            if rewards.shape == said.shape:
+            if rewards.shape == mask.shape:
                 raise AlgorithmError("baseline='rloo' compares completions of one prompt. fix: baseline='batch'.")
             check_groups(self.algo, rewards)
-            advantage = losses.leave_one_out(rewards).view(*said.shape[:2], 1).expand(said.shape)
+            advantage = losses.leave_one_out(rewards).view(*mask.shape[:2], 1).expand(mask.shape)
         else:
             gamma = engine.outer(engine.hp["gamma"]).view(-1, 1).to(rewards.dtype)
-            is_whole = rewards.shape != said.shape or said.shape[-1] == 1  # one reward for a completion
-            if is_whole and said.shape[1] * engine.ranks.size == 1:
+            is_whole = rewards.shape != mask.shape or mask.shape[-1] == 1  # one reward for a completion
+            if is_whole and mask.shape[1] * engine.ranks.size == 1:
                 raise AlgorithmError(
                     f"{self.algo}: baseline='batch' compares the completions of an iteration, and this one has a "
                     "single one, from which nothing is learned. fix: more prompts in a batch, or group_size=4."
                 )
-            returns = losses.discounted_returns(token_rewards(rewards, said), said, gamma)
-            advantage = losses.whitened(returns, said.to(rewards.dtype), mean_of=engine.ranks.mean)
+            returns = losses.discounted_returns(token_rewards(rewards, mask), mask, gamma)
+            advantage = losses.whitened(returns, mask.to(rewards.dtype), mean_of=engine.ranks.mean)
         reference = self.scored(engine, engine.target("actor"), texts) if self.beta > 0 else None
         whole = TextBatch(texts, counts, advantage, None, reference)
         yield from self.minibatches(engine, whole, rngs, "token", self.beta > 0)
@@ -153,11 +153,11 @@ class LLMREINFORCE(CompletionAlgorithm):
         hp, total, divergence = engine.hp, torch.zeros(()), torch.zeros(())
         network = engine.network("actor")
         for part in batch.parts(self.micro_batch_size):
-            log_prob, said = network(part.texts, hp["temperature"]), part.texts.completion_mask
+            log_prob, mask = network(part.texts, hp["temperature"]), part.texts.completion_mask
             assert part.advantage is not None
-            loss = -(part.weight * part.advantage * log_prob.masked_fill(~said, 0)).sum((-2, -1))
+            loss = -(part.weight * part.advantage * log_prob.masked_fill(~mask, 0)).sum((-2, -1))
             if part.reference is not None:
-                kl = (part.weight * losses.kl_estimate(log_prob, part.reference, said)).sum((-2, -1))
+                kl = (part.weight * losses.kl_estimate(log_prob, part.reference, mask)).sum((-2, -1))
                 loss = loss + hp["beta"].reshape(kl.shape) * kl
                 divergence = divergence + kl.detach()
             engine.accumulate(loss)

@@ -677,7 +677,7 @@ class PPO(RLAlgorithm):
         return noise
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float = 0.0, mask: Mask = None) -> np.ndarray:
-        """A sample of the policy [..., *action_shape]; `epsilon` has no meaning."""
+        """A sample of the policy [..., *action_shape]; `epsilon` is ignored."""
         return self.sample(outputs, draws, mask)[0]
 
     def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:

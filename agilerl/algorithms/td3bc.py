@@ -32,7 +32,7 @@ class TD3BC(DeterministicActorCritic):
     """TD3 whose policy is held to the data's actions.
 
     Args:
-        learn_step: of no meaning to data, which are not waited for: each step is an update.
+        learn_step: ignored offline; every step is one gradient update.
         expl_noise: deviation of the Gaussian noise with which `get_action` explores while training.
         alpha: what following the values counts beside cloning: 0 is behaviour cloning.
         normalize_observations: shift and scale observations by mean and deviation of the data set (eq. 4 of the paper),

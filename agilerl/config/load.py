@@ -436,7 +436,8 @@ def preset_for(env_id: str, algo: str | None = None, *, general: bool = False) -
 
     data = content((name, wanted if label != name else None))
     if wanted is not None and wanted != canonical_name(data["algorithm"]["name"]):
-        usual = content(("default", _preset_of(wanted, files))) if _preset_of(wanted, files) else {}
+        general_of = _preset_of(wanted, files)
+        usual = {} if general_of is None else content(("default", general_of))
         budget = {} if general else {k: data["training"][k] for k in BUDGET if k in data["training"]}
         training = {**usual.get("training", {}), **budget}
         algorithm = {**usual.get("algorithm", {}), "name": wanted}

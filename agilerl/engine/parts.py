@@ -63,8 +63,8 @@ class PartBinding:
     """One part of an evaluation network of a member, with that of the target network that shadows it (None without).
 
     Attributes:
-        lender: (name, depth) of the network whose first `depth` layers give this one its features, as constants; None
-            for a network that reads observations.
+        encoder_source: (name, depth) of the network whose first `depth` layers give this one its features, as
+            constants; None for a network that reads observations.
     """
 
     name: PartName

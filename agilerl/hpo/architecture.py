@@ -138,9 +138,7 @@ def mutate_architecture(
         if new.last_mutation_attr is not None:
             changed[attribute] = new
     for attribute, network in networks.items():
-        if (
-            getattr(network, "encoder_source", None) is not policy
-        ):  # else it reads the policy's features, see `share_encoder`
+        if getattr(network, "encoder_source", None) is not policy:  # else it reads the policy's features
             continue
         reader = changed.get(attribute)
         if reader is None:

@@ -50,8 +50,8 @@ class EvolvableNetwork(EvolvableModule):
     `remove_latent_node`, the encoder's node methods ("encoder.add_node") and all of the head's ("head_net.…"). A second
     head for a state value (`build_value_head`) reads the same features and mutates with the first, under its names.
 
-    A network without an encoder of its own reads the features of another one, its lender, as constants
-    (`share_encoder`). The lender's weights are none of this network's: not among its parameters, in its state or in
+    A network without an encoder of its own reads the features of another one, its encoder source, as constants
+    (`share_encoder`). The source's weights are none of this network's: not among its parameters, in its state or in
     its optimiser, and no gradient reaches them from here. Its architecture mutations are those of its own head.
 
     Args:
@@ -382,7 +382,7 @@ class EvolvableNetwork(EvolvableModule):
     def share_encoder(self, encoder_source: Any) -> None:
         """Read the features of `encoder_source` from now on; an encoder of its own is given up."""
         self._modules.pop("encoder", None)
-        self.__dict__["_encoder_source"] = encoder_source  # past torch, which would take the lender's weights for ours
+        self.__dict__["_encoder_source"] = encoder_source  # past torch, which would take its weights for ours
 
     def check_same_encoder(self, encoder_source: Any) -> None:
         """EncoderMismatchError where the features so far come from an encoder of another architecture."""
@@ -399,29 +399,30 @@ class EvolvableNetwork(EvolvableModule):
         return super().derived(name) if encoder_source is None else encoder_source.encoder
 
     def not_owned(self) -> Sequence[Any]:
-        """The lender is not copied with the network: the copy reads it too."""
+        """The encoder source is not copied with the network: the copy reads it too."""
         return () if self.encoder_source is None else (self.encoder_source,)
 
     @torch.no_grad()
     def shared_features(self, obs: Any) -> Tensor:
-        """Features [..., latent_dim] of the lender for observations, as constants."""
+        """Features [..., latent_dim] of the encoder source for observations, as constants."""
         return cast(Tensor, self.encoder_source.extract_features(obs))
 
     @property
     def takes_features(self) -> bool:
-        """Whether `from_features` of the lender's features is what `output` gives."""
+        """Whether `from_features` of the source's features is what `output` gives."""
         writer: Any = next(cls for cls in type(self).__mro__ if "output" in vars(cls))
         return self.encoder_source is not None and "from_features" in vars(writer) and is_untouched(self)
 
     def shared_depth(self) -> int | None:
-        """How many layers of the lender's last dense stack are its encoder; None where it ends in anything else."""
+        """How many layers of the source's last dense stack are its encoder; None where it ends in anything else."""
         parts, stack = self.encoder_source.dense_parts(), self.encoder_source.encoder.dense_stack()
         if parts is not None and isinstance(self.encoder_source.encoder, EvolvableMultiInput):
             return 1 if tuple(parts)[-1] == LAST else None
         return None if stack is None or parts is None or tuple(parts) != ("",) else len(stack.layers)
 
     def head_alone(self) -> dict[str, DenseStack] | None:
-        """The dense parts of a network that borrows: its head; None where that, or the lender, is anything more."""
+        """The dense parts of a network that shares an encoder: its head; None where that, or its source, is anything
+        more."""
         if not self.takes_features or self.shared_depth() is None:
             return None
         return dense_stacks(self, {"head_net": self.head_net})
@@ -473,7 +474,7 @@ class EvolvableNetwork(EvolvableModule):
         refitted, so that the output stays near to what it was."""
         heads = [head for head in self._heads().values() if isinstance(head, EvolvableMLP)]
         targets = [head.preactivations() for head in heads]
-        if self.encoder_source is None:  # else the lender has changed by itself
+        if self.encoder_source is None:  # else the source has changed by itself
             self.encoder.change_activation(activation, output=True)
         for head in heads:
             head.probe(None)  # its inputs have changed: it is refitted below, from its first layer on
@@ -584,7 +585,7 @@ class EvolvableNetwork(EvolvableModule):
         return cast(Self, specs.made_of_spec(cls, spec, arguments))
 
     def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
-        """As `from_spec`, with this network's own encoder class where the spec names that one, or with its lender."""
+        """As `from_spec`, with this network's own encoder class where the spec names that one, or with its source."""
         kind = type(self.encoder)
         if self.encoder_source is not None and spec.get("encoder_cls") == specs.BORROWED:
             encoder = {**specs.stand_in(self.encoder_source), "latent_dim": spec["latent_dim"]}

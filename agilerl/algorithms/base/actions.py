@@ -333,10 +333,3 @@ def reset_action_noise(agent: Any, indices: Any) -> None:
     state = np.array(agent.noise_state)
     state[np.asarray(indices, dtype=int)] = 0
     agent.noise_state = state
-
-
-def noisy_actions(outputs: Tensor, noise: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
-    """Raw actions plus noise [..., A], within the raw bounds."""
-    action: np.ndarray = outputs.cpu().numpy()
-    noisy: np.ndarray = np.clip(action + noise, *bounds).astype(action.dtype)
-    return noisy

@@ -93,7 +93,7 @@ class DeterministicActorCritic(ActorCritic):
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """Raw actions plus noise, within the raw bounds; outputs and draws[0] [..., A]; `epsilon` is ignored."""
-        action: np.ndarray = outputs.cpu().numpy()  # as `noisy_actions`, without a call in every vector step
+        action: np.ndarray = outputs.cpu().numpy()
         noisy: np.ndarray = np.clip(action + draws[0], *self.raw_bounds).astype(action.dtype)
         return noisy
 
@@ -146,7 +146,7 @@ class StochasticActorCritic(ActorCritic):
         return (rng.random(shape) if self.discrete else rng.standard_normal((*shape, self.action_size)),)
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
-        """A sample of the policy: raw actions [..., A], or a legal action [...]; `epsilon` has no meaning."""
+        """A sample of the policy: raw actions [..., A], or a legal action [...]; `epsilon` is ignored."""
         numbers = torch.from_numpy(draws[0]).to(outputs)
         if self.discrete:
             legal = None if mask is None else torch.as_tensor(np.array(mask), device=outputs.device)

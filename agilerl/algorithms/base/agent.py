@@ -1,6 +1,6 @@
 """The base of every algorithm: live attributes that evolution mutates, and thin methods; the work is done beside it.
 
-Registration is in `registry`, copies and files are in `copies`, evaluation is in `playing`.
+Registration is in `registry`, copies and files are in `copies`, evaluation is in `evaluation`.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class EvolvableAlgorithm:
         registering.check_registry(self)
 
     def link_encoders(self) -> None:
-        """Let every network without an encoder read the features of the present network that lends it one."""
+        """Let every network without an encoder read the features of its present encoder source."""
         registering.link_encoders(self)
 
     def numeric_attributes(self) -> dict[str, float]:
@@ -266,13 +266,13 @@ class EvolvableAlgorithm:
         raise NotImplementedError(f"{type(self).__name__} must implement get_action(obs, ...) -> actions")
 
     def act(self, obs: Any, mask: Any = None) -> Any:
-        """The greedy action for an observation, or for a batch of them; see `playing.act`."""
+        """The greedy action for an observation, or for a batch of them; see `evaluation.act`."""
         return playing.act(self, obs, mask)
 
     def predict(
         self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, mask: Any = None
     ) -> tuple[Any, Any]:
-        """(greedy action, hidden state), with the arguments of Stable-Baselines3; see `playing.predict`."""
+        """(greedy action, hidden state), with the arguments of Stable-Baselines3; see `evaluation.predict`."""
         return playing.predict(self, obs, state, episode_start, deterministic, mask=mask)
 
     def learn(self, experiences: Any) -> Any:

@@ -114,18 +114,7 @@ def run_test(
 def evaluate(
     agent: Any, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
 ) -> Evaluation:
-    """Play whole episodes greedily and summarise their returns; neither `fitness` nor training is touched.
-
-    Args:
-        episodes: how many. seed: of the episodes; None takes the agent's own final-test stream, so that two calls play
-            the same episodes.
-        env: anything that trains; None makes the environment that the agent was trained in.
-        max_steps: cut episodes there, as truncated, and count the return so far. None: as in training, which follows
-            `training.eval_steps`, else the environment's own limit, else one that is said when it cuts an episode.
-
-    Raises:
-        EnvError: no environment is given and none is known.
-    """
+    """What `RLAlgorithm.evaluate` does, for any agent."""
     made: Any = None
     known, place = agent.environment or {}, getattr(agent, "evaluated_in", None) or EvaluatedIn()
     if env is None:

@@ -171,7 +171,7 @@ def _learning_rate_name(agent: EvolvableAlgorithm, lr: float, where: str) -> str
     )
 
 
-# --- groups and lenders -------------------------------------------------------------------------------------------
+# --- groups and shared encoders -----------------------------------------------------------------------------------
 
 
 def register_group(agent: EvolvableAlgorithm, group: NetworkGroup) -> None:
@@ -211,7 +211,7 @@ def _check_reader(agent: EvolvableAlgorithm, name: str, network: Any) -> None:
 
 
 def link_encoders(agent: EvolvableAlgorithm) -> None:
-    """Let every network without an encoder read the features of the present network that lends it one."""
+    """Let every network without an encoder read the features of its present encoder source."""
     for reader, encoder_source in agent.registry.encoder_sources.items():
         getattr(agent, reader).share_encoder(getattr(agent, encoder_source))
 

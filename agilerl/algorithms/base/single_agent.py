@@ -1,6 +1,6 @@
 """Single-agent algorithms: one policy in one observation space and one action space.
 
-The methods are thin: `transitions` learns, `actions` knows the form of actions, `playing` evaluates.
+The methods are thin: `transitions` learns, `actions` knows the form of actions, `evaluation` evaluates.
 A subclass may override any of them.
 """
 

@@ -87,13 +87,13 @@ class AgentWrapper:
         return self.agent.get_action(self._shown(obs, count=bool(self.agent.training)), *args, **kwargs)
 
     def act(self, obs: Any, mask: Any = None) -> Any:
-        """The greedy action for an observation, or for a batch of them; see `playing.act`."""
+        """The greedy action for an observation, or for a batch of them; see `evaluation.act`."""
         return playing.act(self, obs, mask)
 
     def predict(
         self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, mask: Any = None
     ) -> tuple[Any, Any]:
-        """(greedy action, hidden state), with the arguments of Stable-Baselines3; see `playing.predict`."""
+        """(greedy action, hidden state), with the arguments of Stable-Baselines3; see `evaluation.predict`."""
         return playing.predict(self, obs, state, episode_start, deterministic, mask=mask)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> Any:
@@ -158,19 +158,7 @@ class AgentWrapper:
     def evaluate(
         self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
     ) -> Evaluation:
-        """Play whole episodes greedily and summarise their returns; neither `fitness` nor training is touched.
-
-        Args:
-            episodes: how many. seed: of the episodes; None takes the agent's own final-test stream, so that two calls
-                play the same episodes.
-            env: anything that trains; None makes the environment that the agent was trained in.
-            max_steps: cut episodes there, as truncated, and count the return so far. None: as in training, which
-                follows `training.eval_steps`, else the environment's own limit, else one that is said when it cuts an
-                episode.
-
-        Raises:
-            EnvError: no environment is given and none is known.
-        """
+        """Play whole episodes greedily and summarise their returns; see `RLAlgorithm.evaluate`."""
         return playing.evaluate(self, episodes, seed, env, max_steps)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:

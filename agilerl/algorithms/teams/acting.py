@@ -32,20 +32,7 @@ def get_action(
     training: bool | None = None,
     hidden_state: Any = None,
 ) -> tuple[Any, ...]:
-    """(actions, log probabilities, entropies, values), each by agent: {agent: [E, ...]}.
-
-    A team with a memory returns the next hidden state as a fifth.
-
-    Args:
-        obs: one observation or a batch [E, ...] of each agent; agents that are left out are not there. MAPPO needs
-            those of all agents, or `state`.
-        infos: by agent; `action_mask` (1 = legal) and `env_defined_actions` of each are heeded.
-        training: whether to sample; the team's own mode where it is not given. Then Box actions are in units of the
-            space (in [-1, 1] where squashed) and not clipped, and Dict and Tuple actions are rows of numbers [E, K], as
-            `learn` wants them: `environment_actions` gives them as the environment takes them.
-        hidden_state: of a team with a memory, key -> [layers, E, units]; None begins an episode. `forget` begins those
-            of agents anew that have ended while others go on.
-    """
+    """The actions of `TeamPPO.get_action`, and what it gives beside them."""
     infos, (seen, lanes) = infos or {}, team.observed(obs)
     mask, policies = team_playing.masks_of(team, infos, lanes, obs), team.policies
     explores = team.training if training is None else training
@@ -110,8 +97,7 @@ def greedy_in_lanes(team: TeamPPO, obs: Any, mask: Mask = None) -> np.ndarray:
 
 @keep_ids
 def environment_actions(team: TeamPPO, actions: Mapping[str, Any]) -> dict[str, Any]:
-    """Actions by agent, as `get_action` gave them while training, as the environment takes them; Dict and Tuple actions
-    nested as the space is."""
+    """As `TeamPPO.environment_actions`."""
     found = {}
     for agent, action in actions.items():
         space, action = team.possible_action_spaces[agent], np.asarray(action)

@@ -214,7 +214,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         return self.actions.act(outputs.cpu().numpy(), None, None, mask)
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
-        """Exploring actions to store [..., A]: choices are sampled, components get noise. `epsilon` has no meaning."""
+        """Exploring actions to store [..., A]: choices are sampled, components get noise. `epsilon` is ignored."""
         return self.actions.act(outputs.cpu().numpy(), draws[0], draws[1], mask)
 
     def begin_episodes(self) -> None:
@@ -320,19 +320,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
     def evaluate(
         self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
     ) -> Evaluation:
-        """Play whole episodes greedily and summarise their returns; neither `fitness` nor training is touched.
-
-        Args:
-            episodes: how many. seed: of the episodes; None takes the agent's own final-test stream, so that two calls
-                play the same episodes.
-            env: anything that trains; None makes the environment that the agent was trained in.
-            max_steps: cut episodes there, as truncated, and count the return so far. None: as in training, which
-                follows `training.eval_steps`, else the environment's own limit, else one that is said when it cuts an
-                episode.
-
-        Raises:
-            EnvError: no environment is given and none is known.
-        """
+        """Play whole episodes greedily and summarise their returns; see `RLAlgorithm.evaluate`."""
         return playing.evaluate(self, episodes, seed, env, max_steps)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:

@@ -125,18 +125,15 @@ class TeamPPO(MultiAgentRLAlgorithm):
 
     def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
         """(actions [..., A] to store, their log probabilities [..., M])."""
-        policies: TeamPolicies = self.policies
-        return policies.sample(outputs, draws[0], mask)
+        return self.policies.sample(outputs, draws[0], mask)
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float = 0.0, mask: Mask = None) -> np.ndarray:
-        """A sample of the policies [..., A]; `epsilon` has no meaning."""
-        policies: TeamPolicies = self.policies
-        return policies.sample(outputs, draws[0], mask)[0]
+        """A sample of the policies [..., A]; `epsilon` is ignored."""
+        return self.policies.sample(outputs, draws[0], mask)[0]
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """The most probable actions to store [..., A]; of Box the mean (its tanh where squashed)."""
-        policies: TeamPolicies = self.policies
-        return policies.mode(outputs, mask)
+        return self.policies.mode(outputs, mask)
 
     def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
         """Random legal actions to store [*shape, A]: uniform choices, and Box components uniform in their bounds."""
@@ -148,8 +145,7 @@ class TeamPPO(MultiAgentRLAlgorithm):
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:
         """Stored actions [..., A] as lanes of teams take them: clipped, or scaled where squashed."""
-        policies: TeamPolicies = self.policies
-        return policies.environment(action)
+        return self.policies.environment(action)
 
     def environment_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
         """Actions by agent, as `get_action` gave them while training, as the environment takes them; Dict and Tuple

@@ -162,11 +162,11 @@ class CompletionAlgorithm(LLMAlgorithm):
         dtype = next(self.actor.parameters()).dtype
         rewards = torch.as_tensor(np.asarray(rewards), dtype=dtype, device=self.base.device)
         width = max(x.shape[-1] for x in ids)
-        rows, said = [], []
+        rows, masked = [], []
         for own, mask in zip(ids, masks, strict=True):
             rows.append(torch.nn.functional.pad(own, (0, width - own.shape[-1]), value=self.pad_token_id))
-            said.append(torch.nn.functional.pad(mask, (0, width - own.shape[-1])))
-        tokens, marks = torch.cat(rows), torch.cat(said).bool().to(rows[0].device)
+            masked.append(torch.nn.functional.pad(mask, (0, width - own.shape[-1])))
+        tokens, marks = torch.cat(rows), torch.cat(masked).bool().to(rows[0].device)
         if rewards.numel() != len(tokens):
             raise ShapeError(
                 f"{self.algo}.learn got {rewards.numel()} rewards for {len(tokens)} completions. fix: rewards [B, G]."
@@ -181,19 +181,19 @@ class CompletionAlgorithm(LLMAlgorithm):
         return one, rewards.view(1, -1, rewards.shape[-1])
 
 
-def token_rewards(rewards: Tensor, said: Tensor) -> Tensor:
+def token_rewards(rewards: Tensor, completion_mask: Tensor) -> Tensor:
     """[N, R, T] of rewards [N, B, G], each at the last token of its completion; rewards by token as they are."""
-    return rewards if rewards.shape == said.shape else rewards_by_token(rewards.flatten(1), said)
+    return rewards if rewards.shape == completion_mask.shape else rewards_by_token(rewards.flatten(1), completion_mask)
 
 
-def of_all_ranks(weight: Tensor, said: Tensor, ranks: Ranks, normalisation: str) -> Tensor:
+def of_all_ranks(weight: Tensor, completion_mask: Tensor, ranks: Ranks, normalisation: str) -> Tensor:
     """Weights [N, R, T] whose losses' mean over ranks is the loss of what all ranks have written together.
 
     What counts alike is a token, or else a completion: a rank with more of them counts for more.
     """
     if ranks.size == 1:
         return weight
-    learned = said & (weight > 0)
+    learned = completion_mask & (weight > 0)
     own = (learned if normalisation == "token" else learned.any(-1, keepdim=True)).sum((-2, -1)).double()
     share = own / ranks.mean(own).clamp_min(1e-12)
     return weight * share.to(weight).view(-1, 1, 1)

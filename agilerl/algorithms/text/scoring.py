@@ -28,8 +28,8 @@ def own_tokens(prompts: Sequence[Sequence[Any]], base: Any) -> tuple[Tensor, Ten
 def written_texts(texts: Texts, base: Any, members: int, group: int) -> list[list[list[str]]]:
     """What stands in completions [N·B·G, ...]: by member, by prompt, of each of the group."""
     ids = texts.tokens[:, texts.prompt :].cpu().numpy()
-    said, ends = texts.completion_mask.cpu().numpy(), list(base.end_ids)
-    rows = [row[mask & ~np.isin(row, ends)].tolist() for row, mask in zip(ids, said, strict=True)]
+    masks, ends = texts.completion_mask.cpu().numpy(), list(base.end_ids)
+    rows = [row[mask & ~np.isin(row, ends)].tolist() for row, mask in zip(ids, masks, strict=True)]
     words = base.tokenizer.batch_decode(rows, skip_special_tokens=True)
     per = len(words) // members
     return [
@@ -77,12 +77,12 @@ def flatten_turns(prompts: Sequence[Sequence[int]], completions: Sequence[Sequen
     tokens, attention = pad_left(prompts, pad, base.device)
     length = max(len(c) for c in completions)
     after = torch.full((len(completions), length), pad, dtype=torch.long)
-    said = torch.zeros(after.shape, dtype=torch.bool)
+    mask = torch.zeros(after.shape, dtype=torch.bool)
     for row, own in enumerate(completions):
         after[row, : len(own)] = torch.tensor(list(own))
-        said[row, : len(own)] = True
-    after, said = after.to(base.device), said.to(base.device)
-    return Texts(torch.cat((tokens, after), -1), torch.cat((attention, said), -1), said)
+        mask[row, : len(own)] = True
+    after, mask = after.to(base.device), mask.to(base.device)
+    return Texts(torch.cat((tokens, after), -1), torch.cat((attention, mask), -1), mask)
 
 
 def completion_rows(batch: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -127,8 +127,8 @@ def examples_of(experiences: Any) -> list[Example]:
 def pair_texts(pairs: Sequence[Sequence[Any]], base: Any) -> Texts:
     """Pairs of each member [N][B] as texts [N, 2B, ...], chosen and rejected in turn."""
     prompts = [pair.prompt for own in pairs for pair in own for _ in range(2)]
-    said = [text for own in pairs for pair in own for text in (pair.chosen, pair.rejected)]
-    return by_member(flatten_turns(prompts, said, base), len(pairs))
+    completions = [text for own in pairs for pair in own for text in (pair.chosen, pair.rejected)]
+    return by_member(flatten_turns(prompts, completions, base), len(pairs))
 
 
 def example_texts(examples: Sequence[Sequence[Any]], base: Any) -> Texts:
@@ -153,9 +153,10 @@ def margins_by_pair(engines: Sequence[Any], agents: Sequence[Any], envs: Sequenc
     """As `mean_margin`, of every pair; above 0 where the policy has come to prefer what was chosen."""
 
     def score(engine: Any, texts: Texts) -> Tensor:
-        given, said = engine.given(texts), engine.given(texts).completion_mask
-        own = engine.network("actor")(given).masked_fill(~said, 0).sum(-1)
-        known = engine.target("actor")(given).masked_fill(~said, 0).sum(-1)
+        given = engine.given(texts)
+        mask = given.completion_mask
+        own = engine.network("actor")(given).masked_fill(~mask, 0).sum(-1)
+        known = engine.target("actor")(given).masked_fill(~mask, 0).sum(-1)
         ratio = own - known
         found: Tensor = engine.outer(engine.hp["beta"] * (ratio[..., 0::2] - ratio[..., 1::2]))
         return found

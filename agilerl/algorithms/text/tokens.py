@@ -198,7 +198,7 @@ class TokenAlgorithm(RLAlgorithm):
         """What to say next [E, K] int64 after texts [E, L]: while training drawn token by token, else the most
         probable.
 
-        `epsilon` has no meaning; masks raise NotAvailableYetError.
+        `epsilon` is ignored; masks raise NotAvailableYetError.
         """
         if action_mask is not None:
             self.legal_choices(np.asarray(action_mask))

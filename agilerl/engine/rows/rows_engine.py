@@ -31,7 +31,7 @@ class Unit:
         parts: of one of them. network: one of them, which says how parts combine. count: members.
 
     Attributes:
-        lender: as of `PartBinding`; its program takes features in place of observations.
+        encoder_source: as of `PartBinding`; its program takes features in place of observations.
         value, target, both: the layers by part, as views of the rows; `target` is empty where nothing shadows them, and
             `both` where values and targets do not lie together.
         grad: the gradients' columns by part. all_grad: those of all parts, which lie side by side.
