@@ -20,7 +20,25 @@ EVENTS = (
     "test_records_fit_together_and_a_run_stopped_in_each_generation_becomes_the_same_bits"
 )
 HALVES = "distributed/test_team_halves.py::test_halves_of_every_batch_teach_a_team_the_same_as_the_whole"
+NOISE = "unit/test_noise_persistence.py::test_a_stuck_run_finds_what_noise_of_each_step_by_itself_does_not"
+COMPILER = "contract/test_import.py::test_training_does_not_load_the_compiler"
+CRITICS = "probe/test_actor_critic_learns.py::test_critics_learn_the_values_and_policies_the_best_action"
+RAINBOW = "probe/test_actor_critic_learns.py::test_rainbow_learns_expected_values_of_every_state_and_action"
+SUBCLASS = "contract/test_families.py::test_what_a_subclass_overrides_is_called"
+FORM = "golden/test_checkpoints.py::test_a_saved_run_has_the_stored_form"
+WRITTEN = "golden/test_language_curves.py::test_a_language_run_is_the_stored_one"
 LONG = (
+    *(f"{NOISE}[{case}]" for case in ("False-3", "True-3")),
+    *(f"{COMPILER}[{case}]" for case in ("PPO", "PPO, continuous", "SAC")),
+    f"{CRITICS}[SAC-DiscountedActionEnv]",
+    f"{RAINBOW}[PolicyEnv noisy]",
+    *(f"{SUBCLASS}[{run}]" for run in ("dqn-n-step", "sac-discrete", "ppo-recurrent", "ippo-recurrent", "matd3")),
+    *(f"{SUBCLASS}[{run}]" for run in ("td3bc", "ddpg", "cqn")),
+    *(f"{FORM}[PPO-{scheme}]" for scheme in ("race", "halving", "mf_pbt")),
+    *(f"{WRITTEN}[{case}]" for case in ("gspo", "cispo")),
+    "unit/test_hybrid_actions.py::test_every_kind_of_environment_gets_them[healing]",
+    "unit/test_team_rollouts.py::test_a_resumed_run_is_the_run_that_never_stopped[MAPPO]",
+    "unit/test_confirmed_best.py::test_a_stopped_run_that_has_missed_its_target_goes_on_to_the_bit[4]",
     "documents/test_snippets.py::test_commands_run[docs/index.md]",
     *(f"{HEALED}[{fault}]" for fault in ("exit", "raise", "nan", "reward", "shape", "mask", "illegal", "vanish")),
     *(f"{HEALED}[{fault}]" for fault in ("stranger", "reset", "none")),
@@ -51,9 +69,10 @@ LONG = (
     ),
 )
 
-# More than half of the time of all tests: runs that are killed and damaged, float64 references, ranks, every snippet of
-# the documentation. `.ci/run` and `make test` have them, the fast suite, which has five minutes, has not.
-THOROUGH = ("differential/", "distributed/", "documents/", "faults/", "contract/test_house.py")
+# More than half of the time of all tests: runs that are killed and damaged, float64 references, ranks, probes that are
+# learned, every snippet of the documentation. `.ci/run` and `make test` have them, the fast suite, which has five
+# minutes, has not.
+THOROUGH = ("differential/", "distributed/", "documents/", "faults/", "probe/", "contract/test_house.py")
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
