@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.envs.lanes import HEAL, Contract, check_seeds, failure, short, spaces_in, warn_of_statistics
 from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks
@@ -62,16 +63,16 @@ class VectorLanes:
         self._given, self.single_action_space = spaces_in(env, "single_", is_required=False)
         self._texts = holds_text(self._given)
         self.single_observation_space: Space[Any] = without_texts(self._given)
-        shape = getattr(self.single_observation_space, "shape", None)
+        shape = foreign.shape(self.single_observation_space)
         self._shape = None if shape is None else (self.num_lanes, *shape)  # of observations that are one array
         self.backend = f"{type(env).__module__.split('.')[0]}.{type(env).__name__}"
         self._masks = ActionMasks(self.single_action_space, self.backend)
         self._mask_method = vector_mask_method(env) if self._masks.width else None
-        declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+        declared = foreign.metadata(env).get("autoreset_mode")
         self._is_declared = declared is not None
         self.mode = AutoresetMode.NEXT_STEP if declared is None else _mode(declared)
-        inner = getattr(env, "unwrapped", env)
-        own = getattr(inner, "takes_seed_per_lane", False)
+        inner = foreign.bare(env)
+        own = foreign.takes_seed_per_lane(inner)
         self._takes_seed_per_lane = own or isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
         self._takes_seed = self._takes_seed_per_lane or _takes_seed(env)
         self._resets_now = np.zeros(self.num_lanes, dtype=bool)  # NEXT_STEP: lanes whose next step is a reset
@@ -321,10 +322,10 @@ class LooseEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.observation_space = getattr(env, "observation_space", None)  # type: ignore[assignment]
-        self.action_space = getattr(env, "action_space", None)  # type: ignore[assignment]
-        self.metadata = dict(getattr(env, "metadata", None) or {})
-        self.render_mode = getattr(env, "render_mode", None)
+        self.observation_space = foreign.observation_space(env)
+        self.action_space = foreign.action_space(env)
+        self.metadata = dict(foreign.metadata(env))
+        self.render_mode = foreign.render_mode(env)
 
     @property
     def unwrapped(self) -> Any:
@@ -459,7 +460,7 @@ class ChannelsFirstLanes:
 
 def vector_mask_method(env: Any) -> Callable[[], Any] | None:
     """What gives the masks of all environments of a vector that has them by `action_masks()`; None without it."""
-    inner = getattr(env, "unwrapped", env)
+    inner = foreign.bare(env)
     if not isinstance(inner, SyncVectorEnv | AsyncVectorEnv) or not all(inner.call("has_wrapper_attr", "action_masks")):
         return None
     return partial(inner.call, "action_masks")
@@ -467,7 +468,7 @@ def vector_mask_method(env: Any) -> Callable[[], Any] | None:
 
 def _owned(obs: Any, space: Any) -> Any:
     """A copy, nested as the space is: environments may write the next observations into the same memory."""
-    parts = None if space is None else getattr(space, "spaces", None)
+    parts = foreign.parts(space)
     if isinstance(parts, Mapping):
         return {key: _owned(obs[key], part) for key, part in parts.items()}
     if parts is not None:

@@ -11,6 +11,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
+from agilerl import foreign
 from agilerl.envs.returned import short
 from agilerl.envs.team import name_of, team_of
 from agilerl.envs.team_ids import maker
@@ -34,7 +35,7 @@ class Factory:
 
     def __init__(self, make: Callable[..., Any], has_several_agents: bool = False) -> None:
         self.make, self.has_several_agents, self.calls = make, has_several_agents, 0
-        own = getattr(make, "__name__", UNNAMED)  # a partial function has none
+        own = foreign.name_of_function(make, UNNAMED)  # a partial function has none
         self.__name__ = UNNAMED if own in _UNTELLING else str(own)
         self.makes = self.__name__
 
@@ -101,7 +102,7 @@ def inner_name(env: Any) -> str:
     """What an environment is called; a vector is called as the environments in it are."""
     if isinstance(env, PettingZooVecEnv):
         return str(env.env_id or env.name)
-    return name_of((getattr(env, "envs", None) or [env])[0])
+    return name_of(foreign.single(env))
 
 
 def is_vector(env: Any) -> bool:
@@ -147,21 +148,19 @@ def _of_maker(make: Any) -> Any:
         factory.has_several_agents = hasattr(made, "possible_agents") and not isinstance(made, gymnasium.Env)
         factory.makes = name_of(made) if factory.__name__ == UNNAMED else factory.__name__
     finally:
-        if callable(getattr(made, "close", None)):
-            made.close()
+        foreign.close(made)
     factory.calls = 0  # those of the run are counted
     return factory
 
 
 def _is_environment(env: Any) -> bool:
-    has_both = callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))
+    has_both = foreign.has_methods(env, "reset", "step")
     return (has_both or _is_gym_of_texts(env)) and not isinstance(env, type)
 
 
 def _is_gym_of_texts(env: Any) -> bool:
     """Whether it asks questions of language models, see `agilerl.llm_envs`, or plays games of turns with them."""
-    is_of_questions = callable(getattr(env, "split", None)) and callable(getattr(env, "batch", None))
-    return is_of_questions or callable(getattr(env, "episodes", None))
+    return foreign.has_methods(env, "split", "batch") or foreign.has_methods(env, "episodes")
 
 
 def _is_vector_like(env: Any) -> bool:

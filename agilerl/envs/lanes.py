@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import Space
 
+from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks, warn_of_misnamed
 from agilerl.envs.protocol import StepBatch
@@ -251,9 +252,9 @@ def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> lis
 def mask_method(env: Any) -> Callable[[], Any] | None:
     """`env.action_masks` where it is a method, also inside wrappers (sb3-contrib's convention); None without one."""
     while True:
-        method = getattr(env, "action_masks", None)
-        if callable(method):
-            return method  # type: ignore[no-any-return]
+        method = foreign.method(env, "action_masks")
+        if method is not None:
+            return method
         if not isinstance(env, gymnasium.Wrapper):
             return None
         env = env.env
@@ -268,7 +269,7 @@ def spaces_in(env: Any, prefix: str = "", *, is_required: bool = True) -> tuple[
     Raises:
         EnvError: something else in place of a space of Gymnasium.
     """
-    found: list[Any] = [getattr(env, f"{prefix}{name}", None) for name in ("observation_space", "action_space")]
+    found = [foreign.observation_space(env, prefix), foreign.action_space(env, prefix)]
     for name, space in zip(("observation_space", "action_space"), found, strict=True):
         if isinstance(space, Space) or (space is None and not is_required):
             continue
@@ -426,9 +427,7 @@ def _square(values: np.ndarray) -> float:
 
 def name_of(env: Any) -> str:
     """What an environment is called: its registered id, else its class."""
-    spec = getattr(env, "spec", None)
-    inner = getattr(env, "unwrapped", None) or env
-    return str(getattr(spec, "id", None) or type(inner).__name__)
+    return str(foreign.env_id(env) or type(foreign.bare(env)).__name__)
 
 
 def failure(error: BaseException, where: str) -> BaseException:

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from agilerl import foreign
 from agilerl.envs.lanes import name_of
 from agilerl.envs.readable import is_minigrid
 from agilerl.errors import warn_once
@@ -19,10 +20,9 @@ DEFAULT_EPISODE_LIMIT = 1_000
 def time_limit(env: Any) -> int | None:
     """Steps after which Gymnasium, or MiniGrid itself, ends an episode of `env` (single, vector or lanes); None where
     nothing says."""
-    singles = getattr(env, "envs", None)
-    if singles:
-        return time_limit(singles[0])
-    found = getattr(env, "max_episode_steps", None) or getattr(getattr(env, "spec", None), "max_episode_steps", None)
+    if (single := foreign.single(env)) is not env:
+        return time_limit(single)
+    found = foreign.registered_limit(env)
     inner = env
     while isinstance(inner, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
         if isinstance(inner, gymnasium.wrappers.TimeLimit):
@@ -38,9 +38,7 @@ def time_limit(env: Any) -> int | None:
 def ends_by_itself(env: Any) -> bool:
     """Whether the environment (single, vector or lanes) is known to end every episode, after steps that it decides
     episode by episode: MiniGrid's, where BabyAI counts by the mission."""
-    single = (getattr(env, "envs", None) or [env])[0]
-    made_of = getattr(getattr(env, "spec", None), "entry_point", None)
-    return is_minigrid(single) or str(made_of).startswith("minigrid.")
+    return is_minigrid(foreign.single(env)) or str(foreign.registered_maker(env)).startswith("minigrid.")
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class EpisodeLimit:
                 the fitness of one is comparable with that of another.
         """
         known = asked is not None or time_limit(env) is not None or ends_by_itself(env)
-        called = name or str(getattr(env, "env_id", None) or name_of((getattr(env, "envs", None) or [env])[0]))
+        called = name or str(foreign.own_id(env) or name_of(foreign.single(env)))
         return cls(asked if known else max(DEFAULT_EPISODE_LIMIT, training), not known, called)
 
     def say(self, lengths: np.ndarray, cut: np.ndarray) -> None:

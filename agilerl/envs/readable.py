@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from agilerl import foreign
 from agilerl.spaces import count_words, holds_text, without_texts
 
 
@@ -65,7 +66,7 @@ def readable(env: Any) -> Any:
         env = _FreshAction(env)
     if is_minigrid(env):
         env = _classes_of_minigrid(env)
-    return CountedTexts(env) if holds_text(getattr(env, "observation_space", None)) else env
+    return CountedTexts(env) if holds_text(foreign.observation_space(env)) else env
 
 
 def _is_seen(env: Any) -> bool:

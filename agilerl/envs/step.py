@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from agilerl import foreign
 from agilerl.envs.adapters import LooseEnv, VectorLanes
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.protocol import Lanes, StepBatch
@@ -42,7 +43,7 @@ def as_lanes(env: Any) -> Lanes:
         team_of(env)  # which names the conversion
     if is_parallel(env):
         return TeamLanes([lambda: env])
-    if not (callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))):
+    if not foreign.has_methods(env, "reset", "step"):
         raise EnvError(
             f"an environment must have reset() and step() as in Gymnasium; got {type(env).__name__}. "
             'fix: pass gymnasium.make("CartPole-v1") or agilerl.utils.utils.make_vect_envs("CartPole-v1", num_envs=8).'

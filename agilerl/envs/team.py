@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
+from agilerl import foreign
 from agilerl.envs.lanes import name_of as class_of
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE
 from agilerl.envs.returned import short
@@ -141,8 +142,8 @@ def as_columns(space: Space[Any], action: Any) -> np.ndarray:
 
 def name_of(env: Any) -> str:
     """What an environment is called: its class, or what its metadata say where that is PettingZoo's `raw_env`."""
-    name = env.__name__ if isinstance(env, type) else class_of(getattr(env, "unlimited", env))
-    said = (getattr(env, "metadata", None) or {}).get("name")
+    name = env.__name__ if isinstance(env, type) else class_of(foreign.unlimited(env))
+    said = foreign.metadata(env).get("name")
     return str(said) if said and name in ("raw_env", "parallel_env", "env") else name
 
 

@@ -11,6 +11,7 @@ from gymnasium import Space
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector.utils import batch_space
 
+from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE, Lanes, StepBatch
 from agilerl.envs.returned import short
@@ -57,8 +58,8 @@ class PettingZooVecEnv(ABC):
         first = self.factory()
         self.team: Team = team_of(first, with_state=with_state)
         self.name = name_of(first)
-        self.metadata = getattr(first, "metadata", None) or {}
-        self.render_mode = getattr(first, "render_mode", None)
+        self.metadata = foreign.metadata(first)
+        self.render_mode = foreign.render_mode(first)
         first.close()
         self.possible_agents, self.agents = list(self.team.agents), list(self.team.agents)
         self.num_agents = len(self.agents)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.envs.lanes import Contract, by_lane, check_seeds, failure
 from agilerl.envs.masks import MISNAMED, warn_of_misnamed
@@ -111,7 +112,7 @@ class TeamLanes:
         self._said = TeamInfo(team, self.num_lanes, self.name)
         conversions = sys.modules.get("pettingzoo.utils.conversions")
         turns = getattr(conversions, "turn_based_aec_to_parallel_wrapper", ())
-        self._takes_turns = [isinstance(getattr(env, "unlimited", env), turns) for env in self.envs]
+        self._takes_turns = [isinstance(foreign.unlimited(env), turns) for env in self.envs]
         self._obs: Any = None
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:

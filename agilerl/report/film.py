@@ -14,6 +14,7 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 
+from agilerl import foreign
 from agilerl.env_ids import resolve_env_id
 from agilerl.envs.team_ids import maker
 from agilerl.envs.team_limits import TimeLimitOfTeam
@@ -181,7 +182,7 @@ class Roll:
 
     def __init__(self, env: Any, name: str, widest: int = WIDEST, limit: int = FRAMES) -> None:
         self.frames: list[np.ndarray] = []
-        self.fps = int((getattr(env, "metadata", None) or {}).get("render_fps") or DEFAULT_FPS)
+        self.fps = int(foreign.metadata(env).get("render_fps") or DEFAULT_FPS)
         self.is_full = False
         self._env, self._name, self._widest, self._limit = env, name, widest, limit
         self._first: np.ndarray | None = None
@@ -260,7 +261,7 @@ class TeamCamera:
     """
 
     def __init__(self, env: Any, name: str, widest: int = WIDEST, limit: int = FRAMES) -> None:
-        self.env, self.unlimited, self._is_cut = env, getattr(env, "unlimited", env), False
+        self.env, self.unlimited, self._is_cut = env, foreign.unlimited(env), False
         self.roll = Roll(env, name, widest, limit)
 
     def __getattr__(self, name: str) -> Any:

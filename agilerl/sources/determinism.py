@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
+from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import follow_masks
@@ -46,8 +47,8 @@ def probe_determinism(env: Any, agent: Any, seed: int, budget: int, check: Calla
             is done.
         check: called between vector steps.
     """
-    replicate = getattr(env, "replicate", None)
-    if not callable(replicate) or 2 * VECTOR_STEPS * env.num_envs > LARGEST_SHARE * budget:
+    replicate = foreign.method(env, "replicate")
+    if replicate is None or 2 * VECTOR_STEPS * env.num_envs > LARGEST_SHARE * budget:
         return Probe(None)
     copies = (contextlib.closing(follow_masks(replicate(1))) for _ in range(2))
     with next(copies) as one, next(copies) as other:
@@ -110,11 +111,12 @@ class _Actions:
 
     def draw(self, info: dict[str, Any]) -> np.ndarray:
         """Actions [L, ...] as the environment takes them."""
-        if not callable(getattr(self.agent, "random_action", None)):
+        random_action = foreign.method(self.agent, "random_action")
+        if random_action is None:
             sampled: np.ndarray = self.space.sample()
             return sampled
         mask = self.masks.of(info, self.count)
-        action = self.agent.random_action(self.rng, (self.count,), mask)
-        convert = getattr(self.agent, "environment_action", None)
+        action = random_action(self.rng, (self.count,), mask)
+        convert = foreign.method(self.agent, "environment_action")
         taken: np.ndarray = action if convert is None else convert(action)
         return taken

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
+from agilerl import foreign
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
@@ -83,24 +85,49 @@ class CheckedLanes:
 Adopts = Callable[[Sequence[Any]], contextlib.AbstractContextManager[Any]]
 
 
-class FitnessEvaluator(Protocol):
-    """What a source asks of an `Evaluator`, or of what stands in its place (`sources.fitted`)."""
+class FitnessEvaluator(ABC):
+    """Judges members: by episodes (`Evaluator`), or by a data set (`sources.fitted`).
 
-    env_steps: int
-    by_agent: dict[int, list[float]]
-    lanes: dict[int, Lanes]
+    Attributes:
+        env_steps: environment steps of all evaluations so far. episodes: that have been played by this evaluator.
+        by_agent: id of a member -> returns of its agents in the last evaluation, where they are not summed.
+        error: standard error of the mean return of the last evaluation's first member.
+        errors: id of a member -> that of its own mean in its last evaluation of this generation.
+        screened_out: ids of the members that have been found behind before all episodes of the last evaluation had been
+            played.
+        lanes: those in use, by the number of copies of the environment; 0 is the environment itself.
+    """
 
-    def population(self, learner: Learner, generation: int) -> list[float]: ...
+    def __init__(self) -> None:
+        self.env_steps, self.episodes = 0, 0
+        self.by_agent: dict[int, list[float]] = {}
+        self.error = 0.0
+        self.errors: dict[int, float] = {}
+        self.screened_out: frozenset[int] = frozenset()
+        self.lanes: dict[int, Lanes] = {}
 
-    def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]: ...
+    @abstractmethod
+    def population(self, learner: Learner, generation: int) -> list[float]:
+        """The fitness of every member of `learner`."""
 
-    def rescore(self, learner: Learner, generation: int, count: int) -> list[float] | None: ...
+    @abstractmethod
+    def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]:
+        """As `population`, in parts; `adopted` makes a learner of some of the agents."""
 
-    def confirm(self, learner: Learner, generation: int, count: int | None = None) -> float | None: ...
+    @abstractmethod
+    def one(self, agent: Any) -> float:
+        """The fitness of an agent that evaluates itself."""
 
-    def one(self, agent: Any) -> float: ...
+    def rescore(self, learner: Learner, generation: int, count: int) -> list[float] | None:
+        """The fitness over `count` further episodes; None, as by default, where there are none."""
+        return None
 
-    def close(self) -> None: ...
+    def confirm(self, learner: Learner, generation: int, count: int | None = None) -> float | None:
+        """The mean of one member over fresh episodes that chose nothing; None, as by default, where there are none."""
+        return None
+
+    def close(self) -> None:  # noqa: B027  # a default, not a hole
+        """Release what was opened; nothing by default."""
 
 
 def lanes_for(agent: Any, lanes: Lanes, swap_channels: bool = False) -> Lanes:
@@ -108,7 +135,7 @@ def lanes_for(agent: Any, lanes: Lanes, swap_channels: bool = False) -> Lanes:
 
     An agent of the user's own that does not say what it reads sees everything as it is.
     """
-    space = getattr(unwrapped(agent), "observation_space", None)
+    space = foreign.observation_space(unwrapped(agent))
     lanes = lanes if space is None else follow_masks(lanes, space)
     return ChannelsFirstLanes(lanes) if swap_channels else lanes
 
@@ -120,7 +147,7 @@ def innermost(lanes: Any) -> Any:
     return lanes
 
 
-class Evaluator:
+class Evaluator(FitnessEvaluator):
     """Evaluates members of one run.
 
     Args:
@@ -130,15 +157,8 @@ class Evaluator:
         ranks: each plays its share of the episodes, from seeds of its own; fitness is the mean over all of them.
 
     Attributes:
-        env_steps: environment steps of all evaluations so far.
-        by_agent: id of a member -> returns of its agents in the last evaluation, where they are not summed.
-        error: standard error of the mean return of the last evaluation's first member.
-        errors: id of a member -> that of its own mean in its last evaluation of this generation.
         returns: [N, episodes] of the last evaluation, of all ranks.
-        episodes: that have been played by this evaluator. screened_out: ids of the members that have been found behind
-            before all episodes of the last evaluation had been played.
         limit: of an episode.
-        lanes: those in use, by the number of copies of the environment; 0 is the environment itself.
     """
 
     def __init__(
@@ -151,20 +171,14 @@ class Evaluator:
         sum_scores: bool = True,
         ranks: Ranks = ONE,
     ) -> None:
+        super().__init__()
         self.env, self.options, self.seed, self.check = env, options, ranks.seed(seed), check
         self.ranks = ranks
         self.sum_scores = sum_scores
-        self.by_agent: dict[int, list[float]] = {}
-        self.env_steps = 0
-        self._num_envs = max(1, int(getattr(env, "num_envs", 1)))
+        self._num_envs = foreign.num_envs(env)
         self.limit = EpisodeLimit.of(env, options.eval_steps, options.evo_steps // self._num_envs)
-        self._replicable = callable(getattr(env, "replicate", None))
-        self.error = 0.0
-        self.errors: dict[int, float] = {}
+        self._replicable = foreign.can_replicate(env)
         self.returns = np.zeros((0, 0))
-        self.episodes = 0
-        self.screened_out: frozenset[int] = frozenset()
-        self.lanes: dict[int, Lanes] = {}
 
     def _lanes_for(self, count: int, members: int, agent: Any = None) -> Lanes:
         """Lanes for about `count` episodes at once, as many for each member; replicas come in whole environments."""

@@ -21,7 +21,6 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import Network, UpdateEngine, UpdateResult
-from agilerl.envs.step import Lanes
 from agilerl.errors import AlgorithmError, ConfigError, EnvError
 from agilerl.losses.actor_critic import weighted_squared_error
 from agilerl.losses.fitted import centre_and_scale, centred_reward, discounted_returns, fitted_target, value_bounds
@@ -32,7 +31,7 @@ from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose, seeds, stream
 from agilerl.sources.dataset import Dataset
-from agilerl.sources.evaluator import Adopts
+from agilerl.sources.evaluator import Adopts, FitnessEvaluator
 from agilerl.tree import map_leaves
 
 NETWORK: dict[str, Any] = {
@@ -183,7 +182,7 @@ class FittedQ(RLAlgorithm):
         return take(network(obs), action)
 
 
-class FittedEvaluator:
+class FittedEvaluator(FitnessEvaluator):
     """Judges members on the held-out rows: `sources.evaluator.Evaluator` where nothing is played.
 
     A member's fitness is the mean of Q(s₀, π(s₀)) over the first observations of the held-out episodes: a discounted
@@ -203,10 +202,8 @@ class FittedEvaluator:
         seed: int,
         check: Callable[[], None] | None = None,
     ) -> None:
+        super().__init__()
         self.rows, self.options, self.seed, self.check = rows, options, seed, check or (lambda: None)
-        self.env_steps = 0
-        self.by_agent: dict[int, list[float]] = {}
-        self.lanes: dict[int, Lanes] = {}
         gamma, reward = options.fqe_gamma, np.asarray(held.reward, np.float64)
         ended = np.asarray(held.ended)
         self._masks = {"obs": held.obs_mask, "next_obs": held.next_mask}
@@ -232,9 +229,6 @@ class FittedEvaluator:
     def facts(self) -> dict[str, Any]:
         """What is held out, for the records and checkpoints."""
         return {"share": self.options.held_out, "episodes": len(self.firsts), "rows": len(self.rows)}
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     # --- as of `Evaluator` --------------------------------------------------------------------------------------------
 
@@ -276,14 +270,6 @@ class FittedEvaluator:
     def one(self, agent: Any) -> float:
         """AlgorithmError: an agent with a `learn` of its own has no policy that the engine can ask."""
         raise unjudged(agent)
-
-    def rescore(self, learner: Learner, generation: int, count: int) -> list[float] | None:
-        """None: there are no further episodes to play."""
-        return None
-
-    def confirm(self, learner: Learner, generation: int, count: int | None = None) -> float | None:
-        """None: there are no fresh episodes."""
-        return None
 
     # --- its parts ----------------------------------------------------------------------------------------------------
 

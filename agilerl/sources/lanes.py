@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from agilerl import foreign
 from agilerl.algorithms import DEFAULT_FOR_TEAMS
 from agilerl.engine.choose import Choice, choose
 from agilerl.engine.learner import Learner
@@ -21,12 +22,21 @@ from agilerl.envs.step import Lanes, VectorLanes, as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
-from agilerl.ranks import ONE
 from agilerl.sources.determinism import Probe, probe_determinism
 from agilerl.sources.evaluator import Evaluator, FitnessEvaluator, innermost, lanes_for
 from agilerl.sources.own_learn import OwnLearn, brings_own_learn
 from agilerl.sources.rewards import refuse_scaling
-from agilerl.sources.source import CARRIED_NOTE, Shard, Shared, Steps, Tally, agreed
+from agilerl.sources.source import (
+    CARRIED_NOTE,
+    MeanReturn,
+    PopulationEvaluation,
+    Shard,
+    Shared,
+    Source,
+    Steps,
+    Tally,
+    agreed,
+)
 from agilerl.spaces import without_texts
 
 Options = TypeVar("Options", bound=LoopOptions)
@@ -40,7 +50,7 @@ def several_agents(name: str) -> str:
     )
 
 
-class LaneSource(Generic[Options]):
+class LaneSource(Source, Generic[Options]):
     """A `Source` whose members act in lanes; what it does with a shard is said by `run` and `run_own`.
 
     What `make_vect_envs` built is replicated, so that all members act at the same time; any other environment is
@@ -61,18 +71,16 @@ class LaneSource(Generic[Options]):
     """
 
     kernels = TORCH
-    ranks = ONE
-    evaluated = 0.0
     steps_add_up = True
     alone = ""  # why members train one after another and by themselves; empty where they need not
 
     def __init__(self, env: Any, options: Options, shared: Shared, eval_env: Any = None) -> None:
         self.env, self.options, self.shared = env, options, shared
         self.eval_env = env if eval_env is None else eval_env
-        self.num_envs = max(1, int(getattr(env, "num_envs", 1)))
+        self.num_envs = foreign.num_envs(env)
         self.notes: list[str] = []
         self._replaced = 0  # environments, in training and evaluation together
-        self._is_replicable = callable(getattr(env, "replicate", None))
+        self._is_replicable = foreign.can_replicate(env)
         self._said: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     # -- environments ------------------------------------------------------------------------------------------------
@@ -89,16 +97,11 @@ class LaneSource(Generic[Options]):
         """(observation space, action space) of one environment; what is read of observations that carry a mask."""
         if hasattr(env, "possible_agents"):
             raise AlgorithmError(several_agents(name_of(env)))
-        space = getattr(env, "single_observation_space", None)
+        space = foreign.observation_space(env, "single_")
         if space is None:
-            space = getattr(readable(env), "observation_space", None)
-        actions = getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
+            space = foreign.observation_space(readable(env))
+        actions = foreign.action_space(env, "single_") or foreign.action_space(env)
         return without_mask(without_texts(space), actions), actions
-
-    @property
-    def by_agent(self) -> Mapping[int, list[float]]:
-        """Id of a member -> returns of its agents in the last evaluation; empty where a score is one number."""
-        return self.evaluator.by_agent
 
     # -- to be said by each source -----------------------------------------------------------------------------------
 
@@ -124,7 +127,7 @@ class LaneSource(Generic[Options]):
             self._check_ranks()
         self.notes.append(f"learner: {self.learner} ({self._choice.reason})")
         for option in ("eval_screen", "eval_share"):
-            if getattr(self.options, option) and self.learner == OwnLearn.name:
+            if vars(self.options)[option] and self.learner == OwnLearn.name:
                 own = "agents that bring their own learn() play whole evaluations, whose steps are not known"
                 self.notes.append(f"{option} has no part: {own}")
         self.lockstep = self._choose_lockstep()
@@ -261,7 +264,7 @@ class LaneSource(Generic[Options]):
 
     # -- evaluation --------------------------------------------------------------------------------------------------
 
-    @property
+    @property  # type: ignore[override]
     def evaluation_env_steps(self) -> int:
         return self.evaluator.env_steps
 
@@ -269,7 +272,20 @@ class LaneSource(Generic[Options]):
     def evaluation_env_steps(self, env_steps: int) -> None:
         self.evaluator.env_steps = env_steps
 
-    def evaluate(self, agents: Sequence[Any], number: int) -> list[float]:
+    def evaluate(self, agents: Sequence[Any], number: int) -> PopulationEvaluation:
+        judge = self.evaluator
+        env_steps, episodes = judge.env_steps, judge.episodes
+        fitness = self._fitness(agents, number)
+        return PopulationEvaluation(
+            fitness,
+            dict(judge.errors),
+            dict(judge.by_agent),
+            judge.screened_out,
+            judge.env_steps - env_steps,
+            judge.episodes - episodes,
+        )
+
+    def _fitness(self, agents: Sequence[Any], number: int) -> list[float]:
         with self._adopted(agents) as learner:
             if learner.name == OwnLearn.name:
                 return [self.evaluator.one(agent) for agent in agents]
@@ -281,37 +297,18 @@ class LaneSource(Generic[Options]):
         """Whether a part of the episodes decides who plays the others."""
         return members > 1 and 0 < self.options.eval_screen < self.options.eval_episodes
 
-    @property
-    def evaluation_episodes(self) -> int:
-        """Episodes of all evaluations of this process, of which an evaluation's own are the difference."""
-        return getattr(self.evaluator, "episodes", 0)
-
-    @property
-    def screened_out(self) -> frozenset[int]:
-        """Ids of the members that were found behind before all of the last evaluation's episodes had been played."""
-        return getattr(self.evaluator, "screened_out", frozenset())
-
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
         if self.learner == OwnLearn.name:
             return None
         with self._adopted(agents) as learner:
             return self.evaluator.rescore(learner, number, episodes)
 
-    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> float | None:
+    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
         if not self.options.confirm_episodes or self.learner == OwnLearn.name:
             return None
         with self._adopted([agent]) as learner:
-            return self.evaluator.confirm(learner, number, episodes)
-
-    @property
-    def fitness_errors(self) -> Mapping[int, float]:
-        """Id of a member -> standard error of the fitness that `evaluate` gave it last, where it is known."""
-        return getattr(self.evaluator, "errors", {})
-
-    @property
-    def confirmed_error(self) -> float | None:
-        """Standard error of what `confirm` returned last; None where the evaluator does not know it."""
-        return getattr(self.evaluator, "error", None)
+            mean = self.evaluator.confirm(learner, number, episodes)
+        return None if mean is None else MeanReturn(mean, self.evaluator.error)
 
     # -- for the records ---------------------------------------------------------------------------------------------
 

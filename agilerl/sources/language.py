@@ -19,11 +19,9 @@ from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
 from agilerl.language.tokenizer import fingerprint, is_tokenizer_of
 from agilerl.llm_envs.by_id import make_language_env
 from agilerl.options import LanguageOptions, LoopOptions
-from agilerl.ranks import ONE
 from agilerl.rng import Purpose, stream
-from agilerl.sources.determinism import Probe
 from agilerl.sources.games import GameBatches, Games
-from agilerl.sources.source import Tally, agreed
+from agilerl.sources.source import PopulationEvaluation, Source, Tally, agreed
 from agilerl.sources.text_batches import BatchSource, CompletionBatches, Engine, PreferenceBatches, Row, SFTBatches
 
 FITNESS = {
@@ -33,7 +31,7 @@ FITNESS = {
 """What is maximised where it is no reward."""
 
 
-class LanguageSource:
+class LanguageSource(Source):
     """A `Source` of prompts, pairs or examples.
 
     Args:
@@ -51,9 +49,6 @@ class LanguageSource:
         self.evaluation_env_steps = 0
         self.num_envs = len(self.envs[0].batch(0))
         self._faults: list[str] = []
-
-    ranks = ONE
-    evaluated = 0.0
 
     @property
     def batch_size(self) -> int:
@@ -78,10 +73,6 @@ class LanguageSource:
         return None, None
 
     # -- fitted to a population --------------------------------------------------------------------------------------
-
-    @property
-    def epsilon(self) -> float | None:
-        return None
 
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
@@ -214,8 +205,10 @@ class LanguageSource:
 
     # -- evaluation --------------------------------------------------------------------------------------------------
 
-    def evaluate(self, agents: Sequence[Any], number: int) -> list[float]:
-        return self._judged(agents, "test")
+    def evaluate(self, agents: Sequence[Any], number: int) -> PopulationEvaluation:
+        before = self.evaluation_env_steps
+        fitness = self._judged(agents, "test")
+        return PopulationEvaluation(fitness, env_steps=self.evaluation_env_steps - before)
 
     def report(self, agent: Any) -> float | None:
         """The fitness of one agent on the third split, which chose nothing; None where there is none."""
@@ -230,12 +223,6 @@ class LanguageSource:
         found = self.feed.evaluate(engines, agents, envs, split)
         return found if self.ranks.size == 1 else [float(x) for x in self.ranks.average(found)]
 
-    def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
-        return None
-
-    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> float | None:
-        return None
-
     # -- for the records ---------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
@@ -247,12 +234,6 @@ class LanguageSource:
             warn_once(f"reward:{line}", f"a reward was left out: {line}")
         self._faults.clear()
         return []
-
-    def probe(self, agent: Any, budget: int, check: Callable[[], None] | None = None) -> Probe:
-        return Probe(None)
-
-    def memories(self) -> Mapping[str, Any]:
-        return {}
 
     @cached_property
     def _digest(self) -> str:

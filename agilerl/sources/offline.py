@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.algorithms.base.single_agent import RLAlgorithm
@@ -64,10 +65,6 @@ class OfflineSource(LaneSource[OfflineOptions]):
         data = read_dataset(options.dataset)
         return cls(env, replay(), OfflineOptions.of(vars(options)), data, eval_env)
 
-    @property
-    def epsilon(self) -> float | None:
-        return None
-
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
@@ -92,11 +89,10 @@ class OfflineSource(LaneSource[OfflineOptions]):
 
     @property
     def _is_fitted(self) -> bool:
-        return self.options.fitness == "fqe"
+        return str(self.options.fitness) == "fqe"
 
     @property
     def fitness_is_return(self) -> bool:
-        """Whether a target, which is a return, can be compared with fitness."""
         return not self._is_fitted
 
     def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> FitnessEvaluator:
@@ -155,7 +151,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         """One generation of one agent that brings its own `learn`: it is given what `sample` returns."""
         (agent,), (slot,), tally = shard.agents, shard.slots, Tally()
         (rng,) = shard.streams(Purpose.REPLAY)
-        if callable(getattr(agent, "set_training_mode", None)):
+        if foreign.has_methods(agent, "set_training_mode"):
             agent.set_training_mode(True)
         for _ in range(shard.vector_steps):
             rows = self.memory.sample_indices(rng, int(agent.batch_size))
@@ -174,7 +170,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         return {}
 
     def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "num_envs": max(1, int(getattr(self.env, "num_envs", 1))), "dataset": self._facts()}
+        return {**super().facts(), "num_envs": foreign.num_envs(self.env), "dataset": self._facts()}
 
     def _facts(self) -> dict[str, Any]:
         held = {} if self._fitted is None else {"held_out": self._fitted.facts()}

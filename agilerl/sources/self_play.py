@@ -36,7 +36,7 @@ from agilerl.rng import Purpose
 from agilerl.rollouts.evaluate import EvaluationResult, evaluate
 from agilerl.sources.evaluator import Episodes, Evaluator
 from agilerl.sources.rollouts import Group
-from agilerl.sources.source import Shard, Steps, Tally
+from agilerl.sources.source import PopulationEvaluation, Shard, Steps, Tally
 from agilerl.sources.team_rollouts import TeamGeneration, TeamRolloutSource
 
 POOL_SIZE = 16  # opponents in the pool, the random player included
@@ -319,10 +319,10 @@ class SelfPlaySource(TeamRolloutSource):
 
     Attributes:
         pool: of this generation. newcomer: who joins it with the next one.
-        fitness_is_relative: it compares members of one generation.
     """
 
     fitness_is_relative = True
+    evaluator: AgainstOpponents
 
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
@@ -333,9 +333,6 @@ class SelfPlaySource(TeamRolloutSource):
             raise NotAvailableYetError("opponents='self' trains in one process. fix: opponents=None, or one process.")
         super().open(population, run_seed, check, shards)
         self._like = population[0]
-        self.evaluator: AgainstOpponents = AgainstOpponents(
-            self.eval_env, self.options, run_seed, check, sum_scores=self.sum_scores
-        )
         self.notes.append(
             f"opponents: in every second lane one of at most {POOL_SIZE - 1} of the population's past, or the random "
             "player; fitness is the mean return against all of these"
@@ -343,12 +340,14 @@ class SelfPlaySource(TeamRolloutSource):
         self.newcomer: Opponent | None = None
         self._sit_down(Pool((Opponent.at_random(population[0]),)))
 
+    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> AgainstOpponents:
+        return AgainstOpponents(self.eval_env, self.options, self.run_seed, check, sum_scores=self.sum_scores)
+
     def _sit_down(self, pool: Pool) -> None:
         self.pool, self.evaluator.opponents = pool, Opponents(pool, self._like)
 
     @property
-    def opponents_of(self) -> list[str]:
-        """For the records: "generation:member" of each opponent that is played, "random" for the random player."""
+    def opponents_of(self) -> Sequence[str]:
         return ["random" if o.member is None else f"{o.generation}:{o.member}" for o in self.pool.opponents]
 
     @property
@@ -366,10 +365,10 @@ class SelfPlaySource(TeamRolloutSource):
             self._sit_down(pool)
         return (yield from super().generation(population, number, begun))
 
-    def evaluate(self, agents: Sequence[Any], number: int) -> list[float]:
+    def evaluate(self, agents: Sequence[Any], number: int) -> PopulationEvaluation:
         found = super().evaluate(agents, number)
-        if found:
-            self.newcomer = Opponent.of(agents[int(np.argmax(found))], number + 1)
+        if found.fitness:
+            self.newcomer = Opponent.of(agents[int(np.argmax(found.fitness))], number + 1)
         return found
 
     def facts(self) -> dict[str, Any]:

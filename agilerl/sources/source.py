@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -201,7 +202,35 @@ Steps = Generator[int, None, ShardResult]
 """A generation of a shard: yields the environment steps of all its members after each vector step."""
 
 
-class Source(Protocol):
+@dataclass(frozen=True)
+class PopulationEvaluation:
+    """What the evaluation of some members found, on all ranks together.
+
+    Attributes:
+        fitness: one number a member, in their order.
+        errors: id of a member -> standard error of its fitness; empty where it is not known.
+        by_agent: id of a member -> returns of its agents; empty where a score is one number.
+        screened_out: ids of the members that were found behind before all episodes had been played.
+        env_steps: environment steps of all members. episodes: that were played; 0 where they are not counted.
+    """
+
+    fitness: list[float]
+    errors: Mapping[int, float] = field(default_factory=dict)
+    by_agent: Mapping[int, list[float]] = field(default_factory=dict)
+    screened_out: frozenset[int] = frozenset()
+    env_steps: int = 0
+    episodes: int = 0
+
+
+@dataclass(frozen=True)
+class MeanReturn:
+    """The mean return of some episodes, and its standard error; None where that is not known."""
+
+    mean: float
+    error: float | None = None
+
+
+class Source(ABC):
     """Collects experience and learns from it, one generation at a time, and evaluates members.
 
     It owns whatever that takes: lanes, data or prompts. The loop sees environment steps and tallies.
@@ -211,18 +240,34 @@ class Source(Protocol):
         notes: what was chosen, with reasons. evaluation_env_steps: environment steps of all evaluations so far.
         evaluated: environment steps of each member in the evaluation before the next generation; the loop sets it.
         ranks: processes that train the same members; set before `open`. What is returned is of all of them together.
+        sum_scores: whether a team's return is the sum of its agents' returns.
+        fitness_is_relative: whether fitness compares the members of one generation, and not those of two.
     """
 
     options: Any
     notes: list[str]
-    ranks: Ranks
+    ranks: Ranks = ONE
+    evaluated: float = 0.0
     evaluation_env_steps: int
-    evaluated: float
+    sum_scores: bool = True
+    fitness_is_relative: bool = False
 
     @property
     def epsilon(self) -> float | None:
         """Exploration rate of the next vector step, for the records; None for an algorithm without one."""
+        return None
 
+    @property
+    def fitness_is_return(self) -> bool:
+        """Whether a target, which is a return, can be compared with fitness."""
+        return True
+
+    @property
+    def opponents_of(self) -> Sequence[str]:
+        """For the records: "generation:member" of each opponent that is played, "random" for the random player."""
+        return ()
+
+    @abstractmethod
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
@@ -236,6 +281,7 @@ class Source(Protocol):
             ConfigError: the run asks for what does not go together. NotAvailableYetError: more than one shard.
         """
 
+    @abstractmethod
     def fit(self, population: Sequence[Any]) -> str | None:
         """Choose again for these members: their number, or what fits their networks, may have changed.
 
@@ -243,15 +289,18 @@ class Source(Protocol):
             What is to be said about it.
         """
 
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """For the records: learner, env_backend, num_envs (of one member), lockstep.
 
         What is added here stands in run.json too; the first three must be the same when a run goes on.
         """
 
+    @abstractmethod
     def steps_of_generation(self, evo_steps: int) -> int:
         """Environment steps of one member in a generation of about `evo_steps`."""
 
+    @abstractmethod
     def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
         """One generation: yields the environment steps (of all members) made since the last time.
 
@@ -262,32 +311,44 @@ class Source(Protocol):
             One tally a member.
         """
 
-    def evaluate(self, agents: Sequence[Any], number: int) -> list[float]:
+    @abstractmethod
+    def evaluate(self, agents: Sequence[Any], number: int) -> PopulationEvaluation:
         """Mean return of every member over this generation's episodes, the same for all of them."""
 
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
-        """As `evaluate`, over `episodes` further ones; None for agents that evaluate themselves."""
+        """The fitness of `evaluate` over `episodes` further ones; None where there are none, as by default."""
+        return None
 
-    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> float | None:
-        """Mean return over fresh episodes that chose nothing; None where none are asked for or possible.
+    def confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
+        """Return over fresh episodes that chose nothing; None where none are asked for or possible, as by default.
 
         `episodes`: how many; None: as many as tell whether it reaches the target, `confirm_episodes` at first.
         """
+        return None
 
     def faults(self) -> list[str]:
-        """One line for each environment that was replaced since the last call."""
+        """One line for each environment that was replaced since the last call; none by default."""
+        return []
 
     def probe(self, agent: Any, budget: int, check: Callable[[], None] | None = None) -> Probe:
-        """Whether its environments do the same for the same seed and actions; `budget`: steps of the whole run."""
+        """Whether its environments do the same for the same seed and actions, which is not known by default.
+
+        `budget`: steps of the whole run.
+        """
+        return Probe(None)
 
     def memories(self) -> Mapping[str, Any]:
         """Replay buffers by name, which checkpoints log row by row; none where nothing is kept between generations."""
+        return {}
 
+    @abstractmethod
     def state(self) -> dict[str, Any]:
         """What else the next generation depends on: plain numbers."""
 
+    @abstractmethod
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave."""
 
+    @abstractmethod
     def close(self) -> None:
         """Release what the source has made; what was handed over stays open."""

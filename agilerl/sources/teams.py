@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agilerl import foreign
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
@@ -12,7 +13,7 @@ from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.teams import Team, team_of
 from agilerl.errors import ConfigError, EnvError
 from agilerl.options import OffPolicyOptions
-from agilerl.sources.evaluator import Evaluator
+from agilerl.sources.evaluator import Evaluator, FitnessEvaluator
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.own_team_learn import OwnTeamTransitions
@@ -26,8 +27,6 @@ class OfTeams(LaneSource[Any]):
         sum_scores: a team's return is the sum of its agents' returns. False: fitness is their mean, and `by_agent` says
             each of them.
     """
-
-    sum_scores = True
 
     @staticmethod
     def make_envs(name: str | None, num_envs: int = 1, *, make_env: Any = None, **options: Any) -> Any:
@@ -44,11 +43,13 @@ class OfTeams(LaneSource[Any]):
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
         super().open(population, run_seed, check, shards)
-        self.evaluator = Evaluator(
-            self.eval_env, self.options, run_seed, check, sum_scores=self.sum_scores, ranks=self.ranks
-        )
         for agent in population:
             self._check(agent)
+
+    def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> FitnessEvaluator:
+        return Evaluator(
+            self.eval_env, self.options, self.run_seed, check, sum_scores=self.sum_scores, ranks=self.ranks
+        )
 
     @property
     def epsilon(self) -> float | None:
@@ -129,7 +130,7 @@ def team_in(env: Any) -> Team:
         return found
     if hasattr(env, "possible_agents") or hasattr(env, "agent_iter"):
         return team_of(env)
-    name = type(getattr(env, "unwrapped", env)).__name__
+    name = type(foreign.bare(env)).__name__
     raise EnvError(
         f"{name} has one agent, and the algorithm trains several. fix: an environment of PettingZoo's parallel "
         "interface, such as 'mpe2.simple_speaker_listener_v4', or an algorithm for one agent."

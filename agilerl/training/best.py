@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.sources.source import MeanReturn
 from agilerl.training.screening import recent_returns
 
 
@@ -73,17 +74,17 @@ class BestAgent:
         self,
         agent: Any,
         fitness: float,
-        confirmed: float | None,
+        confirmed: MeanReturn | None,
         generation: int,
         error: float = 0.0,
-        confirmed_error: float | None = None,
     ) -> None:
         """Keep a copy of `agent` if it is better; agents without `clone` are never kept.
 
-        error: of its fitness. confirmed_error: of the confirmation; where it is None, only another one beats it.
+        error: of its fitness. confirmed: what it has reached in fresh episodes; where that has no error, only another
+        confirmation beats it.
         """
         if confirmed is not None:
-            is_better, is_fittest = self.proven is None or confirmed > self.proven.mean, False
+            is_better, is_fittest = self.proven is None or confirmed.mean > self.proven.mean, False
         else:
             is_fittest = self.proven is None or fitness > self.proven.mean
             is_fittest = is_fittest and (self.fittest is None or _fitter(agent, fitness, self.fittest))
@@ -94,9 +95,12 @@ class BestAgent:
         if is_fittest:
             self.fittest = copy
         if is_better:
-            self.kept, self.confirmed = copy, confirmed
+            self.kept, self.confirmed = copy, None
             if confirmed is not None:
-                self._prove(Confirmation(copy, confirmed, math.inf if confirmed_error is None else confirmed_error))
+                self.confirmed = confirmed.mean
+                self._prove(
+                    Confirmation(copy, confirmed.mean, math.inf if confirmed.error is None else confirmed.error)
+                )
             self.announce()
 
     def _prove(self, proof: Confirmation) -> None:
@@ -119,11 +123,11 @@ class BestAgent:
             return False
         return float(np.mean(own)) > float(np.mean(known))
 
-    def confirm(self, play: Callable[[Any], float | None], anew: bool = False) -> None:
+    def confirm(self, play: Callable[[Any], MeanReturn | None], anew: bool = False) -> None:
         """Let the best one and the fittest play episodes that chose nothing, and keep the best of them and of those who
         have been confirmed.
 
-        play: the mean return of an agent in such episodes, None where there are none. anew: earlier confirmations do
+        play: the return of an agent in such episodes, None where there are none. anew: earlier confirmations do
         not count, they were against others.
         """
         if anew:
@@ -131,7 +135,7 @@ class BestAgent:
         rivals = [] if self.confirmed is not None else [self.kept]
         rivals += [] if self.fittest is self.kept else [self.fittest]
         played = [(one, play(one.agent)) for one in rivals if one is not None]
-        found = [Confirmation(one, mean, math.inf) for one, mean in played if mean is not None]
+        found = [Confirmation(one, score.mean, math.inf) for one, score in played if score is not None]
         if not found:
             return
         known = [] if self.proven is None else [self.proven]

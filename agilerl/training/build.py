@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from agilerl import foreign
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.evaluation import EvaluatedIn
 from agilerl.components.replay_buffer import (
@@ -123,7 +124,7 @@ def run_manifest(
         return loop.result
     finally:
         for made in {id(e): e for e in (train_env, eval_env) if e is not env}.values():
-            getattr(made, "close", lambda: None)()
+            foreign.close(made)
 
 
 def _baseline(
@@ -169,7 +170,7 @@ def make_founders(
         population = ancestors.adopt(population)
     elif manifest.evolution.founders == "spread":
         spread_founders(population, seed)
-    set_lanes(population, max(1, int(getattr(train_env, "num_envs", 1))))
+    set_lanes(population, foreign.num_envs(train_env))
     for agent in population:  # what its evaluate() needs to make the environment again; None for one handed over
         name, kwargs = manifest.environment.name, dict(manifest.environment.kwargs)
         agent.environment = {"id": name, "kwargs": kwargs} if env is None else None
@@ -224,7 +225,7 @@ def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any
         return env, env
 
     names = ("healing", "num_workers", "deadline_s", "max_restarts")
-    more = {name: getattr(manifest.environment, name) for name in names} if manifest.environment.healing else {}
+    more = {name: vars(manifest.environment)[name] for name in names} if manifest.environment.healing else {}
     more |= {"with_state": True} if manifest.environment.with_state else {}
 
     def make(limited: bool) -> Any:
@@ -324,5 +325,5 @@ OTHER_NAMES = {"target": "target_score", "rescore_episodes": "elite_rescore_epis
 def make_options(manifest: Manifest) -> OffPolicyOptions:
     """The loop's options: the training section by name."""
     training = manifest.training
-    renamed = {name: getattr(training, other) for name, other in OTHER_NAMES.items()}
+    renamed = {name: vars(training)[other] for name, other in OTHER_NAMES.items()}
     return OffPolicyOptions.of(training.__dict__, fitness_window=manifest.tournament_selection.eval_loop, **renamed)

@@ -17,7 +17,7 @@ from agilerl.options import LoopOptions
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.store import RunStore
 from agilerl.sources.determinism import Probe, warning_of
-from agilerl.sources.source import Source, Tally
+from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source, Tally
 from agilerl.telemetry.callbacks import Callbacks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
 from agilerl.threads import fixed_threads
@@ -77,6 +77,7 @@ class TrainingLoop:
         self.callbacks = Callbacks(callbacks)
         self.best = BestAgent(on_best, self.callbacks.best)
         self._evaluated: set[int] = set()  # ids of those that were evaluated in full in this generation
+        self.evaluation = PopulationEvaluation([])  # of this generation
         self.store, self.check = store, check
         self.options, self.seed, self.env_id, self.source = options, seed, env_id, source
         self.asked_steps = options.max_steps  # of one member, if none ends before the others
@@ -181,6 +182,7 @@ class TrainingLoop:
         self.result.generations = number + 1
         self._count(tallies)
         confirmed, stop = self._try_to_stop(number)
+        mean = None if confirmed is None else confirmed.mean
         members = member_records(self, fitness, tallies)
         done = any(a.steps[-1] >= self.options.max_steps for a in self.population)
         healed = self._heal(number, fitness)
@@ -189,7 +191,7 @@ class TrainingLoop:
             self.result.stopped = "target"
         self.quarantine.forgive(self.population, fitness, births)
         seconds = time.perf_counter() - self._wall
-        record = generation_record(self, number, members, (*healed, *births), confirmed, seconds)
+        record = generation_record(self, number, members, (*healed, *births), mean, seconds)
         self.sinks.generation(record)
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
@@ -229,18 +231,14 @@ class TrainingLoop:
     def _evaluate(self, number: int, tallies: list[Tally]) -> list[float]:
         finite = self.quarantine.inspect(self.population, tallies)
         before = {agent.index: len(agent.fitness) for agent in self.population}
-        steps, episodes = self.source.evaluation_env_steps, getattr(self.source, "evaluation_episodes", 0)
         evaluated = promising(finite, self.options.eval_members)
         with evaluation_mode(self.population):
-            values = self.source.evaluate(evaluated, number)
-        out: frozenset[int] = getattr(self.source, "screened_out", frozenset())
-        self._evaluated = {agent.index for agent in evaluated} - out
-        played = (
-            getattr(self.source, "evaluation_episodes", 0) - episodes or len(evaluated) * self.options.eval_episodes
-        )
-        steps = self.source.evaluation_env_steps - steps
-        self._episode_length, self.source.evaluated = steps / max(1, played), steps / len(self.population)
-        found = {agent.index: value for agent, value in zip(evaluated, values, strict=True)}
+            evaluation = self.evaluation = self.source.evaluate(evaluated, number)
+        self._evaluated = {agent.index for agent in evaluated} - evaluation.screened_out
+        episodes = evaluation.episodes or len(evaluated) * self.options.eval_episodes
+        self._episode_length = evaluation.env_steps / max(1, episodes)
+        self.source.evaluated = evaluation.env_steps / len(self.population)
+        found = {agent.index: value for agent, value in zip(evaluated, evaluation.fitness, strict=True)}
         found |= screened(finite, found)
         fitness = self.quarantine.fitness(self.population, found)
         self.result.quarantined += len(self.quarantine.reasons)
@@ -250,7 +248,7 @@ class TrainingLoop:
 
     def _keep_rows(self) -> None:
         """The returns of each agent, where a team's are not summed."""
-        rows = getattr(self.source, "by_agent", {})
+        rows = self.evaluation.by_agent
         if rows:
             nobody = [float("nan")] * len(next(iter(rows.values())))
             self.result.by_agent.append([list(rows.get(agent.index, nobody)) for agent in self.population])
@@ -273,29 +271,32 @@ class TrainingLoop:
     def _window(self, agent: Any) -> float:
         return float(np.mean(agent.fitness[-self.options.fitness_window :]))
 
-    def _try_to_stop(self, number: int) -> tuple[float | None, bool]:
-        """(mean of the confirmation where there was one, stop?); keeps the best agent so far."""
+    def _try_to_stop(self, number: int) -> tuple[MeanReturn | None, bool]:
+        """(the confirmation where there was one, stop?); keeps the best agent so far."""
         values, target = ranked([self._window(a) for a in self.population]), self._target
         value = max(values)
         fittest = [agent for agent, own in zip(self.population, values, strict=True) if own == value]
         leader = max(fittest, key=lambda agent: agent.index in self._evaluated)  # not one that has played nothing
         is_reached = target is not None and value >= target
-        is_over = target is None and not self._is_relative
+        is_over = target is None and not self.source.fitness_is_relative
         is_over = is_over and self._has_settled()
         confirmed = self.source.confirm(leader, number) if is_reached else self._confirm_late(leader, number, is_over)
-        if self._is_relative and self.best.confirmed is None:  # what was best before was so against others
-            self.best.forget()
-        errors = getattr(self.source, "fitness_errors", {})  # of one generation; a window has as many more episodes
-        error = errors.get(leader.index, 0.0) / np.sqrt(min(self.options.fitness_window, len(leader.fitness)))
-        confirmed_error = getattr(self.source, "confirmed_error", None)  # not known of every source
-        self.best.offer(leader, value, confirmed, number, float(error), confirmed_error)
+        if self.source.fitness_is_relative and self.best.confirmed is None:
+            self.best.forget()  # what was best before was so against others
+        error = self.evaluation.errors.get(leader.index, 0.0)  # of one generation; a window has as many more episodes
+        error /= np.sqrt(min(self.options.fitness_window, len(leader.fitness)))
+        self.best.offer(leader, value, confirmed, number, float(error))
         self.result.note(self.best)
-        margin = self.options.stop_margin + self.options.stop_errors * (confirmed_error or 0.0)
-        is_confirmed = confirmed is None or target is None or confirmed >= target + margin
         if is_over:
             self.result.stopped = "plateau"
-            return confirmed, True
-        return confirmed, is_reached and is_confirmed
+        return confirmed, is_over or (is_reached and self._is_confirmed(confirmed))
+
+    def _is_confirmed(self, confirmed: MeanReturn | None) -> bool:
+        """Whether fresh episodes reach the target too, where there are any."""
+        if confirmed is None or self._target is None:
+            return True
+        margin = self.options.stop_margin + self.options.stop_errors * (confirmed.error or 0.0)
+        return confirmed.mean >= self._target + margin
 
     def _has_settled(self) -> bool:
         """Whether neither fitness nor training returns have got better for `patience` generations."""
@@ -305,15 +306,10 @@ class TrainingLoop:
     @property
     def _target(self) -> float | None:
         """The return to wait for; None where there is none, or where fitness is no return."""
-        return self.options.target if getattr(self.source, "fitness_is_return", True) else None
+        return self.options.target if self.source.fitness_is_return else None
 
-    @property
-    def _is_relative(self) -> bool:
-        """Whether fitness compares the members of one generation, and not those of two."""
-        return bool(getattr(self.source, "fitness_is_relative", False))
-
-    def _confirm_late(self, leader: Any, number: int, is_over: bool) -> float | None:
-        """Mean of `leader` over fresh episodes, in the last generations of a run that has reached no target; else None.
+    def _confirm_late(self, leader: Any, number: int, is_over: bool) -> MeanReturn | None:
+        """Return of `leader` over fresh episodes, in the last generations of a run without a target reached; else None.
 
         is_over: whether this is the last one, whatever is left of the budget.
 
@@ -327,8 +323,9 @@ class TrainingLoop:
         share = CONFIRMED_SHARE * self.options.max_steps * len(self.population) / (CONFIRMED_GENERATIONS + 2)
         least = min(self.options.confirm_episodes, self.options.eval_episodes)
         episodes = min(self.options.confirm_episodes, max(least, int(share / max(self._episode_length, 1.0))))
-        if self.best.has_rivals or self._is_relative:
-            self.best.confirm(lambda agent: self.source.confirm(agent, number, episodes), anew=self._is_relative)
+        anew = self.source.fitness_is_relative
+        if self.best.has_rivals or anew:
+            self.best.confirm(lambda agent: self.source.confirm(agent, number, episodes), anew=anew)
         return self.source.confirm(leader, number, episodes)
 
     def _evolve(self, number: int, members: Sequence[MemberRecord]) -> tuple[Birth, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.engine.protocol import Mask
@@ -36,7 +37,7 @@ def random_play(
             population. seed: of the run.
         check: called between vector steps; what it raises ends the play there.
     """
-    if not callable(getattr(env, "replicate", None)):
+    if not foreign.can_replicate(env):
         return Baseline(skipped="the environment was handed over as an object; a function that makes it can be copied")
     num_envs = max(1, int(env.num_envs))
     limit = EpisodeLimit.of(env, options.eval_steps, options.evo_steps // num_envs)

@@ -151,7 +151,7 @@ def generation_record(
         epsilon=loop.source.epsilon,
         births=births,
         confirmation=confirmation,
-        opponents=tuple(getattr(loop.source, "opponents_of", ())),
+        opponents=tuple(loop.source.opponents_of),
         members_left=len(loop.population) if len(loop.population) != len(members) else None,
     )
 
@@ -183,13 +183,13 @@ def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequen
 
 def _by_agent(loop: TrainingLoop, agent: Any) -> dict[str, float]:
     """Returns of a team's agents by their ids, where they are not summed."""
-    row = getattr(loop.source, "by_agent", {}).get(agent.index)
+    row = loop.evaluation.by_agent.get(agent.index)
     return {} if row is None else dict(zip(agent.agent_ids, row, strict=True))
 
 
 def _scores_by_agent(loop: TrainingLoop, agent: Any, tally: Tally) -> dict[str, float]:
     """Mean training returns of a team's agents in this generation, where they are not summed."""
-    if getattr(loop.source, "sum_scores", True) or not tally.by_agent:
+    if loop.source.sum_scores or not tally.by_agent:
         return {}
     return dict(zip(agent.agent_ids, np.mean(tally.by_agent, axis=0).tolist(), strict=True))
 

@@ -13,6 +13,7 @@ PACKAGE = ROOT / "agilerl"
 # Lower number = further down. Packages of equal number must not import each other, except within themselves.
 LAYERS = {
     "errors": 0,
+    "foreign": 0,
     "standalone": 0,
     "env_ids": 1,
     "host": 1,

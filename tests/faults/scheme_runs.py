@@ -18,6 +18,7 @@ from faulty_runs import digest
 
 import agilerl
 from agilerl.sources.lanes import LaneSource
+from agilerl.sources.source import MeanReturn, PopulationEvaluation
 from agilerl.training import launch
 
 
@@ -98,11 +99,11 @@ def diverging(when: Mapping[int, tuple[int, ...]]) -> Iterator[None]:
 def scripted(fitness: Callable[[int, Any], float]) -> Iterator[None]:
     """Members have `fitness(generation, agent)`, in evaluations as in confirmations."""
 
-    def evaluate(self: Any, agents: Any, number: int) -> list[float]:
-        return [fitness(number, agent) for agent in agents]
+    def evaluate(self: Any, agents: Any, number: int) -> PopulationEvaluation:
+        return PopulationEvaluation([fitness(number, agent) for agent in agents])
 
-    def confirm(self: Any, agent: Any, number: int, episodes: int | None = None) -> float:
-        return fitness(number, agent)
+    def confirm(self: Any, agent: Any, number: int, episodes: int | None = None) -> MeanReturn:
+        return MeanReturn(fitness(number, agent), 0.0)
 
     with mock.patch.multiple(LaneSource, evaluate=evaluate, confirm=confirm):
         yield

@@ -21,6 +21,7 @@ from agilerl.options import OffPolicyOptions
 from agilerl.ranks import Ranks
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.replay_log import ReplayLog
+from agilerl.sources.source import MeanReturn
 from agilerl.training.best import BestAgent
 from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.state import SavableLoop, resumed_notes
@@ -87,7 +88,7 @@ class Copied:
 def test_who_is_no_fitter_than_a_confirmed_mean_is_no_rival() -> None:
     best = BestAgent()
     best.offer(Copied(0), 9.0, None, 0)
-    best.confirm(lambda agent: 8.0)
+    best.confirm(lambda agent: MeanReturn(8.0))
     best.offer(Copied(1), 7.0, None, 1)
     assert not best.has_rivals
     best.offer(Copied(2), 8.5, None, 1)

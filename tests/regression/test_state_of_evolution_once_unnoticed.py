@@ -17,6 +17,7 @@ from agilerl.hpo import HyperparameterConfig, RLParameter
 from agilerl.hpo.founders import spread_founders
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.off_policy import OffPolicySource
+from agilerl.sources.source import MeanReturn
 from agilerl.training.adoption import Ancestors
 from agilerl.training.best import Candidate, Confirmation
 from agilerl.training.loop import TrainingLoop
@@ -154,9 +155,9 @@ def test_a_rival_of_before_a_stop_is_confirmed_after_it() -> None:
     SavableLoop(again).load(tuple(decode_tree(encode_tree(t)) for t in saved.trees()), saved.facts())  # type: ignore[arg-type]
     played: list[int] = []
 
-    def play(agent: Any) -> float:
+    def play(agent: Any) -> MeanReturn:
         played.append(agent.index)
-        return float(agent.index)
+        return MeanReturn(float(agent.index))
 
     for best in (run.best, again.best):
         best.confirm(play)

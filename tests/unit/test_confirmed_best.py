@@ -18,6 +18,7 @@ from agilerl.options import OffPolicyOptions
 from agilerl.report.records import RunRecords
 from agilerl.runs.directory import RunDirectory
 from agilerl.sources.evaluator import Evaluator
+from agilerl.sources.source import MeanReturn
 from agilerl.telemetry.record import BaseSink
 from agilerl.training import loop
 from agilerl.training.best import BestAgent
@@ -168,7 +169,7 @@ def test_of_equally_fit_agents_the_one_with_higher_training_returns_is_kept() ->
     assert heard == ["lucky", "steady"]
     assert best.kept is not None
     assert (best.agent.name, best.kept.fitness, best.kept.generation) == ("steady", 500.0, 3)
-    best.offer(Member("confirmed", 100.0), 450.0, 470.0, 5)
+    best.offer(Member("confirmed", 100.0), 450.0, MeanReturn(470.0), 5)
     best.offer(Member("unconfirmed", 500.0), 450.0, None, 6)
     assert best.agent.name == "confirmed"
 
@@ -234,9 +235,9 @@ def test_a_confirmation_decides_between_the_steady_one_and_the_fittest(
     best.offer(Member("steady", 0.96), 0.7, None, 1, error=0.15)
     played: list[str] = []
 
-    def play(agent: Member) -> float:
+    def play(agent: Member) -> MeanReturn:
         played.append(agent.name)
-        return worth[agent.name]
+        return MeanReturn(worth[agent.name])
 
     best.confirm(play)
     assert played == names_played
@@ -254,19 +255,19 @@ def test_who_is_fitter_after_a_target_was_missed_is_kept_and_who_missed_it_is_no
     heard: list[str] = []
     best = BestAgent(lambda agent: heard.append(agent.name))
     best.offer(Member("early", -9.0), -8.0, None, 0, error=1.0)
-    best.offer(Member("lucky", -9.0), -2.6, -7.0, 1, error=1.2, confirmed_error=0.6)
+    best.offer(Member("lucky", -9.0), -2.6, MeanReturn(-7.0, 0.6), 1, error=1.2)
     assert (names(best), best.confirmed) == (("lucky", None), -7.0)
     best.offer(Member("not told apart", -5.0), -5.0, None, 2, error=1.0)  # two errors of the difference are 2.3
     assert (names(best), best.confirmed) == (("lucky", "not told apart"), -7.0)
     best.offer(Member("fitter", -5.0), -4.0, None, 3, error=1.0)
     assert (names(best), best.confirmed) == (("fitter", "fitter"), None)
-    best.offer(Member("missed it too", -5.0), -3.0, -7.5, 4, error=1.0, confirmed_error=0.6)
+    best.offer(Member("missed it too", -5.0), -3.0, MeanReturn(-7.5, 0.6), 4, error=1.0)
     assert names(best) == ("fitter", "fitter"), "less than was confirmed before"
     assert heard == ["early", "lucky", "fitter"]
-    best.confirm(lambda agent: {"fitter": -7.1}[agent.name])
+    best.confirm(lambda agent: MeanReturn({"fitter": -7.1}[agent.name]))
     assert (names(best), best.confirmed) == (("lucky", None), -7.0)
     assert heard[3:] == ["lucky"]
-    best.confirm(lambda agent: {"lucky": -7.2}[agent.name], anew=True)
+    best.confirm(lambda agent: MeanReturn({"lucky": -7.2}[agent.name]), anew=True)
     assert best.confirmed == -7.2
 
 
@@ -289,7 +290,7 @@ def test_a_stopped_run_that_has_missed_its_target_goes_on_to_the_bit(stop_after:
 
 def test_without_episodes_to_confirm_by_the_steady_one_stays() -> None:
     best = BestAgent()
-    best.confirm(lambda agent: 1.0)  # nobody is there
+    best.confirm(lambda agent: MeanReturn(1.0))  # nobody is there
     best.offer(Member("fittest", 0.92), 0.96, None, 0, error=0.003)
     best.offer(Member("steady", 0.96), 0.7, None, 1, error=0.15)
     best.confirm(lambda agent: None)

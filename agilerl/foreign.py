@@ -1,0 +1,173 @@
+"""What objects that are not ours say of themselves: environments with their specs and spaces, streams, callbacks.
+
+Whoever wrote them may have left any of it out, so this is the one place that asks by name, and that says what holds
+where there is no answer. Agents are read by `algorithms.base.adapted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+def has_methods(thing: Any, *names: str) -> bool:
+    """Whether all of these are methods of it."""
+    return all(callable(getattr(thing, name, None)) for name in names)
+
+
+def method(thing: Any, name: str) -> Callable[..., Any] | None:
+    """The method of this name, None where there is none."""
+    found = getattr(thing, name, None)
+    return found if callable(found) else None
+
+
+def name_of_function(function: Any, default: str) -> str:
+    """The name of a function or class; `default` for what has none, such as a partial function."""
+    return str(getattr(function, "__name__", default))
+
+
+def close(thing: Any) -> None:
+    """Close what can be closed."""
+    if (end := method(thing, "close")) is not None:
+        end()
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether a stream is shown to somebody as it is written."""
+    asked = method(stream, "isatty")
+    return asked is not None and bool(asked())
+
+
+def notes(error: BaseException) -> list[str]:
+    """What was added to an error by `add_note`."""
+    return list(getattr(error, "__notes__", ()))
+
+
+# --- environments -----------------------------------------------------------------------------------------------------
+
+
+def num_envs(env: Any) -> int:
+    """How many environments a vector holds; 1 for a single environment."""
+    return max(1, int(getattr(env, "num_envs", 1)))
+
+
+def can_replicate(env: Any) -> bool:
+    """Whether it makes lanes of its own copies (`replicate`), as the vectors of this package do."""
+    return has_methods(env, "replicate")
+
+
+def copies(env: Any) -> list[Any]:
+    """The environments in a vector that holds them in this process; [] for any other."""
+    return list(getattr(env, "envs", None) or ())
+
+
+def single(env: Any) -> Any:
+    """The first environment of a vector that holds them in this process, else what was given."""
+    return next(iter(copies(env)), env)
+
+
+def bare(env: Any) -> Any:
+    """The environment inside all wrappers."""
+    found = getattr(env, "unwrapped", None)
+    return env if found is None else found
+
+
+def unlimited(env: Any) -> Any:
+    """The environment under a limit of steps of this package."""
+    return getattr(env, "unlimited", env)
+
+
+def metadata(env: Any) -> Mapping[str, Any]:
+    """Its metadata; {} without any."""
+    return getattr(env, "metadata", None) or {}
+
+
+def render_mode(env: Any) -> str | None:
+    """How it was made to render."""
+    found: str | None = getattr(env, "render_mode", None)
+    return found
+
+
+def observation_space(env: Any, prefix: str = "") -> Any:
+    """The observation space of an environment or agent, None where it has none; `prefix`: "single_" of a vector."""
+    return getattr(env, f"{prefix}observation_space", None)
+
+
+def action_space(env: Any, prefix: str = "") -> Any:
+    """The action space of an environment or agent, None where it has none; `prefix`: "single_" of a vector."""
+    return getattr(env, f"{prefix}action_space", None)
+
+
+def single_spaces(env: Any) -> tuple[Any, Any]:
+    """(observation space, action space) of one environment, given that or a vector; None where it has none."""
+    return tuple(
+        own if (own := ask(env, "single_")) is not None else ask(env) for ask in (observation_space, action_space)
+    )  # type: ignore[return-value]
+
+
+def env_id(env: Any) -> str | None:
+    """The id under which Gymnasium knows it, None where it was not made by one."""
+    found: str | None = getattr(_spec(env), "id", None)
+    return found
+
+
+def own_id(env: Any) -> str | None:
+    """The id that a vector of environments was made by, None where it does not say."""
+    found: str | None = getattr(env, "env_id", None)
+    return found
+
+
+def takes_seed_per_lane(env: Any) -> bool:
+    """Whether the `reset` of a vector takes one seed for each of its environments, and says so."""
+    return bool(getattr(env, "takes_seed_per_lane", False))
+
+
+def registered_limit(env: Any) -> Any:
+    """What it gives as the steps of an episode, or its registration; None where nothing says."""
+    return getattr(env, "max_episode_steps", None) or getattr(_spec(env), "max_episode_steps", None)
+
+
+def registered_maker(env: Any) -> Any:
+    """What Gymnasium makes it from, None where it was not made by an id."""
+    return getattr(_spec(env), "entry_point", None)
+
+
+def reward_threshold(spec: Any) -> float | None:
+    """The return at which an environment counts as solved by its registration, None where that names none."""
+    found = getattr(spec, "reward_threshold", None)
+    return None if found is None else float(found)
+
+
+def _spec(env: Any) -> Any:
+    return getattr(env, "spec", None)
+
+
+# --- spaces and arrays ------------------------------------------------------------------------------------------------
+
+
+def shape(thing: Any) -> tuple[int, ...] | None:
+    """The shape of an array, a tensor or a space; None where there is none."""
+    found = getattr(thing, "shape", None)
+    return None if found is None else tuple(found)
+
+
+def parts(space: Any) -> Any:
+    """The spaces inside a Dict, a Tuple or the like; None for a plain one."""
+    return getattr(space, "spaces", None)
+
+
+def dtype_name(thing: Any) -> str:
+    """The dtype of an array, else the name of its class: for messages."""
+    return str(getattr(thing, "dtype", type(thing).__name__))
+
+
+def ndim(thing: Any) -> int:
+    """Axes of an array; 1 for anything else."""
+    return int(getattr(thing, "ndim", 1))
+
+
+def attributes(thing: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """(name, value) of those of `names` that it has."""
+    for name in names:
+        if hasattr(thing, name):
+            yield name, getattr(thing, name)
