@@ -84,7 +84,7 @@ class BC(RLAlgorithm):
         return isinstance(self.action_space, gym.spaces.Discrete)
 
     @property
-    def learns_from_obs_mask(self) -> bool:
+    def learns_from_obs_mask(self) -> bool:  # type: ignore[override]
         """Probabilities are of legal actions alone."""
         return self.discrete
 

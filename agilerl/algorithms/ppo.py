@@ -383,7 +383,7 @@ class PPO(RLAlgorithm):
         return self.ent_coef * min(1.0, self.action_ent_steps / max(1, self.learned_steps))
 
     @property
-    def adapts_rate(self) -> bool:
+    def adapts_rate(self) -> bool:  # type: ignore[override]
         """Whether the learning rate follows the divergence of rollouts."""
         return self.lr_schedule == "adaptive"
 

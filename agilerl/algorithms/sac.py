@@ -117,7 +117,7 @@ class SAC(StochasticActorCritic):
         return self.temperature.alpha
 
     @property
-    def learns_from_obs_mask(self) -> bool:
+    def learns_from_obs_mask(self) -> bool:  # type: ignore[override]
         """Policy and temperature of discrete actions look at all of them: illegal ones must have no part in it."""
         return self.discrete
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from agilerl.algorithms.base import copies
 from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base import registry as registering
-from agilerl.algorithms.base.declared import check_arguments, check_mutable
+from agilerl.algorithms.base.declared import Experience, check_arguments, check_mutable
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig, MutationRegistry, NetworkGroup, assigned, resolve
 from agilerl.checkpoint import load_tree, save_tree
@@ -66,10 +66,46 @@ class EvolvableAlgorithm:
         mut: what the last evolution did to this agent, None before the first.
         registry: what it has registered. Assigning does the registering, see `registry.assigned`.
         arguments_by_agent: numbers of the constructor that may be given by agent, as a mapping.
+        experience: what it learns from; None for an algorithm that declares nothing.
+        learns_language: whether its policy is an adapter on a language model.
+        reads_texts: whether its network is a transformer over texts, in place of an encoder with a head.
+        imitates: whether it clones behaviour, whatever its return: its own actions have nothing to teach it.
+        shares_in_populations: whether critics share the encoder in populations of `create_population` by default.
+        reads_alone: whether every network of a team reads the observations of its own agent only.
+        trains_unwrapped: whether training functions train the agent inside it; True for some wrappers only.
+        is_recurrent: whether acting needs a hidden state that goes through an episode.
+        recurrent: whether it was constructed with recurrent encoders.
+        learns_from_obs_mask: whether `update` reads which actions were legal in `obs`, so that replay keeps them; else
+            only those of `next_obs` are kept.
+        adapts_rate: whether `update` changes the learning rate.
+        combined_reward: whether it learns from one-step and n-step transitions together and needs both memories.
+        action_masks: whether it has trained with masks of legal actions.
+        normalize_observations: whether its networks shift and scale observations.
+        evaluated_in: the environment and step limit of `evaluate` (`evaluation.EvaluatedIn`); None if unknown.
+        origin: the run and member that it was copied from; empty for an agent that began here.
+        mutation_record: the last mutation (`hpo.effects.MutationRecord`); None before the first.
     """
 
-    registry: MutationRegistry
+    # Capabilities, declared with their defaults: callers read these and never ask which algorithm an agent is.
     arguments_by_agent: ClassVar[frozenset[str]] = frozenset()
+    experience: ClassVar[Experience | None] = None
+    learns_language: ClassVar[bool] = False
+    reads_texts: ClassVar[bool] = False
+    imitates: ClassVar[bool] = False
+    shares_in_populations: ClassVar[bool] = False
+    reads_alone: ClassVar[bool] = False
+    trains_unwrapped: ClassVar[bool] = False
+    is_recurrent: bool = False
+    recurrent: bool = False
+    learns_from_obs_mask: bool = False
+    adapts_rate: bool = False
+    combined_reward: bool = False
+    action_masks: bool = False
+    normalize_observations: bool = False
+    evaluated_in: Any = None
+    origin: str = ""
+    mutation_record: Any = None
+    registry: MutationRegistry
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)

@@ -70,9 +70,8 @@ class RLAlgorithm(EvolvableAlgorithm):
     net_config: Any
     share_encoders: bool
     environment: dict[str, Any] | None
-    action_masks: bool = False  # whether it has trained with masks of legal actions
 
-    # --- capabilities: what others ask instead of which algorithm it is ---------------------------------------------
+    # --- capabilities beside those of `EvolvableAlgorithm` ----------------------------------------------------------
 
     action_spaces: tuple[str, ...] = ()
     """Kinds of action space that it takes, by class name."""
@@ -80,31 +79,18 @@ class RLAlgorithm(EvolvableAlgorithm):
     """What it learns from."""
     action_form: ClassVar[PlainActions] = PlainActions()
     """How stored actions become those of the environment."""
-    imitates: ClassVar[bool] = False
-    """Whether it learns what others have done, whatever it was worth: what it does itself has nothing to teach it."""
-    combined_reward: bool = False
-    """Whether it learns from one-step and n-step transitions together, so that it needs both memories."""
     beta: float = 0.4
     """Exponent of the importance weights at the start, under prioritised replay."""
-    reads_texts: ClassVar[bool] = False
-    """Whether its network is a transformer over texts, in place of an encoder with a head."""
-    shares_in_populations: ClassVar[bool] = False
-    """Whether critics share the encoder in populations of `create_population`, where nothing says otherwise."""
 
     @property
-    def is_recurrent(self) -> bool:
+    def is_recurrent(self) -> bool:  # type: ignore[override]
         """Whether acting needs more than the observation: a hidden state that goes through an episode."""
-        return bool(getattr(self, "recurrent", False))
+        return bool(self.recurrent)
 
     @property
     def acts_raw(self) -> bool:
         """Whether `get_action` gives what is stored, so that `environment_action` is still to come."""
         return self.action_form.raw and self.training
-
-    @property
-    def learns_from_obs_mask(self) -> bool:
-        """Whether `update` reads which actions were legal in `obs`, so that replay keeps them; else of `next_obs`."""
-        return False
 
     def __init__(
         self,

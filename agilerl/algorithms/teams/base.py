@@ -63,12 +63,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
 
     experience: ClassVar[Experience] = TEAM_TRANSITIONS
     policies_are_distributions: ClassVar[bool] = False  # then actions may be MultiBinary, and a Box needs no bounds
-    is_recurrent = False
-    reads_alone = False  # whether networks read what their own agent sees, and nothing else
     learns_from_obs_mask = True
-    combined_reward = False
-    action_masks = False
-    evaluated_in: Any = None
     environment: dict[str, Any] | None
     net_config: dict[str, Any] | None
     temperature: float

@@ -69,7 +69,6 @@ class LLMAlgorithm(EvolvableAlgorithm):
     action_spaces: ClassVar[tuple[str, ...]] = ()
     experience: ClassVar[Experience]
     reads_texts = True
-    is_recurrent = False
     learns_language = True
 
     actor: AdapterNetwork

@@ -1,0 +1,87 @@
+"""A read view of agents that subclass nothing of this package, so that capabilities are read and never guessed.
+
+An agent of the user's own need only have the methods that a training function calls. `adapted` gives such an agent
+every capability that `EvolvableAlgorithm` declares; populations keep the agent itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.wrapped import AgentWrapper, unwrapped
+
+CAPABILITIES = (
+    "experience", "learns_language", "reads_texts", "imitates", "shares_in_populations", "reads_alone",
+    "trains_unwrapped", "is_recurrent", "recurrent", "learns_from_obs_mask", "adapts_rate", "combined_reward",
+    "action_masks", "normalize_observations", "evaluated_in", "origin", "mutation_record",
+)  # fmt: skip
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """A method that the agent does not have and does not need."""
+
+
+DEFAULTS: dict[str, Any] = {name: vars(EvolvableAlgorithm)[name] for name in CAPABILITIES} | {
+    "learn_step": 1,
+    "batch_size": 64,
+    "beta": 0.4,
+    "gamma": 0.99,
+    "device": "cpu",
+    "observation_space": None,
+    "action_space": None,
+    "environment": None,
+    "random_action": None,
+    "environment_action": None,
+    "environment_actions": None,
+    "acts_raw": True,
+    "hyperparameters": dict,
+    "evaluation_networks": dict,
+    "unsaved_attributes": list,
+    "set_training_mode": _nothing,
+}
+"""Values of what an adapted agent does not have itself."""
+
+
+class AdaptedAgent:
+    """A read view of one agent: attributes that it does not have itself are those of `DEFAULTS`.
+
+    Without a default a missing attribute stays missing, so `hasattr` answers as of the agent. Nothing can be assigned.
+    """
+
+    __slots__ = ("_adapted",)
+    _adapted: Any
+
+    def __init__(self, agent: Any) -> None:
+        object.__setattr__(self, "_adapted", agent)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # of how Python copies and prints: the view's own
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self._adapted, name, DEFAULTS[name]) if name in DEFAULTS else getattr(self._adapted, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{self!r} is a read view. fix: assign {name} to the agent itself.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (AdaptedAgent, (self._adapted,))
+
+    def __repr__(self) -> str:
+        return f"adapted({self._adapted!r})"
+
+    @property
+    def unwrapped(self) -> Any:
+        """The agent inside all wrappers: the object itself, not a view of it."""
+        return unwrapped(self._adapted)
+
+
+def adapted(agent: Any) -> Any:
+    """The agent where every capability can be read from it, else a view of it from which they can be.
+
+    An `EvolvableAlgorithm` declares them, and an `AgentWrapper` around one reads them from it. Compare and keep the
+    agent itself: a view is another object.
+    """
+    inner = agent
+    while isinstance(inner, AgentWrapper):
+        inner = inner.agent
+    return agent if isinstance(inner, EvolvableAlgorithm | AdaptedAgent) else AdaptedAgent(agent)
