@@ -98,6 +98,10 @@ def action_space(env: Any, prefix: str = "") -> Any:
     return getattr(env, f"{prefix}action_space", None)
 
 
+SPACES = (("observation_space", observation_space), ("action_space", action_space))
+"""(name, what reads it) of both spaces."""
+
+
 def single_spaces(env: Any) -> tuple[Any, Any]:
     """(observation space, action space) of one environment, given that or a vector; None where it has none."""
     return tuple(

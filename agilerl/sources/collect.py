@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from agilerl import tree as trees
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.checkpoint import write_atomic
 from agilerl.envs.limits import DEFAULT_EPISODE_LIMIT
 from agilerl.envs.masks import ActionMasks
@@ -113,7 +114,7 @@ def greedy_policy(agent: Any) -> Policy:
     Raises:
         NotAvailableYetError: it has a memory, that no lane of its own could be given when its episode ends.
     """
-    if getattr(agent, "is_recurrent", False):
+    if adapted(agent).is_recurrent:
         raise NotAvailableYetError(
             f"{agent.algo} with a recurrent policy cannot record a data set yet. fix: a policy without memory."
         )

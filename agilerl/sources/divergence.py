@@ -13,14 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl import foreign
 from agilerl.engine.learner import Learner
 from agilerl.sources.source import Tally
 
 
 def is_finite(agent: Any) -> bool:
     """Whether all weights of an agent are finite; True for agents that do not show any."""
-    networks = getattr(agent, "evaluation_networks", None)
-    if not callable(networks):
+    networks = foreign.method(agent, "evaluation_networks")
+    if networks is None:
         return True
     with torch.no_grad():
         sums = [p.sum() for network in networks().values() for p in network.parameters() if p.is_floating_point()]

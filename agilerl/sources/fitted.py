@@ -78,7 +78,7 @@ def _part(data: Dataset, rows: np.ndarray) -> Dataset:
     """The rows [N] bool of a data set."""
     obs, later = (trees.take(x, rows) for x in (data.obs, data.next_obs))
     names = ("action", "reward", "terminated", "ended", "obs_mask", "next_mask")
-    fields = {name: getattr(data, name)[rows] for name in names if getattr(data, name) is not None}
+    fields = {name: vars(data)[name][rows] for name in names if vars(data)[name] is not None}
     return replace(data, obs=obs, next_obs=later, **fields)
 
 

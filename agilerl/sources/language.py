@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from agilerl import foreign
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.engine.adapters import choose_adapters, engines_for
 from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
 from agilerl.language.tokenizer import fingerprint, is_tokenizer_of
@@ -100,7 +102,7 @@ class LanguageSource(Source):
 
     def _check_fit(self, population: Sequence[Any]) -> None:
         for agent in population:
-            if not getattr(agent, "learns_language", False):
+            if not adapted(agent).learns_language:
                 raise AlgorithmError(
                     f"{type(agent).__name__} is no language algorithm. fix: create_population('GRPO')."
                 )
@@ -262,9 +264,9 @@ class LanguageSource(Source):
 
 def _check_gym(env: Any) -> None:
     """Named errors for what hands out no batches by number."""
-    if hasattr(env, "group_size") and callable(getattr(env, "reset", None)) and not hasattr(env, "split"):
+    if hasattr(env, "group_size") and foreign.has_methods(env, "reset") and not hasattr(env, "split"):
         raise ConfigError(f"{type(env).__name__} is played turn by turn. fix: finetune_llm_multiturn(pop, env).")
-    if not all(callable(getattr(env, name, None)) for name in ("batch", "split")):
+    if not foreign.has_methods(env, "batch", "split"):
         raise ConfigError(
             f"env must be a ReasoningGym, PreferenceGym or SFTGym; got {type(env).__name__}. "
             "fix: ReasoningGym(train_dataset, test_dataset, tokenizer, reward_fn)."

@@ -12,8 +12,10 @@ import torch
 
 from agilerl import foreign
 from agilerl import tree as trees
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.engine.learner import Learner
 from agilerl.envs.lanes import name_of
@@ -99,11 +101,8 @@ class OfflineSource(LaneSource[OfflineOptions]):
         if not self._is_fitted:
             return super()._make_evaluator(population, check)
         for agent in population:
-            if (
-                self.learner == "agents"
-                or getattr(agent, "is_recurrent", False)
-                or getattr(agent, "reads_texts", False)
-            ):
+            own = adapted(agent)
+            if self.learner == "agents" or own.is_recurrent or own.reads_texts:
                 raise unjudged(agent)
         if self.dataset is None:
             raise ConfigError(
@@ -317,7 +316,7 @@ def check_environment(dataset: Dataset, env: Any, agent: RLAlgorithm) -> None:
 
 def warn_of_learn_step(population: Sequence[Any]) -> None:
     """Say once that `learn_step` means nothing here, where it was set to something or mutates."""
-    agents = [getattr(agent, "unwrapped", agent) for agent in population]
+    agents = [unwrapped(agent) for agent in population]
     usual = hyperparameters(type(agents[0])).get("learn_step") if isinstance(agents[0], RLAlgorithm) else None
     if usual is None:
         return
@@ -337,7 +336,7 @@ def warn_of_learn_step(population: Sequence[Any]) -> None:
 def _observed(agent: Any, obs: Any, options: OfflineOptions) -> Any:
     """Observations [N, ...] of the agent's space; ShapeError where their shapes are others."""
     space = agent.observation_space
-    wanted, shape = getattr(space, "shape", None), getattr(obs, "shape", None)
+    wanted, shape = foreign.shape(space), foreign.shape(obs)
     if options.swap_channels and shape is not None and len(shape) == 4:
         obs = np.moveaxis(obs, -1, 1)
         shape = obs.shape

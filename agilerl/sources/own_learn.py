@@ -16,7 +16,9 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
+from agilerl import foreign
 from agilerl import tree as trees
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.rollouts import RolloutExperiences
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import brings_learn, takes, unwrapped
@@ -67,7 +69,7 @@ class OwnTransitions:
 
     def __init__(self, shard: Shard, lanes: Lanes, options: OffPolicyOptions) -> None:
         (self.agent,) = shard.agents
-        if options.random_steps and not callable(getattr(self.agent, "random_action", None)):
+        if options.random_steps and not foreign.has_methods(self.agent, "random_action"):
             raise ConfigError(
                 f"random_steps={options.random_steps} needs agents with random_action(rng, shape, mask); "
                 f"{type(self.agent).__name__} has none. fix: random_steps=0, or write the method."
@@ -81,15 +83,14 @@ class OwnTransitions:
         (self._rng,) = shard.streams(Purpose.EXPLORATION)
         self.replay.interrupt()
         self.obs, self.info = lanes.reset(shard.lane_seeds(lanes.num_lanes))
-        if callable(getattr(agent, "set_training_mode", None)):
-            agent.set_training_mode(True)  # first: outside of training an agent answers with other actions
+        adapted(agent).set_training_mode(True)  # first: outside of training an agent answers with other actions
         self._check_learn()
         self._takes_epsilon, self._takes_mask = (takes(agent, "get_action", k) for k in ("epsilon", "action_mask"))
-        acts_raw = getattr(agent, "acts_raw", True)  # stored actions may be raw ones
-        self._environment_action = getattr(agent, "environment_action", None) if acts_raw else None
+        acts_raw = adapted(agent).acts_raw  # stored actions may be raw ones
+        self._environment_action = foreign.method(agent, "environment_action") if acts_raw else None
         self._masks = ActionMasks(lanes.single_action_space, lanes.backend)
         self._tracker = EpisodeTracker(lanes.num_lanes)
-        self._schedule = Schedule.of(int(getattr(agent, "learn_step", 1)), lanes.num_lanes)
+        self._schedule = Schedule.of(int(adapted(agent).learn_step), lanes.num_lanes)
 
     def _check_learn(self) -> None:
         """ConfigError where `learn` cannot take what the memories give."""
@@ -120,8 +121,9 @@ class OwnTransitions:
             arguments["action_mask"] = mask
         if self._stored() < self.options.random_steps:
             random: np.ndarray = self.agent.random_action(self._rng, (self.lanes.num_lanes,), mask)
-            if self._environment_action is None and callable(getattr(self.agent, "environment_action", None)):
-                random = self.agent.environment_action(random)  # as get_action of this agent gives it
+            convert = foreign.method(self.agent, "environment_action")
+            if self._environment_action is None and convert is not None:
+                random = convert(random)  # as get_action of this agent gives it
             return random
         action = self.agent.get_action(self.obs, **arguments)
         if isinstance(action, Tensor):
@@ -136,14 +138,14 @@ class OwnTransitions:
     def _step(self, index: int) -> bool:
         """One vector step; False where there was no action to take."""
         mask = self._masks.of(self.info, self.lanes.num_lanes)
-        action, legal = self._act(mask), mask if getattr(self.agent, "learns_from_obs_mask", False) else None
+        action, legal = self._act(mask), mask if adapted(self.agent).learns_from_obs_mask else None
         if action.dtype.kind == "f" and not np.isfinite(action).all():
             self.tally.fault = "its actions are not finite"
             return False
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         batch = self._outcome(action if self._environment_action is None else self._environment_action(action))
         reward = self.options.learned_reward(batch.reward if batch.team is None else batch.team.reward)
-        if callable(getattr(self.memory, "write", None)):
+        if foreign.has_methods(self.memory, "write"):
             self.replay.write(self.obs, action, reward, batch, self._masks, legal)
         else:
             self._store_elsewhere(action, reward, batch)
@@ -168,7 +170,7 @@ class OwnTransitions:
         self.memory.save_to_memory(*(map_leaves(lambda x: np.asarray(x)[keep], f) for f in fields), is_vectorised=True)
 
     def _learn(self, index: int) -> None:
-        size = int(getattr(self.agent, "batch_size", 64))
+        size = int(adapted(self.agent).batch_size)
         if len(self.memory) < size:
             return
         for _ in range(self._schedule.count):
@@ -189,7 +191,7 @@ class OwnTransitions:
             experiences = self.memory.sample(size, return_idx=True)
             return self.agent.learn(experiences, n_experiences=n_step_memory.sample_from_indices(experiences["idxs"]))
         done = self.shard.begun + (index + 1) * self.lanes.num_lanes
-        beta = beta_schedule(float(getattr(self.agent, "beta", 0.4)), done, self.options.max_steps)
+        beta = beta_schedule(float(adapted(self.agent).beta), done, self.options.max_steps)
         experiences = self.memory.sample(size, beta)
         extra = {}
         if n_step_memory is not None:
@@ -202,6 +204,9 @@ class OwnTransitions:
 
 
 # -- from rollouts ---------------------------------------------------------------------------------------------------
+
+
+LEARN_STEP = 128  # environment steps of a rollout, for agents that do not say
 
 
 class OwnRollouts:
@@ -222,16 +227,16 @@ class OwnRollouts:
         (self.agent,) = shard.agents
         self.shard, self.lanes, self.options, self.collect, self.env = shard, lanes, options, collect, env
         self.tally = Tally()
-        self.length = -(-int(getattr(self.agent, "learn_step", 128)) // lanes.num_lanes)
-        self._records = callable(getattr(unwrapped(self.agent), "recorder", None))
+        steps = self.agent.learn_step if hasattr(self.agent, "learn_step") else LEARN_STEP
+        self.length = -(-int(steps) // lanes.num_lanes)
+        self._records = foreign.has_methods(unwrapped(self.agent), "recorder")
         self._own_learn = not self._records or brings_learn(self.agent)
         self._takes_mask = takes(self.agent, "get_action", "action_mask")
 
     def run(self) -> Steps:
         """As many whole rollouts as hold the shard's vector steps."""
         agent, lanes = self.agent, self.lanes
-        if callable(getattr(agent, "set_training_mode", None)):
-            agent.set_training_mode(True)
+        adapted(agent).set_training_mode(True)
         if hasattr(agent, "num_envs"):
             agent.num_envs = lanes.num_lanes
         if isinstance(getattr(agent, "progress", None), int | float):  # schedules over the run
@@ -302,7 +307,7 @@ class GetAction:
 
     def __init__(self, agent: Any, length: int) -> None:
         self.agent, self.length = agent, length
-        self._convert = getattr(agent, "environment_action", None)
+        self._convert = foreign.method(agent, "environment_action")
         self._chosen: Chosen = ([], [], [])
 
     @property
@@ -354,7 +359,9 @@ def experiences_of(
     if not count:
         return None
     rows = np.argsort(~valid, axis=0, kind="stable")[:count]  # [n, E] the first transitions of each lane, in order
-    terminated, truncated = (np.stack([getattr(seen.batch, k) for seen in steps]) for k in ("terminated", "truncated"))
+    terminated, truncated = (
+        np.stack(flags) for flags in zip(*((s.batch.terminated, s.batch.truncated) for s in steps), strict=True)
+    )
     # What follows a row that is not a transition is not the outcome of the row before it: that one was cut off.
     before_gap = np.concatenate((~valid[1:], np.zeros((1, len(lanes)), bool)))
     truncated = truncated | (before_gap & ~terminated)

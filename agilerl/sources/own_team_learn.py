@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from agilerl import foreign
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.wrapped import takes, unwrapped
 from agilerl.algorithms.teams.transitions import TeamExperiences
 from agilerl.components.prioritized import beta_schedule
@@ -43,7 +45,7 @@ class OwnTeamTransitions(OwnTransitions):
         super().__init__(shard, lanes, options)
         self.team, self._rows = team, self.replay.rows
         (self._sampling,) = shard.streams(Purpose.REPLAY)
-        missing = [name for name in NEEDED if not callable(getattr(self.memory, name, None))]
+        missing = [name for name in NEEDED if not foreign.has_methods(self.memory, name)]
         if missing:
             raise ConfigError(
                 f"the memory is a {type(self.memory).__name__} without {', '.join(missing)}, which teams store and "
@@ -73,7 +75,7 @@ class OwnTeamTransitions(OwnTransitions):
         more: dict[str, Any] = {"idxs": indices}
         if self.replay.prioritized:
             done = self.shard.begun + (index + 1) * self.lanes.num_lanes
-            beta = beta_schedule(float(getattr(self.agent, "beta", 0.4)), done, self.options.max_steps)
+            beta = beta_schedule(float(adapted(self.agent).beta), done, self.options.max_steps)
             more["weights"] = self.replay.weights(indices, beta)
         experiences = self._by_agent(self._rows.gather(indices), more)
         if not self.replay.prioritized:

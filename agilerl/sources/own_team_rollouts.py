@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from agilerl import foreign
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.rollouts import RolloutExperiences
 from agilerl.algorithms.base.wrapped import takes, unwrapped
 from agilerl.envs.masks import ActionMasks
@@ -42,13 +44,15 @@ class OwnTeamRollouts(OwnRollouts):
         super().__init__(shard, lanes, options, None, None)
         self.team, self._masks = team, ActionMasks(lanes.single_action_space, lanes.backend)
         inner = unwrapped(self.agent)
-        if getattr(inner, "is_recurrent", False):
+        if adapted(inner).is_recurrent:
             raise ConfigError(
                 f"{type(inner).__name__} brings its own learn() and has a memory, whose hidden states learn() is not "
                 "given. fix: recurrent=False, or override update(engine, batch)."
             )
         self._takes_infos = takes(self.agent, "get_action", "infos")
-        self._convert = getattr(self.agent, "environment_actions", None)  # of IPPO and MAPPO, whose actions are samples
+        self._convert = foreign.method(
+            self.agent, "environment_actions"
+        )  # of IPPO and MAPPO, whose actions are samples
 
     def _with_lanes(self) -> Iterator[None]:
         obs, info = self.lanes.reset(self.shard.lane_seeds(self.lanes.num_lanes))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from agilerl import foreign
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import StepBatch
@@ -32,7 +33,7 @@ class SharedReplay:
     def __init__(self, memory: Any, n_step_memory: Any = None) -> None:
         self.memory, self.n_step_memory = memory, n_step_memory
         self.rows = memory if n_step_memory is None else n_step_memory
-        self.prioritized = callable(getattr(memory, "update_priorities", None))
+        self.prioritized = foreign.has_methods(memory, "update_priorities")
         if n_step_memory is None:
             return
         if not isinstance(n_step_memory, MultiStepReplayBuffer):
@@ -88,7 +89,7 @@ class SharedReplay:
     def interrupt(self, lanes: np.ndarray | None = None) -> None:
         """The lanes (all, or `lanes` [k]) do not go on where they were: their windows end here, as truncated."""
         for memory in (self.n_step_memory, self.memory):
-            if callable(getattr(memory, "interrupt", None)):
+            if foreign.has_methods(memory, "interrupt"):
                 memory.interrupt(*(() if lanes is None else (lanes,)))
         if self.n_step_memory is not None:
             self._follow()

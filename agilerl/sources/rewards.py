@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.components.running import RunningMeanStd
 from agilerl.envs.step import StepBatch
 from agilerl.errors import ConfigError
@@ -47,7 +48,7 @@ class RewardScale:
 
     def begin(self, agents: Sequence[Any], num_envs: int) -> None:
         """A generation of these members on `num_envs` lanes each begins."""
-        self._discount = np.repeat([float(getattr(agent, "gamma", 0.99)) for agent in agents], num_envs)
+        self._discount = np.repeat([float(adapted(agent).gamma) for agent in agents], num_envs)
         self._sums = np.zeros(len(self._discount))
 
     def see(self, reward: np.ndarray, batch: StepBatch) -> None:

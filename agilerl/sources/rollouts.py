@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from agilerl import foreign
 from agilerl import tree as trees
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.rollouts import remember
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.components.running import RunningMeanStd
@@ -76,8 +78,8 @@ class OnPolicySource(LaneSource[LoopOptions]):
         for agent in population if self.ranks.size > 1 else ():
             agent.num_envs = self.env_steps_at_once  # of all ranks: what a rollout's length is reckoned by
         super().open(population, run_seed, check, shards)
-        interval = getattr(population[0], "update_interval", None)
-        if self.learner == OwnLearn.name or not callable(interval):
+        interval = foreign.method(population[0], "update_interval")
+        if self.learner == OwnLearn.name or interval is None:
             return
         rollout = int(interval()) * self.env_steps_at_once
         if rollout == 1:
@@ -102,7 +104,7 @@ class OnPolicySource(LaneSource[LoopOptions]):
 
     def statistics(self, agents: Any) -> Mapping[str, Any] | None:
         """Those of the member that has seen most; None where none are kept."""
-        if not getattr(agents[0], "normalize_observations", False):
+        if not adapted(agents[0]).normalize_observations:
             return None
         each: list[RunningMeanStd] = [agent.running_statistics() for agent in agents]
         return max(each, key=lambda statistics: statistics.count).state()

@@ -206,8 +206,7 @@ class SelfPlayGeneration(TeamGeneration):
 
     def _rollout(self, group: Group) -> Rollout:
         rollout = super()._rollout(group)
-        reads_alone = getattr(group.lead, "reads_alone", False)
-        return packed(rollout, group.lead) if reads_alone and isinstance(rollout, TeamRollout) else rollout
+        return packed(rollout, group.lead) if group.lead.reads_alone and isinstance(rollout, TeamRollout) else rollout
 
     def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """What the opponents did was nobody's decision."""

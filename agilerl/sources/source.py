@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from agilerl.algorithms.base.adapted import adapted
+from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.envs.step import Lanes
 from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, seeds, stream
@@ -71,8 +73,8 @@ class Running:
 def trained_with_masks(agents: Sequence[Any]) -> None:
     """Note that agents have met masks of legal actions: their files say so, and they ask for one when they act."""
     for agent in agents:
-        inner = getattr(agent, "unwrapped", agent)
-        if not getattr(inner, "action_masks", False):
+        inner = unwrapped(agent)
+        if not adapted(inner).action_masks:
             inner.action_masks = True
 
 

@@ -77,7 +77,7 @@ class TeamGeneration(OnPolicyGeneration):
         team, sound = batch.team, self.watch.lanes
         assert team is not None
         decided = team.acted & batch.mask[:, None]
-        defined = getattr(team, "defined", None)
+        defined = team.defined
         if defined is not None:
             own = self.agents[0].actions.columns.values()
             decided &= ~np.stack([~np.isnan(defined[:, columns]).all(1) for columns in own], -1)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from agilerl import tree as trees
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.components.prioritized import beta_schedule
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatch, UpdateResult
@@ -66,8 +67,8 @@ class Plan:
         gammas = [agent.update_hyperparameters().get("gamma") for agent in agents]
         self.gammas = None if None in gammas else gammas
         self.gamma = None if None in gammas else self.to_device(torch.tensor(gammas, dtype=self.like.dtype)[:, None])
-        self.betas = [float(getattr(agent, "beta", 0.4)) for agent in agents]
-        wants_both = bool(getattr(self.lead, "combined_reward", False))
+        self.betas = [float(adapted(agent).beta) for agent in agents]
+        wants_both = self.lead.combined_reward
         self.learns_from_both = wants_both and replay.n_step_memory is not None
         self.draws_noise = any(agent.draw_noise(np.random.default_rng(0), (1, 1)) for agent in agents)
         self.loss: Tensor | None = None

@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from agilerl import foreign
 from agilerl.algorithms import find_algorithm
+from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.checkpoint import decode_tree
 from agilerl.config import Manifest, preset_for
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
+from agilerl.foreign import SPACES
 from agilerl.hostile import malformed
 from agilerl.networks.specs import check_sizes
 from agilerl.rng import restored_generator
@@ -87,7 +90,7 @@ def ancestors_of(given: Any) -> Ancestors:
     """
     if isinstance(given, Run):
         return Ancestors(_some(given.population), None if given.path is None else str(given.path), given.manifest)
-    if isinstance(given, Sequence) and all(callable(getattr(agent, "run_state", None)) for agent in given):
+    if isinstance(given, Sequence) and all(foreign.has_methods(agent, "run_state") for agent in given):
         return Ancestors(_some(given))
     raise ConfigError(
         f"agents must be a run, the path of one, or a list of agents; got {type(given).__name__}. "
@@ -155,7 +158,7 @@ def _agent(state: Mapping[str, Any], device: str, path: Path) -> Any:
 def check_algorithm(ancestors: Ancestors, name: str) -> None:
     """AlgorithmError where the agents are of another algorithm than the one that is asked for."""
     cls, agent = find_algorithm(name), ancestors.agents[0]
-    mine = type(getattr(agent, "unwrapped", agent))
+    mine = type(unwrapped(agent))
     if mine is not cls:
         raise AlgorithmError(_other_algorithm(mine.__name__, cls.__name__))
 
@@ -168,8 +171,8 @@ def _check_fit(agent: Any, founder: Any) -> None:
     """AlgorithmError where the agent is no member of the founder's kind."""
     if type(agent) is not type(founder):
         raise AlgorithmError(_other_algorithm(type(agent).__name__, type(founder).__name__))
-    for name in () if getattr(founder, "learns_language", False) else ("observation_space", "action_space"):
-        has, needs = getattr(agent, name), getattr(founder, name)
+    for name, ask in () if founder.learns_language else SPACES:
+        has, needs = ask(agent), ask(founder)
         if differ(has, needs):
             raise AlgorithmError(
                 f"the agents were built for the {name.replace('_', ' ')} {has}; the environment has {needs}. "

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl import foreign
 from agilerl.sources.source import MeanReturn
 from agilerl.training.screening import recent_returns
 
@@ -89,7 +90,7 @@ class BestAgent:
             is_fittest = self.proven is None or fitness > self.proven.mean
             is_fittest = is_fittest and (self.fittest is None or _fitter(agent, fitness, self.fittest))
             is_better = self.kept is None or self._is_beaten(agent, fitness, error)
-        if not (is_better or is_fittest) or not callable(getattr(agent, "clone", None)):
+        if not (is_better or is_fittest) or not foreign.has_methods(agent, "clone"):
             return
         copy = Candidate(agent.clone(), fitness, error, generation)
         if is_fittest:

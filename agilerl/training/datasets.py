@@ -73,7 +73,7 @@ class Trained:
 
     def facts(self) -> dict[str, Any]:
         """As attributes of a data set."""
-        scores = {name: round(getattr(self, name), 3) for name in ("random", "medium", "expert")}
+        scores = {name: round(vars(self)[name], 3) for name in ("random", "medium", "expert")}
         return {
             "algo": self.manifest.algorithm.name,
             "preset": self.manifest.hash(),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agilerl import foreign
 from agilerl.checkpoint import decode_tree, digest_tree, encode_tree
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 from agilerl.ranks import Ranks
@@ -50,9 +51,9 @@ def broadcast_population(population: Sequence[Any], evolution: Evolution, ranks:
 
 def _check_states(population: Sequence[Any], evolution: Evolution) -> None:
     for agent in population:
-        if not all(callable(getattr(agent, name, None)) for name in ("run_state", "load_run_state", "clone")):
+        if not foreign.has_methods(agent, "run_state", "load_run_state", "clone"):
             raise NotAvailableYetError(
-                f"agent {getattr(agent, 'index', agent)} is a {type(agent).__name__} without run_state() and "
+                f"agent {agent.index} is a {type(agent).__name__} without run_state() and "
                 "load_run_state(state), so rank 0 cannot send it to the others. fix: derive it from "
                 "EvolvableAlgorithm, or start one process."
             )
@@ -170,7 +171,7 @@ def check_same_request(asked: dict[str, Any], ranks: Ranks) -> None:
 
 def check_shares(population: Sequence[Any], ranks: Ranks) -> None:
     """ConfigError for a batch that has no row for every rank."""
-    small = [agent for agent in population if getattr(agent, "batch_size", ranks.size) < ranks.size]
+    small = [agent for agent in population if hasattr(agent, "batch_size") and agent.batch_size < ranks.size]
     if small:
         raise ConfigError(
             f"agent {small[0].index} has batch_size={small[0].batch_size}, and {ranks.size} processes share it. "

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
+from agilerl import foreign
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.errors import RunError
+from agilerl.hpo.tournament import TournamentSelection
 from agilerl.telemetry.record import Birth, MemberRecord
 
 Births = tuple[Birth, ...]
 
 
-class Evolution(Protocol):
-    """How one population becomes the next."""
+class Evolution(ABC):
+    """How one population becomes the next.
+
+    Attributes:
+        shrinks: whether members end before the run does, and leave their environment steps to the others.
+    """
+
+    shrinks: bool = False
 
     @property
     def is_on(self) -> bool:
         """Whether there is any; False leaves every population as it is."""
+        return True
 
-    @property
-    def shrinks(self) -> bool:
-        """Whether members end before the run does, and leave their environment steps to the others."""
+    def begin_anew(self, env_steps: int) -> None:  # noqa: B027  # a default, not a hole
+        """New founders begin when a member has made so many steps; nothing depends on it by default."""
 
+    @abstractmethod
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
@@ -32,14 +43,16 @@ class Evolution(Protocol):
             population: the agents, slot by slot, with their fitness. records: what each did, slot by slot.
         """
 
+    @abstractmethod
     def state(self) -> dict[str, Any]:
         """What the next generation depends on, as plain data; RunError where it cannot be saved."""
 
+    @abstractmethod
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Put back what `state` returned."""
 
 
-class TournamentEvolution:
+class TournamentEvolution(Evolution):
     """Selection by `tournament`, then `mutation`.
 
     Args:
@@ -55,14 +68,12 @@ class TournamentEvolution:
     def is_on(self) -> bool:
         return self.tournament is not None and self.mutation is not None
 
-    shrinks = False
-
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
         before = {agent.index: agent for agent in population}
         _, chosen = self.tournament.select(population)
-        origin = getattr(self.tournament, "parents", [])
+        origin = self.tournament.parents if isinstance(self.tournament, TournamentSelection) else []
         after = self.mutation.mutation(chosen)
         births = []
         for slot, agent in enumerate(after):
@@ -73,12 +84,14 @@ class TournamentEvolution:
             births.append(_birth_of(agent, origin[slot] if slot < len(origin) else None, before, generation))
         return after, tuple(births)
 
+    def _parts(self) -> dict[str, Any]:
+        return {"tournament": self.tournament, "mutation": self.mutation}
+
     def state(self) -> dict[str, Any]:
-        return {name: _state_of(name, getattr(self, name)) for name in ("tournament", "mutation")}
+        return {name: _state_of(name, part) for name, part in self._parts().items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        for name in ("tournament", "mutation"):
-            part = getattr(self, name)
+        for name, part in self._parts().items():
             if (part is None) != (state[name] is None):
                 given = "none" if part is None else f"a {type(part).__name__}"
                 raise RunError(f"the run was saved with{'' if part is None else 'out'} a {name}; got {given}.")
@@ -86,7 +99,7 @@ class TournamentEvolution:
                 part.load_state(state[name])
 
 
-class EveryFew:
+class EveryFew(Evolution):
     """Another evolution, after every `every`-th generation alone."""
 
     def __init__(self, inner: Evolution, every: int) -> None:
@@ -95,8 +108,6 @@ class EveryFew:
     @property
     def is_on(self) -> bool:
         return self.inner.is_on
-
-    shrinks = False
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
@@ -143,7 +154,7 @@ class Family:
                 newborn.index, unused = unused, unused + 1
                 birth = replace(birth, id=newborn.index)
             self.parents[birth.id] = birth.parent
-            self.labels[birth.id] = birth.kind if birth.kind == "healed" else str(getattr(newborn, "mut", birth.kind))
+            self.labels[birth.id] = birth.kind if birth.kind == "healed" else str(newborn.mut)
             added.append(birth)
         return tuple(added)
 
@@ -156,7 +167,7 @@ class Family:
 
 def _birth_of(agent: Any, parent: int | None, parents: dict[int, Any], generation: int) -> Birth:
     """How `agent` came to be: its parent's id and what mutation did to it."""
-    record = getattr(agent, "mutation_record", None)
+    record = adapted(agent).mutation_record
     fitness = parents[parent].fitness[-1] if parent in parents and parents[parent].fitness else None
     if record is None:
         return Birth(agent.index, parent, generation, "none", parent_fitness=fitness)
@@ -168,7 +179,7 @@ def _birth_of(agent: Any, parent: int | None, parents: dict[int, Any], generatio
 def _state_of(name: str, part: Any) -> dict[str, Any] | None:
     if part is None:
         return None
-    if not callable(getattr(part, "state", None)) or not callable(getattr(part, "load_state", None)):
+    if not foreign.has_methods(part, "state", "load_state"):
         raise RunError(
             f"{name}: a {type(part).__name__} has no state() and load_state(state), so a run with it cannot be saved. "
             "fix: add them, or train without saving."

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from agilerl import foreign
 from agilerl.algorithms import DEFAULT_BY_GYM, find_algorithm
 from agilerl.config import Manifest
 from agilerl.config.load import check_kind
@@ -27,12 +28,12 @@ GYMS = {"completions": "ReasoningGym", "preferences": "PreferenceGym", "examples
 
 def learns_language(manifest: Manifest) -> bool:
     """Whether the algorithm stands on a language model."""
-    return bool(getattr(find_algorithm(manifest.algorithm.name), "learns_language", False))
+    return bool(find_algorithm(manifest.algorithm.name).learns_language)
 
 
 def is_gym(env: Any) -> bool:
     """Whether an environment that was handed over asks questions of language models."""
-    return callable(getattr(env, "split", None)) and callable(getattr(env, "batch", None))
+    return foreign.has_methods(env, "split", "batch")
 
 
 def resolve_questions(manifest: Manifest, env: Any = None) -> Manifest:
@@ -82,7 +83,7 @@ def _check_hub(model: str) -> None:
 def check_mutations(manifest: Manifest) -> None:
     """ConfigError where anything but hyperparameters would mutate."""
     chances = manifest.mutation.probabilities
-    wrong = [f"mutation.probabilities.{n}" for n in ("arch_mut", "params_mut", "act_mut") if getattr(chances, n) > 0]
+    wrong = [f"mutation.probabilities.{n}" for n in ("arch_mut", "params_mut", "act_mut") if vars(chances)[n] > 0]
     if wrong:
         raise ConfigError(
             f"{', '.join(wrong)}: the base of a language policy is frozen, and its hyperparameters alone mutate. "
@@ -103,7 +104,7 @@ def questions(manifest: Manifest, env: Any, tokenizer: Any) -> Any:
         kwargs = dict(manifest.environment.kwargs)
         return LanguageSource.make_envs(name, tokenizer, cls.experience.name, **kwargs)
     made = env if is_gym(env) or not callable(env) else env()
-    if not is_gym(made) and callable(getattr(made, "episodes", None)):
+    if not is_gym(made) and foreign.has_methods(made, "episodes"):
         raise ConfigError(
             f"agilerl.train asks one question a prompt; {type(made).__name__} plays games of several turns. "
             "fix: agilerl.training.train_llm.finetune_llm_multiturn."

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.options import LoopOptions
@@ -98,9 +99,7 @@ class TrainingLoop:
         """Train until the target is reached or a member has used its budget."""
         is_resumed = self.store is not None and self.store.restore(SavableLoop(self))
         founders = (
-            []
-            if is_resumed
-            else [Birth(a.index, None, 0, "founder", getattr(a, "origin", "")) for a in self.population]
+            [] if is_resumed else [Birth(a.index, None, 0, "founder", adapted(a).origin) for a in self.population]
         )
         if is_resumed:
             self.notes += resumed_notes(self)
@@ -221,7 +220,7 @@ class TrainingLoop:
 
     def _say_masks(self) -> None:
         """Once: what acts on the agents' outputs must know which actions are legal."""
-        if not self.result.action_masks and getattr(self.population[0], "action_masks", False):
+        if not self.result.action_masks and adapted(self.population[0]).action_masks:
             self.result.action_masks = True
             self.sinks.message(
                 "the environment gives masks of legal actions (info['action_mask']): training and evaluation follow "

@@ -17,7 +17,7 @@ from agilerl.hpo.mutation import MutationRecord
 from agilerl.hpo.tournament import rank
 from agilerl.rng import Purpose, stream
 from agilerl.telemetry.record import Birth, MemberRecord
-from agilerl.training.evolution import Births
+from agilerl.training.evolution import Births, Evolution
 
 QUARTER = 4
 
@@ -40,7 +40,7 @@ def _numbers(agent: Any) -> dict[str, Any]:
     return {name: getattr(agent, name) for name in agent.registry.hp_config.names()}
 
 
-class PopulationBandit:
+class PopulationBandit(Evolution):
     """The worst quarter makes place for copies of the best, whose hyperparameters a bandit chooses (PB2).
 
     Algorithm 1 of Parker-Holder, Nguyen and Roberts 2020 (arXiv:2002.02518): in each generation the gain in fitness of
@@ -58,9 +58,6 @@ class PopulationBandit:
         self.seed = seed
         self.trials: list[Trial] = []
         self.before: dict[int, float] = {}  # by member: fitness a generation ago
-
-    is_on = True
-    shrinks = False
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
@@ -101,7 +98,7 @@ class PopulationBandit:
         self.before = {int(member): float(value) for member, value in state["before"].items()}
 
 
-class MultipleFrequencies:
+class MultipleFrequencies(Evolution):
     """Parts of the population evolve at paces of their own, and migrants pass from one to another (MF-PBT).
 
     Doulazmi et al. 2025 (arXiv:2506.03225), section 4: part i evolves after every `frequencies[i]`-th generation. Its
@@ -127,9 +124,6 @@ class MultipleFrequencies:
                 "other evolution.frequencies."
             )
         self.size = members // parts
-
-    is_on = True
-    shrinks = False
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int

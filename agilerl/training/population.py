@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agilerl import foreign
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.wrapped import unwrapped
 
 RESOLVED = 1e-7  # of a number by float32
 
@@ -19,7 +21,7 @@ RESOLVED = 1e-7  # of a number by float32
 @contextlib.contextmanager
 def evaluation_mode(population: Sequence[Any]) -> Iterator[None]:
     """Agents that have modes do not train inside the block; afterwards they do, also after an interrupt."""
-    with_modes = [agent for agent in population if callable(getattr(agent, "set_training_mode", None))]
+    with_modes = [agent for agent in population if foreign.has_methods(agent, "set_training_mode")]
     for agent in with_modes:
         agent.set_training_mode(False)
     try:
@@ -41,7 +43,7 @@ def save_population(population: Sequence[Any], base: str | Path, overwrite: bool
 
 def weights_of(population: Sequence[Any]) -> list[Tensor]:
     """Copies of everything that the members' networks learn; [] where an agent shows none."""
-    agents = [getattr(agent, "unwrapped", agent) for agent in population]
+    agents = [unwrapped(agent) for agent in population]
     if not all(isinstance(agent, EvolvableAlgorithm) for agent in agents):
         return []
     networks = (network for agent in agents for network in agent.evaluation_networks().values())

@@ -10,12 +10,16 @@ from typing import Any, TypeVar
 
 import gymnasium as gym
 
+from agilerl import foreign
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
-from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
+from agilerl.algorithms.base.wrapped import is_team, unwrapped
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.envs.observed_masks import without_mask
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError, warn_once
+from agilerl.foreign import SPACES
 from agilerl.hpo.mutation import Mutations
+from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import LoopOptions
 from agilerl.ranks import Ranks, check_launch, joined
 from agilerl.rng import resolve_seed
@@ -46,9 +50,9 @@ class Request:
     def __init__(self, function: str, asked: Mapping[str, Any]) -> None:
         self.function, self.asked = function, asked
         given = list(asked["pop"] or [])  # a wrapper that changes nothing here is put around what it held in the end
-        self._wrapper = next((type(a) for a in given if getattr(a, "trains_unwrapped", False)), None)
-        self.population = [a.agent if getattr(a, "trains_unwrapped", False) else a for a in given]
-        self.num_envs = max(1, int(getattr(asked["env"], "num_envs", 1)))
+        self._wrapper = next((type(a) for a in given if adapted(a).trains_unwrapped), None)
+        self.population = [a.agent if adapted(a).trains_unwrapped else a for a in given]
+        self.num_envs = foreign.num_envs(asked["env"])
 
     @property
     def name(self) -> str:
@@ -161,12 +165,11 @@ def _check_spaces(pop: list[Any], env: Any, env_name: str, swap_channels: bool) 
     for agent in pop:
         if isinstance(agent, EvolvableAlgorithm):
             agent.check_registry()
-        for name in ("observation_space", "action_space"):
-            built = getattr(agent, name, None)
-            given = getattr(env, f"single_{name}" if hasattr(env, "num_envs") else name, None)
+        for name, ask in SPACES:
+            built, given = ask(agent), ask(env, "single_" if hasattr(env, "num_envs") else "")
             if not (isinstance(built, gym.Space) and isinstance(given, gym.Space)):
                 continue
-            read = given if name == "action_space" else without_mask(given, getattr(agent, "action_space", None))
+            read = given if name == "action_space" else without_mask(given, foreign.action_space(agent))
             turned = [observation_space_channels_to_first(read)] if swap_channels else []
             if all(differ(built, space) for space in (given, read, *turned)):
                 raise ShapeError(
@@ -181,7 +184,7 @@ def _check_evolution(pop: list[Any], tournament: Any, mutation: Any) -> None:
     if mutation is not None and tournament is None:
         text = "a mutation without a tournament does nothing. fix: pass tournament=TournamentSelection(...)."
         warn_once("no-tournament", text)
-    size = getattr(tournament, "population_size", len(pop))
+    size = tournament.population_size if isinstance(tournament, TournamentSelection) else len(pop)
     if size != len(pop):
         raise ConfigError(
             f"tournament.population_size is {size}, but the population has {len(pop)} agents. "
@@ -199,14 +202,14 @@ def check_transitions(
         is_mutated: whether hyperparameters of the population mutate.
     """
     _check_kinds(n_step, per, n_step_memory, memory)
-    if n_step_memory is None and any(getattr(agent, "combined_reward", False) for agent in population):
+    if n_step_memory is None and any(adapted(agent).combined_reward for agent in population):
         raise ConfigError(
             "combined_reward=True learns from one-step and n-step transitions together, and there are not both. fix: "
             "n_step=True, n_step_memory=MultiStepReplayBuffer(...) beside the memory; or combined_reward=False."
         )
     _check_methods(population, "off-policy", "create_population(algo='DQN', ..., population_size=4)")
     for agent in population:
-        if getattr(agent, "imitates", False):
+        if adapted(agent).imitates:
             raise AlgorithmError(
                 f"{type(agent).__name__} imitates a data set and learns nothing from rewards, so that what it does "
                 "itself would teach it what it does anyway. fix: train_offline, or an algorithm that learns values."
@@ -241,7 +244,7 @@ def limit_batches(function: str, population: Sequence[Any], asked: Mapping[str, 
     sizes = [memory.max_size for memory in memories if isinstance(memory, ReplayBuffer)]
     if function == "train_offline" or not sizes:  # drawn with replacement, from data that are there
         return
-    most, agents = min(sizes) * ranks, [getattr(agent, "unwrapped", agent) for agent in population]
+    most, agents = min(sizes) * ranks, [unwrapped(agent) for agent in population]
     fix = f"a memory with a larger max_size, or batch_size={most}"
     for agent in agents:
         if agent.batch_size > most:
@@ -269,13 +272,12 @@ def limit_batches(function: str, population: Sequence[Any], asked: Mapping[str, 
 def check_teams(population: Sequence[Any], env: Any, *, are_teams: bool) -> None:
     """AlgorithmError where teams meet a function for single agents, or the other way round."""
     for agent in population:
-        is_team = isinstance(getattr(agent, "agent", agent), MultiAgentRLAlgorithm) or hasattr(agent, "agent_ids")
-        if is_team != are_teams:
-            name = type(getattr(agent, "agent", agent)).__name__
-            kind = "on_policy" if getattr(getattr(agent, "experience", None), "on_policy", False) else "off_policy"
+        if is_team(agent) != are_teams:
+            name = type(unwrapped(agent)).__name__
+            kind = "on_policy" if _declares_on_policy(agent) else "off_policy"
             raise AlgorithmError(
-                f"{name} trains {'several agents' if is_team else 'one agent'}. "
-                f"fix: {'train_multi_agent_' if is_team else 'train_'}{kind}(env, ...)."
+                f"{name} trains {'one agent' if are_teams else 'several agents'}. "
+                f"fix: {'train_' if are_teams else 'train_multi_agent_'}{kind}(env, ...)."
             )
     if are_teams:
         team_in(env)
@@ -284,7 +286,7 @@ def check_teams(population: Sequence[Any], env: Any, *, are_teams: bool) -> None
 def check_teams_of_replay(population: Sequence[Any]) -> None:
     """AlgorithmError for teams that learn from their own rollouts alone."""
     for agent in population:
-        if getattr(getattr(agent, "experience", None), "on_policy", False):
+        if _declares_on_policy(agent):
             raise AlgorithmError(
                 f"{type(agent).__name__} learns from its own rollouts, not from replay. "
                 "fix: train_multi_agent_on_policy, or algo='MADDPG'."
@@ -295,10 +297,16 @@ def check_rollouts(population: Sequence[Any]) -> None:
     """AlgorithmError for a population that cannot train from rollouts."""
     _check_methods(population, "on-policy", "pop=create_population(algo='PPO', ..., population_size=4)")
     for agent in population:
-        if not hasattr(agent, "gae_lambda") and callable(getattr(agent, "make_batch", None)):
-            is_team = hasattr(agent, "agent_ids")
-            fix = "train_multi_agent_off_policy, or algo='MAPPO'" if is_team else "train_off_policy, or algo='PPO'"
+        if not hasattr(agent, "gae_lambda") and foreign.has_methods(agent, "make_batch"):
+            fix = (
+                "train_multi_agent_off_policy, or algo='MAPPO'" if is_team(agent) else "train_off_policy, or algo='PPO'"
+            )
             raise AlgorithmError(f"{type(agent).__name__} learns from replay, not from rollouts. fix: {fix}.")
+
+
+def _declares_on_policy(agent: Any) -> bool:
+    experience = adapted(agent).experience
+    return experience is not None and bool(experience.on_policy)
 
 
 def _check_methods(population: Sequence[Any], training: str, fix: str) -> None:
@@ -306,12 +314,12 @@ def _check_methods(population: Sequence[Any], training: str, fix: str) -> None:
         raise AlgorithmError(f"the population is empty. fix: {fix}")
     for agent in population:
         for name in ("get_action", "learn"):
-            if not callable(getattr(agent, name, None)):
+            if not foreign.has_methods(agent, name):
                 raise AlgorithmError(f"agent {agent!r} has no {name}(); {training} training calls it.")
 
 
 def _check_kinds(n_step: bool, per: bool | None, n_step_memory: Any, memory: Any) -> None:
-    prioritized = callable(getattr(memory, "update_priorities", None))
+    prioritized = foreign.has_methods(memory, "update_priorities")
     multi_step = n_step_memory is not None or isinstance(memory, MultiStepReplayBuffer)
     if per is None:
         per = prioritized

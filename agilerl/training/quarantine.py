@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl import foreign
 from agilerl.errors import AlgorithmError
 from agilerl.sources.divergence import is_finite
 from agilerl.sources.source import Tally
@@ -90,7 +91,7 @@ class Quarantine:
         elite = population[int(np.argmax(fitness))]
         births: list[Birth] = []
         self.healed = set()
-        if not callable(getattr(elite, "clone", None)):
+        if not foreign.has_methods(elite, "clone"):
             return births
         for slot, agent in enumerate(population):
             if agent.index not in self.reasons:

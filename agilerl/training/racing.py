@@ -32,7 +32,7 @@ def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, 
     return rungs
 
 
-class Race:
+class Race(Evolution):
     """Members that are behind for certain end, and leave their environment steps to the others.
 
     A member ends where, over two generations in a row, the mean of its last training returns lies below that of the
@@ -48,7 +48,6 @@ class Race:
         self.survivors, self.certainty = survivors, certainty
         self.behind: dict[int, int] = {}  # by member: generations in a row
 
-    is_on = True
     shrinks = True
 
     def next(
@@ -78,7 +77,7 @@ class Race:
         self.behind = {int(member): int(count) for member, count in state["behind"].items()}
 
 
-class SuccessiveHalving:
+class SuccessiveHalving(Evolution):
     """Half of the members end at each rung, the worst ones; who is left trains on what they would have used.
 
     Args:
@@ -98,7 +97,6 @@ class SuccessiveHalving:
         self.seen: dict[int, list[float]] = {}  # by member, since the last rung
         self.begun = 0  # environment steps of one member before the first rung begins
 
-    is_on = True
     shrinks = True
 
     def next(
@@ -136,7 +134,7 @@ class SuccessiveHalving:
             self.then.load_state(state)
 
 
-class Restarts:
+class Restarts(Evolution):
     """Another evolution, and a population of new founders whenever nothing has got better for long.
 
     A race is greedy: who learns fast at first wins it, and may be stuck where slower ones would have passed. What was
@@ -157,7 +155,6 @@ class Restarts:
         self.number = 0
         self.highest = 0  # of the ids so far
 
-    is_on = True
     shrinks = True  # and grows
 
     def next(
@@ -172,7 +169,7 @@ class Restarts:
             return after, births
         self.number += 1
         self.history, made = [], max(record.env_steps for record in records)
-        getattr(self.inner, "begin_anew", lambda env_steps: None)(made)
+        self.inner.begin_anew(made)
         founders = self.found(self.number)
         for place, agent in enumerate(founders, self.highest + 1):
             agent.index, agent.steps = place, [made]

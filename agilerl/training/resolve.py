@@ -187,13 +187,13 @@ def _is_dense(space: gym.Space[Any]) -> bool:
 
 def _reads_texts(manifest: Manifest) -> bool:
     """Whether the network is a transformer, whose keys alone stand in `network.encoder`."""
-    return bool(getattr(find_algorithm(manifest.algorithm.name), "reads_texts", False))
+    return bool(find_algorithm(manifest.algorithm.name).reads_texts)
 
 
 def _of_texts(manifest: Manifest) -> dict[str, Any]:
     """The keys of a transformer; ConfigError where the section describes an encoder and a head."""
     usual, rest = Network(), {"encoder", "encoder_config"}
-    changed = [k for k in Network.model_fields if k not in rest and getattr(manifest.network, k) != getattr(usual, k)]
+    changed = [k for k in Network.model_fields if k not in rest and vars(manifest.network)[k] != vars(usual)[k]]
     if changed:
         raise ConfigError(
             f"network.{changed[0]} is of an encoder with a head; {manifest.algorithm.name} has a transformer. "

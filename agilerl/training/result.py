@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from agilerl import foreign
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.sources.source import Tally
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
@@ -85,15 +87,15 @@ class EvolveResult:
             "test",
             "before",
             "random_play",
-            *(name for name in ("action_masks", "unchanged") if not getattr(self, name)),
+            *(name for name in ("action_masks", "unchanged") if not vars(self)[name]),
         )
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
+        return {f.name: vars(self)[f.name] for f in fields(self) if f.name not in skip}
 
     def note(self, best: BestAgent) -> None:
         """Write down which agent is the best."""
         self.best, self.confirmed = best.agent, best.confirmed
         if best.kept is not None:
-            self.best_member, self.best_generation = getattr(best.agent, "index", None), best.kept.generation
+            self.best_member, self.best_generation = best.agent.index, best.kept.generation
             self.best_fitness = float(best.kept.fitness) if math.isfinite(best.kept.fitness) else None
 
 
@@ -109,7 +111,7 @@ def ranked(fitness: Sequence[float]) -> list[float]:
 
 def run_plan(loop: TrainingLoop) -> RunPlan:
     """What is about to run."""
-    lead, options, facts = loop.population[0], loop.options, dict(loop.source.facts())
+    lead, options, facts = adapted(loop.population[0]), loop.options, dict(loop.source.facts())
     named = {name: facts.pop(name) for name in ("learner", "env_backend", "num_envs")}
     is_exact = not options.carry_envs and loop.probe.is_deterministic is not False
     more: dict[str, Any] = {"deterministic": loop.probe.is_deterministic, "exact_resume": is_exact}
@@ -124,13 +126,13 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
         max_env_steps=options.max_steps,
         evo_steps=options.evo_steps,
         seed=loop.seed,
-        device=str(getattr(lead, "device", "cpu")),
+        device=str(lead.device),
         **named,
         threads=options.threads,
         target=options.target,
         notes=tuple(loop.notes),
         extra={**facts, **more, "options": options.as_dict()},
-        steps=getattr(getattr(lead, "experience", None), "steps", "env steps"),
+        steps="env steps" if lead.experience is None else lead.experience.steps,
     )
 
 
@@ -195,13 +197,11 @@ def _scores_by_agent(loop: TrainingLoop, agent: Any, tally: Tally) -> dict[str, 
 
 
 def _hyperparameters(agent: Any) -> dict[str, float]:
-    read = getattr(agent, "hyperparameters", None)
-    if callable(read):
-        return dict(read())
-    return {name: getattr(agent, name) for name in ("lr", "batch_size", "learn_step") if hasattr(agent, name)}
+    read = foreign.method(agent, "hyperparameters")
+    return dict(foreign.attributes(agent, ("lr", "batch_size", "learn_step")) if read is None else read())
 
 
 def _architecture(agent: Any) -> str:
-    policy = getattr(agent, "policy_module", None)
-    describe = getattr(policy(), "describe", None) if callable(policy) else None
-    return str(describe()) if callable(describe) else ""
+    policy = foreign.method(agent, "policy_module")
+    describe = None if policy is None else foreign.method(policy(), "describe")
+    return "" if describe is None else str(describe())

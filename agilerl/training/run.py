@@ -9,6 +9,7 @@ from typing import Any
 
 from gymnasium import spaces
 
+from agilerl import foreign
 from agilerl.algorithms import find_algorithm, worth_a_try
 from agilerl.config import Manifest
 from agilerl.errors import ConfigError, RunError
@@ -100,8 +101,8 @@ class Run:
                 history=self.history,
                 lineage=self.lineage,
                 members=training.pop_size,
-                best=getattr(self.best, "index", None),
-                values=getattr(self.best, "hyperparameters", dict)(),
+                best=None if self.best is None else self.best.index,
+                values={} if self.best is None else self.best.hyperparameters(),
                 ranges={name: (limits.min, limits.max) for name, limits in ranges.items()},
                 seed=training.seed,
                 error=0.0 if test is None else Evaluation.from_returns(test["returns"]).error,
@@ -115,7 +116,7 @@ class Run:
                 before=self.before,
                 after=Evaluation.from_dict(test),
                 others=worth_a_try(
-                    self.manifest.algorithm.name, isinstance(getattr(self.best, "action_space", None), spaces.Box)
+                    self.manifest.algorithm.name, isinstance(foreign.action_space(self.best), spaces.Box)
                 ),
             )
         )
@@ -249,10 +250,10 @@ class Run:
 
         if self.best is None:
             raise RunError("the run has no best agent to film. fix: train on.")
-        if getattr(self.best, "learns_language", False):
+        if self.best.learns_language:
             raise RunError("a language policy writes texts, of which there is no film. fix: run.best.evaluate().")
         environment = self.manifest.environment
-        if env is None and getattr(self.best, "environment", None) is None:
+        if env is None and self.best.environment is None:
             raise RunError(
                 f"the run was trained in an environment that was handed over ({environment.name}). "
                 'fix: run.record(env=...), made with render_mode="rgb_array".'

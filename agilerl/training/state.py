@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from agilerl import foreign
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.errors import AlgorithmError, RunError
 from agilerl.runs.store import Trees
 from agilerl.sources.determinism import Probe
@@ -65,7 +67,7 @@ class SavableLoop:
     def memories(self) -> dict[str, Any]:
         memories = dict(self.loop.source.memories())
         for name, memory in memories.items():
-            if not callable(getattr(memory, "changes", None)):
+            if not foreign.has_methods(memory, "changes"):
                 raise RunError(
                     f"{name} is a {type(memory).__name__}, whose contents cannot be saved. fix: ReplayBuffer, or train "
                     "without saving."
@@ -118,7 +120,7 @@ class SavableLoop:
             setattr(loop.result, name, value)
         then = facts.get("options") or {}
         stopped_by = {"target": "target", "plateau": "patience"}.get(loop.result.stopped)
-        if stopped_by is None or then.get(stopped_by) != getattr(loop.options, stopped_by):
+        if stopped_by is None or then.get(stopped_by) != vars(loop.options)[stopped_by]:
             loop.result.stopped = "budget"  # what stopped it no longer does
         loop.result.best, loop.result.population = loop.best.agent, loop.population
         loop.result.history = [list(row) for row in rest["history"]]
@@ -160,13 +162,13 @@ def check_savable(population: Sequence[Any]) -> list[str]:
     """What of the agents will not be saved; AlgorithmError for an agent that cannot be saved at all."""
     lost: dict[str, None] = {}
     for agent in population:
-        if not all(callable(getattr(agent, name, None)) for name in ("run_state", "load_run_state", "clone")):
+        if not foreign.has_methods(agent, "run_state", "load_run_state", "clone"):
             raise AlgorithmError(
-                f"agent {getattr(agent, 'index', agent)} is a {type(agent).__name__} without run_state() and "
+                f"agent {agent.index} is a {type(agent).__name__} without run_state() and "
                 "load_run_state(state), so a run with it cannot be saved. fix: derive it from EvolvableAlgorithm, "
                 "or train without saving."
             )
-        for name in getattr(agent, "unsaved_attributes", list)():
+        for name in adapted(agent).unsaved_attributes():
             lost[f"{type(agent).__name__}.{name} is not saved: a resumed run has what the script makes. fix: "
                  "plain data, or state() and load_state(state)."] = None  # fmt: skip
     return list(lost)

@@ -38,7 +38,7 @@ def steps_in(
     if not minutes > 0:
         raise ConfigError(f"minutes must be above 0; got {minutes!r}. fix: minutes=10.")
     experience = find_algorithm(manifest.algorithm.name).experience
-    if getattr(find_algorithm(manifest.algorithm.name), "learns_language", False):
+    if find_algorithm(manifest.algorithm.name).learns_language:
         raise ConfigError(
             f"minutes is of environments; {manifest.algorithm.name} counts {experience.steps}. fix: steps."
         )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
 from agilerl.options import LanguageOptions
@@ -191,9 +192,9 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
     if not population:
         raise AlgorithmError(f"{function}: the population is empty. fix: GRPO.population(4, model_name=...).")
     for agent in population:
-        experience = getattr(getattr(agent, "experience", None), "name", None)
-        if experience != kind:
-            says = getattr(getattr(agent, "experience", None), "says", "is no language algorithm")
+        experience = adapted(agent).experience
+        if experience is None or experience.name != kind:
+            says = "is no language algorithm" if experience is None else experience.says
             raise AlgorithmError(f"{function}: {type(agent).__name__} {says}. fix: {_FITTING[kind]}.")
         agent.check_registry()
     check_launch(asked["accelerator"])

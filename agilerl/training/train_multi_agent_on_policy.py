@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.declared import TEAM_ROLLOUTS
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.errors import AlgorithmError
@@ -88,7 +89,7 @@ def train_multi_agent_on_policy(
 
 def _check_experience(team: Any) -> None:
     """AlgorithmError for a team that does not learn from rollouts, unless it brings its own `learn`."""
-    declared = getattr(unwrapped(team), "experience", None)
+    declared = adapted(unwrapped(team)).experience
     if declared is not None and declared.name != TEAM_ROLLOUTS.name and not brings_own_learn(team):
         raise AlgorithmError(
             f"{type(team).__name__} does not learn from rollouts of several agents. "
