@@ -41,8 +41,14 @@ class ArchitectureOptions:
 
 def describe(network: Any) -> Any:
     """Short form of an architecture for the lineage."""
-    say = getattr(network, "describe", None)
-    return say() if callable(say) else list(getattr(network, "hidden_size", []))
+    form = described(network)
+    return list(getattr(network, "hidden_size", [])) if form is None else form
+
+
+def described(network: Any) -> str | None:
+    """What a network says of itself; None for one without `describe`, as modules of the user's own may be."""
+    describe = getattr(network, "describe", None)
+    return describe() if callable(describe) else None
 
 
 def arguments_for(network: EvolvableModule, name: str, given: Any) -> dict[str, Any]:
@@ -53,7 +59,7 @@ def arguments_for(network: EvolvableModule, name: str, given: Any) -> dict[str, 
         owner = owner.modules()[key]
     while not hasattr(owner, method) and hasattr(owner, "wrapped"):
         owner = owner.wrapped
-    taken = inspect.signature(getattr(owner, method)).parameters
+    taken = inspect.signature(resolve(owner, method)).parameters
     return {k: v for k, v in given.items() if k in taken} if isinstance(given, dict) else {}
 
 

@@ -227,4 +227,4 @@ def rebuild_optimizers(
         names = [entry.networks] if isinstance(entry.networks, str) else list(entry.networks)
         if any(name in transfers for name in names):
             live = {name: changed[name] if name in changed else resolve(agent, name) for name in names}
-            getattr(agent, entry.name).rebuild(live, {name: transfers.get(name, {}) for name in names})
+            resolve(agent, entry.name).rebuild(live, {name: transfers.get(name, {}) for name in names})

@@ -249,7 +249,7 @@ class Mutations:
         name, parameter = config.sample(self.rng)
         if not hasattr(agent, name):
             raise MutationError(f"hp_config names {name!r}, but {type(agent).__name__} has no such attribute.")
-        before = getattr(agent, name)
+        before = resolve(agent, name)
         parameter.value = before  # the live attribute is the truth, whatever was cached
         after = parameter.mutate(self.rng)
         if np.array_equal(before, after):

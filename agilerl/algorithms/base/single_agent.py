@@ -43,7 +43,9 @@ class Bound:
         self.name = name
 
     def __get__(self, agent: RLAlgorithm | None, owner: type) -> Any:
-        return self if agent is None else getattr(agent.action_space, self.name, None)
+        if agent is None:
+            return self
+        return resolve(agent.action_space, self.name) if isinstance(agent.action_space, gym.spaces.Box) else None
 
 
 class RLAlgorithm(EvolvableAlgorithm):
