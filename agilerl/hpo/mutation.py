@@ -30,7 +30,7 @@ def _nothing(agent: Any) -> MutationRecord:
 
 def _without_owner(member: Any, path: str) -> str:
     """The label of a mutation: its path without the name of the network of a team."""
-    names = getattr(getattr(member, "registry", None), "policies", ())
+    names = getattr(member.registry, "policies", ()) if path else ()
     return next((path.removeprefix(f"{name}.") for name in names if path.startswith(f"{name}.")), path)
 
 
@@ -158,7 +158,7 @@ class Mutations:
             if slot == 0 and not self.mutate_elite:
                 operator = _nothing
             self._run(agent, operator)
-            self.last_births.append(getattr(effects.inner(agent), "mutation_record", None) or MutationRecord())
+            self.last_births.append(effects.inner(agent).mutation_record or MutationRecord())
         return list(population)
 
     def _options(self, pre_training: bool) -> list[tuple[float, Callable[[Any], MutationRecord]]]:

@@ -87,6 +87,7 @@ class EvolvableAlgorithm:
         mutation_record: the last mutation (`hpo.effects.MutationRecord`); None before the first.
         observation_space, action_space: what it sees and does; None for an algorithm without spaces.
         action_ent_steps: environment steps after which the weight of entropy falls (PPO); None: it is constant.
+        end_episodes: method of teams with a memory, which forget the episodes that are over [E, M]; None for others.
     """
 
     # Capabilities, declared with their defaults: callers read these and never ask which algorithm an agent is.
@@ -111,6 +112,7 @@ class EvolvableAlgorithm:
     observation_space: Any = None
     action_space: Any = None
     action_ent_steps: int | None = None
+    end_episodes: Any = None
     registry: MutationRegistry
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

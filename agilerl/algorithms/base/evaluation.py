@@ -103,7 +103,7 @@ def run_test(
         told = None if callback is None else ended
         fitness = test_agent(
             agent._greedy, env, max_steps, loop, swap_channels, seeds=start, begin=begin, ended=told, by_agent=by_agent,
-            left=getattr(agent, "end_episodes", None), reads=agent.observation_space,
+            left=agent.end_episodes, reads=agent.observation_space,
         )  # fmt: skip
     finally:
         agent.set_training_mode(before)
@@ -252,7 +252,7 @@ class _GreedyActor:
 
     def __init__(self, agent: Any) -> None:
         self.agent, self.begin_episodes = agent, agent.begin_episodes
-        if hasattr(agent, "end_episodes"):
+        if agent.end_episodes is not None:
             self.end_episodes = lambda over: agent.end_episodes(over[0])  # of agents of a team [1, E, M]
 
     def act_greedy(self, obs: np.ndarray, mask: Mask = None) -> Any:

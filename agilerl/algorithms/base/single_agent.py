@@ -386,7 +386,10 @@ class RLAlgorithm(EvolvableAlgorithm):
     # --- files, copies, populations ---------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        spaces = {name: space_or_none(getattr(self, name)) for name in ("observation_space", "action_space")}
+        spaces = {
+            "observation_space": space_or_none(self.observation_space),
+            "action_space": space_or_none(self.action_space),
+        }
         return {**super().state(), "spaces": spaces, "exploration": self._exploration.bit_generator.state}
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:

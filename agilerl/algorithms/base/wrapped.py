@@ -62,7 +62,7 @@ class AgentWrapper:
     @property
     def unwrapped(self) -> Any:
         """The agent inside all wrappers."""
-        return getattr(self.agent, "unwrapped", self.agent)
+        return unwrapped(self.agent)
 
     def observe(self, obs: Any, count: bool = False) -> Any:
         """Observations as the agent is to see them; `count` tells that they are new experience.
