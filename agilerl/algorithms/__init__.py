@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -141,10 +142,15 @@ def shipped_in(name: str) -> str | None:
     return None if name in _registered else _SHIPPED.get(name)
 
 
+def _imported(places: Mapping[str, str], name: str) -> Any:
+    """The class `name` from the module where it is."""
+    return vars(import_module(places[name]))[name]
+
+
 def __getattr__(name: str) -> Any:
     if name not in _SHIPPED and name not in _BASES:
         raise AttributeError(f"module 'agilerl.algorithms' has no attribute {name!r}")
-    return getattr(import_module({**_SHIPPED, **_BASES}[name]), name)
+    return _imported({**_SHIPPED, **_BASES}, name)
 
 
 def register(cls: Algorithm) -> Algorithm:
@@ -157,9 +163,7 @@ def register(cls: Algorithm) -> Algorithm:
             `MultiAgentRLAlgorithm` and `LLMAlgorithm`.
     """
     name = cls.__name__
-    bases = tuple(
-        getattr(import_module(_BASES[base]), base) for base in ("RLAlgorithm", "MultiAgentRLAlgorithm", "LLMAlgorithm")
-    )
+    bases = tuple(_imported(_BASES, base) for base in ("RLAlgorithm", "MultiAgentRLAlgorithm", "LLMAlgorithm"))
     if not issubclass(cls, bases):
         raise AlgorithmError(
             f"register got {name}, which does not derive from RLAlgorithm. fix: derive it (of several agents: from "
@@ -228,7 +232,7 @@ def find_algorithm(name: str) -> Any:
     found = canonical_name(str(name))
     if found in _registered:
         return _registered[found]
-    return getattr(import_module(_SHIPPED[found]), found)
+    return _imported(_SHIPPED, found)
 
 
 def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmError:

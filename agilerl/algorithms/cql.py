@@ -117,7 +117,7 @@ class CQL(StochasticActorCritic):
 
     def update_hyperparameters(self) -> dict[str, float]:
         names = ("lr_actor", "lr_critic", "lr_alpha", "gamma", "tau", "target_entropy", "alpha")
-        found = {name: getattr(self, name) for name in names}
+        found = self._numbers(*names)
         return found if self.threshold is None else {**found, "threshold": self.threshold}
 
     def update_options(self) -> tuple[Any, ...]:

@@ -95,7 +95,7 @@ class DDPG(DeterministicActorCritic):
         register_network(self, "critic", "critic_target", "critic_optimizer", "lr_critic")
 
     def update_hyperparameters(self) -> dict[str, float]:
-        return {name: getattr(self, name) for name in ("lr_actor", "lr_critic", "gamma", "tau")}
+        return self._numbers("lr_actor", "lr_critic", "gamma", "tau")
 
     def update_options(self) -> tuple[Any, ...]:
         return (self.policy_freq,)

@@ -92,8 +92,7 @@ class DPO(LLMAlgorithm):
         self.register_adapter("actor", "reference", "optimizer", "lr", weight_decay, policy=True)
 
     def update_hyperparameters(self) -> dict[str, float]:
-        names = ("beta", "nll_alpha", "label_smoothing")
-        return {"lr": self.scheduled(self.lr), **{name: getattr(self, name) for name in names}}
+        return {"lr": self.scheduled(self.lr), **self._numbers("beta", "nll_alpha", "label_smoothing")}
 
     def update_options(self) -> tuple[Any, ...]:
         return (self.batch_size, self.max_grad_norm)

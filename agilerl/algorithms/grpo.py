@@ -127,12 +127,13 @@ class GRPO(CompletionAlgorithm):
         self.max_grad_norm, self.update_epochs, self.group_size = max_grad_norm, update_epochs, group_size
         self.temperature, self.max_output_tokens, self.top_k, self.top_p = temperature, max_output_tokens, top_k, top_p
         self.min_output_tokens, self.mask_truncated, self.mut = min_output_tokens, mask_truncated, mut
-        for name, allowed in (
-            ("objective", ("clip", "sequence", "cispo")), ("normalisation", losses.NORMALISATIONS),
-            ("adv_norm", ("mean_std", "mean_only")),
-        ):  # fmt: skip
-            if getattr(self, name) not in allowed:
-                raise AlgorithmError(f"{self.algo}: {name} must be one of {allowed}; got {getattr(self, name)!r}.")
+        for name, setting, allowed in (
+            ("objective", self.objective, ("clip", "sequence", "cispo")),
+            ("normalisation", self.normalisation, losses.NORMALISATIONS),
+            ("adv_norm", self.adv_norm, ("mean_std", "mean_only")),
+        ):
+            if setting not in allowed:
+                raise AlgorithmError(f"{self.algo}: {name} must be one of {allowed}; got {setting!r}.")
         self.sampling()  # raises for lengths that do not go together
         self.register_adapter("actor", "reference", "optimizer", "lr", weight_decay, policy=True)
 

@@ -75,8 +75,7 @@ class ILQL(TokenAlgorithm):
         register_network(self, "actor", "actor_target", "optimizer", "lr", policy=True)
 
     def update_hyperparameters(self) -> dict[str, float]:
-        names = ("lr", "gamma", "tau", "expectile", "alpha", "inverse_temperature")
-        return {name: getattr(self, name) for name in names}
+        return self._numbers("lr", "gamma", "tau", "expectile", "alpha", "inverse_temperature")
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """One Adam step on all of the paper's losses (section 4), one soft target update.

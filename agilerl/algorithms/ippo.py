@@ -16,6 +16,7 @@ from agilerl.algorithms.teams import actor_critics as team_actor_critics
 from agilerl.algorithms.teams import recurrent as team_memory
 from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.on_policy import TeamPPO, minibatch_stream
+from agilerl.engine.rollouts import sequence_kind
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 
@@ -106,7 +107,7 @@ class IPPO(TeamPPO):
             seed=seed,
         )
         self.recurrent, self.max_seq_len = bool(recurrent), max_seq_len
-        self.bptt_sequence_type = team_memory.check_kind(bptt_sequence_type)
+        self.bptt_sequence_type = sequence_kind(bptt_sequence_type)
         self._playing: HiddenStates | None = None  # of evaluation
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut, self.net_config = gamma, gae_lambda, mut, net_config

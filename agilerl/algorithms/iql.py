@@ -91,8 +91,7 @@ class IQL(StochasticActorCritic):
     discrete = False  # for what is taken over from SAC
 
     def update_hyperparameters(self) -> dict[str, float]:
-        names = ("lr_actor", "lr_critic", "gamma", "tau", "expectile", "inverse_temperature", "max_weight")
-        return {name: getattr(self, name) for name in names}
+        return self._numbers("lr_actor", "lr_critic", "gamma", "tau", "expectile", "inverse_temperature", "max_weight")
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """None: no update samples an action."""

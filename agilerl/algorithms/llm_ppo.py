@@ -117,9 +117,8 @@ class LLMPPO(CompletionAlgorithm):
         self.register_adapter("critic", None, "optimizer_critic", "lr_critic", weight_decay)
 
     def update_hyperparameters(self) -> dict[str, float]:
-        rates = {name: self.scheduled(getattr(self, name)) for name in ("lr_actor", "lr_critic")}
-        names = ("beta", "gamma", "gae_lambda", "clip_coef", "temperature")
-        return {**rates, **{name: getattr(self, name) for name in names}}
+        rates = {"lr_actor": self.scheduled(self.lr_actor), "lr_critic": self.scheduled(self.lr_critic)}
+        return {**rates, **self._numbers("beta", "gamma", "gae_lambda", "clip_coef", "temperature")}
 
     def update_options(self) -> tuple[Any, ...]:
         return (

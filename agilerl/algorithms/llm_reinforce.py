@@ -116,8 +116,7 @@ class LLMREINFORCE(CompletionAlgorithm):
         return self.baseline == "rloo"
 
     def update_hyperparameters(self) -> dict[str, float]:
-        names = ("beta", "gamma", "temperature")
-        return {"lr": self.scheduled(self.lr), **{name: getattr(self, name) for name in names}}
+        return {"lr": self.scheduled(self.lr), **self._numbers("beta", "gamma", "temperature")}
 
     def update_options(self) -> tuple[Any, ...]:
         return (

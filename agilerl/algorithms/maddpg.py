@@ -126,7 +126,7 @@ class MADDPG(team_critics.CentralisedCritics):
     # --- learning -----------------------------------------------------------------------------------------------------
 
     def update_hyperparameters(self) -> dict[str, float]:
-        return {name: getattr(self, name) for name in ("lr_actor", "lr_critic", "gamma", "tau")}
+        return self._numbers("lr_actor", "lr_critic", "gamma", "tau")
 
     def update_options(self) -> tuple[Any, ...]:
         return (self.temperature,)

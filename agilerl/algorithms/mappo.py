@@ -21,6 +21,7 @@ from agilerl.algorithms.teams import recurrent as team_memory
 from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.on_policy import TeamPPO, minibatch_stream
 from agilerl.components.running import RunningMeanStd
+from agilerl.engine.rollouts import sequence_kind
 from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, TeamObservations
 from agilerl.errors import ShapeError
 from agilerl.networks.base import EvolvableNetwork
@@ -119,7 +120,7 @@ class MAPPO(TeamPPO):
             seed=seed,
         )
         self.recurrent, self.max_seq_len = bool(recurrent), max_seq_len
-        self.bptt_sequence_type = team_memory.check_kind(bptt_sequence_type)
+        self.bptt_sequence_type = sequence_kind(bptt_sequence_type)
         self._playing: HiddenStates | None = None  # of evaluation
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut, self.net_config = gamma, gae_lambda, mut, net_config
@@ -198,7 +199,8 @@ class MAPPO(TeamPPO):
         """
         if self.state_space is None:
             return super().observed(obs)  # type: ignore[arg-type]
-        shown = obs[STATE] if STATE in obs else getattr(obs, "state", None)  # a vector shows it beside the agents
+        beside = obs.state if isinstance(obs, TeamObservations) else None  # as vectors show it
+        shown = obs.get(STATE, beside)
         if shown is None:
             raise ShapeError(
                 f"{self.algo}(state_space=) reads the environment's state, and none was given. "

@@ -130,8 +130,7 @@ class MATD3(team_critics.CentralisedCritics):
     # --- learning -----------------------------------------------------------------------------------------------------
 
     def update_hyperparameters(self) -> dict[str, float]:
-        names = ("lr_actor", "lr_critic", "gamma", "tau", "policy_noise", "noise_clip")
-        return {name: getattr(self, name) for name in names}
+        return self._numbers("lr_actor", "lr_critic", "gamma", "tau", "policy_noise", "noise_clip")
 
     def update_options(self) -> tuple[Any, ...]:
         return self.temperature, self.policy_freq

@@ -27,10 +27,12 @@ from agilerl.components.running import RunningMeanStd
 from agilerl.engine.learner import learner_of
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
-from agilerl.engine.rollouts import KINDS, learn_rollout, make_rollout
+from agilerl.engine.rollouts import learn_rollout, make_rollout, sequence_kind
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, ShapeError, unknown_name
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.base import EvolvableModule
+from agilerl.modules.lstm import EvolvableLSTM
+from agilerl.modules.paths import resolve
 from agilerl.networks.actors import ACTION_SCALINGS, SharedActorCritic, StochasticActor, ValueView, box_action
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.distributions import (
@@ -183,9 +185,7 @@ class PPO(RLAlgorithm):
                 f"PPO: noise_persistence is of Box actions, and these are {type(action_space).__name__}. "
                 "fix: leave it out, of the ranges of mutation too."
             )
-        kind = str(getattr(bptt_sequence_type, "value", bptt_sequence_type)).lower()  # an enum member by its value
-        if kind not in KINDS:
-            raise ConfigError(unknown_name("bptt_sequence_type", kind, KINDS))
+        kind = sequence_kind(bptt_sequence_type)
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut = gamma, gae_lambda, mut
         self.action_std_init, self.clip_coef = initial_std(action_std_init, type(self).__name__), clip_coef
@@ -215,7 +215,8 @@ class PPO(RLAlgorithm):
         self.actor = self._make_actor(actor_network, action_scaling, squash_output)
         if not isinstance(self.actor, StochasticActor):
             self.__dict__["action_scaling"] = action_scaling
-        self.recurrent = bool(getattr(self.actor, "recurrent", self.recurrent))
+        if isinstance(self.actor, EvolvableNetwork):
+            self.recurrent = bool(self.actor.recurrent)
         if isinstance(self.actor, SharedActorCritic):
             self.share_encoders = True
             if critic_network is not None:
@@ -240,7 +241,7 @@ class PPO(RLAlgorithm):
                 network.normalize_observations = True
                 for name in ("obs_mean", "obs_scale"):
                     network.get_buffer(name).copy_(self.actor.get_buffer(name))
-        networks = [getattr(self, name) for name in self.networks]
+        networks = [resolve(self, name) for name in self.networks]
         self.optimizer = OptimizerWrapper(optim.Adam, networks, self.lr, {"eps": ADAM_EPS}, lr_name="lr")
         self.register_network_group(NetworkGroup(self.actor, policy=True))
         if not self.share_encoders:
@@ -421,7 +422,7 @@ class PPO(RLAlgorithm):
     def hyperparameters(self) -> dict[str, float]:
         """What the records show: the live attributes, before any schedule."""
         names = ("lr", "clip_coef", "ent_coef", "vf_coef", "batch_size", "learn_step", "update_epochs", "gamma")
-        return {name: getattr(self, name) for name in dict.fromkeys([*names, *self.hp_config.names()])}
+        return self._numbers(*dict.fromkeys([*names, *self.hp_config.names()]))
 
     def update_options(self) -> tuple[Any, ...]:
         sequences = self.bptt_sequence_type, self.max_seq_len
@@ -591,7 +592,7 @@ class PPO(RLAlgorithm):
         """Key of each part of the hidden state -> (layers, units); empty for a feed-forward policy."""
         if not self.recurrent:
             return {}
-        each = [(name, getattr(self, name).hidden_state_architecture) for name in self.networks]
+        each = [(name, resolve(self, name).hidden_state_architecture) for name in self.networks]
         return {f"{self._owner(name)}_{key}": shape for name, shapes in each for key, shape in shapes.items()}
 
     def get_initial_hidden_state(self, num_envs: int = 1) -> HiddenStates:
@@ -604,7 +605,7 @@ class PPO(RLAlgorithm):
         """Hidden states of running episodes, for the networks as the last architecture mutation left them."""
         found: HiddenStates = {}
         for name in self.networks:
-            network, (own,) = getattr(self, name), hidden_of(name, hidden_state)
+            network, (own,) = resolve(self, name), hidden_of(name, hidden_state)
             shapes = {key: (part.shape[0], part.shape[2]) for key, part in own.items()}
             changed = shapes != network.hidden_state_architecture
             kept = network.carry_hidden_state(own) if changed else own
@@ -621,8 +622,8 @@ class PPO(RLAlgorithm):
 
     def sequence_limit(self, steps: int) -> int:
         """Most steps of a training sequence, in a rollout of `steps`."""
-        encoder = getattr(self.actor, "encoder", None)
-        limit = self.max_seq_len or getattr(encoder, "max_seq_len", None) or steps
+        encoder = self.actor.encoder if isinstance(self.actor, EvolvableNetwork) else None
+        limit = self.max_seq_len or (encoder.max_seq_len if isinstance(encoder, EvolvableLSTM) else None) or steps
         return min(int(limit), steps) if self.bptt_sequence_type != "maximum" else steps
 
     def recur(self, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
@@ -779,9 +780,9 @@ class PPO(RLAlgorithm):
         if self.recurrent:
             rows = self.policy_network().preprocess(obs).shape[0]
             hidden = self.get_initial_hidden_state(rows) if hidden_state is None else hidden_state
-            each = [getattr(self, n).output(obs, *hidden_of(n, hidden))[0] for n in self.networks]
+            each = [resolve(self, n).output(obs, *hidden_of(n, hidden))[0] for n in self.networks]
         else:
-            modules = [getattr(self, name) for name in self.networks]
+            modules = [resolve(self, name) for name in self.networks]
             each = [raw_output(module)(self.network_inputs(module, obs)) for module in modules]
         raw, value = self._raw(each[0]), each[-1][..., -1]
         given = torch.as_tensor(actions, device=raw.device)

@@ -141,7 +141,7 @@ class RainbowDQN(RLAlgorithm):
 
     def update_hyperparameters(self) -> dict[str, float]:
         check_support(self.num_atoms, self.v_min, self.v_max)
-        return {name: getattr(self, name) for name in ("lr", "gamma", "tau", "v_min", "v_max", "prior_eps")}
+        return self._numbers("lr", "gamma", "tau", "v_min", "v_max", "prior_eps")
 
     def update_options(self) -> tuple[Any, ...]:
         return self.double, self.dueling, self.distributional, self.noisy, self.combined_reward

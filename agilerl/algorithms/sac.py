@@ -124,8 +124,7 @@ class SAC(StochasticActorCritic):
     # --- learning --------------------------------------------------------------------------------------------------
 
     def update_hyperparameters(self) -> dict[str, float]:
-        names = ("lr_actor", "lr_critic", "lr_alpha", "gamma", "tau", "target_entropy")
-        return {name: getattr(self, name) for name in names}
+        return self._numbers("lr_actor", "lr_critic", "lr_alpha", "gamma", "tau", "target_entropy")
 
     def update_options(self) -> tuple[Any, ...]:
         return (self.learn_temperature,)

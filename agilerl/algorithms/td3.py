@@ -88,8 +88,7 @@ class TD3(DeterministicActorCritic):
         register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
 
     def update_hyperparameters(self) -> dict[str, float]:
-        names = ("lr_actor", "lr_critic", "gamma", "tau", "policy_noise", "noise_clip")
-        return {name: getattr(self, name) for name in names}
+        return self._numbers("lr_actor", "lr_critic", "gamma", "tau", "policy_noise", "noise_clip")
 
     def update_options(self) -> tuple[Any, ...]:
         return (self.policy_freq,)

@@ -19,6 +19,7 @@ from agilerl.errors import AlgorithmError
 from agilerl.losses.actor_critic import smoothed_action, twin_target, weighted_squared_error
 from agilerl.losses.offline import cloning_policy_loss
 from agilerl.modules.base import EvolvableModule
+from agilerl.modules.paths import resolve
 from agilerl.networks.actors import DeterministicActor, check_bounded
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import ContinuousQNetwork
@@ -97,8 +98,7 @@ class TD3BC(DeterministicActorCritic):
         register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
 
     def update_hyperparameters(self) -> dict[str, float]:
-        names = ("lr_actor", "lr_critic", "gamma", "tau", "alpha", "policy_noise", "noise_clip")
-        return {name: getattr(self, name) for name in names}
+        return self._numbers("lr_actor", "lr_critic", "gamma", "tau", "alpha", "policy_noise", "noise_clip")
 
     def update_options(self) -> tuple[Any, ...]:
         return (self.policy_freq,)
@@ -132,7 +132,7 @@ class TD3BC(DeterministicActorCritic):
 
     def _reading(self, name: str) -> EvolvableNetwork:
         """A network that reads observations. AlgorithmError for a module of the user's own, which cannot scale them."""
-        network = getattr(self, name)
+        network = resolve(self, name)
         if not isinstance(network, EvolvableNetwork):
             raise AlgorithmError(
                 f"TD3BC(normalize_observations=True): {name} is a {type(network).__name__}, which reads observations "

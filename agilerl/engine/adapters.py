@@ -22,6 +22,7 @@ from agilerl.errors import ConfigError, unknown_name
 from agilerl.language.base import BaseModel, Forward
 from agilerl.language.lora import stacked
 from agilerl.language.scoring import Texts, hidden_states, log_probs
+from agilerl.modules.paths import resolve
 from agilerl.networks.adapters import HEAD, AdapterNetwork, values_of
 from agilerl.ranks import ONE, Ranks
 
@@ -69,19 +70,19 @@ class SequentialAdapters:
         self._engine.refresh()
 
     def network(self, name: str) -> Callable[..., Tensor]:
-        found: AdapterNetwork = getattr(self._agent, name)
+        found: AdapterNetwork = resolve(self._agent, name)
         return found
 
     def target(self, name: str) -> Callable[..., Tensor]:
         group = next(g for g in self._agent.registry.groups if str(g.eval_network) == name)
-        frozen: AdapterNetwork = getattr(self._agent, str(group.shared_networks[0]))
+        frozen: AdapterNetwork = resolve(self._agent, str(group.shared_networks[0]))
         return torch.no_grad()(frozen)
 
     def accumulate(self, loss: Tensor) -> None:
         loss.sum().backward()  # type: ignore[no-untyped-call]
 
     def step(self, optimizer: str, max_norm: Tensor | None = None, live: Sequence[bool] | None = None) -> None:
-        wrapper = getattr(self._agent, optimizer)
+        wrapper = resolve(self._agent, optimizer)
         if self.ranks.size > 1:
             parameters = [p for module in wrapper.networks for p in module.parameters()]
             for p in parameters:
@@ -93,7 +94,7 @@ class SequentialAdapters:
     @contextlib.contextmanager
     def acting(self, name: str) -> Iterator[Forward]:
         """The decoder with the policy, without gradients."""
-        with torch.no_grad(), getattr(self._agent, name).running() as forward:
+        with torch.no_grad(), resolve(self._agent, name).running() as forward:
             yield forward
 
     def given(self, texts: Texts) -> Texts:
@@ -178,13 +179,13 @@ class StackedAdapters:
         lead = self.agents[0]
         groups = lead.registry.groups
         names = [str(g.eval_network) for g in groups]
-        self._rows = {name: _Rows.of([getattr(a, name) for a in self.agents], True) for name in names}
+        self._rows = {name: _Rows.of([resolve(a, name) for a in self.agents], True) for name in names}
         self._targets = {
-            str(g.eval_network): _Rows.of([getattr(a, str(g.shared_networks[0])) for a in self.agents], False)
+            str(g.eval_network): _Rows.of([resolve(a, str(g.shared_networks[0])) for a in self.agents], False)
             for g in groups
             if g.shared_networks
         }
-        self._base: BaseModel = getattr(lead, names[0]).base
+        self._base: BaseModel = resolve(lead, names[0]).base
         self._optimizers = {o.name: self._adopt(o) for o in lead.registry.optimizers}
         self._rates = {o.name: o.lr for o in lead.registry.optimizers}
         self.refresh()
@@ -193,7 +194,7 @@ class StackedAdapters:
         """The rule and the columns of an optimiser over one network, with the members' moments."""
         (name,) = config.networks
         rows = self._rows[name]
-        wrappers = [getattr(agent, config.name) for agent in self.agents]
+        wrappers = [config.wrapper(agent) for agent in self.agents]
         rule = rule_of(wrappers[0].optimizer)
         assert rule is not None
         first, second = torch.zeros_like(rows.value), torch.zeros_like(rows.value)
@@ -290,7 +291,7 @@ class StackedAdapters:
             rows = self._rows[name]
             for row, agent in enumerate(self.agents):
                 if float(columns.step[row]) > 0:
-                    self._write_moments(getattr(agent, optimizer).optimizer, rows, row, rule, columns)
+                    self._write_moments(resolve(agent, optimizer).optimizer, rows, row, rule, columns)
 
     def _write_moments(self, optimizer: Any, rows: _Rows, row: int, rule: Any, columns: Columns) -> None:
         tensors = rows.networks[row].tensors()
@@ -307,10 +308,10 @@ def why_not_stacked(agents: Sequence[Any]) -> str | None:
     """Why none of these members can share a pass with another, in words; None where they can."""
     for agent in agents:
         for name, network in agent.evaluation_networks().items():
-            if not getattr(network, "stacks", False):
+            if not (isinstance(network, AdapterNetwork) and network.stacks):
                 return f"agent {agent.index}'s {name} is more than plain LoRA"
         for config in agent.registry.optimizers:
-            if rule_of(getattr(agent, config.name).optimizer) is None or len(config.networks) != 1:
+            if rule_of(config.wrapper(agent).optimizer) is None or len(config.networks) != 1:
                 return f"agent {agent.index}'s {config.name} has no rule for all members at once"
     return None
 
@@ -318,7 +319,7 @@ def why_not_stacked(agents: Sequence[Any]) -> str | None:
 def _key(agent: Any) -> tuple[Any, ...]:
     """What members that share a pass have in common."""
     networks = [(id(n.base), n.slot.name) for n in agent.evaluation_networks().values()]
-    rules = [rule_of(getattr(agent, config.name).optimizer) for config in agent.registry.optimizers]
+    rules = [rule_of(config.wrapper(agent).optimizer) for config in agent.registry.optimizers]
     return (*networks, *rules, *agent.stacking())
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from agilerl.engine.parts import MemberBinding, OptimizerBinding, PartBinding, PartName, parts_of
 from agilerl.engine.rows.kernels import rule_of
 from agilerl.errors import ConfigError, unknown_name
+from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 
 WANTED = ("auto", "fused", "sequential")
@@ -60,23 +61,23 @@ def bind(agent: Any) -> MemberBinding | Reason:
     agent.follow_optimizers()
     registry = agent.registry
     parts: list[PartBinding] = []
-    if not all(isinstance(getattr(agent, name), EvolvableNetwork) for name in registry.policies):
+    if not all(isinstance(resolve(agent, name), EvolvableNetwork) for name in registry.policies):
         return Reason.NOT_DENSE
     for group in registry.groups:
         name = str(group.eval_network)
-        own = parts_of(getattr(agent, name))
-        shared = [parts_of(getattr(agent, other)) for other in group.shared_networks or []]
+        own = parts_of(resolve(agent, name))
+        shared = [parts_of(resolve(agent, other)) for other in group.shared_networks or []]
         if own is None or len(shared) > 1 or any(other is None or other.keys() != own.keys() for other in shared):
             return Reason.NOT_DENSE
         target, encoder_source = (shared[0] if shared else None) or {}, registry.encoder_sources.get(name)
         depth = (
-            None if encoder_source is None else getattr(agent, name).shared_depth()
+            None if encoder_source is None else resolve(agent, name).shared_depth()
         )  # layers of it that give the features
         lent = None if depth is None else (encoder_source, depth)
         parts += [PartBinding(PartName(name, key), part, target.get(key), lent) for key, part in own.items()]
     optimizers = []
     for config in registry.optimizers:
-        optimizer = getattr(agent, config.name).optimizer
+        optimizer = config.wrapper(agent).optimizer
         rule = rule_of(optimizer)
         if rule is None:
             return Reason.NOT_DENSE
@@ -92,7 +93,7 @@ def said_of(agent: Any, why: Reason) -> str:
     slow = "so members learn one after another, which is slower"
     for group in agent.registry.groups:
         name = str(group.eval_network)
-        network = getattr(agent, name)
+        network = resolve(agent, name)
         if parts_of(network) is None or not isinstance(network, EvolvableNetwork):
             encoder = type(getattr(network, "encoder", network)).__name__
             if encoder in IMAGE_ENCODERS:
@@ -102,8 +103,8 @@ def said_of(agent: Any, why: Reason) -> str:
             has_encoder = isinstance(network, EvolvableNetwork)  # else it is a module of its own, with a reason for it
             return told + flat if has_encoder and encoder == "EvolvableMultiInput" else told
     for config in agent.registry.optimizers:
-        kind = type(getattr(agent, config.name).optimizer)
-        if rule_of(getattr(agent, config.name).optimizer) is None:
+        kind = type(config.wrapper(agent).optimizer)
+        if rule_of(config.wrapper(agent).optimizer) is None:
             return f"its optimiser {config.name} is {kind.__name__}, which has no rule for all members at once, {slow}"
     return f"{why.value}, {slow}"
 

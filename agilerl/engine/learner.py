@@ -20,6 +20,7 @@ from agilerl.engine.rows.kernels import RULES, TORCH, Kernels, rule_of
 from agilerl.engine.rows.rows_engine import RowsEngine
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.layers import set_noise
+from agilerl.modules.paths import resolve
 from agilerl.ranks import ONE, Ranks
 from agilerl.tree import leaves, map_leaves, put
 
@@ -266,7 +267,7 @@ class Learner:
             raise ValueError(f"a choice for {len(bindings)} agents cannot hold {len(self.agents)}: choose for these")
         by_key: dict[Any, list[int]] = {}
         for position, (agent, binding) in enumerate(zip(self.agents, bindings, strict=True)):
-            if any(getattr(agent, o.name).optimizer is not o.optimizer for o in binding.optimizers):
+            if any(resolve(agent, o.name).optimizer is not o.optimizer for o in binding.optimizers):
                 raise ValueError(f"agent {agent.index} has other optimisers than the choice was made for: choose anew")
             names, reading = tuple(agent.update_hyperparameters()), agent.reading()
             options = (reading, names, agent.update_interval(), *agent.update_options())
@@ -399,7 +400,7 @@ class Ownership:
 
     def __init__(self, agent: Trainable, binding: MemberBinding, engine: RowsEngine) -> None:
         self._binding, self._engine = binding, engine
-        self._networks = [getattr(agent, name) for name in agent.registry.all_registered()]
+        self._networks = [resolve(agent, name) for name in agent.registry.all_registered()]
         self._parameters = [p for network in self._networks for p in network.parameters()]
         self._pointers = [p.data_ptr() for p in self._parameters]
         engine.write_steps()
@@ -427,7 +428,7 @@ class Ownership:
         ):
             return False  # hooks, say: not a stack of parts any more
         bound = self._binding.optimizers
-        live = [getattr(agent, entry.name).optimizer for entry in agent.registry.optimizers]
+        live = [entry.wrapper(agent).optimizer for entry in agent.registry.optimizers]
         if any(o is not b.optimizer or rule_of(o) != b.rule for o, b in zip(live, bound, strict=True)):
             return False
         for optimizer, parameter, moment, pointer in self._states:
@@ -453,7 +454,7 @@ class Alone(Learner):
 
     def __init__(self, agent: Trainable, plain: bool) -> None:
         self.plain = plain
-        self._networks = [(name, getattr(agent, name)) for name in agent.registry.all_registered()]
+        self._networks = [(name, resolve(agent, name)) for name in agent.registry.all_registered()]
         found = None if plain else bind(agent)
         binding = found if isinstance(found, MemberBinding) else None
         choice = Choice("fused", "it is alone", (binding,)) if binding else Choice("sequential", "it does not stack")
@@ -462,7 +463,7 @@ class Alone(Learner):
 
     def is_current(self, agent: Trainable) -> bool:
         """Whether networks, and of a row the parameters, moments and step counts, are the ones that it was made for."""
-        if any(getattr(agent, name) is not network for name, network in self._networks):
+        if any(resolve(agent, name) is not network for name, network in self._networks):
             return False
         return self._ownership is None or self._ownership.holds(agent)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from agilerl.backward import with_precomputed_gradient
 from agilerl.engine.protocol import Network, Trainable
 from agilerl.modules.layers import set_noise
+from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranks import ONE, Ranks
 from agilerl.tree import map_leaves
@@ -45,7 +46,7 @@ class ModuleEngine:
         }
 
     def _module(self, name: str) -> nn.Module:
-        module: nn.Module = getattr(self._agent, name)
+        module: nn.Module = resolve(self._agent, name)
         return module
 
     def _raw(self, name: str) -> Network:
@@ -109,7 +110,7 @@ class ModuleEngine:
         return output.detach(), output
 
     def descend(self, optimizer: str, ran: Tensor, grad: Tensor, max_norm: Tensor | None = None) -> None:
-        getattr(self._agent, optimizer).zero_grad()
+        resolve(self._agent, optimizer).zero_grad()
         with_precomputed_gradient([ran], [grad]).backward()  # type: ignore[no-untyped-call]
         self._move(optimizer, max_norm)
 
@@ -124,20 +125,20 @@ class ModuleEngine:
         is_live = live is None or bool(live[0])
         if not is_live and self.ranks.size == 1:
             return
-        getattr(self._agent, optimizer).zero_grad()
+        resolve(self._agent, optimizer).zero_grad()
         with_precomputed_gradient(outputs, grads).backward()  # type: ignore[no-untyped-call]
         self._move(optimizer, max_norm, is_live)
 
     def minimise(self, optimizer: str | tuple[str, ...], loss: Tensor, max_norm: Tensor | None = None) -> None:
         names = (optimizer,) if isinstance(optimizer, str) else optimizer
         for name in names:
-            getattr(self._agent, name).zero_grad()
+            resolve(self._agent, name).zero_grad()
         loss.sum().backward()  # type: ignore[no-untyped-call]
         for name in names:
             self._move(name, max_norm)
 
     def _move(self, optimizer: str, max_norm: Tensor | None, is_live: bool = True) -> None:
-        wrapper: Any = getattr(self._agent, optimizer)
+        wrapper: Any = resolve(self._agent, optimizer)
         if self._encoder_sources & set(wrapper.network_names or ()):
             self._features.clear()
         if self.ranks.size > 1:

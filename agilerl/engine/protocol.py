@@ -69,7 +69,7 @@ class TransitionBatch:
     def map(self, change: Callable[[Tensor], Tensor]) -> TransitionBatch:
         """The batch with `change` applied to every tensor that is there."""
         changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
-        changed |= {k: map_leaves(change, getattr(self, k)) for k in ("obs", "next_obs") if k not in changed}
+        changed |= {k: map_leaves(change, vars(self)[k]) for k in ("obs", "next_obs") if k not in changed}
         return replace(self, **changed, noise={k: change(v) for k, v in self.noise.items()})
 
     def of_member(self, member: int) -> TransitionBatch:
@@ -114,7 +114,7 @@ class RolloutBatch:
     def map(self, change: Callable[[Tensor], Tensor]) -> RolloutBatch:
         """The batch with `change` applied to every tensor that is there."""
         changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **changed | {k: map_leaves(change, getattr(self, k)) for k in ("obs", "hidden")})
+        return replace(self, **changed | {k: map_leaves(change, vars(self)[k]) for k in ("obs", "hidden")})
 
     def of_member(self, member: int) -> RolloutBatch:
         """The part of one member, without the member axis."""

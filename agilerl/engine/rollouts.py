@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,20 @@ from torch import Tensor
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import RolloutBatch
+from agilerl.errors import ConfigError, unknown_name
 from agilerl.losses.returns import following_values, gae, standardised
 from agilerl.ranks import ONE, Ranks
 from agilerl.tree import map_leaves, stack, take
 
 KINDS = ("chunked", "maximum", "fifty_percent_overlap")
+
+
+def sequence_kind(kind: Any) -> str:
+    """How episodes are cut into sequences, one of `KINDS`; of an enum member its value."""
+    name = str(kind.value if isinstance(kind, Enum) else kind).lower()
+    if name not in KINDS:
+        raise ConfigError(unknown_name("bptt_sequence_type", name, KINDS))
+    return name
 
 
 @dataclass(frozen=True)
@@ -433,7 +443,7 @@ def learn_rollout(
     counted = None  # of all ranks: minibatches are what they have together
     if ranks.size > 1:
         counted = ranks.gather_rows(np.array([len(own) for own in rollout.samples])).astype(np.int64)
-    adapts = [bool(getattr(member, "adapts_rate", False)) for member in members]
+    adapts = [bool(member.adapts_rate) for member in members]
     losses: list[Tensor] = []
     for epoch in range(max(int(m.update_epochs) for m in members)):
         active = [go and epoch < int(m.update_epochs) for go, m in zip(active, members, strict=True)]
@@ -463,7 +473,7 @@ def learn_rollout(
             member.learned_steps += rollout.size * ranks.size
         if follows:
             member.adapt_rate(report.kl)
-    if any(adapts) or any(getattr(member, "action_ent_steps", None) for member in members):
+    if any(adapts) or any(member.action_ent_steps for member in members):
         learner.groups[group].refresh()
     if losses:
         total: Any = sum(losses)

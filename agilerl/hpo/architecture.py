@@ -14,6 +14,7 @@ from agilerl.hpo.effects import MutationRecord, Probe
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.multi_input import VECTOR_MLP
 from agilerl.modules.paths import resolve
+from agilerl.networks.base import EvolvableNetwork
 
 MIN_STEP = 4  # units or channels; below that a removal is not worth a rebuild
 AMOUNTS = ("numb_new_nodes", "numb_new_channels")  # what methods call the size of their step
@@ -41,8 +42,14 @@ class ArchitectureOptions:
 
 def describe(network: Any) -> Any:
     """Short form of an architecture for the lineage."""
-    say = getattr(network, "describe", None)
-    return say() if callable(say) else list(getattr(network, "hidden_size", []))
+    form = described(network)
+    return list(getattr(network, "hidden_size", [])) if form is None else form
+
+
+def described(network: Any) -> str | None:
+    """What a network says of itself; None for one without `describe`, as modules of the user's own may be."""
+    describe = getattr(network, "describe", None)
+    return describe() if callable(describe) else None
 
 
 def arguments_for(network: EvolvableModule, name: str, given: Any) -> dict[str, Any]:
@@ -53,7 +60,7 @@ def arguments_for(network: EvolvableModule, name: str, given: Any) -> dict[str, 
         owner = owner.modules()[key]
     while not hasattr(owner, method) and hasattr(owner, "wrapped"):
         owner = owner.wrapped
-    taken = inspect.signature(getattr(owner, method)).parameters
+    taken = inspect.signature(resolve(owner, method)).parameters
     return {k: v for k, v in given.items() if k in taken} if isinstance(given, dict) else {}
 
 
@@ -138,8 +145,8 @@ def mutate_architecture(
         if new.last_mutation_attr is not None:
             changed[attribute] = new
     for attribute, network in networks.items():
-        if getattr(network, "encoder_source", None) is not policy:  # else it reads the policy's features
-            continue
+        if not (isinstance(network, EvolvableNetwork) and network.encoder_source is policy):
+            continue  # it does not read the policy's features
         reader = changed.get(attribute)
         if reader is None:
             reader, _ = changed_copy(network, options, probe, lambda copy: copy.follow_encoder_source(new_policy))
@@ -163,7 +170,7 @@ def analogous(network: EvolvableModule, applied: str, agent: Any, policy: str) -
     if applied in network.mutation_methods:
         return applied
     *path, last = applied.split(".")
-    agents = getattr(agent, "agents_of", lambda name: ())(policy)
+    agents = agent.agents_of(policy) if isinstance(agent, effects.Apart) else ()
     alike = [
         method
         for method in network.mutation_methods

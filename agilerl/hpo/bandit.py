@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from agilerl.errors import ConfigError
 from agilerl.hpo.founders import share_at, value_at
 from agilerl.hpo.operators import RLParameter
+from agilerl.modules.paths import resolve
 
 CANDIDATES = 1_000
 FAR = 1e6  # a length on which nothing changes
@@ -34,7 +35,7 @@ class Trial:
 
 def places_of(agent: Any, ranges: Mapping[str, RLParameter]) -> tuple[float, ...]:
     """The agent's hyperparameters as shares of their ranges (`Trial.places`)."""
-    return tuple(share_at(name, each, float(getattr(agent, name))) for name, each in ranges.items())
+    return tuple(share_at(name, each, float(resolve(agent, name))) for name, each in ranges.items())
 
 
 def propose(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -39,6 +39,25 @@ class MutationRecord:
     before: Any = None
     after: Any = None
     change: float | None = None
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """An agent that remembers observations."""
+
+    def probe_observations(self, count: int = 256) -> Any:
+        """Up to `count` recent observations [B, ...], or None."""
+
+
+@runtime_checkable
+class Apart(Protocol):
+    """A team, whose networks read different observations."""
+
+    def agents_of(self, network: str) -> list[str]:
+        """The agents that share the network of this name."""
+
+    def observations_for(self, network: str, observations: Any) -> Any:
+        """The observations that the network of this name reads."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +116,9 @@ def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator, name
     """Recent observations of the agent, else made-up ones from the policy's observation space, else None.
 
     name: of the network, for a team, whose networks see different things (`observations_for`)."""
-    ask, view = getattr(agent, "probe_observations", None), getattr(agent, "observations_for", None)
-    seen = ask(PROBES) if ask is not None else None
-    if seen is not None and view is not None:
-        seen = view(name, seen)
+    seen = agent.probe_observations(PROBES) if isinstance(agent, Probed) else None
+    if seen is not None and isinstance(agent, Apart):
+        seen = agent.observations_for(name, seen)
     if seen is None or count_rows(seen) < 2:
         if not isinstance(policy, EvolvableNetwork):
             return None
@@ -110,7 +128,7 @@ def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator, name
 
 def probe_for(network: Any, policy: Any, probe: Probe | None, agent: Any = None, name: str = "") -> Probe | None:
     """The policy's observations, where the network reads the same space; of a team's what this one sees."""
-    if hasattr(agent, "observations_for"):
+    if isinstance(agent, Apart):
         return None if probe is None else probe_of(agent, network, np.random.default_rng(0), name)
     same = getattr(network, "observation_space", None) == getattr(policy, "observation_space", object())
     return probe if same else None
@@ -227,4 +245,4 @@ def rebuild_optimizers(
         names = [entry.networks] if isinstance(entry.networks, str) else list(entry.networks)
         if any(name in transfers for name in names):
             live = {name: changed[name] if name in changed else resolve(agent, name) for name in names}
-            getattr(agent, entry.name).rebuild(live, {name: transfers.get(name, {}) for name in names})
+            resolve(agent, entry.name).rebuild(live, {name: transfers.get(name, {}) for name in names})

@@ -30,7 +30,7 @@ def _nothing(agent: Any) -> MutationRecord:
 
 def _without_owner(member: Any, path: str) -> str:
     """The label of a mutation: its path without the name of the network of a team."""
-    names = getattr(getattr(member, "registry", None), "policies", ())
+    names = getattr(member.registry, "policies", ()) if path else ()
     return next((path.removeprefix(f"{name}.") for name in names if path.startswith(f"{name}.")), path)
 
 
@@ -158,7 +158,7 @@ class Mutations:
             if slot == 0 and not self.mutate_elite:
                 operator = _nothing
             self._run(agent, operator)
-            self.last_births.append(getattr(effects.inner(agent), "mutation_record", None) or MutationRecord())
+            self.last_births.append(effects.inner(agent).mutation_record or MutationRecord())
         return list(population)
 
     def _options(self, pre_training: bool) -> list[tuple[float, Callable[[Any], MutationRecord]]]:
@@ -249,7 +249,7 @@ class Mutations:
         name, parameter = config.sample(self.rng)
         if not hasattr(agent, name):
             raise MutationError(f"hp_config names {name!r}, but {type(agent).__name__} has no such attribute.")
-        before = getattr(agent, name)
+        before = resolve(agent, name)
         parameter.value = before  # the live attribute is the truth, whatever was cached
         after = parameter.mutate(self.rng)
         if np.array_equal(before, after):

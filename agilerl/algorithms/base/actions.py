@@ -225,7 +225,7 @@ def seen_with_mask(agent: Any, obs: Any, mask: Any, *, warns: bool = True) -> tu
 
 def expect_mask(agent: Any, mask: Any) -> None:
     """Warn once where an agent that has trained with masks of legal actions acts without one."""
-    if mask is None and getattr(agent, "action_masks", False):
+    if mask is None and agent.action_masks:
         warn_once(
             "acts without a mask",
             f"this {agent.algo} agent was trained with masks of legal actions, and without one it takes actions that "

@@ -14,7 +14,7 @@ from agilerl.algorithms.base.wrapped import AgentWrapper, unwrapped
 CAPABILITIES = (
     "experience", "learns_language", "reads_texts", "imitates", "shares_in_populations", "reads_alone",
     "trains_unwrapped", "is_recurrent", "recurrent", "learns_from_obs_mask", "adapts_rate", "combined_reward",
-    "action_masks", "normalize_observations", "evaluated_in", "origin", "mutation_record",
+    "action_masks", "normalize_observations", "evaluated_in", "origin", "mutation_record", "end_episodes",
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig, MutationRegistry, NetworkGroup, assigned, resolve
 from agilerl.checkpoint import load_tree, save_tree
 from agilerl.errors import ConfigError
+from agilerl.hpo.architecture import described
 from agilerl.hpo.genome import Genome
 from agilerl.modules.base import EvolvableModule
 from agilerl.spaces import short_form
@@ -84,6 +85,9 @@ class EvolvableAlgorithm:
         evaluated_in: the environment and step limit of `evaluate` (`evaluation.EvaluatedIn`); None if unknown.
         origin: the run and member that it was copied from; empty for an agent that began here.
         mutation_record: the last mutation (`hpo.effects.MutationRecord`); None before the first.
+        observation_space, action_space: what it sees and does; None for an algorithm without spaces.
+        action_ent_steps: environment steps after which the weight of entropy falls (PPO); None: it is constant.
+        end_episodes: method of teams with a memory, which forget the episodes that are over [E, M]; None for others.
     """
 
     # Capabilities, declared with their defaults: callers read these and never ask which algorithm an agent is.
@@ -105,6 +109,10 @@ class EvolvableAlgorithm:
     evaluated_in: Any = None
     origin: str = ""
     mutation_record: Any = None
+    observation_space: Any = None
+    action_space: Any = None
+    action_ent_steps: int | None = None
+    end_episodes: Any = None
     registry: MutationRegistry
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -164,18 +172,17 @@ class EvolvableAlgorithm:
         yield from self._described_spaces()
         yield f"settings  {self._settings()}"
         for name, network in self.evaluation_networks().items():
-            describe = getattr(network, "describe", None)
+            form = described(network)
             size = sum(parameter.numel() for parameter in network.parameters())
-            yield f"network   {name} {f'{describe()} ' if callable(describe) else ''}({size:,} parameters)"
+            yield f"network   {name} {'' if form is None else f'{form} '}({size:,} parameters)"
         if self.fitness:
             best = number(max(self.fitness))
             yield f"fitness   {number(self.fitness[-1])}, best {best} of {len(self.fitness)} evaluations"
         yield f"trained   {self.steps[-1]:,} env steps"
 
     def _described_spaces(self) -> Iterator[str]:
-        spaces = [getattr(self, name, None) for name in ("observation_space", "action_space")]
-        if None not in spaces:
-            yield f"spaces    {' -> '.join(map(short_form, spaces))}"
+        if self.observation_space is not None and self.action_space is not None:
+            yield f"spaces    {short_form(self.observation_space)} -> {short_form(self.action_space)}"
 
     def _settings(self) -> str:
         return ", ".join(f"{name} {number(value)}" for name, value in self.hyperparameters().items())
@@ -209,12 +216,12 @@ class EvolvableAlgorithm:
     def mutation_hook(self) -> None:
         """Run the registered hooks; called after every mutation."""
         for hook in self.registry.hooks:
-            getattr(self, hook)()
+            resolve(self, hook)()
 
     def follow_optimizers(self) -> None:
         """Take over what was done to the networks or the torch optimisers themselves: parameters, a learning rate."""
         for config in self.registry.optimizers:
-            wrapper = getattr(self, config.name)
+            wrapper = config.wrapper(self)
             wrapper.follow()
             given = {float(group["lr"]) for group in wrapper.optimizer.param_groups}
             if len(given) == 1 and given != {float(wrapper.lr)}:
@@ -223,8 +230,8 @@ class EvolvableAlgorithm:
     def reinit_optimizers(self) -> None:
         """Fresh optimisers around the present networks: moments start at zero."""
         for config in self.registry.optimizers:
-            old = getattr(self, config.name)
-            networks, lr = [resolve(self, name) for name in config.networks], getattr(self, config.lr)
+            old = config.wrapper(self)
+            networks, lr = [resolve(self, name) for name in config.networks], config.rate(self)
             fresh = OptimizerWrapper(old.optimizer_cls, networks, lr, old.optimizer_kwargs, config.networks, config.lr)
             setattr(self, config.name, fresh)
 
@@ -266,12 +273,16 @@ class EvolvableAlgorithm:
 
     def update_hyperparameters(self) -> dict[str, float]:
         """The numbers that an update reads as tensors; overridden by algorithms with an `update`."""
-        return {config.lr: float(getattr(self, config.lr)) for config in self.registry.optimizers}
+        return {config.lr: float(config.rate(self)) for config in self.registry.optimizers}
+
+    def _numbers(self, *names: str) -> dict[str, float]:
+        """The live attributes of these names."""
+        return {name: getattr(self, name) for name in names}
 
     def hyperparameters(self) -> dict[str, float]:
         """What the records show: learning rates, update hyperparameters and everything in `hp_config`."""
         names = [*self.update_hyperparameters(), *self.registry.hp_config.names()]
-        return {name: getattr(self, name) for name in dict.fromkeys(names)}
+        return self._numbers(*dict.fromkeys(names))
 
     @property
     def genome(self) -> Genome:

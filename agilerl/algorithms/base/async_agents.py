@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from agilerl import tree
+from agilerl.algorithms.base.transitions import present_of
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_on_policy
 from agilerl.envs.observed_masks import parted
 from agilerl.envs.teams import TeamObservations
@@ -45,7 +46,7 @@ class AsyncAgentsWrapper(AgentWrapper):
         """Observations by agent with zeros for NaN, and who was there; agents that were in no lane are left out."""
         if not isinstance(obs, Mapping):
             return obs
-        said = getattr(obs, "present", None)
+        said = present_of(obs)
         rows: dict[str, Any] = {}
         present: dict[str, np.ndarray] = {}
         for agent, seen in obs.items():

@@ -13,6 +13,7 @@ from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import NetworkGroup, lend, link_encoders
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, warn_once
 from agilerl.modules.base import EvolvableModule, constructor_arguments
+from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.specs import stand_in
 from agilerl.rng import Purpose, seeds
@@ -149,7 +150,7 @@ def share_encoder(agent: RLAlgorithm, *critics: str) -> None:
     Raises:
         KeyError: a critic that was given has an encoder of another architecture than the policy.
     """
-    others = [name for name in ("actor", *critics) if not isinstance(getattr(agent, name), EvolvableNetwork)]
+    others = [name for name in ("actor", *critics) if not isinstance(resolve(agent, name), EvolvableNetwork)]
     if agent.share_encoders and others:
         warnings.warn(
             f"Encoder sharing is disabled: {', '.join(others)} of {agent.algo} is not an EvolvableNetwork. "
@@ -159,7 +160,7 @@ def share_encoder(agent: RLAlgorithm, *critics: str) -> None:
         )
         agent.share_encoders = False
     for name in critics if agent.share_encoders else ():
-        critic = getattr(agent, name)
+        critic = resolve(agent, name)
         if critic.encoder_source is not agent.actor:
             critic.check_same_encoder(agent.actor)
         critic.share_encoder(agent.actor)
@@ -170,7 +171,7 @@ def register_network(
     agent: RLAlgorithm, name: str, target: str | None, optimizer: str, lr: str, policy: bool = False
 ) -> None:
     """Give the network `name` a frozen target and an Adam optimiser, and register all of them."""
-    network = getattr(agent, name)
+    network = resolve(agent, name)
     shadow = None
     if target is not None:
         shadow = network.clone()
@@ -181,7 +182,7 @@ def register_network(
             shared = next(g.shared_networks for g in agent.registry.groups if g.eval_network == encoder_source)
             lend(agent, target, shared[0] if shared else encoder_source)
             link_encoders(agent)
-    setattr(agent, optimizer, OptimizerWrapper(optim.Adam, network, getattr(agent, lr), lr_name=lr))
+    setattr(agent, optimizer, OptimizerWrapper(optim.Adam, network, resolve(agent, lr), lr_name=lr))
     agent.register_network_group(NetworkGroup(network, shadow, policy=policy))
 
 

@@ -58,7 +58,7 @@ def clone(agent: Agent, index: int | None = None) -> Agent:
     """An independent copy: networks, optimiser moments, counters and every other attribute; nothing is shared."""
     check_registry(agent)
     twin = object.__new__(type(agent))
-    accelerator = getattr(agent, "accelerator", None)
+    accelerator = agent.__dict__.get("accelerator")
     memo: dict[int, Any] = {id(accelerator): accelerator}
     for name, value in agent.__dict__.items():
         if name not in _CACHES and isinstance(value, EvolvableModule):
@@ -84,7 +84,7 @@ def pickled(agent: EvolvableAlgorithm) -> dict[str, Any]:
             if _is_part(tensor):
                 tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
     for config in agent.registry.optimizers:
-        for state in getattr(agent, config.name).optimizer.state.values():
+        for state in config.wrapper(agent).optimizer.state.values():
             state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and _is_part(v)})
     return {name: value for name, value in agent.__dict__.items() if name not in _CACHES}
 
@@ -124,9 +124,9 @@ def state(agent: EvolvableAlgorithm) -> dict[str, Any]:
             k: {"spec": _plain_spec(v.spec()), "weights": {n: t.detach() for n, t in v.state_dict().items()}}
             for k, v in networks.items()
         },
-        "optimizers": {o.name: _with_keys(getattr(agent, o.name).state_dict(), str) for o in agent.registry.optimizers},
+        "optimizers": {o.name: _with_keys(o.wrapper(agent).state_dict(), str) for o in agent.registry.optimizers},
         "hp_config": {
-            name: {k: getattr(found, k) for k in _LIMITS} | {"dtype": found.dtype.__name__}
+            name: {k: vars(found)[k] for k in _LIMITS} | {"dtype": found.dtype.__name__}
             for name, found in agent.hp_config.items()
         },
         "attributes": {k: v for k, v in agent.inspect_attributes(agent).items() if is_plain(v)},
@@ -211,7 +211,7 @@ def load_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: str 
             if name != "device":
                 object.__setattr__(agent, name, value)
         for name, network in state["networks"].items():
-            before = getattr(agent, name)
+            before = resolve(agent, name)
             loaded = before.rebuilt(_read_spec(network["spec"]), device)
             loaded.to(next(w.dtype for w in network["weights"].values() if w.is_floating_point()))
             loaded.load_state_dict(network["weights"])
@@ -222,7 +222,7 @@ def load_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: str 
             agent.registry.hp_config = _hp_config(state.get("hp_config", {}))
         agent.reinit_optimizers()
         for name, optimizer in state["optimizers"].items():
-            getattr(agent, name).load_state_dict(_with_keys(optimizer, int))
+            resolve(agent, name).load_state_dict(_with_keys(optimizer, int))
 
 
 def space_or_none(space: gym.Space[Any]) -> dict[str, Any] | None:
@@ -304,18 +304,18 @@ def load_run_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: 
     agent.load_state(state, source)
     private = state["private"]
     for name, value in private["attributes"].items():
-        object.__setattr__(agent, name, _on_device(value, getattr(agent, "device", "cpu")))
+        object.__setattr__(agent, name, _on_device(value, agent.device))
     for name, value in private["generators"].items():
         object.__setattr__(agent, name, restored_generator(value))
     for name, value in private["torch_generators"].items():
-        getattr(agent, name).set_state(value)
+        resolve(agent, name).set_state(value)
     for name, value in private["parts"].items():
-        getattr(agent, name).load_state(value)
+        resolve(agent, name).load_state(value)
     agent.__dict__.pop("mutation_record", None)  # of the agent that this one was made from
     if private["mutation_record"] is not None:
         object.__setattr__(agent, "mutation_record", MutationRecord(**private["mutation_record"]))
     for name, value in private["modules"].items():
-        _load_module_state(getattr(agent, name), value)
+        _load_module_state(resolve(agent, name), value)
 
 
 def unsaved_attributes(agent: EvolvableAlgorithm) -> list[str]:

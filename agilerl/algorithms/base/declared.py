@@ -227,7 +227,7 @@ def _arguments(cls: Any) -> tuple[inspect.Signature, dict[str, tuple[Any, Any, D
     found = {}
     for name, parameter in signature.parameters.items():
         hint = hints.get(name)
-        mark = next((m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Declared)), None)
+        mark = next((m for m in _metadata(hint) if isinstance(m, Declared)), None)
         values = hint
         if mark is not None:
             base, *rest = get_args(hint)
@@ -333,7 +333,8 @@ def _declared_range(cls: type, name: str) -> Any:
 
 def _is_ours(constructor: Any) -> bool:
     """Whether it is one of this package."""
-    return str(getattr(constructor, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
+    package = __name__.partition(".")[0]
+    return inspect.isfunction(constructor) and str(constructor.__module__).partition(".")[0] == package
 
 
 def outside(values: Any, limits: Any) -> str | None:
@@ -345,10 +346,9 @@ def outside(values: Any, limits: Any) -> str | None:
     base, bounds = _bounds_of(_plain(values)[0])
     if base not in (int, float):
         return None
-    low, high = (next((getattr(b, k) for b in bounds for k in keys if hasattr(b, k)), None)
-                 for keys in (("ge", "gt"), ("le",)))  # fmt: skip
-    for name, bound in (("min", low), ("max", high)):
-        value = getattr(limits, name)
+    low = next((b.ge if isinstance(b, Ge) else b.gt for b in bounds if not isinstance(b, Le)), None)
+    high = next((b.le for b in bounds if isinstance(b, Le)), None)
+    for name, bound, value in (("min", low, limits.min), ("max", high, limits.max)):
         if value != value or not all(_holds(each, np.asarray(value)) for each in bounds):
             fix = f"{name}={bound:g}" if bound is not None and not _is_open(name, bounds) else f"another {name}"
             return f"{name} must be {_words(base, bounds)}; got {value!r}. fix: {fix}."
@@ -359,11 +359,16 @@ def _is_open(name: str, bounds: list[Any]) -> bool:
     return name == "min" and any(isinstance(bound, Gt) for bound in bounds)
 
 
+def _metadata(kind: Any) -> tuple[Any, ...]:
+    """What annotates a type; empty for a plain one."""
+    return tuple(get_args(kind)[1:]) if get_origin(kind) is Annotated else ()
+
+
 def _bounds_of(kind: Any) -> tuple[Any, list[Any]]:
     """(plain type, bounds) of an annotated type."""
     base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     # `Field(...)` among what annotates a type carries a list of its own.
-    marks = (part for item in getattr(kind, "__metadata__", ()) for part in getattr(item, "metadata", [item]))
+    marks = (part for item in _metadata(kind) for part in getattr(item, "metadata", [item]))
     return base, [part for part in marks if isinstance(part, Ge | Gt | Le)]
 
 

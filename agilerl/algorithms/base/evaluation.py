@@ -103,7 +103,7 @@ def run_test(
         told = None if callback is None else ended
         fitness = test_agent(
             agent._greedy, env, max_steps, loop, swap_channels, seeds=start, begin=begin, ended=told, by_agent=by_agent,
-            left=getattr(agent, "end_episodes", None), reads=getattr(agent, "observation_space", None),
+            left=agent.end_episodes, reads=agent.observation_space,
         )  # fmt: skip
     finally:
         agent.set_training_mode(before)
@@ -116,7 +116,7 @@ def evaluate(
 ) -> Evaluation:
     """What `RLAlgorithm.evaluate` does, for any agent."""
     made: Any = None
-    known, place = agent.environment or {}, getattr(agent, "evaluated_in", None) or EvaluatedIn()
+    known, place = agent.environment or {}, agent.evaluated_in or EvaluatedIn()
     if env is None:
         if place.env is not None:
             env = place.env
@@ -183,7 +183,7 @@ def predict(
     Raises:
         NotAvailableYetError: a language policy, sampled actions, or an episode that begins in some lanes alone.
     """
-    if getattr(agent, "learns_language", False) or getattr(agent, "reads_texts", False):
+    if agent.learns_language or agent.reads_texts:
         raise NotAvailableYetError(
             f"{agent.algo} writes texts and has no actions. fix: agent.get_action(prompts), or agent.evaluate()."
         )
@@ -252,7 +252,7 @@ class _GreedyActor:
 
     def __init__(self, agent: Any) -> None:
         self.agent, self.begin_episodes = agent, agent.begin_episodes
-        if hasattr(agent, "end_episodes"):
+        if agent.end_episodes is not None:
             self.end_episodes = lambda over: agent.end_episodes(over[0])  # of agents of a team [1, E, M]
 
     def act_greedy(self, obs: np.ndarray, mask: Mask = None) -> Any:

@@ -12,6 +12,7 @@ from agilerl.backward import with_precomputed_gradient
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.losses.actor_critic import approximate_kl, categorical_gradient, clipped_surrogate
+from agilerl.modules.paths import resolve
 from agilerl.networks.distributions import ActionDistribution, Least, masked_logits, squashed_normal_sample
 
 
@@ -29,7 +30,7 @@ class PolicyUnit:
     def __get__(self, agent: Any, owner: type) -> Any:
         if agent is None:
             return self
-        said = {getattr(actor, self.name) for actor in agent.sampling_actors()}
+        said = {resolve(actor, self.name) for actor in agent.sampling_actors()}
         return max(said, default=agent.__dict__.get(self.name, self.usual))
 
     def __set__(self, agent: Any, value: Any) -> None:

@@ -65,6 +65,16 @@ class OptimizerConfig:
     networks: list[str]
     lr: str
 
+    def wrapper(self, agent: Any) -> OptimizerWrapper:
+        """The optimiser itself, of this agent."""
+        found: OptimizerWrapper = resolve(agent, self.name)
+        return found
+
+    def rate(self, agent: Any) -> float:
+        """Its learning rate, the agent's live hyperparameter."""
+        rate: float = resolve(agent, self.lr)
+        return rate
+
 
 @dataclass
 class MutationRegistry:
@@ -120,13 +130,13 @@ def assigned(agent: EvolvableAlgorithm, name: str, value: Any) -> None:
     elif isinstance(value, nn.Module) and before is not None and before is not value:
         link_encoders(agent)  # first: what an optimiser moves is settled by it
         for config in registry.optimizers:
-            getattr(agent, config.name).forget(name, value)
+            config.wrapper(agent).forget(name, value)
     elif is_number(value):
         for config in registry.optimizers:
             if config.lr == name and config.name in agent.__dict__:
-                getattr(agent, config.name).set_lr(value)
+                config.wrapper(agent).set_lr(value)
     if name in registry.followers and registry.optimizers and value != before:
-        getattr(agent, registry.followers[name])(name, value)
+        resolve(agent, registry.followers[name])(name, value)
 
 
 def _register_optimizer(agent: EvolvableAlgorithm, name: str, wrapper: OptimizerWrapper) -> None:
@@ -207,13 +217,13 @@ def _check_reader(agent: EvolvableAlgorithm, name: str, network: Any) -> None:
             "fix: an EvolvableNetwork, or an agent with share_encoders=False."
         )
     if network.encoder_source is None:
-        network.check_same_encoder(getattr(agent, encoder_source))
+        network.check_same_encoder(resolve(agent, encoder_source))
 
 
 def link_encoders(agent: EvolvableAlgorithm) -> None:
     """Let every network without an encoder read the features of its present encoder source."""
     for reader, encoder_source in agent.registry.encoder_sources.items():
-        getattr(agent, reader).share_encoder(getattr(agent, encoder_source))
+        resolve(agent, reader).share_encoder(resolve(agent, encoder_source))
 
 
 def follow(agent: EvolvableAlgorithm, method: str, *names: str) -> None:

@@ -43,7 +43,9 @@ class Bound:
         self.name = name
 
     def __get__(self, agent: RLAlgorithm | None, owner: type) -> Any:
-        return self if agent is None else getattr(agent.action_space, self.name, None)
+        if agent is None:
+            return self
+        return resolve(agent.action_space, self.name) if isinstance(agent.action_space, gym.spaces.Box) else None
 
 
 class RLAlgorithm(EvolvableAlgorithm):
@@ -384,7 +386,10 @@ class RLAlgorithm(EvolvableAlgorithm):
     # --- files, copies, populations ---------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        spaces = {name: space_or_none(getattr(self, name)) for name in ("observation_space", "action_space")}
+        spaces = {
+            "observation_space": space_or_none(self.observation_space),
+            "action_space": space_or_none(self.action_space),
+        }
         return {**super().state(), "spaces": spaces, "exploration": self._exploration.bit_generator.state}
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from agilerl import tree
+from agilerl.components.multi_agent_replay_buffer import MaskedObservations
 from agilerl.engine.learner import learn_alone
 from agilerl.engine.protocol import TransitionBatch, UpdateResult
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
+from agilerl.envs.team import TeamObservations
 from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
 from agilerl.spaces import check_supported, empty_part, is_channels_last, parts_of
 
@@ -140,10 +142,15 @@ def with_observations(experiences: Any, change: Any) -> dict[str, Any]:
     return {**fields, **{name: change(fields[name]) for name in ("obs", "next_obs")}}
 
 
+def present_of(obs: Any) -> Mapping[str, Any] | None:
+    """Agent -> [E], who is there in observations by agent; None where they do not say."""
+    return obs.present if isinstance(obs, TeamObservations | MaskedObservations) else None
+
+
 def side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionBatch:
     """Both batches as one, each with its own weights: their losses add."""
     joined: dict[str, Any] = {
-        name: tree.concatenate((value, getattr(second, name))) if getattr(second, name) is not None else None
+        name: tree.concatenate((value, vars(second)[name])) if vars(second)[name] is not None else None
         for name, value in vars(first).items()
         if isinstance(value, Tensor) or name in ("obs", "next_obs")  # nested for Dict and Tuple spaces
     }

@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base import evaluation as playing
-from agilerl.algorithms.base.transitions import with_observations
+from agilerl.algorithms.base.transitions import present_of, with_observations
 from agilerl.checkpoint import load_tree, save_tree
 from agilerl.components.running import RunningMeanStd
 from agilerl.engine.protocol import Mask
@@ -62,7 +62,7 @@ class AgentWrapper:
     @property
     def unwrapped(self) -> Any:
         """The agent inside all wrappers."""
-        return getattr(self.agent, "unwrapped", self.agent)
+        return unwrapped(self.agent)
 
     def observe(self, obs: Any, count: bool = False) -> Any:
         """Observations as the agent is to see them; `count` tells that they are new experience.
@@ -332,7 +332,7 @@ class RSNorm(AgentWrapper):
         if not is_team(self.agent):
             _count(statistics, obs)
             return
-        rows, present = obs, getattr(obs, "present", {})
+        rows, present = obs, present_of(obs) or {}
         if AGENTS in obs and PRESENT in obs:  # as lanes give them
             rows, there = obs[AGENTS], np.asarray(obs[PRESENT]).astype(bool)
             present = {agent: there[..., k] for k, agent in enumerate(self.agent.agent_ids)}

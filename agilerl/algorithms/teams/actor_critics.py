@@ -19,6 +19,7 @@ from agilerl.algorithms.teams.networks import networks_by_group
 from agilerl.algorithms.teams.policies import TeamPolicies
 from agilerl.envs.teams import AGENTS, PRESENT
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
+from agilerl.modules.paths import resolve
 from agilerl.networks.actors import ACTION_SCALINGS, StochasticActor
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.distributions import distribution_of
@@ -59,7 +60,7 @@ def build(
         setattr(team, f"optimizers.{group}", wrapper)
         team.register_network_group(NetworkGroup(networks[0], policy=True))
     for group in team.grouped_agents:
-        team.register_network_group(NetworkGroup(getattr(team, f"critics.{group}")))
+        team.register_network_group(NetworkGroup(resolve(team, f"critics.{group}")))
 
 
 def _checked(team: TeamPPO, given: Any, what: str) -> Mapping[str, EvolvableNetwork]:
@@ -133,7 +134,7 @@ def make_network(
 
 def policies_of(team: TeamPPO) -> TeamPolicies:
     """What the outputs of all policies mean."""
-    each = (getattr(team, f"actors.{team.get_group_id(a)}").distribution for a in team.agent_ids)
+    each = (resolve(team, f"actors.{team.get_group_id(a)}").distribution for a in team.agent_ids)
     return TeamPolicies(team.actions, tuple(each))
 
 
@@ -148,7 +149,7 @@ def own_rows(obs: Any, agents: Sequence[str], axis: int) -> Any:
 
 def row_input(team: TeamPPO, joint: Callable[[Any], Mapping[str, Any]] | None = None) -> Callable[[Any], Any]:
     """What gives observations as networks over rows take them: each agent's, and what `joint` adds for values."""
-    readers = {agent: getattr(team, f"actors.{team.get_group_id(agent)}").row_input for agent in team.agent_ids}
+    readers = {agent: resolve(team, f"actors.{team.get_group_id(agent)}").row_input for agent in team.agent_ids}
 
     def prepare(obs: Any) -> dict[str, Any]:
         present = torch.as_tensor(obs[PRESENT], device=team.device)

@@ -29,6 +29,7 @@ from agilerl.algorithms.teams.names import group_of, groups_of, spaces_by_agent
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.errors import ConfigError, unknown_name
+from agilerl.modules.paths import resolve
 from agilerl.networks.actors import DeterministicActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
@@ -180,7 +181,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
 
     def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
         """Outputs of all policies' own modules [E, F] for observations [E, ...]."""
-        return self.policy_program(lambda name: raw_output(getattr(self, name)), axis=1)(obs)
+        return self.policy_program(lambda name: raw_output(resolve(self, name)), axis=1)(obs)
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:
         """Stored actions [..., A] as lanes of teams take them."""

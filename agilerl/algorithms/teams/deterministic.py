@@ -30,6 +30,7 @@ from agilerl.modules.cnn import EvolvableCNN
 from agilerl.modules.configs import NetConfig
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.multi_input import EvolvableMultiInput
+from agilerl.modules.paths import resolve
 from agilerl.networks.actors import DeterministicActor
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.q_networks import ContinuousQNetwork
@@ -65,7 +66,7 @@ class CentralisedCritics(MultiAgentRLAlgorithm):
     actor_optimizers = by_group("actor_optimizers")
 
     def joint_network(self) -> EvolvableNetwork:
-        network: EvolvableNetwork = getattr(self, f"{self.critic_names[0]}.{self.shared_agent_ids[0]}")
+        network: EvolvableNetwork = resolve(self, f"{self.critic_names[0]}.{self.shared_agent_ids[0]}")
         return network
 
     def soft_update(self, net: nn.Module, target: nn.Module) -> None:

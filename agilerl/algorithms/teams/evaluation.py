@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from agilerl import tree
+from agilerl.algorithms.base.transitions import present_of
 from agilerl.algorithms.teams.names import keep_ids
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
@@ -105,7 +106,7 @@ def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     lanes = next(iter(counts.values()))
     if set(counts.values()) != {lanes}:
         raise ShapeError(f"{team.algo} got observations of different lengths: {counts}. fix: one row a lane.")
-    there, said = np.zeros((lanes, team.n_agents), np.int8), getattr(obs, "present", None)
+    there, said = np.zeros((lanes, team.n_agents), np.int8), present_of(obs)
     for agent, rows in batches.items():
         given = _rows_without_nan(rows, lanes)
         if not given.all():

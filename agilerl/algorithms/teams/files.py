@@ -13,6 +13,7 @@ from agilerl.algorithms.base import copies
 from agilerl.algorithms.base.copies import space_or_none
 from agilerl.errors import RunError
 from agilerl.modules.base import constructor_arguments
+from agilerl.modules.paths import resolve
 from agilerl.networks.specs import check_sizes
 from agilerl.spaces import space_from_json
 
@@ -29,7 +30,7 @@ def policy_spec(team: Team) -> dict[str, Any]:
     """JSON-able description of the policies: one network a group, and who is in it."""
     first = {
         "algo": team.algo,
-        "networks": {group: getattr(team, f"actors.{group}").spec() for group in team.grouped_agents},
+        "networks": {group: resolve(team, f"actors.{group}").spec() for group in team.grouped_agents},
         "groups": {group: list(agents) for group, agents in team.grouped_agents.items()},
         "agents": list(team.agent_ids),
         "hyperparameters": team.hyperparameters(),
@@ -43,7 +44,7 @@ def policy_state(team: Team) -> dict[str, Tensor]:
     return {
         f"{group}.{name}": value.detach().clone(memory_format=torch.contiguous_format)
         for group in team.grouped_agents
-        for name, value in getattr(team, f"actors.{group}").state_dict().items()
+        for name, value in resolve(team, f"actors.{group}").state_dict().items()
     }
 
 

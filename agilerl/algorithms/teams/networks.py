@@ -15,6 +15,7 @@ from agilerl.algorithms.teams.names import Named, group_of
 from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.base import ModuleDict
+from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 
 if TYPE_CHECKING:
@@ -91,10 +92,10 @@ def register_network(
     team: Team, kind: str, targets: str, optimizers: str, group: str, lr: str, policy: bool = False
 ) -> None:
     """Give the network `<kind>.<group>` a frozen target `<targets>.<group>` and an Adam optimiser of its own."""
-    network = getattr(team, f"{kind}.{group}")
+    network = resolve(team, f"{kind}.{group}")
     shadow = registered(team, targets, group, network.clone())
     shadow.requires_grad_(False)
-    wrapper = OptimizerWrapper(optim.Adam, network, getattr(team, lr), lr_name=lr)
+    wrapper = OptimizerWrapper(optim.Adam, network, resolve(team, lr), lr_name=lr)
     setattr(team, f"{optimizers}.{group}", wrapper)
     team.register_network_group(NetworkGroup(network, shadow, policy=policy))
 
@@ -113,7 +114,7 @@ def observations_for(team: Team, network: str, observations: Any) -> Any:
 
 def row_input(team: Team) -> Callable[[Any], Any]:
     """What gives observations as networks over rows take them: each agent's, and all of them for critics."""
-    actors = {agent: getattr(team, f"actors.{group_of(agent)}").row_input for agent in team.agent_ids}
+    actors = {agent: resolve(team, f"actors.{group_of(agent)}").row_input for agent in team.agent_ids}
     joint = team.joint_network().row_input
 
     def prepare(obs: Any) -> dict[str, Any]:

@@ -310,7 +310,7 @@ class TeamPPO(MultiAgentRLAlgorithm):
     def hyperparameters(self) -> dict[str, float]:
         """What the records show: the live attributes."""
         names = ("lr", "clip_coef", "ent_coef", "vf_coef", "batch_size", "learn_step", "update_epochs", "gamma")
-        return {name: getattr(self, name) for name in dict.fromkeys([*names, *self.hp_config.names()])}
+        return self._numbers(*dict.fromkeys([*names, *self.hp_config.names()]))
 
     def update_options(self) -> tuple[Any, ...]:
         sequences = self.bptt_sequence_type, self.max_seq_len

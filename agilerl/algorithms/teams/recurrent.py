@@ -17,22 +17,15 @@ from agilerl import tree
 from agilerl.algorithms.base.rollouts import HiddenStates
 from agilerl.algorithms.teams.actor_critics import own_rows
 from agilerl.engine.protocol import UpdateEngine
-from agilerl.engine.rollouts import KINDS
 from agilerl.envs.teams import PRESENT
-from agilerl.errors import ConfigError, ShapeError, unknown_name
+from agilerl.errors import ShapeError
+from agilerl.modules.lstm import EvolvableLSTM
+from agilerl.modules.paths import resolve
 
 if TYPE_CHECKING:
     from agilerl.algorithms.teams.on_policy import TeamPPO
 
 NETWORKS = ("actors", "critics")
-
-
-def check_kind(kind: Any) -> str:
-    """How episodes are cut into sequences, in the form of `engine.rollouts.KINDS`."""
-    said = str(getattr(kind, "value", kind)).lower()  # an enum member by its value
-    if said not in KINDS:
-        raise ConfigError(unknown_name("bptt_sequence_type", said, KINDS))
-    return said
 
 
 def remembers(team: TeamPPO) -> bool:
@@ -42,7 +35,7 @@ def remembers(team: TeamPPO) -> bool:
 
 def _parts(team: TeamPPO, group: str) -> list[tuple[str, str, tuple[int, int]]]:
     """(kind of network, part, (layers, units)) of everything that an agent of the group remembers."""
-    networks = [(kind, getattr(team, f"{kind}.{group}")) for kind in NETWORKS]
+    networks = [(kind, resolve(team, f"{kind}.{group}")) for kind in NETWORKS]
     return [
         (kind, part, shape)
         for kind, network in networks
@@ -74,8 +67,8 @@ def get_initial_hidden_state(team: TeamPPO, num_envs: int = 1) -> HiddenStates:
 
 def sequence_limit(team: TeamPPO, steps: int) -> int:
     """Most steps of a training sequence, in a rollout of `steps`."""
-    encoders = [getattr(team, f"actors.{group}").encoder for group in team.grouped_agents]
-    limits = [limit for limit in (getattr(encoder, "max_seq_len", None) for encoder in encoders) if limit]
+    encoders = [resolve(team, f"actors.{group}").encoder for group in team.grouped_agents]
+    limits = [e.max_seq_len for e in encoders if isinstance(e, EvolvableLSTM) and e.max_seq_len]
     limit = team.max_seq_len or (min(limits) if limits else steps)
     return min(int(limit), steps) if team.bptt_sequence_type != "maximum" else steps
 

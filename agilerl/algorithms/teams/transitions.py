@@ -110,7 +110,7 @@ def with_observations(experiences: Any, change: Callable[[Any], Any]) -> Any:
         return {name: _changed(name, value, change) for name, value in experiences.items()}
     if len(experiences) == len(FIELDS):
         entries = [_changed(name, value, change) for name, value in zip(FIELDS, experiences, strict=True)]
-        return TeamExperiences(entries, getattr(experiences, "more", {}))
+        return TeamExperiences(entries, experiences.more if isinstance(experiences, TeamExperiences) else None)
     entries = [_changed(name, value, change) for name, value in zip(OF_ROLLOUTS, experiences, strict=False)]
     return tuple(entries)
 
@@ -137,7 +137,8 @@ def _fields(team: Team, experiences: Any) -> tuple[dict[str, Any], dict[str, Any
                 there = {agent: torch.as_tensor(own).cpu().reshape(-1) for agent, own in given[said].items()}
                 given[name] = TeamObservations(given[name], there)  # type: ignore[arg-type]  # tensors will do
     else:
-        given = {**dict(zip(FIELDS, experiences, strict=False)), **getattr(experiences, "more", {})}
+        more = experiences.more if isinstance(experiences, TeamExperiences) else {}
+        given = {**dict(zip(FIELDS, experiences, strict=False)), **more}
     missing = [name for name in FIELDS if name not in given]
     if missing:
         raise ShapeError(f"{team.algo}.learn got experiences without {', '.join(missing)}; it has {sorted(given)}.")

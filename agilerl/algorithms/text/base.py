@@ -36,6 +36,7 @@ from agilerl.language.generate import BACKENDS
 from agilerl.language.scoring import Texts
 from agilerl.language.vllm import vllm_settings
 from agilerl.llm_envs.by_id import make_language_env
+from agilerl.modules.paths import resolve
 from agilerl.networks.adapters import AdapterNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
 from agilerl.telemetry.evaluation import Evaluation
@@ -75,6 +76,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
     max_output_tokens: int
     """Of a completion; of algorithms that write."""
     update_epochs: int = 1
+    max_grad_norm: float | None = None
     max_model_len: int | None = None
     vllm_config: Mapping[str, Any] | None = None
 
@@ -133,10 +135,13 @@ class LLMAlgorithm(EvolvableAlgorithm):
                 )
             self.micro_batch_size = micro_batch_size_per_gpu
         settings = vllm_settings(vllm_config)
-        chosen: dict[str, Any] = {"max_model_len": max_model_len, "vllm_config": settings}
-        chosen["update_epochs"] = update_epochs
-        for name, setting in chosen.items():  # those of the class stay out of files
-            if setting is not None and setting != getattr(type(self), name):
+        chosen = {
+            "max_model_len": (max_model_len, type(self).max_model_len),
+            "vllm_config": (settings, type(self).vllm_config),
+            "update_epochs": (update_epochs, type(self).update_epochs),
+        }
+        for name, (setting, default) in chosen.items():  # those of the class stay out of files
+            if setting is not None and setting != default:
                 setattr(self, name, setting)
         writes = self.experience.name == "completions"
         if use_vllm and writes:
@@ -199,13 +204,13 @@ class LLMAlgorithm(EvolvableAlgorithm):
         self, name: str, reference: str | None, optimizer: str, lr: str, weight_decay: float, policy: bool = False
     ) -> None:
         """Give an adapter AdamW and, where it has one, its frozen copy, and register them."""
-        network, frozen = getattr(self, name), None
+        network, frozen = resolve(self, name), None
         if reference is not None:
             frozen = network.clone()
             frozen.requires_grad_(False)
             setattr(self, reference, frozen)
         options = {"weight_decay": weight_decay}
-        setattr(self, optimizer, OptimizerWrapper(optim.AdamW, network, getattr(self, lr), options, lr_name=lr))
+        setattr(self, optimizer, OptimizerWrapper(optim.AdamW, network, resolve(self, lr), options, lr_name=lr))
         self.register_network_group(NetworkGroup(network, frozen, policy=policy))
 
     # --- what it stands on ------------------------------------------------------------------------------------------
@@ -286,7 +291,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         return "base's context" if self.context == self.base.context else "max_model_len"
 
     def _asked(self) -> Any:
-        place = getattr(self, "evaluated_in", None)
+        place = self.evaluated_in
         if place is not None and place.env is not None:
             return place()
         known = self.environment or {}
@@ -322,8 +327,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
 
     def max_norm(self, like: Tensor) -> Tensor | None:
         """The clip of gradients as engines take it."""
-        norm = getattr(self, "max_grad_norm", None)
-        return None if not norm else like.new_tensor([[float(norm)]])
+        return None if not self.max_grad_norm else like.new_tensor([[float(self.max_grad_norm)]])
 
     # --- files and copies -------------------------------------------------------------------------------------------
 

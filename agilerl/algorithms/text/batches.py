@@ -54,7 +54,7 @@ class TextBatch:
         length = trimmed.completion_mask.shape[-1]
         changed: dict[str, Any] = {}
         for name in ("weight", "advantage", "old", "reference", "returns", "values"):
-            value = getattr(self, name)
+            value = vars(self)[name]
             if value is None:
                 continue
             per_token = value.dim() == self.texts.completion_mask.dim()
@@ -73,7 +73,7 @@ class TextBatch:
         changed = {
             name: pick(value)
             for name in ("weight", "advantage", "old", "reference", "returns", "values")
-            if (value := getattr(self, name)) is not None
+            if (value := vars(self)[name]) is not None
         }
         texts = Texts(*(pick(x) for x in (self.texts.tokens, self.texts.attention, self.texts.completion_mask)))
         more: dict[str, Any] = {"texts": texts, **changed}

@@ -204,7 +204,7 @@ def given(engine: Any, batch: TextBatch) -> TextBatch:
     fields = {
         name: engine.inner(value)
         for name in ("weight", "advantage", "old", "reference", "returns", "values")
-        if (value := getattr(batch, name)) is not None
+        if (value := vars(batch)[name]) is not None
     }
     return TextBatch(engine.given(batch.texts), **fields, live=batch.live, number=batch.number)
 

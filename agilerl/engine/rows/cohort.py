@@ -101,7 +101,8 @@ class Cohort:
             stacks = [m.parts[position].part.stack for m in self.members]
             layout = PartLayout(binding.name, binding.target is not None, start=column)
             for i, own in enumerate(binding.part.stack.layers):
-                wide, high = (max(getattr(s.layers[i], k) for s in stacks) for k in ("in_features", "out_features"))
+                wide = max(s.layers[i].in_features for s in stacks)
+                high = max(s.layers[i].out_features for s in stacks)
                 layer = replace(own, in_features=wide, out_features=high)
                 layout.layers.append(layer)
                 shapes: list[tuple[int, ...]] = [(layer.out_features, layer.in_features), (layer.out_features,)]

@@ -359,7 +359,7 @@ def rule_of(optimizer: torch.optim.Optimizer) -> OptimizerRule | None:
     """The flat rule that does what `optimizer` does, or None: then the optimiser itself must run."""
     cls = type(optimizer)
     kind = RULES.get(cls.__name__)
-    if kind is None or cls is not getattr(torch.optim, cls.__name__):
+    if kind is None or cls is not vars(torch.optim)[cls.__name__]:
         return None
     group = optimizer.param_groups[0]
     if any(group.get(name) == value for name, value in kind.refused.items()) or group.get("dampening"):
