@@ -64,13 +64,12 @@ def test_a_wrapper_around_an_agent_of_the_users_own_has_the_defaults_too() -> No
     assert view.unwrapped is duck
 
 
-def test_our_agents_are_their_own_view_in_their_wrappers_too() -> None:
+def test_our_agents_say_it_themselves_in_their_wrappers_too() -> None:
     agent = DQN(BOX, TWO)
-    wrapper = RSNorm(agent)
-    assert adapted(agent) is agent
-    assert adapted(wrapper) is wrapper
     agent.origin = "runs/x"
-    assert (wrapper.origin, wrapper.is_recurrent, wrapper.experience) == ("runs/x", False, DQN.experience)
+    for view in (adapted(agent), adapted(RSNorm(agent))):
+        assert (view.origin, view.is_recurrent, view.experience) == ("runs/x", False, DQN.experience)
+        assert (view.batch_size, view.beta) == (agent.batch_size, 0.4), "DQN has no beta"
 
 
 @pytest.mark.parametrize("name", available())

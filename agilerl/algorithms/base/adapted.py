@@ -1,7 +1,7 @@
-"""A read view of agents that subclass nothing of this package, so that capabilities are read and never guessed.
+"""A read view of agents, so that what they can do is declared in one place and never guessed.
 
-An agent of the user's own need only have the methods that a training function calls. `adapted` gives such an agent
-every capability that `EvolvableAlgorithm` declares; populations keep the agent itself.
+An agent of the user's own may subclass nothing of this package, and need only have the methods that a training function
+calls. `adapted` shows it with every capability that `EvolvableAlgorithm` declares; populations keep the agent itself.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
-from agilerl.algorithms.base.wrapped import AgentWrapper, unwrapped
+from agilerl.algorithms.base.wrapped import unwrapped
 
 CAPABILITIES = (
     "experience", "learns_language", "reads_texts", "imitates", "shares_in_populations", "reads_alone",
@@ -75,13 +75,9 @@ class AdaptedAgent:
         return unwrapped(self._adapted)
 
 
-def adapted(agent: Any) -> Any:
-    """The agent where every capability can be read from it, else a view of it from which they can be.
+def adapted(agent: Any) -> AdaptedAgent:
+    """A view of any agent, wrapped or not, from which every capability and every attribute of `DEFAULTS` can be read.
 
-    An `EvolvableAlgorithm` declares them, and an `AgentWrapper` around one reads them from it. Compare and keep the
-    agent itself: a view is another object.
+    Compare and keep the agent itself: a view is another object.
     """
-    inner = agent
-    while isinstance(inner, AgentWrapper):
-        inner = inner.agent
-    return agent if isinstance(inner, EvolvableAlgorithm | AdaptedAgent) else AdaptedAgent(agent)
+    return agent if isinstance(agent, AdaptedAgent) else AdaptedAgent(agent)
