@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+from agilerl import foreign
 from agilerl.algorithms import DEFAULT_BY_GYM, DEFAULT_FOR_TEAMS, DEFAULT_UNTUNED, find_algorithm, is_team, name_of
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.load import leaf_paths, resolve_key
@@ -285,7 +286,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     facts = directory.facts()
     manifest = directory.with_own_data(directory.manifest(), facts)
     cls = find_algorithm(manifest.algorithm.name)
-    if getattr(cls, "learns_language", False):
+    if cls.learns_language:
         with import_module("agilerl.training.language_task").quietly_loading():
             best = directory.load_language_policy(cls, resolve_device(device))
         known = {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
@@ -319,9 +320,8 @@ def env_name(env: Any) -> str:
         return env
     if hasattr(env, "possible_agents") and not isinstance(env, type) and not is_vector(env):
         return team_name(env)  # PettingZoo's conversions are called as the game that they hold
-    spec = getattr(env, "spec", None)
-    name = getattr(spec, "id", None) or getattr(env, "__name__", None) or type(env).__name__
-    return str(name).strip("<>")
+    name = foreign.env_id(env) or foreign.name_of_function(env, type(env).__name__)
+    return name.strip("<>")
 
 
 def build_manifest(

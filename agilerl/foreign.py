@@ -146,6 +146,57 @@ def _spec(env: Any) -> Any:
     return getattr(env, "spec", None)
 
 
+def state_space(env: Any) -> Any:
+    """The space of the state that an environment of several agents shows; None where it shows none."""
+    return getattr(getattr(env, "team", None), "state_space", None)
+
+
+def own_name(env: Any) -> str:
+    """What a gym of texts is called; empty where it does not say."""
+    return str(getattr(env, "name", "") or "")
+
+
+# --- data sets, tokenizers and modules --------------------------------------------------------------------------------
+
+
+def file_of(data: Any) -> str | None:
+    """The file that an open HDF5 file or group is in; None of anything else."""
+    found: str | None = getattr(data, "filename", None)
+    return found
+
+
+def hdf5_attributes(data: Any) -> dict[str, Any]:
+    """The attributes of an HDF5 file; {} of anything else."""
+    return dict(getattr(data, "attrs", {}))
+
+
+def recorded_id(data: Any) -> str | None:
+    """The id of the environment that a data set of Minari was recorded in, None where it does not say."""
+    found: str | None = getattr(getattr(_spec(data), "env_spec", None), "id", None)
+    return found
+
+
+def name_or_path(tokenizer: Any) -> str:
+    """The folder or the id of a hub that a tokenizer came from; empty where it does not say."""
+    return str(getattr(tokenizer, "name_or_path", "") or "")
+
+
+def chat_template(tokenizer: Any) -> Any:
+    """How a tokenizer writes turns of a conversation, None where it does not say."""
+    return getattr(tokenizer, "chat_template", None)
+
+
+def activation(module: Any) -> str | None:
+    """The name of the activation of a network that has one."""
+    found: str | None = getattr(module, "activation", None)
+    return found
+
+
+def value(member: Any) -> Any:
+    """The value of an enumeration's member; anything else as it is."""
+    return getattr(member, "value", member)
+
+
 # --- spaces and arrays ------------------------------------------------------------------------------------------------
 
 

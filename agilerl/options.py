@@ -120,7 +120,7 @@ class LoopOptions:
             *(
                 name
                 for name in ("evo_first", "eval_steps", "eval_members", "patience", "checkpoint")
-                if getattr(self, name) is not None
+                if vars(self)[name] is not None
             ),
         )
         if self.eval_screen == 1:
@@ -149,7 +149,7 @@ class LoopOptions:
                 f"{self.fitness!r}. fix: fitness='fqe'."
             )
         for name in ("held_out", "fqe_gamma"):
-            value = getattr(self, name)
+            value = vars(self)[name]
             if not 0 < value < 1:
                 raise ConfigError(
                     f"{name} must lie between 0 and 1; got {value!r}. fix: {LoopOptions.__dict__[name]:g}."
@@ -157,7 +157,7 @@ class LoopOptions:
 
     def _check_counts(self, least: int, *names: str) -> None:
         for name in names:
-            value = getattr(self, name)
+            value = vars(self)[name]
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} must be an integer of at least {least}; got {value!r}.")
 
@@ -196,7 +196,7 @@ class LoopOptions:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able, for `run.json`."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {f.name: vars(self)[f.name] for f in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class OffPolicyOptions(LoopOptions):
         self._check_counts(1, "explore_hold")
         self._check_counts(0, "learning_delay", "random_steps")
         for name in ("eps_start", "eps_end"):
-            _within(name, getattr(self, name), 0, 1)
+            _within(name, vars(self)[name], 0, 1)
         if not 0 < self.eps_decay <= 1:
             raise ConfigError(f"eps_decay must be in (0, 1]; got {self.eps_decay!r}. fix: 0.995 per vector step.")
 
@@ -248,7 +248,9 @@ class OfflineOptions(LoopOptions):
             )
         if self.carry_envs:
             raise ConfigError("carry_envs=True is for training in environments. fix: carry_envs=False.")
-        changed = [name for name in OF_FQE if getattr(self, name) != getattr(LoopOptions, name)]
+        usual = {field.name: field.default for field in fields(LoopOptions)}
+        usual = {field.name: field.default for field in fields(LoopOptions)}
+        changed = [name for name in OF_FQE if vars(self)[name] != usual[name]]
         if changed and self.fitness != "fqe":
             raise ConfigError(f"{', '.join(changed)}: of fitness='fqe' alone. fix: fitness='fqe', or leave it out.")
 

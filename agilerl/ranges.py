@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator, Field
 
+from agilerl import foreign
+
 
 def _no_bool(value: Any) -> Any:
     # YAML turns yes/no/on/off into booleans, and pydantic would take True as 1
@@ -49,11 +51,11 @@ def _text(value: Any) -> Any:
 
 def _settings(value: Any) -> Any:
     """A configuration of PEFT as what differs from its defaults; a mapping as it is."""
-    if not callable(getattr(value, "to_dict", None)):
+    if not foreign.has_methods(value, "to_dict"):
         return value
     usual, kept = type(value)().to_dict(), ("peft_type", "r", "lora_alpha")
     found = {k: v for k, v in value.to_dict().items() if v != usual.get(k) or k in kept}
-    plain = {k: sorted(v) if isinstance(v, set | frozenset) else getattr(v, "value", v) for k, v in found.items()}
+    plain = {k: sorted(v) if isinstance(v, set | frozenset) else foreign.value(v) for k, v in found.items()}
     return {k: v for k, v in plain.items() if v is not None}
 
 

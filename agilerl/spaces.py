@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
+from agilerl import foreign
 from agilerl.errors import ConfigError, NotAvailableYetError, unknown_name
 
 KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
@@ -211,7 +212,7 @@ def differ(built: Space[Any], given: Space[Any]) -> bool:
     if mine or theirs:
         return mine.keys() != theirs.keys() or any(differ(part, theirs[key]) for key, part in mine.items())
     for name in ("shape", "n", "nvec", "start"):
-        one, other = getattr(built, name, None), getattr(given, name, None)
+        one, other = (dict(foreign.attributes(space, (name,))).get(name) for space in (built, given))
         if not np.array_equal(np.asarray(one), np.asarray(other)):
             return True
     return is_byte_image(built) != is_byte_image(given)

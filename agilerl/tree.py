@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from agilerl import foreign
+
 Tree = Any
 
 
@@ -83,7 +85,7 @@ def stack(space: Any, rows: Sequence[Tree]) -> Tree:
 
     Without a space they are nested as the rows are.
     """
-    inner = rows[0] if space is None else getattr(space, "spaces", None)
+    inner = rows[0] if space is None else foreign.parts(space)
     subs: Any = {} if space is None else inner
     if isinstance(inner, Mapping):
         return {key: stack(subs.get(key), [row[key] for row in rows]) for key in inner}

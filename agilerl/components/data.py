@@ -96,7 +96,7 @@ class Transition:
     def batch_size(self, size: Sequence[int]) -> None:
         size = torch.Size(size)
         for name in self.FIELDS:
-            for leaf in leaves(getattr(self, name)):
+            for leaf in leaves(vars(self)[name]):
                 if leaf.shape[: len(size)] != size:
                     raise ShapeError(f"batch_size {list(size)} does not fit {name} of shape {list(leaf.shape)}.")
         self._batch_size = size
@@ -112,20 +112,20 @@ class Transition:
         """The same with a new batch axis of length 1 at `dim` (views of the same tensors)."""
         if not 0 <= dim <= len(self._batch_size):
             raise ShapeError(f"dim must be an axis of the batch, 0..{len(self._batch_size)}; got {dim}.")
-        fields = {name: map_leaves(lambda leaf: leaf.unsqueeze(dim), getattr(self, name)) for name in self.FIELDS}
+        fields = {name: map_leaves(lambda leaf: leaf.unsqueeze(dim), vars(self)[name]) for name in self.FIELDS}
         size = [*self._batch_size[:dim], 1, *self._batch_size[dim:]]
         return Transition(**fields, batch_size=size)
 
     def to_dict(self) -> dict[str, Tree]:
         """The fields as a plain (nested) dict of tensors; no copy."""
-        return {name: getattr(self, name) for name in self.FIELDS}
+        return {name: vars(self)[name] for name in self.FIELDS}
 
     def to_tensordict(self) -> TensorDict:
         """The fields as a TensorDict with this batch size; no copy."""
         return to_tensordict(self.to_dict(), batch_size=self._batch_size)
 
     def __repr__(self) -> str:
-        shapes = {name: [list(leaf.shape) for leaf in leaves(getattr(self, name))] for name in self.FIELDS}
+        shapes = {name: [list(leaf.shape) for leaf in leaves(vars(self)[name])] for name in self.FIELDS}
         return f"Transition(batch_size={list(self._batch_size)}, shapes={shapes})"
 
 

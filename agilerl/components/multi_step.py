@@ -194,8 +194,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
         if own is None:
             raise RunError("the saved buffer has no n-step windows. fix: load it into a ReplayBuffer.")
         for name in ("n_step", "gamma"):
-            if own[name] != getattr(self, name):
-                ours = getattr(self, name)
+            ours = vars(self)[name]
+            if own[name] != ours:
                 raise RunError(f"the saved buffer has {name} {own[name]}, this one {ours}. fix: use the same.")
         super().load_state(state)
         self._windows, self._finished, self._earlier = None, None, None
@@ -316,7 +316,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
     def _keys(self) -> tuple[tuple[str, str, str], ...]:
         """(engine's name of a field, user's name, argument that says so)."""
         arguments = {"reward": "reward_key", "done": "done_key", "next_obs": "ns_key"}
-        return tuple((role, getattr(self, argument), argument) for role, argument in arguments.items())
+        return tuple((role, vars(self)[argument], argument) for role, argument in arguments.items())
 
     def _step_of(self, data: Any) -> Rows:
         """A batch as checked fields, with a reward, a next observation and done in it."""

@@ -52,7 +52,7 @@ class Changes:
 
     def tree(self) -> dict[str, Any]:
         """As plain data."""
-        return {name: getattr(self, name) for name in ("first", "count", "start", "rows", "frames")}
+        return {name: vars(self)[name] for name in ("first", "count", "start", "rows", "frames")}
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> Changes:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from agilerl import foreign
 from agilerl.components.data import ReplayDataset
 from agilerl.components.multi_step import MultiStepReplayBuffer
 from agilerl.components.prioritized import PrioritizedReplayBuffer
@@ -61,12 +62,12 @@ class Sampler:
         if dataset is not None and dataloader is None and not isinstance(dataset, ReplayDataset):
             raise ConfigError(f"a {type(dataset).__name__} is read through its dataloader; got none. {FIX}")
         self.memory, self.dataset, self.dataloader = memory, dataset, dataloader
-        buffer = memory if dataset is None else getattr(dataset, "buffer", None)
+        buffer = dataset.buffer if isinstance(dataset, ReplayDataset) else memory
         self.distributed = dataset is not None
-        self.per = isinstance(buffer, PrioritizedReplayBuffer) or callable(getattr(buffer, "update_priorities", None))
+        self.per = isinstance(buffer, PrioritizedReplayBuffer) or foreign.has_methods(buffer, "update_priorities")
         self.n_step = isinstance(buffer, MultiStepReplayBuffer)
         for name, wanted in (("distributed", distributed), ("per", per), ("n_step", n_step)):
-            if wanted is not None and wanted != getattr(self, name):
+            if wanted is not None and wanted != vars(self)[name]:
                 kind = type(buffer if buffer is not None else dataset).__name__
                 raise ConfigError(f"a Sampler with {name}={wanted} was given a {kind} that is not so. {FIX}")
 

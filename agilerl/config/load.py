@@ -410,7 +410,7 @@ def _preset_of(algo: str, files: Container[tuple[str, str | None]]) -> str | Non
     """The algorithm whose general preset holds for `algo`: itself, or what a language algorithm of one's own derives
     from; None without one."""
     cls = find_algorithm(algo)
-    kin = [base.__name__ for base in cls.__mro__] if getattr(cls, "learns_language", False) else [algo]
+    kin = [base.__name__ for base in cls.__mro__] if cls.learns_language else [algo]
     return next((name for name in kin if ("default", name) in files), None)
 
 
@@ -452,7 +452,7 @@ def check_kind(algo: str, env_id: str, is_of_language: bool = False) -> None:
 
     is_of_language: whether the environment is one, where its name does not say it.
     """
-    learns_language = bool(getattr(find_algorithm(algo), "learns_language", False))
+    learns_language = bool(find_algorithm(algo).learns_language)
     asks = is_of_language or is_language_id(env_id)
     if learns_language and not asks:
         raise ConfigError(

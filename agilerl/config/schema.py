@@ -298,7 +298,7 @@ class Manifest(Section):
                 f"got founders={self.evolution.founders}. fix: evolution.founders=spread, evolution.widths=[64,256]."
             )
         for name, schemes in OF_SCHEMES.items():
-            if scheme not in schemes and getattr(self.evolution, name) != getattr(usual, name):
+            if scheme not in schemes and vars(self.evolution)[name] != vars(usual)[name]:
                 raise ValueError(
                     f"evolution.{name} is of scheme {' and '.join(schemes)}; got it with {scheme}. "
                     f"fix: evolution.scheme={schemes[0]}, or leave it out."
@@ -388,5 +388,5 @@ def no_hyperparameter(path: str, algorithm: str, known: list[str]) -> str:
 def _differs(manifest: Manifest, key: str) -> bool:
     """Whether a section, or the key of one ("training.eps_end"), is not as it is by default."""
     section, _, name = key.partition(".")
-    given, usual = getattr(manifest, section), Manifest.model_fields[section].default
-    return bool(getattr(given, name) != getattr(usual, name) if name else given != usual)
+    given, usual = vars(manifest)[section], Manifest.model_fields[section].default
+    return bool(vars(given)[name] != vars(usual)[name] if name else given != usual)

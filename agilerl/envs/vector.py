@@ -14,6 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
+from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.env_ids import registered_id
 from agilerl.envs.adapters import EnvPoolLanes, LooseEnv, VectorLanes
@@ -86,7 +87,7 @@ class Replicable:
         if self.is_plain and self.env_id in FAST:
             return FAST[self.env_id](count, reset_ended=reset_ended)
         singles: Any = getattr(self, "envs", None)
-        own = getattr(singles[0].unwrapped, "make_lanes", None) if singles and not self.has_wrappers else None
+        own = foreign.method(singles[0].unwrapped, "make_lanes") if singles and not self.has_wrappers else None
         if callable(own):  # the environment brings lanes of its own
             lanes: Lanes = own(count, reset_ended=reset_ended)
             return lanes

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl import foreign
 from agilerl.hpo import effects
 from agilerl.hpo.effects import MutationRecord, Probe
 from agilerl.modules.base import EvolvableModule
@@ -48,8 +49,8 @@ def describe(network: Any) -> Any:
 
 def described(network: Any) -> str | None:
     """What a network says of itself; None for one without `describe`, as modules of the user's own may be."""
-    describe = getattr(network, "describe", None)
-    return describe() if callable(describe) else None
+    describe = foreign.method(network, "describe")
+    return None if describe is None else str(describe())
 
 
 def arguments_for(network: EvolvableModule, name: str, given: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from agilerl import foreign
 from agilerl.errors import MutationError
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.morph import Transfer
@@ -130,7 +131,7 @@ def probe_for(network: Any, policy: Any, probe: Probe | None, agent: Any = None,
     """The policy's observations, where the network reads the same space; of a team's what this one sees."""
     if isinstance(agent, Apart):
         return None if probe is None else probe_of(agent, network, np.random.default_rng(0), name)
-    same = getattr(network, "observation_space", None) == getattr(policy, "observation_space", object())
+    same = foreign.observation_space(network) == foreign.observation_space(policy)
     return probe if same else None
 
 
@@ -174,7 +175,7 @@ def greedy_agreement(after: Tensor, before: Tensor) -> float:
 
 def is_discrete(network: Any) -> bool:
     """True if the network chooses one of several actions, so that greedy agreement means something."""
-    return isinstance(getattr(network, "action_space", None), spaces.Discrete)
+    return isinstance(foreign.action_space(network), spaces.Discrete)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from agilerl import foreign
 from agilerl.errors import AgileRLWarning, MutationError
 from agilerl.hpo import effects
 from agilerl.hpo.architecture import ArchitectureOptions, mutate_architecture
@@ -223,7 +224,7 @@ class Mutations:
     def _activation(self, agent: Any) -> MutationRecord:
         group = effects.drawn_policy(agent, self._stream)
         policy = effects.networks_of(agent)[group.eval_network]
-        current = getattr(policy, "activation", None)
+        current = foreign.activation(policy)
         if current is None:
             message = f"Activation mutations are not supported by {type(policy).__name__}: it has no activation."
             warnings.warn(message, AgileRLWarning, stacklevel=4)

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from agilerl import foreign
 from agilerl.errors import warn_once
 from agilerl.language import needs
 from agilerl.language.tokenizer import eos_id, special_ids
@@ -56,7 +57,7 @@ def is_end(tokens: Tensor, ends: int | Sequence[int]) -> Tensor:
 
 def _turn_end(tokenizer: Any, ends: Sequence[int]) -> int | None:
     """The first special token, or one of `ends`, that the chat template puts behind an answer."""
-    if not getattr(tokenizer, "chat_template", None):
+    if not foreign.chat_template(tokenizer):
         return None
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}]
     try:
@@ -92,7 +93,7 @@ def _of_generation(tokenizer: Any, value: Any) -> list[int]:
 
 def _stored(tokenizer: Any) -> dict[str, Any]:
     """generation_config.json of the folder, or the cached files of the hub id, that the tokenizer came from."""
-    source = str(getattr(tokenizer, "name_or_path", "") or "")
+    source = str(foreign.name_or_path(tokenizer) or "")
     if not source:
         return {}
     file: Any = Path(source, "generation_config.json")

@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from agilerl import foreign
 from agilerl.errors import ConfigError, RunError, warn_once
 from agilerl.language import needs
 
@@ -92,8 +93,8 @@ def difference_to_file(tokenizer: Any) -> str:
 
     "" also where it came from no folder with such a file, which leaves nothing to compare with.
     """
-    file = Path(str(getattr(tokenizer, "name_or_path", "") or "."), "tokenizer.json")
-    if not getattr(tokenizer, "name_or_path", "") or not file.is_file():
+    file = Path(str(foreign.name_or_path(tokenizer) or "."), "tokenizer.json")
+    if not foreign.name_or_path(tokenizer) or not file.is_file():
         return ""
     try:
         stored = needs("tokenizers").Tokenizer.from_file(str(file))

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from agilerl import foreign
 from agilerl.errors import AgileRLWarning, ConfigError, EnvError, RunError, nearest, unknown_name
 from agilerl.language.ends import end_ids, turn_end
 from agilerl.language.tokenizer import eos_id, pad_id, warn_if_replaced
@@ -69,7 +70,7 @@ class DataGym(ABC, Generic[Item]):
         ):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise ConfigError(f"{name} must be a whole number of at least {least}; got {value!r}. fix: {least}.")
-        if not callable(getattr(tokenizer, "encode", None)) or not hasattr(tokenizer, "eos_token_id"):
+        if not callable(foreign.method(tokenizer, "encode")) or not hasattr(tokenizer, "eos_token_id"):
             raise ConfigError(
                 f"tokenizer must be one of transformers; got {type(tokenizer).__name__}. "
                 "fix: agilerl.language.load_tokenizer(folder)."

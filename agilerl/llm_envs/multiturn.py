@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from agilerl import foreign
 from agilerl.errors import ConfigError, EnvError, NotAvailableYetError, ShapeError
 from agilerl.language import tokenizer as tokens_of
 from agilerl.language.ends import end_ids, turn_end
@@ -77,7 +78,7 @@ class TokenObservationWrapper:
         self.max_turns = max_turns
         self.pad_id = tokens_of.pad_id(tokenizer) if pad_id is None else int(pad_id)
         self.eos_id = tokens_of.eos_id(tokenizer)
-        self.uses_template = bool(apply_chat_template and getattr(tokenizer, "chat_template", None))
+        self.uses_template = bool(apply_chat_template and foreign.chat_template(tokenizer))
         self.end_ids = end_ids(tokenizer)
         self.end_id = turn_end(tokenizer) if self.uses_template else self.eos_id
         self.max_model_len = max_model_len
@@ -281,7 +282,7 @@ class TokenObservationWrapper:
 
     def close(self) -> None:
         """Close the game, where it can be closed."""
-        close = getattr(self.env, "close", None)
+        close = foreign.method(self.env, "close")
         if callable(close):
             close()
 

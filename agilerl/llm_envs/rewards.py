@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl import foreign
 from agilerl.errors import EnvError
 
 MAX_FAULTS = 4
@@ -200,7 +201,7 @@ class RewardCaller:
 
 def number_of(value: Any) -> tuple[float | None, str]:
     """(a finite float, "") or (None, what is wrong with it)."""
-    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+    if foreign.shape(value) == () and hasattr(value, "item"):
         value = value.item()  # of numpy, of torch
     if not isinstance(value, Real):  # bool is one, text is none
         return None, f"gave {type(value).__name__} {value!r:.60} instead of a number"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from agilerl import foreign
 from agilerl.errors import ConfigError, nearest, warn_once
 
 _PLACEHOLDER = re.compile(r"\{(question|answer)\}")
@@ -55,7 +56,7 @@ def rendered(tokenizer: Any, messages: Messages) -> tuple[str, bool]:
     Raises:
         ConfigError: the tokenizer's chat template refuses the conversation.
     """
-    if not getattr(tokenizer, "chat_template", None):
+    if not foreign.chat_template(tokenizer):
         return "\n".join(message["content"] for message in messages), True
     going_on = messages[-1]["role"] == "assistant"
     try:

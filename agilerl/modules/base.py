@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from agilerl import foreign
 from agilerl.errors import ConfigError, unknown_name, warn_once
 from agilerl.modules.copying import copy_module
 from agilerl.modules.layers import DenseStack
@@ -445,7 +446,7 @@ class ModuleDict(EvolvableModule):
     @property
     def activation(self) -> str | None:
         """Activation of the first module that has one."""
-        return next((a for module in self.values() if (a := getattr(module, "activation", None)) is not None), None)
+        return next((a for module in self.values() if (a := foreign.activation(module)) is not None), None)
 
     def __setitem__(self, key: str, module: nn.Module) -> None:
         self.add_module(key, module)
@@ -522,7 +523,7 @@ class EvolvableWrapper(EvolvableModule):
 
     @property
     def activation(self) -> str | None:
-        return cast("str | None", getattr(self.wrapped, "activation", None))
+        return foreign.activation(self.wrapped)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.wrapped(*args, **kwargs)

@@ -42,9 +42,9 @@ class NetConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if field.type == "int":
-                whole(getattr(self, field.name), self.labels.get(field.name, field.name))
-        activation(getattr(self, "activation", None), hidden=True)
-        activation(getattr(self, "output_activation", None))
+                whole(vars(self)[field.name], self.labels.get(field.name, field.name))
+        activation(vars(self).get("activation"), hidden=True)
+        activation(vars(self).get("output_activation"))
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:
@@ -58,7 +58,7 @@ class NetConfig:
     def _set(self) -> dict[str, Any]:
         """The fields that are set, by name."""
         fields = {field.name: field for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-        found = {name: getattr(self, name) for name in fields}
+        found = {name: vars(self)[name] for name in fields}
         return {name: value for name, value in found.items() if is_set(fields[name], value)}
 
     def _field(self, name: str) -> dataclasses.Field[Any]:
@@ -68,11 +68,11 @@ class NetConfig:
         return fields[name]
 
     def __getitem__(self, name: str) -> Any:
-        return getattr(self, self._field(name).name)
+        return vars(self)[self._field(name).name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         changed = dataclasses.replace(self, **{self._field(name).name: value})  # type: ignore[type-var]
-        object.__setattr__(self, name, getattr(changed, name))
+        object.__setattr__(self, name, vars(changed)[name])
 
     def pop(self, name: str, *default: Any) -> Any:
         """Return a field and put it back to the module's default; `default` for a key that is no field."""
@@ -257,5 +257,5 @@ def _given(config: Any) -> Any:
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         return config
     fields = {field.name: field for field in dataclasses.fields(config)}
-    values = {name: getattr(config, name) for name in fields}
+    values = {name: vars(config)[name] for name in fields}
     return {name: _given(value) for name, value in values.items() if is_set(fields[name], value)}

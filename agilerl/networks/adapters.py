@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
+from agilerl import foreign
 from agilerl.errors import ConfigError, RunError
 from agilerl.language import needs
 from agilerl.language.base import BaseModel, Forward, load_base
@@ -30,13 +31,13 @@ def adapter_config(given: Any = None) -> dict[str, Any]:
     if given is None:
         return dict(DEFAULT_LORA)
     if not isinstance(given, Mapping):
-        made = given.to_dict() if callable(getattr(given, "to_dict", None)) else None
+        made = given.to_dict() if foreign.has_methods(given, "to_dict") else None
         if made is None:
             raise ConfigError(f"lora_config must be a PEFT configuration or a mapping; got {type(given).__name__}.")
         usual = type(given)().to_dict()
         given = {k: v for k, v in made.items() if v != usual.get(k) or k in ("peft_type", "r", "lora_alpha")}
     plain = {k: sorted(v) if isinstance(v, set | frozenset) else v for k, v in given.items()}
-    plain = {k: str(getattr(v, "value", v)) if k in ("peft_type", "task_type") else v for k, v in plain.items()}
+    plain = {k: str(foreign.value(v)) if k in ("peft_type", "task_type") else v for k, v in plain.items()}
     usual_of_lora = DEFAULT_LORA if plain.get("peft_type", "LORA") == "LORA" else {}
     return {k: v for k, v in {**usual_of_lora, **plain}.items() if k not in ("task_type", "base_model_name_or_path")}
 

@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from agilerl import foreign
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.base import EvolvableModule, MutationType, Refused, is_untouched, mutation
 from agilerl.modules.configs import checked_config
@@ -257,7 +258,7 @@ class EvolvableNetwork(EvolvableModule):
         `hidden_state` [layers, S, H] of S sequences takes their observations [S·L, ...], sequence by sequence, and
         returns (output [S·L, O], next hidden state).
         """
-        if isinstance(self.observation_space, spaces.Discrete) and tuple(getattr(obs, "shape", ()))[1:] == (1,):
+        if isinstance(self.observation_space, spaces.Discrete) and (foreign.shape(obs) or ())[1:] == (1,):
             obs = obs[:, 0]
         return self.output(obs, hidden_state)
 
@@ -467,7 +468,7 @@ class EvolvableNetwork(EvolvableModule):
     @property
     def activation(self) -> str | None:
         """The encoder's hidden activation."""
-        return cast("str | None", getattr(self.encoder, "activation", None))
+        return foreign.activation(self.encoder)
 
     def change_activation(self, activation: str, output: bool = False) -> None:
         """Of encoder and heads; the latent features use the hidden one too. With probe inputs the layers above are

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional as F
 
+from agilerl import foreign
 from agilerl.errors import NotAvailableYetError, ShapeError
 from agilerl.spaces import (
     WordCounts,
@@ -185,7 +186,7 @@ def _numbers(obs: Any, device: torch.device, owner: str, space: spaces.Space[Any
     try:
         x = torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs, device=device)
     except (TypeError, ValueError):  # texts, objects, rows of unequal length
-        kind = getattr(obs, "dtype", type(obs).__name__)
+        kind = foreign.dtype_name(obs)
         raise ShapeError(f"{owner} got observations of type {kind}; it was built for {space}. {FIX}") from None
     if x.is_complex():
         raise ShapeError(f"{owner} got complex observations; it was built for {space}. {FIX}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from agilerl import foreign
 from agilerl.errors import AlgorithmError, ConfigError, RunError
 from agilerl.modules.base import constructor_arguments
 from agilerl.modules.mlp import EvolvableMLP
@@ -97,7 +98,7 @@ def stand_in(encoder_source: Any) -> dict[str, Any]:
 def architecture(encoder: Any) -> str:
     """What two encoders must have in common to stand for each other: class, activation, shapes of the weights."""
     shapes = {name: tuple(p.shape) for name, p in encoder.named_parameters()}
-    return f"{type(encoder).__name__}({getattr(encoder, 'activation', None)}, {shapes})"
+    return f"{type(encoder).__name__}({foreign.activation(encoder)}, {shapes})"
 
 
 # -- is what a file says about its networks small enough to be built? asked before anything is allocated ---------------

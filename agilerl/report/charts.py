@@ -107,11 +107,11 @@ def architecture_charts(run: RunRecords, lines: bool = True) -> tuple[list[Plot]
         return [], next(iter(sizes), "")
     plots = []
     for title, name in (("hidden layers", "layers"), ("units in all hidden layers", "units")):
-        values = [float(getattr(size, name)) for size in sizes.values()]
+        values = [float(vars(size)[name]) for size in sizes.values()]
         if min(values) != max(values):
 
             def of(member: Member, name: str = name) -> float:
-                return float(getattr(sizes[member.network], name))
+                return float(vars(sizes[member.network])[name])
 
             plots.append(_lineages(run, title, of, values, lines))
     return plots, ""

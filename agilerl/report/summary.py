@@ -20,7 +20,7 @@ MEASURES = {"completions": "reward", "preferences": "preference margin", "exampl
 
 def measure_of(algorithm: Any) -> str | None:
     """What a language policy of this class is scored by; None of any other agent, whose score is a return."""
-    return MEASURES.get(algorithm.experience.name) if getattr(algorithm, "learns_language", False) else None
+    return MEASURES.get(algorithm.experience.name) if algorithm.learns_language else None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.masks import ActionMasks
@@ -91,7 +92,7 @@ def evaluate(
         actions = trees.map_leaves(np.asarray, actor.act_greedy(trees.reshape(obs, members, per_member), grouped))
         return trees.map_leaves(lambda x: x.reshape(lanes.num_lanes, *x.shape[2:]), actions)
 
-    ending = getattr(actor, "end_episodes", None)
+    ending = foreign.method(actor, "end_episodes")
 
     def left(over: np.ndarray) -> None:
         ending(over.reshape(members, per_member, -1))  # type: ignore[misc]  # only called where there is one
@@ -105,7 +106,7 @@ def evaluate(
         wave = np.full(per_member, seeds[first])
         wave[: len(columns)] = seeds[columns]
         plays = np.tile(np.arange(per_member) < len(columns), members)
-        begin = getattr(actor, "begin_episodes", None)
+        begin = foreign.method(actor, "begin_episodes")
         scores, steps, going = first_episodes(
             act,
             lanes,

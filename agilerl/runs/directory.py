@@ -174,7 +174,7 @@ class RunDirectory:
 
     def keep_best(self, agent: Any) -> None:
         """Write the best agent: as `save_best` does, of a language policy a folder that PEFT reads, with the agent."""
-        if not getattr(agent, "learns_language", False):
+        if not agent.learns_language:
             self.save_best(agent.policy_spec(), agent.policy_state())
             return
         for left in self.path.glob(".best-*"):  # by a process that was killed while it wrote
@@ -212,7 +212,7 @@ class _PlanSink(BaseSink):
 
     def start(self, plan: Any, founders: Sequence[Any]) -> None:
         names = ("learner", "env_backend", "threads", "device", "num_envs", "population", "max_env_steps", "notes")
-        self._run.update(**{name: getattr(plan, name) for name in names}, **plan.extra)
+        self._run.update(**{name: vars(plan)[name] for name in names}, **plan.extra)
 
 
 def running(manifest: Manifest) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.components.uniform import ReplayBuffer
 from agilerl.errors import ConfigError, ShapeError
@@ -132,7 +133,7 @@ def read_dataset(data: Any) -> Dataset:
     if isinstance(data, ReplayBuffer):
         return _of_memory(data, {}, {})
     if isinstance(data, Mapping):
-        where = getattr(data, "filename", None)  # an open HDF5 file
+        where = foreign.file_of(data)  # an open HDF5 file
         return _of_mapping(data, _facts(Path(where)) if where and Path(where).is_file() else None)
     if isinstance(data, Iterable):
         episodes = list(data)
@@ -170,7 +171,7 @@ def read_minari(name: str, *, remote: bool = False) -> Dataset:
     found = open_minari(name, remote=remote)
     episodes = [{key: getattr(episode, key) for key in MINARI} for episode in found.iterate_episodes()]
     data = read_dataset(episodes)
-    env_id = getattr(getattr(getattr(found, "spec", None), "env_spec", None), "id", None)
+    env_id = foreign.recorded_id(found)
     about = {"minari": name, **({} if env_id is None else {"env_id": env_id})}
     return replace(data, source={"minari": name, **data.source}, about=about)
 
@@ -276,7 +277,7 @@ def _about(data: Mapping[str, Any]) -> dict[str, Any]:
         except ValueError:
             return {}
         return found if isinstance(found, dict) else {}
-    return {str(name): _attribute(value) for name, value in dict(getattr(data, "attrs", {})).items()}
+    return {str(name): _attribute(value) for name, value in foreign.hdf5_attributes(data).items()}
 
 
 def _attribute(value: Any) -> Any:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from agilerl import tree as trees
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.replay_buffer import ReplayBuffer
@@ -84,8 +85,9 @@ def _part(data: Dataset, rows: np.ndarray) -> Dataset:
 
 def unjudged(agent: Any) -> AlgorithmError:
     """What to say of an agent whose policy is no function of single observations that the engine can ask."""
-    reasons = {"is_recurrent": "is recurrent", "reads_texts": "writes texts token by token"}
-    found = next((why for name, why in reasons.items() if getattr(agent, name, False)), "brings its own learn()")
+    own = adapted(agent)
+    found = "writes texts token by token" if own.reads_texts else "brings its own learn()"
+    found = "is recurrent" if own.is_recurrent else found
     return AlgorithmError(
         f"fitness='fqe' judges policies of single observations in the engine, and {type(agent).__name__} {found}. "
         "fix: an environment to evaluate in."

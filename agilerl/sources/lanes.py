@@ -15,6 +15,7 @@ from agilerl.engine.learner import Learner
 from agilerl.engine.rows.kernels import TORCH
 from agilerl.env_ids import is_team_id
 from agilerl.envs.adapters import EnvPoolLanes
+from agilerl.envs.healing import HealingLanes
 from agilerl.envs.lanes import name_of
 from agilerl.envs.observed_masks import without_mask
 from agilerl.envs.readable import readable
@@ -321,7 +322,7 @@ class LaneSource(Source, Generic[Options]):
         found = []
         for use, lanes in [("training", self.lanes), *(("evaluation", one) for one in self.evaluator.lanes.values())]:
             inner: Any = innermost(lanes)
-            faults = getattr(inner, "faults", [])
+            faults = inner.faults if isinstance(inner, HealingLanes) else []
             for number in range(self._said.get(inner, 0), len(faults)):
                 self._replaced += 1
                 found.append(

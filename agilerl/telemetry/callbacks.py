@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from agilerl import foreign
 from agilerl.errors import CallbackError, ConfigError, nearest
 from agilerl.telemetry.record import Birth, GenerationRecord
 
@@ -51,8 +52,8 @@ class Callbacks:
             self._take(one)
 
     def _take(self, one: Any) -> None:
-        found = [name for name in HOOKS if callable(getattr(one, name, None))]
-        name = getattr(one, "__name__", type(one).__name__)
+        found = [name for name in HOOKS if foreign.has_methods(one, name)]
+        name = foreign.name_of_function(one, type(one).__name__)
         if not found and not callable(one):
             similar = [close for own in dir(one) if own.startswith("on") for close in nearest(own, HOOKS, 1)]
             hint = f" Did you mean {similar[0]!r}?" if similar else ""
@@ -60,7 +61,7 @@ class Callbacks:
         if not found:
             self._hooks["on_generation"].append((name, one))
         for hook in found:
-            self._hooks[hook].append((f"{name}.{hook}", getattr(one, hook)))
+            self._hooks[hook].append((f"{name}.{hook}", foreign.method(one, hook)))
 
     def generation(self, record: GenerationRecord) -> None:
         self.births(record.births)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
+from agilerl import foreign
 from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, RunPlan, Sink
 
 REDRAW_SECONDS, BAR_WIDTH = 0.2, 20
@@ -332,7 +333,7 @@ class TqdmSink(BaseSink):
         self._steps = plan.steps
         for line in (headline(plan, None), *plan.notes):
             tqdm.write(line, file=stream)
-        on_terminal = bool(getattr(stream, "isatty", lambda: False)())
+        on_terminal = bool(foreign.is_terminal(stream))
         self._bar = tqdm(
             total=plan.max_env_steps,
             mininterval=0.1 if on_terminal else HEARTBEAT_SECONDS,  # a file would get every state of the bar
@@ -372,7 +373,7 @@ def can_draw(stream: TextIO, environment: Mapping[str, str] = os.environ) -> boo
     """Whether a live table suits the stream: a terminal, and neither NO_COLOR nor CI is set."""
     if environment.get("NO_COLOR") or environment.get("CI") or environment.get("TERM") == "dumb":
         return False
-    return bool(getattr(stream, "isatty", lambda: False)())
+    return bool(foreign.is_terminal(stream))
 
 
 def console_sink(verbose: bool = True, stream: TextIO | None = None, path: str | None = None) -> Sink:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from agilerl import foreign
 from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, MemberRecord, RunPlan
 
 MEMBER_COLUMNS = (
@@ -22,7 +23,7 @@ GENERATION_COLUMNS = ("population_env_steps", "evaluation_env_steps", "epsilon",
 
 def jsonable(value: Any) -> Any:
     """Plain JSON values: numpy scalars become numbers, tuples lists, a number that is not finite becomes null."""
-    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+    if hasattr(value, "item") and foreign.ndim(value) == 0:
         value = value.item()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -90,8 +91,8 @@ class CsvSink(_FileSink):
 
 
 def _row(record: GenerationRecord, member: MemberRecord) -> dict[str, Any]:
-    row = {name: getattr(member, name) for name in MEMBER_COLUMNS if name != "generation"}
-    row |= {name: getattr(record, name) for name in ("generation", *GENERATION_COLUMNS)}
+    row = {name: vars(member)[name] for name in MEMBER_COLUMNS if name != "generation"}
+    row |= {name: vars(record)[name] for name in ("generation", *GENERATION_COLUMNS)}
     row |= {f"hp.{name}": value for name, value in member.hyperparameters.items()}
     row |= {f"fitness.{agent}": value for agent, value in member.agents.items()}
     row |= {f"score.{agent}": value for agent, value in member.agent_scores.items()}

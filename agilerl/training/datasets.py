@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.algorithms import DEFAULT_FOR_BOX
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, preset_for
@@ -182,7 +183,7 @@ class Maker:
             return self._replay(rows)
         env = make_vect_envs(self.env_id, num_envs=min(LANES, rows))
         try:
-            spaces = {name: str(getattr(env, f"single_{name}")) for name in ("observation_space", "action_space")}
+            spaces = {name: str(ask(env, "single_")) for name, ask in foreign.SPACES}
             names = ("random", "medium", "expert") if policy == "mixed" else (policy,)
             facts = spaces if policy == "random" or not isinstance(policy, str) else {**spaces, **self.trained.facts()}
             shares = [rows // len(names) + (k < rows % len(names)) for k in range(len(names))]
@@ -293,7 +294,7 @@ class Maker:
         keep = slice(max(0, len(data) - rows), None)
         arrays = data.arrays() | {"actions": action}
         kept = {name: trees.map_leaves(lambda leaf: leaf[keep], part) for name, part in arrays.items()}
-        spaces = {name: str(getattr(agent, name)) for name in ("observation_space", "action_space")}
+        spaces = {name: str(ask(agent)) for name, ask in foreign.SPACES}
         lost = {"rewards": data.about["rewards"]} if "rewards" in data.about else {}
         return Recording(kept, int(kept["timeouts"].sum())), {**spaces, **trained.facts(), **lost}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from agilerl import foreign
 from agilerl.algorithms import find_algorithm, is_team
 from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
 from agilerl.config import Manifest, apply_overrides, preset_for
@@ -101,7 +102,7 @@ def spaces_of(manifest: Manifest, env: Any = None) -> Spaces:
 
 def _state_space(env: Any) -> Any:
     """The space of the state that an environment of several agents shows; None where it shows none."""
-    return getattr(getattr(env, "team", None), "state_space", None)
+    return foreign.state_space(env)
 
 
 def _check_state(manifest: Manifest) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
@@ -175,7 +176,7 @@ def _finetune(function: str, kind: str, asked: dict[str, Any]) -> EvolveResult:
                 seed=ranks.gather_plain(seed)[0],
                 evolution=EveryFew(TournamentEvolution(asked["tournament"], asked["mutation"]), options.evolve_every),
                 sinks=_sinks(asked) if ranks.is_main else (),
-                env_id=str(getattr(source.envs[0], "name", "") or function.rpartition("_")[2]),
+                env_id=str(foreign.own_name(source.envs[0]) or function.rpartition("_")[2]),
                 store=store,
                 callbacks=asked["callbacks"] if ranks.is_main else (),
                 ranks=ranks,

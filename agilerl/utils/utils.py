@@ -112,7 +112,7 @@ def create_population(
         raise ConfigError(f"population_size must be an integer of at least 1; got {population_size!r}.")
     check_device(device)
     base = {"tokenizer": tokenizer, "model_name": model_name, "lora_config": lora_config, "vllm_config": vllm_config}
-    if getattr(cls, "learns_language", False):
+    if cls.learns_language:
         spaces = {"observation_space": observation_space, "action_space": action_space, "net_config": net_config}
         old = {"state_dim": state_dim, "action_dim": action_dim, "one_hot": one_hot, "agent_ids": agent_ids}
         wrapped = {"agent_wrapper": agent_wrapper, "wrapper_kwargs": wrapper_kwargs, "critic_network": critic_network}
@@ -145,7 +145,7 @@ def create_population(
     # Published defaults of this function that are not those of the classes.
     defaults = {"vect_noise_dim": num_envs, "num_envs": num_envs, "v_min": -100.0, "v_max": 100.0}
     # Encoders of networks that were given are not given up unless somebody asks for it.
-    shares: bool = getattr(cls, "shares_in_populations", False)
+    shares: bool = cls.shares_in_populations
     defaults["share_encoders"] = shares and actor_network is None and critic_network is None
     usual = {k: v for k, v in defaults.items() if k in accepted and k not in (algo_kwargs or {})}
     arguments = usual | constructor_arguments(INIT_HP, accepted)

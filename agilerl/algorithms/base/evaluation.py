@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from agilerl import tree
+from agilerl import foreign, tree
 from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
 from agilerl.algorithms.teams.evaluation import masks_of, observed
 from agilerl.algorithms.teams.names import keep_ids
@@ -97,7 +97,7 @@ def run_test(
     before = agent.training
     agent.set_training_mode(False)
     try:
-        count = max(1, int(getattr(env, "num_envs", 1)))
+        count = max(1, int(foreign.num_envs(env)))
         start = seeds(agent.seed, Purpose.EVALUATION, count * loop, len(agent.fitness)).reshape(loop, count)
         begin = agent.begin_episodes
         told = None if callback is None else ended

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl import tree
+from agilerl import foreign, tree
 from agilerl.components.multi_agent_replay_buffer import MaskedObservations
 from agilerl.engine.learner import learn_alone
 from agilerl.engine.protocol import TransitionBatch, UpdateResult
@@ -264,7 +264,7 @@ def as_tensor(given: Any, device: str | torch.device, what: str, expected: str) 
     try:
         x = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError):  # texts, objects, rows of unequal length
-        kind = getattr(given, "dtype", type(given).__name__)
+        kind = foreign.dtype_name(given)
         raise ShapeError(f"{what} of type {kind}; expected {expected}. {FIX}") from None
     return x.to(device)
 
