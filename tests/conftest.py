@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 import torch
@@ -69,10 +70,26 @@ LONG = (
     ),
 )
 
-# More than half of the time of all tests: runs that are killed and damaged, float64 references, ranks, probes that are
-# learned, every snippet of the documentation. `.ci/run` and `make test` have them, the fast suite, which has five
-# minutes, has not.
-THOROUGH = ("differential/", "distributed/", "documents/", "faults/", "probe/", "contract/test_house.py")
+# Three quarters of the time of all tests: runs that are killed and damaged, float64 references, ranks, probes that are
+# learned, every snippet of the documentation, whole runs of teams and of commands, the later cells of large matrices.
+# `.ci/run` and `make test` have them, the fast suite, which has five minutes, has not.
+WHOLE_RUNS = (
+    "agent_ids", "hybrid_actions", "least_std", "noise_persistence", "printed_commands", "probe_teams",
+    "published_llm_scripts", "random_play", "readable", "self_play", "shared_encoders", "stages_and_pace",
+    "team_action_spaces", "team_export", "team_mutations", "team_options", "team_rollouts", "team_state",
+    "team_training", "team_vector", "teams_with_memory", "train_replay",
+)  # fmt: skip
+THOROUGH = (
+    "differential/", "distributed/", "documents/", "faults/", "probe/", "contract/test_house.py",
+    *(f"unit/test_{name}.py" for name in WHOLE_RUNS),
+)  # fmt: skip
+# Of each of these matrices the fast suite has every fifth cell.
+MATRICES = (
+    "contract/test_import.py", "contract/test_mask_forms.py", "contract/test_published_names.py",
+    "contract/test_wrapped_and_own_learn.py", "golden/test_checkpoints.py", "golden/test_curves.py",
+    "unit/test_action_scaling.py", "unit/test_off_policy_agents.py", "unit/test_ppo_agent.py", "unit/test_resolve.py",
+    "unit/test_spaces.py", "unit/test_team_inputs.py",
+)  # fmt: skip
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
@@ -99,8 +116,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         draws = random.Random(seed)
         files = {item.path: draws.random() for item in items}
         items.sort(key=lambda item: (files[item.path], draws.random()))
+    cells: Counter[str] = Counter()
     for item in items:
         name = item.nodeid.partition("tests/")[2]
+        if name.startswith(MATRICES) and "[" in name:
+            if cells[test := name.partition("[")[0]] % 5:
+                item.add_marker(pytest.mark.thorough)
+            cells[test] += 1
         if name.startswith(LONG):
             item.add_marker(pytest.mark.slow)
         if name.startswith(THOROUGH):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -258,6 +259,19 @@ def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmEr
     return AlgorithmError(
         f"{algo} needs {wanted} actions; got {space}. fix: use an environment with {wanted} actions{instead}."
     )
+
+
+def with_memory(for_team: bool) -> list[str]:
+    """Names of the algorithms, of teams or of single agents, that keep hidden states where `recurrent=True`."""
+    return [
+        name for name in available() if is_team(name) == for_team and takes_argument(find_algorithm(name), "recurrent")
+    ]
+
+
+def takes_argument(cls: type, argument: str) -> bool:
+    """Whether the constructor of an algorithm, or of one that it derives from, has an argument of this name."""
+    own = (vars(kind)["__init__"] for kind in cls.__mro__ if "__init__" in vars(kind))
+    return any(argument in inspect.signature(init).parameters for init in own)
 
 
 def _learns_from_data(name: str) -> bool:

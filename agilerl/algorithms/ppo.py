@@ -14,7 +14,7 @@ from torch import Tensor, optim
 
 from agilerl.algorithms.base import rollouts
 from agilerl.algorithms.base.actions import legal_actions, random_actions, seen_with_mask
-from agilerl.algorithms.base.building import check_network, initial_std, network_config
+from agilerl.algorithms.base.building import check_memory, check_network, initial_std, network_config
 from agilerl.algorithms.base.declared import ROLLOUTS, hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_gradient import PolicyUnit, policy_gradient
@@ -275,6 +275,7 @@ class PPO(RLAlgorithm):
 
     def _make_critic(self, given: Any) -> EvolvableModule:
         if given is not None:
+            check_memory(self, isinstance(given, EvolvableNetwork) and given.recurrent, "critic_network")
             return check_network("critic_network", given)
         config = {k: v for k, v in dict(network_config(self, self.net_config) or {}).items() if k not in POLICY_KEYS}
         arguments = checked_arguments(config, ValueNetwork)

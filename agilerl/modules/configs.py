@@ -223,7 +223,12 @@ class SimBaNetConfig(NetConfig):
     labels: ClassVar = {"hidden_size": "hidden_size of SimBaNetConfig (width of the trunk)"}
 
 
-OF_MEMORY = ("hidden_state_size", "cell", "max_seq_len")  # keys of recurrent encoders alone
+# Keys that one encoder alone has, and the switch of a network that takes it.
+OF_MEMORY = (
+    "hidden_state_size", "num_layers", "cell", "max_seq_len", "min_hidden_state_size", "max_hidden_state_size",
+    "min_layers", "max_layers",
+)  # fmt: skip
+SWITCHES = {**dict.fromkeys(OF_MEMORY, "recurrent"), **dict.fromkeys(("num_blocks", "scale_factor"), "simba")}
 _KEYS = {
     frozenset(field.name for field in dataclasses.fields(kind)): kind
     for kind in (MlpNetConfig, CnnNetConfig, ResNetNetConfig, LstmNetConfig, MultiInputNetConfig, SimBaNetConfig)
@@ -247,8 +252,8 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
     for key in given:
         if key not in known:
             sentence = unknown_name("key", str(key), known).removeprefix(f"unknown key {str(key)!r}.")
-            memory = " fix: recurrent=True, beside encoder_config." if key in OF_MEMORY else ""
-            raise ConfigError(f"{label}: {str(key)!r} is not a known key.{sentence}{memory}")
+            switch = f" fix: {SWITCHES[key]}=True, beside encoder_config." if key in SWITCHES else ""
+            raise ConfigError(f"{label}: {str(key)!r} is not a known key.{sentence}{switch}")
     return {**defaults, **given}
 
 

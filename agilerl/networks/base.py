@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from agilerl import foreign
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule, MutationType, Refused, is_untouched, mutation
 from agilerl.modules.configs import checked_config
 from agilerl.modules.layered import OUTPUT as LAST
@@ -33,15 +33,6 @@ LARGEST_INPUT = 10.0  # of normalised observations, in standard deviations
 LATENT_STEPS = (8, 16, 32)
 
 __all__ = ["EvolvableNetwork", "checked_arguments", "checked_config"]
-
-
-def _class_named(given: Any) -> Any:
-    """The encoder of a name such as "EvolvableMLP"; anything else as it is."""
-    if not isinstance(given, str):
-        return given
-    if given not in encoders.ENCODERS:
-        raise ConfigError(unknown_name("encoder_cls", given, encoders.ENCODERS))
-    return encoders.ENCODERS[given]
 
 
 class EvolvableNetwork(EvolvableModule):
@@ -100,7 +91,7 @@ class EvolvableNetwork(EvolvableModule):
             raise ConfigError(f"observation_space must be a gymnasium space; got {type(observation_space).__name__}")
         encoder_cls = encoders.encoder_class(
             observation_space,
-            _class_named(options.encoder_cls),
+            encoders.class_named(options.encoder_cls),
             options.encoder_config,
             options.simba,
             options.recurrent,

@@ -40,6 +40,35 @@ MLP_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
 LSTM_DEFAULTS: dict[str, Any] = {"hidden_state_size": 128, "num_layers": 2}  # where nothing is given at all
 
 
+def class_named(given: Any) -> Any:
+    """The encoder of a name such as "EvolvableMLP"; anything else as it is."""
+    if not isinstance(given, str):
+        return given
+    if given not in ENCODERS:
+        raise ConfigError(unknown_name("encoder_cls", given, ENCODERS))
+    return ENCODERS[given]
+
+
+def encoder_named(config: Mapping[str, Any]) -> Any:
+    """The encoder that a `net_config` names: by `encoder_cls`, a switch or a typed configuration; None by none."""
+    if config.get("encoder_cls") is not None:
+        return class_named(config["encoder_cls"])
+    switched = _switched(bool(config.get("simba")), bool(config.get("recurrent")))
+    return switched or ENCODER_OF_CONFIG.get(type(config.get("encoder_config")))
+
+
+def asks_for_memory(config: Mapping[str, Any]) -> bool:
+    """Whether a `net_config` names a recurrent encoder, or has keys that it alone knows."""
+    named = encoder_named(config)
+    if named is None:
+        return any(_names(config.get("encoder_config"), key) for key in configs.OF_MEMORY)
+    return isinstance(named, type) and issubclass(named, EvolvableLSTM)
+
+
+def _switched(simba: bool, recurrent: bool) -> type[EvolvableModule] | None:
+    return EvolvableSimBa if simba else EvolvableLSTM if recurrent else None
+
+
 def encoder_class(
     space: spaces.Space[Any], encoder_cls: type[EvolvableModule] | None, config: Any,
     simba: bool = False, recurrent: bool = False,
@@ -50,7 +79,8 @@ def encoder_class(
     `num_blocks` or is a `ResNetNetConfig`, and for an `EvolvableMLP`, as one vector, if it names `hidden_size` (a board
     of few cells, say); one of two or four axes is read by it if the configuration has a `block_type` (Conv1d, Conv3d),
     and a Box of two axes without one is laid out as a vector. Dict and Tuple spaces get an `EvolvableMultiInput`; an
-    `MlpNetConfig`, or a configuration that names `hidden_size`, lays all their parts side by side instead.
+    `MlpNetConfig`, a configuration that names `hidden_size`, `simba` and `recurrent` lay all their parts side by side
+    instead. Other typed configurations name their encoder too.
 
     Raises:
         TypeError: `encoder_cls` is not an `EvolvableModule` class.
@@ -69,8 +99,14 @@ def encoder_class(
         usual = EvolvableResNet
     elif is_image(space) and _names(config, "hidden_size"):
         usual = EvolvableMLP
-    switched: type[EvolvableModule] | None = EvolvableSimBa if simba else EvolvableLSTM if recurrent else None
-    chosen = switched or ENCODER_OF_CONFIG.get(type(config), usual)
+    switched, typed = _switched(simba, recurrent), ENCODER_OF_CONFIG.get(type(config))
+    if switched and typed and switched is not typed:
+        switch = "simba" if simba else "recurrent"
+        raise ConfigError(
+            f"{switch}=True takes an {switched.__name__}; got the encoder_config of an {typed.__name__}, a "
+            f"{type(config).__name__}. fix: one of the two."
+        )
+    chosen = switched or typed or usual
     _check_fits(space, chosen, config)
     return chosen
 
@@ -82,10 +118,10 @@ def _names(config: Any, key: str) -> bool:
 def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: Any) -> None:
     """Raise ConfigError where an encoder of ours cannot read the space."""
     axes = len(space.shape or ()) if isinstance(space, spaces.Box) else 0
-    if cls is EvolvableLSTM and parts_of(space):  # it reads the parts side by side, as dense layers do
-        if not is_small(space):
+    if cls in (EvolvableLSTM, EvolvableSimBa) and parts_of(space):  # side by side, as dense layers do
+        if not _has_small_images(space):
             raise ConfigError(
-                f"EvolvableLSTM reads the parts of {short_form(space)} side by side, and they are too large for that. "
+                f"{cls.__name__} reads the parts of {short_form(space)} side by side, and they are too large for that. "
                 "fix: images of at most 16 x 16 pixels, or pass encoder_cls=."
             )
         return
@@ -100,17 +136,32 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
         needed = AXES.get(kind, axes)  # an unknown kind is named by the encoder itself
         if axes != needed:
             raise ConfigError(
-                f"a {kind} encoder reads observations of {needed} axes, channels included; got {space}. "
+                f"a {kind} encoder reads observations of {needed} axes, channels included; got {_seen(axes, space)}. "
                 f"fix: {_fix(axes)}"
             )
     elif cls is EvolvableResNet:
         if axes != 3:
-            raise ConfigError(f"EvolvableResNet reads images of 3 axes, channels included; got {space}. {_fix(axes)}")
+            raise ConfigError(
+                f"EvolvableResNet reads images of 3 axes, channels included; got {_seen(axes, space)}. "
+                f"fix: {_fix(axes)}"
+            )
     elif axes > 2 and not (cls is EvolvableMLP and axes == 3 and _names(config, "hidden_size")):
         raise ConfigError(f"{cls.__name__} reads vectors; got images, {space}. fix: {_fix(axes)}")
 
 
+def _has_small_images(space: spaces.Space[Any]) -> bool:
+    """Whether no image in the space is larger than dense layers read; vectors may be as long as they are."""
+    parts = parts_of(space)
+    return all(map(_has_small_images, parts.values())) if parts else is_small(space)
+
+
+def _seen(axes: int, space: spaces.Space[Any]) -> str:
+    return f"vectors, {space}" if axes < 2 else str(space)
+
+
 def _fix(axes: int) -> str:
+    if axes < 2:
+        return "encoder_config=MlpNetConfig(hidden_size=[64, 64]): vectors need dense layers."
     kind = next((name for name, count in AXES.items() if count == axes), None)
     if kind is None:
         return "flatten the observations (gymnasium.wrappers.FlattenObservation), or pass encoder_cls=."
@@ -229,12 +280,22 @@ def takes_options(*by_position: str) -> Callable[[Callable[..., None]], Callable
     return decorate
 
 
+def mapping_of(config: Any) -> dict[str, Any]:
+    """`net_config` as a dictionary, None as an empty one; anything but a mapping raises ConfigError."""
+    if config is None or isinstance(config, Mapping):
+        return dict(config or {})
+    kind = type(config).__name__
+    said, part = f"net_config must be a mapping; got {kind}", "..."
+    if isinstance(config, configs.NetConfig):
+        said, part = f"{said}, the configuration of one encoder", f"{kind}(...)"
+    raise ConfigError(f"{said}. fix: net_config={{'encoder_config': {part}}}.")
+
+
 def checked_arguments(config: Any, owner: type) -> dict[str, Any]:
     """`net_config` as constructor arguments of `owner`; unknown keys raise ConfigError."""
-    if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(f"net_config must be a mapping; got {type(config).__name__}. fix: {{'encoder_config': ...}}.")
+    given = mapping_of(config)
     known = set(constructor_arguments(owner)) - {"observation_space", "action_space", "device", "random_seed"}
-    for key in config or {}:
+    for key in given:
         if key not in known:
             raise ConfigError(unknown_name("net_config key", str(key), known))
-    return dict(config or {})
+    return given

@@ -313,10 +313,11 @@ def _beside(features: Tensor, action: Tensor) -> Tensor:
 
 
 def _without_layer_norm(config: Any) -> Any:
-    """The encoder configuration with LayerNorm off."""
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        config = {k: v for k, v in dataclasses.asdict(config).items() if v is not None}
-    if not isinstance(config, Mapping) or not (config.get("layer_norm") or config.get("output_layernorm")):
+    """The encoder configuration with LayerNorm off; a typed one keeps its type, which names the encoder."""
+    is_typed = dataclasses.is_dataclass(config) and not isinstance(config, type)
+    given = vars(config) if is_typed else config if isinstance(config, Mapping) else {}
+    normed = {name: False for name in ("layer_norm", "output_layernorm") if given.get(name)}
+    if not normed:
         return config
     warnings.warn(
         "Layer normalization is not supported for the encoder of DDPG networks and is turned off in the critic "
@@ -324,4 +325,4 @@ def _without_layer_norm(config: Any) -> Any:
         AgileRLWarning,
         stacklevel=5,
     )
-    return {**config, "layer_norm": False, "output_layernorm": False}
+    return dataclasses.replace(config, **normed) if is_typed else {**config, **normed}

@@ -12,6 +12,7 @@ import numpy as np
 
 from agilerl.algorithms import available, find_algorithm
 from agilerl.errors import AgileRLWarning, ConfigError, nearest, warn_once
+from agilerl.networks.encoders import mapping_of
 
 # Keys of INIT_HP that are read elsewhere or mean nothing here, and harm nothing.
 OF_THE_RUN = frozenset({
@@ -73,9 +74,7 @@ def network_arguments(net_config: Mapping[str, Any] | None) -> dict[str, Any] | 
     """
     if net_config is None:
         return None
-    if not isinstance(net_config, Mapping):
-        raise ConfigError(f"net_config must be a mapping; got {net_config!r}. fix: {{'encoder_config': ...}}.")
-    config = dict(net_config)
+    config = mapping_of(net_config)
     arch = config.pop("arch", None)
     if arch is None and "hidden_size" not in config:
         return config

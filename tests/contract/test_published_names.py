@@ -476,7 +476,7 @@ def test_keys_of_memory_say_what_they_need() -> None:
     assert ppo(net_config=memory, recurrent=True).hidden_state_architecture["actor_encoder_h"] == (1, 16)
     with pytest.raises(ConfigError, match=r"use_hidden_state contradicts DQN.*PPO\(recurrent=True\)"):
         DQN(VECTOR, CHOICE, net_config=memory)
-    with pytest.raises(ConfigError, match=r"'hidden_state_size' is not a known key.*fix: recurrent=True"):
+    with pytest.raises(ConfigError, match=r"DQN: net_config asks for a recurrent encoder.*PPO\(recurrent=True\)"):
         DQN(VECTOR, CHOICE, net_config={"encoder_config": {"hidden_state_size": 16}})
 
 

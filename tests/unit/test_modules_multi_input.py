@@ -20,6 +20,7 @@ from agilerl.modules import (
     EvolvableMultiInput,
     MlpNetConfig,
     MultiInputNetConfig,
+    ResNetNetConfig,
 )
 from agilerl.networks import QNetwork
 from agilerl.networks.observations import sample_batch
@@ -221,8 +222,8 @@ def test_configurations_are_checked() -> None:
         QNetwork(SPACE, TWO, encoder_config={"cnn_config": {"chanel_size": [3]}})
     with pytest.raises(ConfigError, match="Did you mean 'speed'"):
         QNetwork(SPACE, TWO, encoder_config={"init_dicts": {"sped": {}}})
-    with pytest.raises(ConfigError, match="EvolvableSimBa cannot read Dict"):
-        QNetwork(SPACE, TWO, simba=True)
+    with pytest.raises(ConfigError, match="EvolvableResNet cannot read Dict"):
+        QNetwork(SPACE, TWO, encoder_config=ResNetNetConfig())
     with pytest.raises(ConfigError, match="EvolvableMultiInput cannot read Box"):
         QNetwork(spaces.Box(-1, 1, (2,)), TWO, encoder_config=MultiInputNetConfig())
     flat = QNetwork(SPACE, TWO, encoder_config=MlpNetConfig([32]), random_seed=0)

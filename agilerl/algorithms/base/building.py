@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn, optim
 
+from agilerl.algorithms import takes_argument, with_memory
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import NetworkGroup, lend, link_encoders
+from agilerl.algorithms.base.wrapped import is_team
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, warn_once
 from agilerl.modules.base import EvolvableModule, constructor_arguments
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
+from agilerl.networks.encoders import asks_for_memory
 from agilerl.networks.specs import stand_in
 from agilerl.rng import Purpose, seeds
 
 if TYPE_CHECKING:
     from agilerl.algorithms.base.single_agent import RLAlgorithm
+    from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 
 
 def check_network(name: str, network: Any) -> EvolvableModule:
@@ -59,11 +63,37 @@ ALWAYS = {
 """Published keys of `net_config` for what is always so here, of algorithms with Box actions."""
 
 
+def check_memory(agent: RLAlgorithm | MultiAgentRLAlgorithm, asked: bool, what: str) -> None:
+    """Raise ConfigError where `what` has a recurrent encoder, and the agent keeps no hidden states for it.
+
+    Without them every step would begin an episode. The one rule for every algorithm, and for every way to ask.
+
+    Args:
+        asked: whether the encoder is recurrent. what: the argument that says so, for the message.
+    """
+    if asked and not agent.is_recurrent:
+        raise ConfigError(
+            f"{agent.algo}: {what} asks for a recurrent encoder (EvolvableLSTM), but {_forgetting(agent)} keeps no "
+            f"hidden state from step to step. fix: {_remembering(agent)}, or another encoder, such as MlpNetConfig."
+        )
+
+
+def _forgetting(agent: RLAlgorithm | MultiAgentRLAlgorithm) -> str:
+    return "recurrent=False" if takes_argument(type(agent), "recurrent") else "this algorithm"
+
+
+def _remembering(agent: RLAlgorithm | MultiAgentRLAlgorithm) -> str:
+    """What to write for a hidden state: the agent's own argument, or the algorithms that have it."""
+    if takes_argument(type(agent), "recurrent"):
+        return "recurrent=True"
+    return " or ".join(f"{name}(recurrent=True)" for name in with_memory(is_team(agent)))
+
+
 def network_config(agent: RLAlgorithm, config: Any) -> Any:
     """`net_config` without published keys that say what is so anyway.
 
     Raises:
-        ConfigError: one of them asks for what is not there.
+        ConfigError: one of them asks for what is not there, or for a memory that the agent does not keep.
     """
     if not isinstance(config, Mapping):
         return config
@@ -75,11 +105,12 @@ def network_config(agent: RLAlgorithm, config: Any) -> Any:
     places = [kept, *([dict(kept["encoder_config"])] if isinstance(kept.get("encoder_config"), Mapping) else [])]
     for place in places:
         if place.pop("use_hidden_state", remembers) not in (remembers, None):
-            fix = "recurrent=False" if remembers else "PPO(recurrent=True), the one algorithm that keeps hidden states"
+            fix = "recurrent=False" if remembers else _remembering(agent)
             raise ConfigError(
                 f"net_config: use_hidden_state contradicts {agent.algo} with recurrent={remembers}. fix: {fix}; or "
                 "leave it out."
             )
+    check_memory(agent, asks_for_memory(kept), "net_config")
     return {**kept, "encoder_config": places[1]} if len(places) > 1 else kept
 
 
@@ -112,6 +143,7 @@ def build(
             raise AlgorithmError(
                 f"{agent.algo}: {name} reads the features of another network. fix: share_encoders=True."
             )
+        check_memory(agent, isinstance(given, EvolvableNetwork) and given.recurrent, name)
         return check_network(name, given)
     own = agent.seed if number == 0 else int(seeds(agent.seed, Purpose.INITIAL_WEIGHTS, number, generation=2)[-1])
     config = _without_head_keys(network_config(agent, agent.net_config), drop)

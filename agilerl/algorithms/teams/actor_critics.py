@@ -23,6 +23,7 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.actors import ACTION_SCALINGS, StochasticActor
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.distributions import distribution_of
+from agilerl.networks.encoders import asks_for_memory
 from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.networks.value_networks import ValueNetwork
 from agilerl.rng import Purpose, seeds
@@ -81,13 +82,13 @@ def make_policy(team: TeamPPO, group: str, seed: int, units: Mapping[str, Any]) 
     config = dict(config_of(team, group))
     if not isinstance(action, gym.spaces.Box):
         config = {key: value for key, value in config.items() if key not in POLICY_KEYS}
-    arguments = checked_arguments(fitting(config, space, team.recurrent), StochasticActor)
+    if team.recurrent:
+        config["recurrent"] = True
+    arguments = checked_arguments(fitting(config, space), StochasticActor)
     arguments.setdefault("action_scaling", units["action_scaling"])
     arguments.setdefault("squash_output", units["squash_output"] and isinstance(action, gym.spaces.Box))
     if distribution_of(action).has_normal:
         arguments.setdefault("log_std_init", math.log(team.action_std_init))
-    if team.recurrent:
-        arguments["recurrent"] = True
     policy = StochasticActor(space, action, device=team.device, random_seed=seed, **arguments)
     if policy.action_scaling == "none":
         _begin_in_the_middle(policy)
@@ -118,14 +119,15 @@ def make_network(
     Where it is to have no memory (`recurrent` among `more`), the configuration of one gives dense layers as wide.
     """
     config = {key: value for key, value in config_of(team, group).items() if key not in POLICY_KEYS}
-    encoder = config.get("encoder_config")
-    width = (encoder if isinstance(encoder, Mapping) else vars(encoder or object)).get("hidden_state_size")
-    if width is not None and not more["recurrent"]:
-        config["encoder_config"] = {"hidden_size": [int(width)]}
+    if asks_for_memory(config) and not more["recurrent"]:
+        config.pop("encoder_cls", None)
+        width = (config.pop("encoder_config", None) or {}).get("hidden_state_size")
+        config |= {} if width is None else {"encoder_config": {"hidden_size": [int(width)]}}
+    config["recurrent"] = more["recurrent"]
     if isinstance(config.get("head_config"), Mapping):  # an output activation is the policies' alone
         config["head_config"] = {k: v for k, v in config["head_config"].items() if k != "output_activation"}
     cls = ContinuousQNetwork if told else ValueNetwork
-    arguments = checked_arguments(fitting(config, space, bool(more["recurrent"])), cls) | more
+    arguments = checked_arguments(fitting(config, space), cls) | more
     if not told:
         return ValueNetwork(space, device=team.device, random_seed=seed, **arguments)
     who = gym.spaces.Box(0, 1, (told,), np.float32)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from agilerl import tree
 from agilerl.algorithms.base import actions as base_actions
 from agilerl.algorithms.base.actions import noise_paths
+from agilerl.algorithms.base.building import check_memory
 from agilerl.algorithms.teams.actions import joined
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.algorithms.teams.networks import by_group
@@ -28,11 +29,15 @@ from agilerl.losses.actor_critic import deterministic_policy_loss
 from agilerl.modules.base import constructor_arguments
 from agilerl.modules.cnn import EvolvableCNN
 from agilerl.modules.configs import NetConfig
+from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.modules.paths import resolve
+from agilerl.modules.resnet import EvolvableResNet
+from agilerl.modules.simba import EvolvableSimBa
 from agilerl.networks.actors import DeterministicActor
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
+from agilerl.networks.encoders import asks_for_memory, encoder_named, mapping_of
 from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.spaces import parts_of
 
@@ -40,6 +45,7 @@ Team = MultiAgentRLAlgorithm
 
 LOGIT_DECAY = 1e-3  # of the authors' released code (openai/maddpg): weight of the policies' squared outputs
 NOISE = frozenset({"expl_noise", "mean_noise"})  # arguments that may be given by agent
+OF_PARTS = (EvolvableCNN, EvolvableResNet, EvolvableMultiInput)  # encoders that do not read parts side by side
 _SHARED = {"activation", "output_activation", "device", "name", "random_seed"}  # keys that dense layers have too
 
 
@@ -115,9 +121,15 @@ def config_of(team: Team, group: str) -> Mapping[str, Any]:
     """`net_config` of a group: all of it, or its own part where the keys are names of groups or agents.
 
     Raises:
-        ConfigError: parts by name, and none for this group, or one for nobody.
+        ConfigError: no mapping; parts by name, and none for this group, or one for nobody; a memory that the team does
+            not keep.
     """
-    config = team.net_config or {}
+    config = _part_of(team, mapping_of(team.net_config), group)
+    check_memory(team, asks_for_memory(config), "net_config")
+    return config
+
+
+def _part_of(team: Team, config: Mapping[str, Any], group: str) -> Mapping[str, Any]:
     names = [*team.agent_ids, *team.grouped_agents]
     by_name = [key for key in config if key in names]
     if not by_name:
@@ -128,19 +140,22 @@ def config_of(team: Team, group: str) -> Mapping[str, Any]:
             f"{team.algo}: net_config has parts by name, and {unknown_name('agent', str(unknown[0]), names)}"
         )
     found = next((config[name] for name in (group, *team.grouped_agents[group]) if name in config), None)
-    if not isinstance(found, Mapping):
+    if found is None:
         raise ConfigError(f"{team.algo}: net_config has parts for {sorted(config)}, none for {group!r}. fix: add it.")
-    return found
+    return mapping_of(found)
 
 
-def fitting(config: Mapping[str, Any], space: gym.Space[Any], is_recurrent: bool = False) -> dict[str, Any]:
+def fitting(config: Mapping[str, Any], space: gym.Space[Any]) -> dict[str, Any]:
     """`net_config` for a network that reads `space`: of a space of several parts, keys of convolutions are those of
-    every image's encoder, and keys of dense layers those of one network over all vectors side by side. A recurrent
-    encoder reads all parts side by side: its keys stay."""
+    every image's encoder, and keys of dense layers those of one network over all vectors side by side. An encoder that
+    reads all parts side by side itself keeps its keys: a recurrent one, one of residual blocks, one of the user's."""
+    named = encoder_named(config)
+    is_by_class = config.get("encoder_cls") is not None and named not in OF_PARTS
+    reads_all = named in (EvolvableLSTM, EvolvableSimBa) or is_by_class
     given, encoder = dict(config), config.get("encoder_config", {})
     encoder = dict(encoder) if isinstance(encoder, NetConfig) else encoder  # typed, it is read as its mapping is
     own = set(constructor_arguments(EvolvableMultiInput)) - _SHARED
-    if not is_recurrent and parts_of(space) and isinstance(encoder, Mapping) and not set(encoder) & own:
+    if not reads_all and parts_of(space) and isinstance(encoder, Mapping) and not set(encoder) & own:
         of_images = set(encoder) & (set(constructor_arguments(EvolvableCNN)) - set(constructor_arguments(EvolvableMLP)))
         part = "cnn_config" if of_images else "mlp_config"
         given["encoder_config"] = {"vector_space_mlp": True, **({part: dict(encoder)} if encoder else {})}

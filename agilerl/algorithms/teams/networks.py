@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn, optim
 
 from agilerl import tree
+from agilerl.algorithms import takes_argument
+from agilerl.algorithms.base.building import check_memory
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import NetworkGroup
 from agilerl.algorithms.teams.names import Named, group_of
@@ -30,7 +32,8 @@ def networks_by_group(team: Team, argument: str, given: Any) -> dict[str, Evolva
             the order of the groups, or None.
 
     Raises:
-        ConfigError: an unknown group, two networks for one group, or a list of another length.
+        ConfigError: an unknown group, two networks for one group, a list of another length, or a recurrent network
+            for a team that never keeps hidden states.
         TypeError: something else, or a network that evolution cannot carry.
     """
     groups, found = team.grouped_agents, dict[str, EvolvableNetwork]()
@@ -59,6 +62,7 @@ def networks_by_group(team: Team, argument: str, given: Any) -> dict[str, Evolva
                 f"All {argument.replace('_', ' ')} must be instances of EvolvableNetwork; {name!r} is a "
                 f"{type(network).__name__}. fix: a network of agilerl.networks."
             )
+        check_memory(team, network.recurrent and not takes_argument(type(team), "recurrent"), argument)
         found[group] = network
     return found
 
