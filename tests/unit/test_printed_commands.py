@@ -123,7 +123,10 @@ def test_a_mistake_beside_a_missing_import_keeps_its_own_fix(own: str) -> None:
     cli("train", "Own-v0", "--import", own, *SMALL, "--out", "runs")
     (run,) = Path("runs/Own-v0").iterdir()
     forget()
-    for line, fix in ((["resume", run, "--steps", 1], "or leave steps out."), (["export", run], "fix: --onnx, or use")):
+    for line, fix in (
+        (["resume", run, "--steps", 1], "asked for. fix: --steps 128."),
+        (["export", run], "fix: --onnx, or use"),
+    ):
         told = cli(*line, code=2).stderr
         assert fix in told, told
         assert "--import" not in told, told

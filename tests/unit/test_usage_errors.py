@@ -14,7 +14,7 @@ from agilerl.cli import app
 from agilerl.cli.messages import on_command_line, remember_command
 
 TRAIN = ["train", "CartPole-v1"]
-BAD = {
+BAD: dict[str, dict[str, tuple[str, ...]]] = {
     "train": {
         "--seed": ("-1", "abc"), "--steps": ("0", "-5", "abc"), "--total-timesteps": ("abc", "0"),
         "--population": ("0", "x"), "--minutes": ("-1", "nan", "x"), "--target": ("nan", "x"), "--num-envs": ("0", "x"),
