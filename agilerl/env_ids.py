@@ -152,11 +152,11 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
             f"{env_id!r} would import {env_id.partition(':')[0]!r}, and importing runs code. "
             "fix: agilerl train --allow-code, or import the module yourself and leave its name out."
         )
+    ours: dict[str, tuple[str, int | None]] = {**SHIPPED, **TEXTS}
     try:
         family = family_of(env_id)
         if family is not None and env_id not in gymnasium.registry:
             _bring(family, env_id)
-        ours: dict[str, tuple[str, int | None]] = {**SHIPPED, **TEXTS}
         if env_id in ours and env_id not in gymnasium.registry:
             entry_point, limit = ours[env_id]
             gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=limit)
@@ -170,7 +170,7 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
         warn_once(f"env:{env_id}", message.format(env_id, newest), stacklevel=5)
         return newest
     except gymnasium.error.Error as error:
-        raise EnvError(_unknown(env_id, _plain(error, quote), list(gymnasium.registry))) from error
+        raise EnvError(_unknown(env_id, _plain(error, quote), [*gymnasium.registry, *ours])) from error
     return env_id
 
 
@@ -179,11 +179,16 @@ def _unknown(env_id: str, told: str, known: list[str]) -> str:
     for starts, (module, package) in OTHERS.items():
         if env_id.startswith(starts):
             return f"{env_id}: {told.rstrip('.')}. fix: pip install {package}, then --import {module}."
-    if "Did you mean" in told:
-        return f"{env_id}: {told} {_LIST}"
-    newest = _newest(env_id, known)
-    close = [newest] if newest is not None else difflib.get_close_matches(env_id, known, 1, 0.75)
-    return f"{env_id}: {told.rstrip('.')}. {f'Did you mean {close[0]!r}? {_LIST}' if close else _IMPORT}"
+    close = _closest(env_id, known)
+    told = told.partition(" Did you mean")[0].rstrip(".")  # Gymnasium names it without its version
+    return f"{env_id or repr(env_id)}: {told}. {f'Did you mean {close!r}? {_LIST}' if close else _IMPORT}"
+
+
+def _closest(env_id: str, known: list[str]) -> str | None:
+    """The newest version of the registered environment whose name is nearest to that of an id, whatever its case."""
+    bases = {_base(name).lower(): _base(name) for name in reversed(known)}  # of equal names the first
+    close = difflib.get_close_matches(_base(env_id).lower(), bases, 1, 0.75)
+    return _newest(bases[close[0]], known) or bases[close[0]] if close else None
 
 
 def import_environment(env_id: str) -> str:
@@ -255,8 +260,13 @@ def has_several_agents(env: Any) -> bool:
     return found
 
 
+def _base(env_id: str) -> str:
+    """An id without its version."""
+    return re.sub(r"-v\d+$", "", env_id)
+
+
 def _newest(env_id: str, known: list[str]) -> str | None:
-    base = re.sub(r"-v\d+$", "", env_id)
+    base = _base(env_id)
     versions = [int(m[1]) for k in known if (m := re.fullmatch(re.escape(base) + r"-v(\d+)", k))]
     return f"{base}-v{max(versions)}" if versions else None
 

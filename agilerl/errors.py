@@ -73,6 +73,20 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {kind} {name!r}.{hint} (known: {', '.join(known)})"
 
 
+def unknown_choice(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """As `unknown_name`, with a fix: the nearest known name, else any of them; `otherwise`: what may stand instead."""
+    known = list(known)
+    fix = [*(nearest(name, known, limit=1) or ["a known one"]), *([otherwise] if otherwise else [])]
+    return f"{unknown_name(kind, name, known)} fix: {' or '.join(fix)}."
+
+
+def with_one_fix(problems: Iterable[str]) -> str:
+    """Several messages as one, whose fixes stand together at its end."""
+    parts = [problem.partition(" fix: ") for problem in problems]
+    fixes = dict.fromkeys(fix.rstrip(".") for _, _, fix in parts if fix)
+    return " ".join([*(what for what, _, _ in parts), *([f"fix: {'; '.join(fixes)}."] if fixes else [])])
+
+
 _warned: set[str] = set()
 
 

@@ -159,7 +159,7 @@ class LoopOptions:
         for name in names:
             value = vars(self)[name]
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name} must be an integer of at least {least}; got {value!r}.")
+                raise ConfigError(f"{name} must be an integer of at least {least}; got {value!r}. fix: {name}={least}.")
 
     @classmethod
     def of(cls, given: Mapping[str, Any], **more: Any) -> Self:
@@ -231,7 +231,7 @@ class OffPolicyOptions(LoopOptions):
 
 def _within(name: str, value: Any, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise ConfigError(f"{name} must be in [{low}, {high}]; got {value!r}.")
+        raise ConfigError(f"{name} must be in [{low}, {high}]; got {value!r}. fix: {name}={low}.")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from agilerl import foreign
-from agilerl.errors import ConfigError, NotAvailableYetError, unknown_name
+from agilerl.errors import ConfigError, NotAvailableYetError, unknown_choice
 
 KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
 BUCKETS, MOST = 128, 15  # of the counts that a text becomes, and where a count stops
@@ -136,7 +136,7 @@ def space_from_json(data: Mapping[str, Any]) -> Space[Any]:
         return made({key: space_from_json(sub) for key, sub in data["spaces"].items()})
     if kind == "Tuple":
         return spaces.Tuple([space_from_json(sub) for sub in data["spaces"]])
-    raise ConfigError(unknown_name("space type", str(kind), KINDS))
+    raise ConfigError(unknown_choice("space type", str(kind), KINDS))
 
 
 def short_form(space: Any) -> str:

@@ -38,7 +38,10 @@ def register(app: typer.Typer, user_errors: Any, close: Any) -> None:
         seed: Seed = None,
         device: Device = "auto",
         settings: Settings = None,
-        out: Annotated[Path, typer.Option(metavar="DIR", help="The folder that gets the new run.")] = Path("runs"),
+        out: Annotated[
+            Path | None,
+            typer.Option(metavar="DIR", help="The folder that gets the new run; default: the one of the old run."),
+        ] = None,
         quiet: Quiet = False,
         test_episodes: TestEpisodes = 100,
         imports: Imports = None,
@@ -50,7 +53,10 @@ def register(app: typer.Typer, user_errors: Any, close: Any) -> None:
         """
         with user_errors(debug, imports, run):
             from agilerl.api import continue_training
+            from agilerl.runs.directory import RunDirectory, folder_beside
 
+            if out is None:
+                out = folder_beside(run, str(RunDirectory.open(run).facts().get("env_id")))
             found = continue_training(
                 run, steps=steps, seed=seed, device=device, sets=settings or (), out=out, verbose=not quiet,
                 imports=imports or (),

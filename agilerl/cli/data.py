@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from agilerl.cli.options import AsJson, Debug, Imports, Settings, examples, steps_option
+from agilerl.cli.options import AsJson, Debug, Imports, Settings, examples, real_option, steps_option, whole_option
 from agilerl.errors import ConfigError
 
 ROWS = 10_000  # recorded unless another number is asked for
+UNTRAINED = "random"  # the policy that no training makes
 
 
 def register(app: typer.Typer, user_errors: Any) -> None:
@@ -39,12 +40,14 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         ],
         out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write: .h5, .hdf5 or .npz.")],
         rows: Annotated[int, steps_option("Steps to record.", "--rows")] = ROWS,
-        seed: Annotated[int, typer.Option(metavar="N", help="Seed of episodes, actions and training.")] = 0,
+        seed: Annotated[int, whole_option("Seed of episodes, actions and training.", "--seed", example="1")] = 0,
         noise: Annotated[
             float,
-            typer.Option(
+            real_option(
+                "Share of random actions; for Box actions the standard deviation of noise in half ranges.",
+                "--noise",
                 metavar="SHARE",
-                help="Share of random actions; for Box actions the standard deviation of noise in half ranges.",
+                example="0.1",
             ),
         ] = 0.0,
         algo: Annotated[
@@ -75,15 +78,16 @@ def register(app: typer.Typer, user_errors: Any) -> None:
 
             from agilerl.training.datasets import POLICIES, Maker
 
+            is_trained_here = policy in POLICIES and policy != UNTRAINED
+            if (algo or settings) and not is_trained_here:
+                raise ConfigError(
+                    f"--algo and --set are of the training of medium and expert; {policy} needs none. "
+                    "fix: leave them out."
+                )
             maker = Maker(env_id, algo, seed, settings or (), typer.echo)
             if policy in POLICIES:
                 maker.make(policy, rows, out, noise=noise, about={"command": command})
             else:
-                if algo or settings:
-                    raise ConfigError(
-                        f"--algo and --set are of the training of medium and expert; {policy} is trained already. "
-                        "fix: leave them out."
-                    )
                 agent, name, about = _agent_of(policy, maker.env_id)
                 maker.make(agent, rows, out, noise=noise, name=name, about={**about, "command": command})
             _show(str(out), as_json=False)
@@ -108,14 +112,14 @@ def register(app: typer.Typer, user_errors: Any) -> None:
 def _agent_of(policy: str, env_id: str) -> tuple[Any, str, dict[str, Any]]:
     """(best agent, name, attributes) of the run that `policy` names; ConfigError where it is no run."""
     from agilerl.api import load
-    from agilerl.errors import unknown_name
+    from agilerl.errors import unknown_choice
     from agilerl.training.datasets import POLICIES
 
     path = Path(policy)
     if not path.is_dir():
         raise ConfigError(
-            f"{unknown_name('policy', policy, POLICIES)}; and there is no run directory of that name. "
-            "fix: one of them, or runs/<env>/<algo>-<nnnn>."
+            f"there is no run directory {policy}, and "
+            + unknown_choice("policy", policy, POLICIES, "runs/<env>/<algo>-<nnnn>")
         )
     run = load(path, "cpu")
     trained = run.manifest.environment

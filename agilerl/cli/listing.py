@@ -5,17 +5,17 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
-import os
 import re
-import socket
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agilerl.cli.viewing import LISTS
-from agilerl.errors import AgileRLError, ConfigError, unknown_name
+from agilerl.errors import AgileRLError, ConfigError, unknown_choice
 from agilerl.hostile import read_json
+from agilerl.runs.commands import way_on
+from agilerl.runs.lock import status_of
 
 # Gymnasium's module of an environment -> (what must be there to make it, our extra that brings it).
 NEEDS = {"box2d": ("Box2D", "box2d"), "mujoco": ("mujoco", "mujoco"), "ale_py": ("ale_py", "atari")}
@@ -28,7 +28,7 @@ def listing(what: str, out: Path = Path("runs")) -> list[str]:
         return list(runs(out))
     makers = {"algos": algorithms, "envs": environments, "presets": presets}
     if what not in makers:
-        raise ConfigError(unknown_name("list", what, LISTS))
+        raise ConfigError(unknown_choice("list", what, LISTS))
     return list(makers[what]())
 
 
@@ -201,6 +201,10 @@ class Found:
     facts: dict[str, Any]
     trouble: str = ""
 
+    @property
+    def status(self) -> str:
+        return status_of(self.path, self.facts)
+
     def cells(self) -> tuple[str, ...]:
         """env, algorithm, seed, status, steps, score, path."""
         if self.trouble:
@@ -210,7 +214,7 @@ class Found:
             str(self.facts.get("env_id", "?")),
             str(self.facts.get("algo", "?")),
             str(self.facts.get("seed", "?")),
-            _status(self.path, str(self.facts.get("status", "?"))),
+            self.status,
             _steps(result),
             score_text(result),
             str(self.path),
@@ -232,6 +236,7 @@ def runs(out: Path) -> Iterator[str]:
     for row in rows:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
         yield "   ".join([*padded, row[-1]])
+    yield from (f"resume   {way_on(run.path, run.facts)}" for run in found if run.status == "interrupted")
 
 
 def _found(path: Path) -> Found:
@@ -243,25 +248,6 @@ def _found(path: Path) -> Found:
         return Found(path, {}, "run.json cannot be read")
     well_formed = isinstance(facts, dict) and isinstance(facts.get("result") or {}, dict)
     return Found(path, facts) if well_formed else Found(path, {}, "run.json holds something else")
-
-
-def _status(path: Path, status: str) -> str:
-    """What run.json says; a run that says it is running and whose process is gone was killed."""
-    return "killed" if status == "running" and not _is_alive(path) else status
-
-
-def _is_alive(path: Path) -> bool:
-    """Whether the process that holds the run's LOCK is there; yes where that cannot be known, as on another host."""
-    try:
-        holder = read_json(path / "LOCK")
-        if holder["host"] != socket.gethostname():
-            return True
-        os.kill(int(holder["pid"]), 0)
-    except ProcessLookupError:
-        return False
-    except (AgileRLError, OSError, ValueError, KeyError, TypeError):
-        return True
-    return True
 
 
 def _steps(result: dict[str, Any]) -> str:

@@ -17,9 +17,11 @@ import typer
 
 import agilerl
 from agilerl.cli import configuring, continuing, data, viewing
+from agilerl.cli.messages import OPTION_KEYS, Commands, on_command_line
 from agilerl.cli.options import (
     Debug,
     Device,
+    Episodes,
     EpisodeSeed,
     Imports,
     Quiet,
@@ -30,7 +32,9 @@ from agilerl.cli.options import (
     algorithm_names,
     examples,
     preset_ids,
+    real_option,
     steps_option,
+    whole_option,
     with_env_kwargs,
 )
 from agilerl.env_ids import working_directory
@@ -47,6 +51,7 @@ USER_ERROR, INTERRUPTED = 2, 130
 PACKAGES = {"highway_env": "highway-env", "gym_pybullet_drones": "gym-pybullet-drones", "panda_gym": "panda-gym"}
 app = typer.Typer(
     name="agilerl",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -76,7 +81,7 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
     except AgileRLError as error:
         if debug:
             raise
-        told = _naming_imports(error, run, imports or ())
+        told = on_command_line(_naming_imports(error, run, imports or ()))
         for line in (f"{type(error).__name__}: {told}", *getattr(error, "__notes__", ())):
             typer.echo(redact(line), err=True)
         raise typer.Exit(USER_ERROR) from None
@@ -124,7 +129,8 @@ def _short_warnings(show: Any) -> Any:
 
     def showwarning(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if issubclass(category, AgileRLWarning):
-            print(f"warning: {message}", file=sys.stderr)
+            text = str(message)
+            print(f"warning: {on_command_line(text) if 'fix: ' in text else text}", file=sys.stderr)
         else:
             show(message, category, *rest, **more)
 
@@ -221,17 +227,20 @@ def train(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(
+        real_option(
+            "A budget in minutes at the measured speed; default: 10, for an environment without a preset.",
+            "--minutes",
             metavar="N",
-            help="A budget in minutes at the measured speed; default: 10, for an environment without a preset.",
+            example="10",
         ),
     ] = None,
     target: Annotated[
-        float | None, typer.Option(metavar="SCORE", help="Stop when held-out episodes reach this mean return.")
+        float | None,
+        real_option("Stop when held-out episodes reach this mean return.", "--target", metavar="SCORE", example="475"),
     ] = None,
-    population: Annotated[int | None, typer.Option(metavar="N", help="Members of the population.")] = None,
+    population: Annotated[int | None, whole_option("Members of the population.", "--population", example="4")] = None,
     num_envs: Annotated[
-        int | None, typer.Option("--num-envs", metavar="N", help="Environments that one member steps at once.")
+        int | None, whole_option("Environments that one member steps at once.", "--num-envs", example="8")
     ] = None,
     env_kwargs: Annotated[
         list[str] | None,
@@ -331,18 +340,6 @@ def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
 
 DEFAULT_MINUTES = 10.0  # where nobody has tuned a budget
 
-OPTION_KEYS = {
-    "--steps": "training.max_steps",
-    "--population": "training.pop_size",
-    "--seed": "training.seed",
-    "--opponents": "training.opponents",
-    "--dataset": "training.dataset",
-    "--model": "algorithm.model_name",
-    "--target": "training.target_score",
-    "--num-envs": "environment.num_envs",
-    "--env-kwargs": "environment.kwargs",
-}
-
 
 def _with_options(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
     from agilerl.config import apply_overrides
@@ -407,7 +404,8 @@ def resume(
         steps_option("A new budget of one member: environment steps, or updates of offline algorithms.", "--steps"),
     ] = None,
     target: Annotated[
-        float | None, typer.Option(metavar="SCORE", help="A new target score, until which the run goes on.")
+        float | None,
+        real_option("A new target score, until which the run goes on.", "--target", metavar="SCORE", example="475"),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -463,12 +461,12 @@ def resume(
 def evaluate(
     context: typer.Context,
     run: RunPath,
-    episodes: Annotated[int, typer.Option(metavar="N", min=1, help="Whole episodes, played greedily.")] = 100,
+    episodes: Episodes = 100,
     seed: EpisodeSeed = None,
     device: Device = "auto",
     max_steps: Annotated[
         int | None,
-        typer.Option("--max-steps", metavar="N", min=1, help="Cut episodes after N steps; default: as in training."),
+        whole_option("Cut episodes after N steps; default: as in training.", "--max-steps", example="1000", least=1),
     ] = None,
     split: Annotated[
         str | None,
@@ -484,7 +482,7 @@ def evaluate(
     """
     with user_errors(debug, imports, run):
         from agilerl.api import load
-        from agilerl.cli.output import evaluation_lines
+        from agilerl.cli.output import evaluation_lines, unfinished_line
 
         loaded = load(run, device)
         seeded = {} if seed is None else {"seed": seed}
@@ -503,6 +501,8 @@ def evaluate(
             )
         else:
             evaluation = loaded.best.evaluate(episodes=episodes, **seeded, **limited)
+        if (unfinished := unfinished_line(run)) is not None:
+            typer.echo(unfinished, err=True)
         if as_json:
             facts = {"run": str(run), "env_id": loaded.manifest.environment.name, **seeded}
             typer.echo(json.dumps({**facts, **evaluation.as_dict()}))

@@ -2,26 +2,57 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from agilerl.cli.messages import remember_command
 
-def whole(text: Any) -> int:
+
+def whole(text: Any, option: str = "--steps", example: str = "100000", least: float = -math.inf) -> int:
     """A whole number as users type it: 100000, 100_000, 1e5.
+
+    Args:
+        option, example: what the fix of an error says. least: the smallest number.
 
     Raises:
         BadParameter: anything else.
     """
     try:
         number = int(text) if isinstance(text, int) else float(text)
-        if number == int(number) and abs(number) < 2**63:
+        if number == int(number) and least <= number < 2**63:
             return int(number)
     except (ValueError, OverflowError):
         pass
-    raise typer.BadParameter(f"{text!r} is not a whole number, such as 100000 or 1e5.")
+    limit = "" if least == -math.inf else f" >= {least}"
+    raise typer.BadParameter(f"must be a whole number{limit}; got {text!r}. fix: {option} {example}.")
+
+
+def whole_option(text: str, *names: str, example: str, least: float = -math.inf) -> Any:
+    """An option that takes a whole number."""
+    parser = partial(whole, option=names[0], example=example, least=least)
+    return typer.Option(*names, metavar="N", parser=parser, help=text)
+
+
+def real(text: Any, option: str, example: str) -> float:
+    """A number.
+
+    Raises:
+        BadParameter: anything else; see `whole`.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"must be a number; got {text!r}. fix: {option} {example}.") from None
+
+
+def real_option(text: str, name: str, metavar: str, example: str) -> Any:
+    """An option that takes a number."""
+    return typer.Option(name, metavar=metavar, parser=partial(real, option=name, example=example), help=text)
 
 
 def examples(*lines: str) -> str:
@@ -45,10 +76,10 @@ def algorithm_names(incomplete: str) -> list[str]:
 
 def steps_option(text: str, *names: str) -> Any:
     """An option that takes a number of steps."""
-    return typer.Option(*names, metavar="N", parser=whole, help=text)
+    return whole_option(text, *names, example="100000")
 
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Debug = Annotated[bool, typer.Option("--debug", callback=remember_command, help="Show the traceback of an error.")]
 RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", show_default=False, help="The directory of a run: runs/<env>/<algo>-<nnnn>.")
 ]
@@ -63,7 +94,8 @@ Imports = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print the closing lines only.")]
 TestEpisodes = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Held-out episodes that score the best agent at the end.")
+    int,
+    whole_option("Held-out episodes that score the best agent at the end.", "--test-episodes", example="100", least=0),
 ]
 Device = Annotated[
     str, typer.Option(metavar="NAME", help="auto, cpu, cuda or cuda:0; auto is CUDA where there is one.")
@@ -77,11 +109,12 @@ Settings = Annotated[
     ),
 ]
 Seed = Annotated[
-    int | None, typer.Option(metavar="N", help="Seed of every random stream; default: the one of the manifest.")
+    int | None, whole_option("Seed of every random stream; default: the one of the manifest.", "--seed", example="1")
 ]
 EpisodeSeed = Annotated[
-    int | None, typer.Option(metavar="N", help="Seed of the episodes; default: the one of the run.")
+    int | None, whole_option("Seed of the episodes; default: the one of the run.", "--seed", example="1", least=0)
 ]
+Episodes = Annotated[int, whole_option("Whole episodes, played greedily.", "--episodes", example="100", least=1)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

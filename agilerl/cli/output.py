@@ -10,8 +10,9 @@ from agilerl.api import Run, load
 from agilerl.errors import NotAvailableYetError, warn_once
 from agilerl.report.page import REPORT
 from agilerl.report.summary import measure_of
-from agilerl.runs.commands import run_command
+from agilerl.runs.commands import run_command, way_on
 from agilerl.runs.directory import RunDirectory
+from agilerl.runs.lock import status_of
 from agilerl.telemetry import Evaluation
 from agilerl.telemetry.console import clock, count, number
 from agilerl.training.launch import report_on
@@ -84,6 +85,17 @@ def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
     if run.interrupted and run.path is not None:
         return [*lines, f"resume  {run.command('resume')}"]
     return [*lines, f"load  agilerl.load({json.dumps(str(run.path), ensure_ascii=False)})"]
+
+
+def unfinished_line(path: Path) -> str | None:
+    """That a run has not ended, and what goes on with it; None of one that has."""
+    facts = RunDirectory.open(path).facts()
+    status = status_of(path, facts)
+    if status == "done":
+        return None
+    if status == "running":
+        return f"note: {path} is not finished, it still trains. This scores its best agent so far."
+    return f"note: {path} is not finished ({status}). This scores its best agent so far. fix: {way_on(path, facts)}"
 
 
 def evaluation_lines(run: Run, evaluation: Evaluation) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agilerl.cli.options import AsJson, Debug, EpisodeSeed, Imports, RunPath, RunPaths, examples
+from agilerl.cli.options import AsJson, Debug, Episodes, EpisodeSeed, Imports, RunPath, RunPaths, examples
 from agilerl.errors import ConfigError
 
 LISTS = ("algos", "envs", "presets", "runs")
@@ -76,7 +76,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         format: Annotated[
             str | None, typer.Option(metavar="NAME", help="webp, gif or mp4; default: as the file is named, else webp.")
         ] = None,
-        episodes: Annotated[int, typer.Option(metavar="N", min=1, help="Whole episodes, played greedily.")] = 1,
+        episodes: Episodes = 1,
         seed: EpisodeSeed = None,
         out: Annotated[
             Path | None, typer.Option(metavar="FILE", help="The file; default: RUN/best/rollout.webp.")

@@ -16,7 +16,7 @@ from agilerl.components.data import to_tensordict, with_batch_axis
 from agilerl.components.uniform import ROLES, ReplayBuffer
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.team import by_name, nothing
-from agilerl.errors import ConfigError, RunError, ShapeError, unknown_name
+from agilerl.errors import ConfigError, RunError, ShapeError, unknown_choice
 
 TEAM_ROLES = {**ROLES, **{f"{name}s": role for name, role in ROLES.items() if not name.endswith("s")}}
 TEAM_ROLES |= {"observations": "obs", "next_observations": "next_obs", "dones": "done", "next_obs": "next_obs"}
@@ -131,7 +131,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
                 raise ShapeError(f"{name} must be a dict by agent; got {type(value).__name__}. fix: {{agent: ...}}.")
             unknown = [str(agent) for agent in value if agent not in self.agent_ids]
             if unknown:
-                raise ShapeError(f"{name}: {unknown_name('agent', unknown[0], self.agent_ids)}")
+                raise ShapeError(f"{name}: {unknown_choice('agent', unknown[0], self.agent_ids)}")
         if self.has_own_fields:
             super().add(self._free_rows(given))
             return

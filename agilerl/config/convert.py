@@ -341,7 +341,7 @@ def _section(value: Any, name: str, source: str) -> dict[str, Any]:
     if name in ("algorithm", "environment") and isinstance(value, str):
         return {"name": value}
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{source}: {name} must be a section of keys; got {value!r}.")
+        raise ConfigError(f"{source}: {name} must be a section of keys; got {value!r}. fix: leave it out.")
     return {str(key): each for key, each in value.items()}
 
 
@@ -356,4 +356,5 @@ def _known_anywhere() -> set[str]:
 
 def _unknown(path: str, key: str, known: Any) -> str:
     close = nearest(key, sorted(known), limit=1)
-    return f"{path} is not a known key.{f' Did you mean {close[0]!r}?' if close else ''}"
+    hint, fix = (f" Did you mean {close[0]!r}?", close[0]) if close else ("", "leave it out")
+    return f"{path} is not a known key.{hint} fix: {fix}."

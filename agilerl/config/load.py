@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_LANGUAGE, canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import SYNONYMS, hyperparameters
@@ -28,7 +29,7 @@ from agilerl.config.schema import (
     no_hyperparameter,
 )
 from agilerl.env_ids import is_language_id
-from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, nearest
+from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, nearest, with_one_fix
 from agilerl.hostile import read_text
 from agilerl.ranges import describe
 
@@ -85,34 +86,39 @@ _FREE = (
 )  # what stands below these is the user's own
 
 
-def explain(error: ValidationError, source: str, data: dict[str, Any]) -> str:
-    """Every problem of a manifest in one line that starts with its source."""
+def explain(error: ValidationError, source: str, data: dict[str, Any], before: Mapping[str, Any] | None = None) -> str:
+    """Every problem of a manifest in one line that starts with its source.
+
+    Args:
+        before: the settings that were changed, of which the fix names values; None: the fix names defaults.
+    """
     algorithm = data.get("algorithm")
     name = algorithm.get("name", DEFAULT_ALGORITHM) if isinstance(algorithm, dict) else DEFAULT_ALGORITHM
-    problems = dict.fromkeys(_problem(e["type"], e["loc"], e, str(name)) for e in error.errors(include_url=False))
-    return f"{source}: " + " ".join(problems)
+    errors = error.errors(include_url=False)
+    problems = dict.fromkeys(_problem(e["type"], e["loc"], e, str(name), before or {}) for e in errors)
+    return f"{source}: {with_one_fix(problems)}"
 
 
 def unknown_key(path: str, known: Sequence[str]) -> str:
-    """One sentence for an unknown key. `path` is dotted; `known` are the keys of its section."""
+    """A message for an unknown key. `path` is dotted; `known` are the keys of its section."""
     section, _, leaf = path.rpartition(".")
-    hint = hint_for(leaf, known) or f"(known: {', '.join(known)})"
+    hint = hint_for(leaf, known) or f"(known: {', '.join(known)}) fix: a known one."
     where = "" if section else " at the top level"
     return f"{path} is not a known key{where}. {hint}"
 
 
 def hint_for(name: str, known: Sequence[str]) -> str:
-    """What was probably meant by an unknown key; empty where nothing is near.
+    """What was probably meant by an unknown key, with the fix; empty where nothing is near.
 
     Meaning comes before spelling: the keys of image encoders have a place of their own, and a word that others use for
     one of ours is that one.
     """
     if name in IMAGE_KEYS:
-        return f"image keys belong in network.encoder: network.encoder.{name}."
+        return f"image keys belong in network.encoder. fix: network.encoder.{name}."
     words = {word: keys for word, keys in MEANT.items() if set(keys) <= set(known)}
     found = [name.lower()] if name.lower() in words else nearest(name, [*known, *words], limit=1)
     close = [key for word in found for key in (words.get(word, (word,)) if word not in known else (word,))]
-    return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return f"Did you mean {' or '.join(map(repr, close))}? fix: {' or '.join(close)}." if close else ""
 
 
 def section_fields(model: type[BaseModel], algorithm: str) -> dict[str, FieldInfo]:
@@ -130,7 +136,7 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
-def _problem(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str) -> str:
+def _problem(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str, before: Mapping[str, Any]) -> str:
     path, field, siblings = _locate(loc, algorithm)
     message = str(error.get("ctx", {}).get("error", ""))
     if kind == "extra_forbidden":
@@ -140,8 +146,30 @@ def _problem(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str) 
     if kind == "value_error" and field is None:  # a rule of ours over several keys
         return f"{path}: {message}" if path else message
     if kind == "model_type" or field is None:
-        return f"{path} must be a section of keys; got {error['input']!r}."
-    return f"{path} must be {describe(field.annotation, field.metadata)}; got {error['input']!r}."
+        return (
+            f"{path} must be a section of keys; got {error['input']!r}. fix: a key of it, such as {path}.{siblings[0]}."
+        )
+    fix = _usual_value(path, field, before)
+    return f"{path} must be {describe(field.annotation, field.metadata)}; got {error['input']!r}. fix: {fix}."
+
+
+def _usual_value(path: str, field: FieldInfo, before: Mapping[str, Any]) -> str:
+    """A value that a key can have, as `key=value`: the one before, else the default; to leave it out where none is."""
+    value: Any = before
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    value = field.get_default(call_default_factory=False) if value is None else value
+    value = next(iter(_literals(field.annotation)), None) if value is None else value
+    if value is None or value is PydanticUndefined or isinstance(value, Mapping):
+        return f"leave {path} out"
+    return f"{path}={str(value).lower() if isinstance(value, bool) else value}".replace(" ", "")
+
+
+def _literals(annotation: Any) -> tuple[Any, ...]:
+    """The values that an annotation lists, also one that may be null; none of any other."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return typing.get_args(annotation)
+    return tuple(value for part in typing.get_args(annotation) for value in _literals(part))
 
 
 def _no_range(loc: tuple[int | str, ...], algorithm: str) -> str:
@@ -245,8 +273,10 @@ def _repeated_key(node: Any) -> Any:
     return None
 
 
-def manifest_from(data: Mapping[str, Any], source: str = "manifest") -> Manifest:
-    """Validate a plain mapping; `source` stands in front of every problem found."""
+def manifest_from(
+    data: Mapping[str, Any], source: str = "manifest", before: Mapping[str, Any] | None = None
+) -> Manifest:
+    """Validate a plain mapping; `source` stands in front of every problem found. `before`: as of `explain`."""
     plain = normalise(data, source)
     if isinstance(plain.get("algorithm"), dict):
         name = plain["algorithm"].get("name", DEFAULT_ALGORITHM)
@@ -257,7 +287,7 @@ def manifest_from(data: Mapping[str, Any], source: str = "manifest") -> Manifest
     try:
         return Manifest.model_validate(plain)
     except ValidationError as error:
-        raise ConfigError(explain(error, source, plain)) from None
+        raise ConfigError(explain(error, source, plain, before)) from None
 
 
 def _with_the_rest(said: str, plain: Mapping[str, Any], source: str) -> str:
@@ -266,14 +296,17 @@ def _with_the_rest(said: str, plain: Mapping[str, Any], source: str) -> str:
     try:
         Manifest.model_validate(others)
     except ValidationError as error:
-        return f"{said} {explain(error, source, others)}"
+        return with_one_fix([said, explain(error, source, others)])
     return said
 
 
 def normalise(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Replace aliases by our names; sections that are only a name become sections."""
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{source}: expected sections (algorithm, environment, ...); got {type(data).__name__}.")
+        raise ConfigError(
+            f"{source}: expected sections (algorithm, environment, ...); got {type(data).__name__}. "
+            "fix: training: {max_steps: 100000}, say."
+        )
     plain: dict[str, Any] = {}
     for key, value in data.items():
         name = SECTION_ALIASES.get(str(key), str(key))
@@ -492,7 +525,7 @@ def apply_sets(manifest: Manifest, sets: Iterable[str]) -> Manifest:
     for text in sets:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"--set {text!r} is not KEY=VALUE. fix: write it as training.pop_size=6.")
+            raise ConfigError(f"--set {text!r} is not KEY=VALUE. fix: --set training.pop_size=6.")
         values[key.strip()] = parse_yaml(value, f"--set {key.strip()}")
     return apply_overrides(manifest, values, "--set")
 
@@ -547,14 +580,14 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
             target = target[section]
         target[leaf] = value
     try:
-        return manifest_from(_giving_way(data, asked), source)
+        return manifest_from(_giving_way(data, asked), source, manifest.as_dict())
     except ConfigError:
         before, after = manifest.algorithm.name, canonical_name(str(data["algorithm"].get("name")))
         if "algorithm.name" not in asked or after == before:
             raise
         raise ConfigError(
             f"{source}: algorithm.name={after} does not fit the other settings, which are those of {before}. "
-            f"fix: --algo {after} (algo={after!r}), which has settings of its own."
+            f"fix: algo={after!r}, which has settings of its own."
         ) from None
 
 

@@ -163,7 +163,9 @@ class Training(Section):
     @model_validator(mode="after")
     def _check_exploration(self) -> Training:
         if self.eps_end > self.eps_start:
-            raise ValueError(f"eps_end must be <= eps_start ({self.eps_start}); got {self.eps_end}.")
+            raise ValueError(
+                f"eps_end must be <= eps_start ({self.eps_start}); got {self.eps_end}. fix: eps_end={self.eps_start}."
+            )
         return self
 
 
@@ -180,7 +182,9 @@ class Probabilities(Section):
     @model_validator(mode="after")
     def _check_sum(self) -> Probabilities:
         if self.no_mut + self.arch_mut + self.params_mut + self.act_mut + self.rl_hp_mut <= 0:
-            raise ValueError("at least one of no_mut, arch_mut, params_mut, act_mut, rl_hp_mut must be > 0.")
+            raise ValueError(
+                "at least one of no_mut, arch_mut, params_mut, act_mut, rl_hp_mut must be > 0. fix: no_mut=1."
+            )
         return self
 
 
@@ -195,7 +199,7 @@ class HyperparameterRange(Section):
     @model_validator(mode="after")
     def _check_order(self) -> HyperparameterRange:
         if self.min > self.max:
-            raise ValueError(f"min must be <= max ({self.max}); got {self.min}.")
+            raise ValueError(f"min must be <= max ({self.max}); got {self.min}. fix: min={self.max}.")
         return self
 
 
@@ -379,10 +383,10 @@ class Manifest(Section):
 
 
 def no_hyperparameter(path: str, algorithm: str, known: list[str]) -> str:
-    """One sentence for a range, at the dotted `path`, of what is no number of the algorithm."""
+    """A message for a range, at the dotted `path`, of what is no number of the algorithm."""
     close = nearest(path.rpartition(".")[2], known, limit=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"{path} is not a hyperparameter of {algorithm}.{hint} (known: {', '.join(known)})"
+    hint, fix = (f" Did you mean {close[0]!r}?", close[0]) if close else ("", "leave it out")
+    return f"{path} is not a hyperparameter of {algorithm}.{hint} (known: {', '.join(known)}) fix: {fix}."
 
 
 def _differs(manifest: Manifest, key: str) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 from agilerl.engine.choose import WANTED
 from agilerl.engine.modules import ModuleEngine
 from agilerl.engine.rows.kernels import RULES, Columns, clip_rows, rule_of, step_live
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError, unknown_choice
 from agilerl.language.base import BaseModel, Forward
 from agilerl.language.lora import stacked
 from agilerl.language.scoring import Texts, hidden_states, log_probs
@@ -343,7 +343,7 @@ def engines_for(
 def choose_adapters(agents: Sequence[Any], wanted: str = "auto") -> tuple[str, str]:
     """(name, reason) of how `engines_for` would run these members, and its errors; no engine is made."""
     if wanted not in WANTED:
-        raise ConfigError(unknown_name("learner", str(wanted), WANTED))
+        raise ConfigError(unknown_choice("learner", str(wanted), WANTED))
     why = why_not_stacked(agents)
     if wanted == "fused" and why is not None:
         raise ConfigError(f"learner='fused' is not possible: {why}. fix: learner='auto'")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from agilerl.engine.parts import MemberBinding, OptimizerBinding, PartBinding, PartName, parts_of
 from agilerl.engine.rows.kernels import rule_of
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError, unknown_choice
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 
@@ -119,7 +119,7 @@ def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:
         ConfigError: "fused" is asked for and a member does not stack; another word.
     """
     if wanted not in WANTED:
-        raise ConfigError(unknown_name("learner", str(wanted), WANTED))
+        raise ConfigError(unknown_choice("learner", str(wanted), WANTED))
     own = next((agent for agent in agents if own_learn(agent)), None)
     if own is not None:
         return Choice("agents", f"agent {own.index} brings its own learn()")

@@ -17,7 +17,7 @@ from agilerl.envs.protocol import AGENTS, PRESENT, STATE, Lanes, StepBatch
 from agilerl.envs.returned import short
 from agilerl.envs.team import Team, TeamObservations, as_columns, name_of, team_of
 from agilerl.envs.team_infos import DEFINED
-from agilerl.errors import ConfigError, EnvError, unknown_name
+from agilerl.errors import ConfigError, EnvError, unknown_choice
 from agilerl.rng import Purpose
 from agilerl.rng import seeds as derive_seeds
 
@@ -95,7 +95,7 @@ class PettingZooVecEnv(ABC):
 
     def _of(self, spaces: Mapping[str, Space[Any]], agent: str) -> Space[Any]:
         if str(agent) not in spaces:
-            raise ConfigError(unknown_name("agent", str(agent), spaces))
+            raise ConfigError(unknown_choice("agent", str(agent), spaces))
         return spaces[str(agent)]
 
     # --- playing ------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class PettingZooVecEnv(ABC):
         actions = {str(agent): values for agent, values in actions.items()}
         unknown = [agent for agent in actions if agent not in self.team.action_spaces]
         if unknown:
-            raise ConfigError(unknown_name("agent", str(unknown[0]), self.team.agents))
+            raise ConfigError(unknown_choice("agent", str(unknown[0]), self.team.agents))
         given = {}
         for agent, values in actions.items():
             own, rows = self.team.columns[agent], as_columns(self.team.action_spaces[agent], values)

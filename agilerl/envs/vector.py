@@ -24,7 +24,7 @@ from agilerl.envs.lanes import EnvFactory, SyncLanes, spaces_in
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.readable import readable
 from agilerl.envs.returned import HEALED
-from agilerl.errors import ConfigError, EnvError, unknown_name, warn_once
+from agilerl.errors import ConfigError, EnvError, unknown_choice, warn_once
 from agilerl.rng import Purpose
 from agilerl.rng import seeds as derive_seeds
 
@@ -212,7 +212,7 @@ def make_vect_envs(
     named = [preprocessing] if isinstance(preprocessing, str) else list(preprocessing or ())
     for name in named:
         if name not in PREPROCESSING:
-            raise ConfigError(unknown_name("preprocessing", str(name), PREPROCESSING))
+            raise ConfigError(unknown_choice("preprocessing", str(name), PREPROCESSING))
     for wrap, keywords in reversed([PREPROCESSING[name] for name in named]):
         wrappers.insert(0, wrap)
         env_kwargs = {**keywords, **env_kwargs}
@@ -274,7 +274,7 @@ def _factory(
             what = " ".join(str(error).split())
             raise EnvError(
                 f"{env_id or 'the environment'} cannot be made with the keywords {env_kwargs} ({what}). "
-                "fix: environment.kwargs of a manifest, or the keywords of make_vect_envs, must be its own."
+                "fix: keywords that it takes, by --env-kwargs, environment.kwargs of a manifest or make_vect_envs."
             ) from error
         keep_log_out()
         if hasattr(env, "possible_agents") and not isinstance(env, gymnasium.Env):

@@ -18,7 +18,7 @@ from gymnasium.utils import seeding
 
 from agilerl.envs.lanes import check_seeds
 from agilerl.envs.protocol import StepBatch
-from agilerl.errors import ConfigError, EnvError, unknown_name
+from agilerl.errors import ConfigError, EnvError, unknown_choice
 from agilerl.rng import Purpose, stream
 
 LETTERS = 5
@@ -266,7 +266,7 @@ def play(
     """
     check_size(words, tries)
     if player not in YARDSTICKS:
-        raise ConfigError(unknown_name("player", str(player), YARDSTICKS))
+        raise ConfigError(unknown_choice("player", str(player), YARDSTICKS))
     rng, table = stream(seed, Purpose.ENVIRONMENT, member=list(YARDSTICKS).index(player)), patterns(words)
     hidden = rng.integers(0, words, games) if secrets is None else np.asarray(secrets)
     guesses = np.zeros((games, 0), np.int64)
@@ -294,7 +294,7 @@ def wordle_data(
     unknown = [name for name in shares if name not in PLAYERS]
     if unknown or min([1.0, *shares.values()]) < 0 or not sum(shares.values()):
         raise ConfigError(
-            unknown_name("player", unknown[0], PLAYERS) if unknown else f"shares must not be negative; got {shares}."
+            unknown_choice("player", unknown[0], PLAYERS) if unknown else f"shares must not be negative; got {shares}."
         )
     total = sum(shares.values())
     rng = stream(seed, Purpose.ENVIRONMENT, member=len(YARDSTICKS))

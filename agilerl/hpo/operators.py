@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError, unknown_choice
 from agilerl.modules.base import single_draw
 
 
@@ -109,7 +109,7 @@ class HyperparameterConfig:
 
     def __getitem__(self, name: str) -> RLParameter:
         if name not in self.config:
-            raise KeyError(unknown_name("hyperparameter", name, self.config))
+            raise KeyError(unknown_choice("hyperparameter", name, self.config))
         return self.config[name]
 
     def __contains__(self, name: object) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError, unknown_choice
 from agilerl.language import needs
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -86,7 +86,7 @@ def tiny_base(
     """
     transformers = needs("transformers", "tiny_base")
     if kind not in _KINDS:
-        raise ConfigError(unknown_name("kind of model", kind, _KINDS))
+        raise ConfigError(unknown_choice("kind of model", kind, _KINDS))
     if min(hidden_size, layers, heads, context) < 1 or hidden_size % (2 * heads):
         raise ConfigError(
             "hidden_size must be a positive multiple of 2·heads, layers and context positive; got "

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agilerl.errors import ConfigError, unknown_name, warn_once
+from agilerl.errors import ConfigError, unknown_choice, warn_once
 from agilerl.language import needs
 from agilerl.language.base import BaseModel, Forward
 from agilerl.language.generate import Sampling
@@ -55,7 +55,7 @@ def vllm_settings(config: Any) -> dict[str, Any] | None:
     if isinstance(config, Mapping):
         for name in config:
             if name not in known:
-                raise ConfigError(unknown_name("field of vllm_config", str(name), known))
+                raise ConfigError(unknown_choice("field of vllm_config", str(name), known))
         config = VLLMConfig(**config)
     if not isinstance(config, VLLMConfig):
         raise ConfigError(

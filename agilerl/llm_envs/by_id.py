@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from agilerl.errors import ConfigError, EnvError, nearest, unknown_name
+from agilerl.errors import ConfigError, EnvError, nearest, unknown_choice
 from agilerl.llm_envs import arithmetic
 from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.preference import PreferenceGym
@@ -55,7 +55,7 @@ def make_language_env(env_id: str, tokenizer: Any, learns: str = "completions", 
 def _check_settings(env_id: str, kwargs: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for name in kwargs:
         if name not in known:
-            raise ConfigError(f"{env_id}: {unknown_name('key of environment.kwargs', name, known)}")
+            raise ConfigError(f"{env_id}: {unknown_choice('key of environment.kwargs', name, known)}")
 
 
 def _options(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from agilerl import foreign
-from agilerl.errors import AgileRLWarning, ConfigError, EnvError, RunError, nearest, unknown_name
+from agilerl.errors import AgileRLWarning, ConfigError, EnvError, RunError, nearest, unknown_choice
 from agilerl.language.ends import end_ids, turn_end
 from agilerl.language.tokenizer import eos_id, pad_id, warn_if_replaced
 from agilerl.rng import Purpose, stream
@@ -116,7 +116,7 @@ class DataGym(ABC, Generic[Item]):
         if name not in self._rows:
             if name in SPLITS:
                 raise ConfigError(f"there is no split {name!r}. fix: pass {name}_dataset=.")
-            raise ConfigError(unknown_name("split", name, self.splits))
+            raise ConfigError(unknown_choice("split", name, self.splits))
         if name not in self._items:
             most = self.max_context_length
             found = list(self._tokenised(self._rows[name], name))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError, unknown_choice
 
 Map = Callable[[Tensor], Tensor]
 Gradient = Callable[[Tensor, Tensor], Tensor]
@@ -88,5 +88,5 @@ def activation(name: str | None, *, hidden: bool = False) -> Activation:
                 "activation 'GumbelSoftmax' draws noise in every pass, which networks here do not. "
                 "fix: 'Softmax', or a network of your own with agilerl.modules.custom_components.GumbelSoftmax."
             )
-        raise ConfigError(unknown_name("activation", str(name), known))
+        raise ConfigError(unknown_choice("activation", str(name), known))
     return ACTIVATIONS[name]

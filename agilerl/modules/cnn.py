@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError, unknown_choice
 from agilerl.modules import layers
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import MutationType, Refused, mutation, single_draw
@@ -78,7 +78,7 @@ def centred(old_size: int, new_size: int) -> Index:
 def dims_of(block_type: str) -> int:
     """Axes that a convolution slides along."""
     if block_type not in layers.CONVOLUTIONS:
-        raise ConfigError("Invalid block type: " + unknown_name("block_type", str(block_type), layers.CONVOLUTIONS))
+        raise ConfigError("Invalid block type: " + unknown_choice("block_type", str(block_type), layers.CONVOLUTIONS))
     return int(block_type[4])
 
 

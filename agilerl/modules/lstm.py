@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from agilerl.errors import ConfigError, ShapeError, unknown_name
+from agilerl.errors import ConfigError, ShapeError, unknown_choice
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import MutationType, Refused, mutation
 from agilerl.modules.layered import OUTPUT, LayeredModule, Range, check_limits
@@ -158,7 +158,7 @@ class EvolvableLSTM(LayeredModule):
         self.hidden_state_size = whole(hidden_state_size, "hidden_state_size")
         self.num_layers = whole(num_layers, "num_layers")
         if cell not in CELLS:
-            raise ConfigError(unknown_name("cell", str(cell), CELLS))
+            raise ConfigError(unknown_choice("cell", str(cell), CELLS))
         known_activation(output_activation)
         check_limits({
             "hidden_state_size": (min_hidden_state_size, max_hidden_state_size), "layers": (min_layers, max_layers)

@@ -18,7 +18,7 @@ from agilerl.errors import RunError
 from agilerl.report.page import templates
 from agilerl.report.plot import Plot, Stroke, Tick, area, frame, line
 from agilerl.report.records import RunRecords, finite
-from agilerl.runs.commands import run_command
+from agilerl.runs.commands import run_command, way_on
 from agilerl.telemetry.console import clock, count
 from agilerl.telemetry.evaluation import RESAMPLES, Evaluation, interval
 
@@ -104,7 +104,11 @@ class Comparison:
                 f"P({chance['better'].split()[0]} better than {chance['worse'].split()[0]}) = {chance['chance']:.2f}   "
                 f"{sure}"
             )
-        missing = [str(run.path) for group in self.groups for run in group.runs if run.test is None]
+        found = [run for group in self.groups for run in group.runs]
+        for run in found:
+            if run.status == "interrupted":
+                lines.append(f"{run.path} was interrupted. fix: {way_on(run.path, run.facts)}")
+        missing = [str(run.path) for run in found if run.test is None and run.status != "interrupted"]
         if missing:
             what = f"no closing test, so no score: {', '.join(missing)}."
             lines.append(f"{what} fix: {run_command('resume', missing[0])}")

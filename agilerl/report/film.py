@@ -19,7 +19,7 @@ from agilerl.env_ids import resolve_env_id
 from agilerl.envs.team_ids import maker
 from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.teams import TeamLanes
-from agilerl.errors import ConfigError, EnvError, RunError, unknown_name
+from agilerl.errors import ConfigError, EnvError, RunError, unknown_choice
 
 FORMATS = ("webp", "gif", "mp4")
 FRAMES = 1500  # of one film, at most: an episode without an end still makes a film
@@ -72,7 +72,7 @@ def record(
     path = Path(out)
     kind = (format or path.suffix.removeprefix(".") or "webp").lower()
     if kind not in FORMATS:
-        raise ConfigError(unknown_name("film format", kind, FORMATS))
+        raise ConfigError(unknown_choice("film format", kind, FORMATS))
     if not path.suffix:
         path = path.with_suffix(f".{kind}")
     writer = _writer(kind)  # before anything is played

@@ -181,7 +181,8 @@ def tiles(run: RunRecords) -> list[Tile]:
     each = f"{count(member)} of {count(budget or 0)} per member"
     if run.setting("evolution.scheme") in ("halving", "race"):  # who is left has the steps of those who ended
         each = f"{count(member)} by who trained longest"
-    ended = {"running": "still running"}.get(run.status, f"stopped by {result.get('stopped', run.status)}")
+    stopped = f"stopped by {result['stopped']}" if "stopped" in result else run.status
+    ended = "still running" if run.status == "running" else stopped
     return [
         _score_tile(run),
         _target_tile(run),

@@ -17,6 +17,7 @@ from agilerl.config.load import parse_yaml
 from agilerl.errors import AgileRLError
 from agilerl.hostile import MIB, malformed, read_text
 from agilerl.runs.directory import LINEAGE_LIMIT, METRICS, RunDirectory
+from agilerl.runs.lock import status_of
 from agilerl.telemetry.evaluation import Baseline
 from agilerl.telemetry.record import Birth
 
@@ -75,7 +76,7 @@ class RunRecords:
         directory = RunDirectory.open(path)
         facts, (config, settings) = directory.facts(), _settings(directory.path)
         if facts.get("status") in ("running", "failed"):  # after a resume: the result is of the run until then
-            facts = {**facts, "result": {}}
+            facts = {**facts, "status": status_of(directory.path, facts), "result": {}}
         with malformed(directory.path):
             rows = _rows(directory.path / METRICS)
             by_generation: dict[int, list[Member]] = {}

@@ -9,7 +9,7 @@ import numpy as np
 
 from agilerl.envs.protocol import AGENTS
 from agilerl.envs.team_boards import BOARDS, BoardLanes
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.errors import ConfigError, unknown_choice
 
 Player = Callable[[BoardLanes, np.random.Generator], np.ndarray]
 """Gives a choice [L] for whoever's turn it is in each lane."""
@@ -50,9 +50,9 @@ def outcomes(team: Any, env_id: str, player: str | Player, games: int, seed: int
         ConfigError: an unknown game or player.
     """
     if env_id not in BOARDS:
-        raise ConfigError(unknown_name("board game", env_id, [str(name) for name in BOARDS]))
+        raise ConfigError(unknown_choice("board game", env_id, [str(name) for name in BOARDS]))
     if isinstance(player, str) and player not in PLAYERS:
-        raise ConfigError(unknown_name("player", player, PLAYERS))
+        raise ConfigError(unknown_choice("player", player, PLAYERS))
     choose = PLAYERS[player] if isinstance(player, str) else player
     lanes, rng = BOARDS[env_id](games, reset_ended=False), np.random.default_rng(seed)
     every, seats, won = np.arange(games), np.arange(games) % 2, np.zeros(games)

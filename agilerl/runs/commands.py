@@ -27,6 +27,13 @@ def run_command(verb: str, folder: str | os.PathLike[str], *more: str) -> str:
     return command(verb, folder, *more, imports=imports)
 
 
+def way_on(folder: str | os.PathLike[str], facts: Mapping[str, Any]) -> str:
+    """What resumes the run of a run.json: a command, or the call for one whose environment was handed over."""
+    if facts.get("env_given"):
+        return f"agilerl.resume({os.fspath(folder)!r}, env=env)"
+    return run_command("resume", folder)
+
+
 def imports_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
     """What the run of a run.json was made with by `--import`; of earlier versions read off its command."""
     recorded = facts.get("imports")

@@ -46,7 +46,7 @@ class RunDirectory:
     @classmethod
     def create(cls, out: str | os.PathLike[str], env_id: str, algo: str) -> RunDirectory:
         """Make the next free directory. Two processes never get the same one: `mkdir` decides."""
-        folder = Path(out) / (re.sub(r"[^\w.-]+", "-", env_id).strip(".") or "environment")
+        folder = Path(out) / folder_name(env_id)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             number = 1 + max((_number(p.name, algo) for p in folder.iterdir()), default=0)
@@ -213,6 +213,18 @@ class _PlanSink(BaseSink):
     def start(self, plan: Any, founders: Sequence[Any]) -> None:
         names = ("learner", "env_backend", "threads", "device", "num_envs", "population", "max_env_steps", "notes")
         self._run.update(**{name: vars(plan)[name] for name in names}, **plan.extra)
+
+
+def folder_name(env_id: str) -> str:
+    """The folder of an environment's runs."""
+    return re.sub(r"[^\w.-]+", "-", env_id).strip(".") or "environment"
+
+
+def folder_beside(path: Path, env_id: str) -> Path:
+    """The `out` with which a run of an environment stands beside the run at a path."""
+    whole = Path(os.path.abspath(path))
+    beside = whole.parents[1] if whole.parent.name == folder_name(env_id) else whole.parent
+    return beside if path.is_absolute() else Path(os.path.relpath(beside))
 
 
 def running(manifest: Manifest) -> dict[str, Any]:

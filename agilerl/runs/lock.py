@@ -7,10 +7,45 @@ import os
 import secrets
 import socket
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from agilerl.errors import RunError
+from agilerl.hostile import read_json
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Whether the process that trained in a folder is gone, as LOCK has it; no where that cannot be known.
+
+    The kernel's lock is not tried: a run that begins at that moment would be refused.
+    """
+    try:
+        holder = read_json(folder / "LOCK")
+        if holder["host"] != socket.gethostname():
+            return False
+        os.kill(int(holder["pid"]), 0)
+        return _is_zombie(int(holder["pid"]))
+    except ProcessLookupError:
+        return True
+    except (RunError, OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def status_of(folder: Path, facts: Mapping[str, Any]) -> str:
+    """What run.json says of a run; "interrupted" for one that says it is running and whose process is gone."""
+    status = str(facts.get("status", "unknown"))
+    return "interrupted" if status == "running" and is_abandoned(folder) else status
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether a process has ended and its parent has not asked how; no on systems without /proc."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[:1] == ["Z"]
+
 
 _held: weakref.WeakSet[RunLock] = weakref.WeakSet()
 

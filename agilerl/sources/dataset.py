@@ -155,8 +155,10 @@ def open_minari(name: str, *, remote: bool = False) -> Any:
     try:
         return minari.load_dataset(name, download=remote)
     except Exception as error:  # of the network, of the store, of the file: all of them say that there is none
-        ways = "a network that reaches Minari's server" if remote else f"minari download {name}, or remote=True"
-        raise ConfigError(f"the Minari data set {name!r} cannot be loaded: {error}. fix: {ways}.") from error
+        ways = "a network that reaches Minari's server" if remote else f"`minari download {name}`"
+        raise ConfigError(
+            f"the Minari data set {name!r} cannot be loaded: {str(error).rstrip('.')}. fix: {ways}."
+        ) from error
 
 
 def read_minari(name: str, *, remote: bool = False) -> Dataset:

@@ -51,6 +51,7 @@ class LanguageSource(Source):
         self.evaluation_env_steps = 0
         self.num_envs = len(self.envs[0].batch(0))
         self._faults: list[str] = []
+        self._last_scores: list[float] = []
 
     @property
     def batch_size(self) -> int:
@@ -175,8 +176,14 @@ class LanguageSource(Source):
         return agreed(tallies, self.ranks, True)
 
     def _warn_of_equal_rewards(self, tallies: Sequence[Tally]) -> None:
-        """Warn, once, where all members had the same mean reward in all iterations of a generation."""
+        """Warn, once, where all members had the same mean reward in all iterations of a generation.
+
+        One member with one iteration a generation is compared with itself in the generation before.
+        """
         scores = [score for tally in tallies for score in tally.scores]
+        if len(scores) == 1:
+            scores = [*self._last_scores[-1:], *scores]
+        self._last_scores = scores
         if len(scores) > 1 and len(set(scores)) == 1:
             warn_once(
                 "equal rewards",

@@ -388,3 +388,8 @@ def console_sink(verbose: bool = True, stream: TextIO | None = None, path: str |
         return BaseSink()
     target = stream if stream is not None else sys.stdout
     return LiveSink(target, path) if can_draw(target) else PlainSink(target, path)
+
+
+def bar_sink() -> Sink:
+    """A bar on standard error where that is a terminal; lines elsewhere, as a file would keep every state of a bar."""
+    return TqdmSink() if sys.stderr.isatty() else PlainSink(sys.stderr)

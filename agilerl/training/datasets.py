@@ -16,7 +16,7 @@ from agilerl.env_ids import is_team_id, resolve_env_id, takes_box_actions
 from agilerl.envs.limits import DEFAULT_EPISODE_LIMIT, time_limit
 from agilerl.envs.step import Lanes
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import ConfigError, RunError, unknown_name
+from agilerl.errors import ConfigError, RunError, unknown_choice
 from agilerl.runs.directory import versions
 from agilerl.sources.collect import (
     LANES,
@@ -165,7 +165,7 @@ class Maker:
                 f"rows must be a positive integer (steps of the data set); got {rows}. fix: --rows 50000."
             )
         if isinstance(policy, str) and policy not in POLICIES:
-            raise ConfigError(f"{unknown_name('policy', policy, POLICIES)} fix: one of them, or a run directory.")
+            raise ConfigError(f"{unknown_choice('policy', policy, POLICIES, 'a run directory')}")
         if noise and policy in ("random", "medium-replay"):
             raise ConfigError(f"noise is added to what a policy does; {policy} has no policy. fix: leave --noise out.")
         name = policy if isinstance(policy, str) else name

@@ -48,8 +48,8 @@ def resolve_questions(manifest: Manifest, env: Any = None) -> Manifest:
     name, model = manifest.algorithm.name, manifest.algorithm.hyperparameters["model_name"]
     if model is None:
         raise ConfigError(
-            f"{name} trains an adapter of a language model, and none is named. fix: --model PATH (in Python "
-            "model='PATH'), a folder with config.json, model.safetensors and tokenizer.json, or a hub id."
+            f"{name} trains an adapter of a language model, and none is named. fix: "
+            "model='PATH', a folder with config.json, model.safetensors and tokenizer.json, or a hub id."
         )
     folder = Path(model).expanduser()
     if not folder.exists():

@@ -389,8 +389,8 @@ def _check_steps(folder: Path, store: RunStore, manifest: Manifest, steps: int, 
         least = -(-done // members) if is_shared else done
         of = f"{done:,} {unit} of all members together" if is_shared else f"{done:,} {unit} of each member"
         raise ConfigError(
-            f"{folder} has trained {of}, more than steps={steps:,}{f' x {members} members' if is_shared else ''}. "
-            f"fix: steps={2 * least}, or leave steps out."
+            f"{folder} has trained {of}, more than the {steps:,}{f' x {members} members' if is_shared else ''} "
+            f"asked for. fix: steps={2 * least}."
         )
 
 

@@ -28,7 +28,7 @@ from agilerl.sources.own_learn import brings_own_learn
 from agilerl.sources.source import Source
 from agilerl.sources.teams import team_in
 from agilerl.spaces import differ, observation_space_channels_to_first
-from agilerl.telemetry.console import TqdmSink
+from agilerl.telemetry.console import bar_sink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
 from agilerl.training.distributed import check_same_request, check_shares, folder_of, sync_resume
@@ -136,7 +136,7 @@ class Request:
         asked = self.asked
         chosen: list[Sink] = list(asked["sinks"])
         if asked["verbose"]:
-            chosen.append(TqdmSink())
+            chosen.append(bar_sink())
         if asked["wb"]:
             config = {**(asked["INIT_HP"] or {}), **(asked["MUT_P"] or {})}
             more = asked["wandb_kwargs"] or {}

@@ -142,7 +142,7 @@ def generation_record(
     """One generation: its members before selection, the births after it, and how far the run is."""
     return GenerationRecord(
         generation=number,
-        generations=loop.options.generations(loop.source.steps_of_generation),
+        generations=_generations(loop, number + 1),
         members=members,
         env_steps=loop.result.env_steps_member,
         max_env_steps=loop.options.max_steps,
@@ -156,6 +156,13 @@ def generation_record(
         opponents=tuple(loop.source.opponents_of),
         members_left=len(loop.population) if len(loop.population) != len(members) else None,
     )
+
+
+def _generations(loop: TrainingLoop, done: int) -> int:
+    """How many generations the run has in all: a resumed run has a part of a generation of its earlier budget too."""
+    rounded, options = loop.source.steps_of_generation, loop.options
+    left = max(0, options.max_steps - loop.result.env_steps_member)
+    return max(options.generations(rounded), done + -(-left // rounded(options.evo_steps)))
 
 
 def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequence[Tally]) -> Members:

@@ -142,7 +142,8 @@ class SavableLoop:
 def resumed_notes(loop: TrainingLoop) -> list[str]:
     """How far a run is that goes on; of one that has ended, why, and what makes it go on."""
     anew = ", with new episodes" if loop.options.carry_envs else ""
-    notes = [f"continues after {loop.result.generations} generations{anew}"]
+    count = loop.result.generations
+    notes = [f"continues after {count} {'generation' if count == 1 else 'generations'}{anew}"]
     done = max(agent.steps[-1] for agent in loop.population)
     if loop.result.stopped == "target":
         why, more = f"it has reached its target of {loop.options.target:g}", ("--set", "training.target_score=null")

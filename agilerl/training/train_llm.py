@@ -19,7 +19,7 @@ from agilerl.rng import resolve_seed
 from agilerl.runs.store import store_in
 from agilerl.sources.games import Games
 from agilerl.sources.language import LanguageSource
-from agilerl.telemetry.console import TqdmSink
+from agilerl.telemetry.console import bar_sink
 from agilerl.telemetry.files import CsvSink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
@@ -252,7 +252,7 @@ def _options(source: LanguageSource, population: list[Any], asked: dict[str, Any
 def _sinks(asked: dict[str, Any]) -> list[Sink]:
     chosen: list[Sink] = list(asked["sinks"])
     if asked["verbose"]:
-        chosen.append(TqdmSink())
+        chosen.append(bar_sink())
     if asked["log_csv"]:
         chosen.append(CsvSink(Path(asked["elite_path"] or ".") / "metrics.csv"))
     if asked["wb"]:

@@ -84,7 +84,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[AgileRLError], list[str]]] = {
         EnvError,
         ["CartPole", "v9", "`v0`, `v1`", "fix:"],
     ),
-    "unknown environment": (lambda: make_vect_envs("Cartpole-v1"), EnvError, ["Did you mean: `CartPole`", "fix:"]),
+    "unknown environment": (lambda: make_vect_envs("Cartpole-v1"), EnvError, ["Did you mean 'CartPole-v1'", "fix:"]),
     "unknown environment to train": (
         lambda: agilerl.train("Cartpole-v1", out=None),
         EnvError,

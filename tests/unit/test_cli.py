@@ -161,7 +161,10 @@ MISTAKES = [
     (["train", "--config", "typo.yaml"], "ConfigError: typo.yaml: training.popsize is not a known key. Did you mean"),
     (["train", "CartPole-v1", "--config", "no.yaml"], "ConfigError: there is no configuration file no.yaml. fix:"),
     (["train", "CartPole-v9"], "EnvError: CartPole-v9: Environment version 'v9' for environment 'CartPole' doesn't"),
-    (["train", "Cartpole-v1"], "EnvError: Cartpole-v1: Environment 'Cartpole' doesn't exist. Did you mean: 'CartPole'"),
+    (
+        ["train", "Cartpole-v1"],
+        "EnvError: Cartpole-v1: Environment 'Cartpole' doesn't exist. Did you mean 'CartPole-v1'",
+    ),
     (["train", "CartPole-v1", "--device", "gpu"], "ConfigError: unknown device 'gpu'. fix: use auto, cpu, cuda"),
     (["train", "CartPole-v1", "--population", "0"], "--population: training.pop_size must be a whole number >= 1"),
     (["train", "CartPole-v1", "--set", "training.popsize=3"], "training.popsize is not a known key. Did you mean"),

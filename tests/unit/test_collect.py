@@ -291,7 +291,7 @@ def test_a_run_that_has_not_learned_is_no_expert(monkeypatch: pytest.MonkeyPatch
 def test_what_cannot_be_recorded_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="several agents"):
         Maker("mpe2.simple_spread_v3")
-    with pytest.raises(EnvError, match=r"Did you mean: 'CartPole'"):
+    with pytest.raises(EnvError, match=r"Did you mean 'CartPole-v1'"):
         Maker("Cartpole-v1")
     maker, out = Maker("CartPole-v1"), tmp_path / "data.npz"
     with pytest.raises(ConfigError, match=r"Did you mean 'random'\?"):

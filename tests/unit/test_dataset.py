@@ -301,7 +301,7 @@ def test_a_data_set_of_minari_that_is_not_here_says_how_to_get_it(
 ) -> None:
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="fix: minari download none/such-v0, or remote=True"):
+    with pytest.raises(ConfigError, match="fix: `minari download none/such-v0`"):
         read_minari("none/such-v0")
 
 

@@ -89,7 +89,7 @@ def test_what_is_broken_in_an_environment_is_named_and_ends_with_1(monkeypatch: 
     result = CliRunner().invoke(app, ["doctor", "--env", "Cartpole-v1"])
     assert result.exit_code == 1
     assert "!!  Cartpole-v1" in result.stdout
-    assert "Did you mean: 'CartPole'?" in result.stdout
+    assert "Did you mean 'CartPole-v1'?" in result.stdout
 
 
 def stepped(make: Any, monkeypatch: pytest.MonkeyPatch) -> Finding:

@@ -311,7 +311,7 @@ def test_create_population_puts_agents_on_one_base(base: Path) -> None:
 WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[AgileRLError], str]] = [
     (("reasoning/chain_sun",), {"model": True}, ConfigError, r"chain_sun.*Did you mean 'chain_sum'\?"),
     (("arithmetic/adition-2",), {"model": True}, EnvError, r"Did you mean 'arithmetic/addition-2'\?"),
-    (("reasoning/chain_sum",), {}, ConfigError, r"none is named\. fix: --model PATH"),
+    (("reasoning/chain_sum",), {}, ConfigError, r"none is named\. fix: model='PATH'"),
     (("reasoning/chain_sum", "DQN"), {}, ConfigError, r"asks questions of language models; DQN.*fix: algo='GRPO'"),
     (("LunarLander-v3", "GRPO"), {"model": True}, ConfigError, r"GRPO trains language models, and LunarLander"),
     (("Blackjack-v1", "SFT"), {"model": True}, ConfigError, r"SFT trains language models, and Blackjack"),

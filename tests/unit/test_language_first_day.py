@@ -124,6 +124,11 @@ def test_equal_rewards_in_a_whole_generation_are_said(monkeypatch: pytest.Monkey
     with pytest.warns(AgileRLWarning, match=said):
         finetune_llm_multiturn(agents(), env, max_steps=8, test_games=2, verbose=False, seed=0)
     monkeypatch.setattr(errors, "_warned", set())
+    with pytest.warns(AgileRLWarning, match=said):  # one member, one iteration a generation
+        finetune_llm_multiturn(
+            agents()[:1], env, max_steps=4, test_games=2, verbose=False, seed=0, evaluation_interval=1
+        )
+    monkeypatch.setattr(errors, "_warned", set())
     test = [{"question": "9=", "answer": "9"}]
     for reward, warns in ((lambda c, a, q: 0.0, True), (lambda c, a, q: float(len(c)), False)):
         gym = ReasoningGym(ROWS, test, base().tokenizer, reward, data_batch_size_per_gpu=2)

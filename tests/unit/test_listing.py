@@ -105,12 +105,14 @@ def test_runs_are_listed_in_order_and_damaged_ones_named(tmp_path: Path) -> None
     assert lines[3][2:7] == ["7", "done", "-", "0.74", "(0.65..0.82)"]
 
 
-def test_a_run_whose_process_is_gone_was_killed(tmp_path: Path) -> None:
+def test_a_run_whose_process_is_gone_was_interrupted(tmp_path: Path) -> None:
     path = write_run(tmp_path / "CartPole-v1" / "dqn-0001", [member(0, 0, 0, 1.0)], [], status="running")
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     (path / "LOCK").write_text(json.dumps({"pid": process.pid, "host": socket.gethostname(), "token": ""}))
-    assert "killed" in listing.listing("runs", tmp_path)[1]
+    lines = listing.listing("runs", tmp_path)
+    assert "interrupted" in lines[1]
+    assert lines[2:] == [f"resume   agilerl resume {path}"]
     (path / "LOCK").write_text(json.dumps({"pid": process.pid, "host": "another", "token": ""}))
     assert "running" in listing.listing("runs", tmp_path)[1]
 

@@ -123,7 +123,10 @@ def test_a_mistake_beside_a_missing_import_keeps_its_own_fix(own: str) -> None:
     cli("train", "Own-v0", "--import", own, *SMALL, "--out", "runs")
     (run,) = Path("runs/Own-v0").iterdir()
     forget()
-    for line, fix in ((["resume", run, "--steps", 1], "or leave steps out."), (["export", run], "fix: --onnx, or use")):
+    for line, fix in (
+        (["resume", run, "--steps", 1], "asked for. fix: --steps 128."),
+        (["export", run], "fix: --onnx, or use"),
+    ):
         told = cli(*line, code=2).stderr
         assert fix in told, told
         assert "--import" not in told, told
@@ -158,7 +161,7 @@ def test_a_budget_below_what_is_done_is_refused_and_the_fix_goes_on(own: str) ->
     (run,) = Path("runs/CartPole-v1").iterdir()
     before = (run / "config.yaml").read_bytes()
     told = cli("resume", run, "--steps", 10, code=2).stderr
-    assert "has trained 64 env steps of each member, more than steps=10. fix: steps=128" in told
+    assert "has trained 64 env steps of each member, more than the 10 asked for. fix: --steps 128." in told
     assert (run / "config.yaml").read_bytes() == before
     assert "warning" not in cli("resume", run, "--steps", "1.28e2", "--test-episodes", 2).output
 
@@ -302,7 +305,10 @@ def test_numbers_and_keywords_as_users_type_them(own: str) -> None:
     assert "num_envs: 2" in text
     assert "sutton_barto_reward: true" in text
     assert agilerl.api.build_manifest("CartPole-v1", overrides={"target": 9}).training.target_score == 9
-    assert "'1.5' is not a whole number" in cli("train", "CartPole-v1", "--steps", "1.5", code=2).output
+    assert (
+        "must be a whole number; got '1.5'. fix: --steps 100000."
+        in cli("train", "CartPole-v1", "--steps", "1.5", code=2).output
+    )
 
 
 MISTAKES = [
@@ -311,7 +317,7 @@ MISTAKES = [
     (["train", "Nothing-v0"], "fix: --import MODULE, if a package or code of yours registers it"),
     (["train", "CartPole-v1", "--import", "no_package_xy"], "fix: pip install no-package-xy, if that is the package"),
     (["train", "CartPole-v1", "--import", "no.py"], "fix: check the path."),
-    (["train", "CartPole-v1", "--set", "algorithm.name=PPO"], "which are those of DQN. fix: --algo PPO (algo='PPO')"),
+    (["train", "CartPole-v1", "--set", "algorithm.name=PPO"], "which are those of DQN. fix: --algo PPO, which has"),
     (
         ["train", "Pendulum-v1", "--algo", "CQL", "--dataset", "minari:none/such-v0"],
         "the Minari data set 'none/such-v0'",

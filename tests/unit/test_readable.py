@@ -188,7 +188,7 @@ def test_minigrid_is_read_as_classes_and_ends_its_own_episodes() -> None:
 
     pixels = readable(RGBImgPartialObsWrapper(gym.make("MiniGrid-Empty-5x5-v0")))
     assert pixels.observation_space["image"] == spaces.Box(0, 255, (56, 56, 3), np.uint8)
-    with pytest.raises(EnvError, match="Did you mean: 'MiniGrid-Empty-5x5'"):
+    with pytest.raises(EnvError, match="Did you mean 'MiniGrid-Empty-5x5-v0'"):
         env_ids.resolve_env_id("MiniGrid-Emty-5x5-v0")
     assert env_ids.resolve_env_id("BabyAI-GoToLocal-v0") == "BabyAI-GoToLocal-v0"
 

@@ -128,11 +128,17 @@ def test_verbose_false_prints_nothing_at_all(capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr() == ("", "")
 
 
-def test_verbose_prints_a_line_per_generation_and_the_bar_ends_at_its_total(capfd: pytest.CaptureFixture[str]) -> None:
+def test_verbose_prints_a_line_per_generation_and_the_bar_of_a_terminal_ends_at_its_total(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     train(verbose=True)
     out, err = capfd.readouterr()
-    text = out + err
-    assert "80.0/80.0" in text
+    assert "(80/80 per member)" in out + err
+    assert "\r" not in out + err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    train(verbose=True)
+    out, err = capfd.readouterr()
+    assert "80.0/80.0" in out + err
     assert "\x1b[" not in out
 
 

@@ -1,0 +1,143 @@
+"""Messages on the command line: fixes in options instead of Python's keyword arguments, and usage errors with a fix."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+# The base class of usage errors: Typer has brought its own copy of Click since 0.2x.
+UsageError: Any = typer.BadParameter.__base__
+_command: ContextVar[typer.Context | None] = ContextVar("command", default=None)
+# Manifest keys that have an option of their own.
+OPTION_KEYS = {
+    "--steps": "training.max_steps",
+    "--population": "training.pop_size",
+    "--seed": "training.seed",
+    "--opponents": "training.opponents",
+    "--dataset": "training.dataset",
+    "--model": "algorithm.model_name",
+    "--target": "training.target_score",
+    "--num-envs": "environment.num_envs",
+    "--env-kwargs": "environment.kwargs",
+}
+# Parts of a fix that stay as they are (calls, commands in backticks, parentheses, settings), or key=value.
+_PARTS = re.compile(
+    r"`[^`]*`|[\w.]*\((?:[^()]|\([^()]*\))*\)|--(?:set|env-kwargs) \S+"
+    r"""|(?<![\w.'"=/-])(?P<key>[A-Za-z_][\w.]*)=(?P<value>'[^']*'|"[^"]*"|\[[^]]*]|[^\s'"\[{(,;=]+)(?![(\w])"""
+)
+_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
+
+
+def remember_command(context: typer.Context, value: bool) -> bool:
+    """The callback of an option that every command has: its messages are those of this command from here on."""
+    _command.set(context)
+    return value
+
+
+def on_command_line(message: str) -> str:
+    """A message of the library whose fix names options of the command: `dataset='data.h5'` becomes `--dataset data.h5`.
+
+    What has no option of its own becomes `--set KEY=VALUE`, where the command has that. A message without a fix gets
+    one.
+    """
+    context = _command.get()
+    if context is None:
+        return message
+    what, mark, fix = message.partition("fix: ")
+    if not mark:
+        return f"{message.rstrip()} fix: {_fix_of(message, context)}."
+    return f"{what}{mark}{_PARTS.sub(lambda part: _part(part, context), fix)}"
+
+
+def _fix_of(message: str, context: typer.Context) -> str:
+    """The name that a message without a fix suggests, else the help of the command."""
+    close = re.search(r"Did you mean '([^']+)'", message)
+    if close:
+        return close[1]
+    return "one of the known names" if "(known: " in message else f"`{context.command_path} -h` says what it takes"
+
+
+def _part(part: re.Match[str], context: typer.Context) -> str:
+    """A part of a fix as the command line has it."""
+    key, value = part["key"], part["value"]
+    if key is None:
+        return part[0]
+    end = "." if value.endswith(".") else ""
+    value = value.removesuffix(".").strip("'\"")
+    names = {option.name: option for option in context.command.params if option.opts[0].startswith("-")}
+    keys = {path: names.get(option[2:].replace("-", "_")) for option, path in OPTION_KEYS.items()}
+    keys |= {path.rpartition(".")[2]: option for path, option in keys.items()}
+    option: Any = names.get(key) or keys.get(key)
+    if option is not None and value in ("True", "False") and option.is_flag:
+        opts = option.opts if value == "True" else option.secondary_opts
+        return f"{opts[-1]}{end}" if opts else f"leave {option.opts[-1]} out{end}"
+    if option is not None:
+        name = max(option.opts, key=len)
+        return f"leave {name} out{end}" if value == "None" else f"{name} {shlex.quote(value)}{end}"
+    if "settings" in names and (key in _settings() or key.partition(".")[0] in _sections()):
+        return f"--set {shlex.quote(f'{key}={_CONSTANTS.get(value, value)}')}{end}"
+    return part[0]
+
+
+@lru_cache(maxsize=1)
+def _sections() -> frozenset[str]:
+    from agilerl.config import Manifest
+
+    return frozenset(Manifest.model_fields)
+
+
+@lru_cache(maxsize=1)
+def _settings() -> frozenset[str]:
+    """Last names of the keys that `--set` takes for the usual algorithms."""
+    from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_LANGUAGE, DEFAULT_UNTUNED
+    from agilerl.config.load import leaf_paths
+
+    usual = (DEFAULT_ALGORITHM, DEFAULT_UNTUNED, DEFAULT_FOR_LANGUAGE)
+    return frozenset(path.rpartition(".")[2] for name in usual for path in leaf_paths(name))
+
+
+class Commands(TyperGroup):
+    """The commands, whose usage errors end with a fix."""
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        """As a group does."""
+        with _usage_errors():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        """As a group does."""
+        with _usage_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        text = " ".join(error.format_message().split())
+        if "fix: " in text or error.ctx is None or text.startswith("Usage: "):  # no command at all: the help is shown
+            raise
+        raise UsageError(f"{text}{'' if text.endswith(('.', '?')) else '.'} fix: {_usage(error)}.", error.ctx) from None
+
+
+def _usage(error: Any) -> str:
+    """What is to be typed in place of what could not be understood."""
+    context, parameter = error.ctx, getattr(error, "param", None)
+    command, parameters = context.command_path, context.command.params
+    if parameter is not None and parameter.opts[0].startswith("-"):
+        return f"{parameter.opts[-1]} {parameter.metavar}"
+    if parameter is not None:
+        return f"`{command} {parameter.metavar or parameter.name}`"
+    environment = [option for option in parameters if option.name == "env_id" and option.opts[0].startswith("-")]
+    if environment and type(error) is UsageError:  # an argument too many, where an environment is named by an option
+        return f"`{command} {environment[0].opts[0]} {environment[0].metavar}`"
+    return f"`{command} -h` lists {'the commands' if isinstance(context.command, TyperGroup) else 'what it takes'}"

@@ -1,0 +1,115 @@
+"""Every mistake on the command line is named with a fix, in options and not in Python's keyword arguments."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from agilerl.cli import app
+from agilerl.cli.messages import on_command_line, remember_command
+
+TRAIN = ["train", "CartPole-v1"]
+BAD: dict[str, dict[str, tuple[str, ...]]] = {
+    "train": {
+        "--seed": ("-1", "abc"), "--steps": ("0", "-5", "abc"), "--total-timesteps": ("abc", "0"),
+        "--population": ("0", "x"), "--minutes": ("-1", "nan", "x"), "--target": ("nan", "x"), "--num-envs": ("0", "x"),
+        "--set": ("lr=-1", "lr=nan", "learnrate=1", "lr", "=1", "algorithm=5", "training.foo=5", "foo.bar=5", "lr=[1",
+                  "network.encoder_config.hidden_size=[0]", "eps_end=2", "rl_hp_selection.foo.min=1",
+                  "network.kernel_size=3", "opponents=x", "learner=x"),
+        "--algo": ("PPOO", "", "NeuralTS", "GRPO", "MADDPG"), "--env-kwargs": ("x", "foo=1"), "--device": ("gpu", ""),
+        "--config": ("nope.yaml",), "--out": ("/proc/nope",), "--opponents": ("other", "self"),
+        "--dataset": ("nope.h5",), "--model": ("nope",), "--test-episodes": ("-1", "x"), "--import": ("no_such_xy",),
+        "--nope": ("x",),
+    },
+    "resume": {"--steps": ("abc",), "--target": ("x",), "--test-episodes": ("-1",), "--set": ("lr",)},
+    "continue": {"--steps": ("abc",), "--seed": ("x",), "--test-episodes": ("-1",), "--device": ("gpu",)},
+    "evaluate": {"--episodes": ("0", "x"), "--seed": ("x", "-1"), "--max-steps": ("0", "x"), "--split": ("foo",)},
+    "record": {"--episodes": ("0",), "--format": ("foo",), "--seed": ("x",)},
+    "export": {"--out": ("x",), "--import": ("no_such_xy",)},
+    "report": {"--out": ("x.html",)},
+    "compare": {"--html": ("x.html",), "--nope": ("x",)},
+}  # fmt: skip
+CASES = [
+    [command, "CartPole-v1" if command == "train" else "nope", option, value]
+    for command, options in BAD.items()
+    for option, values in options.items()
+    for value in values
+] + [
+    ["train"], ["train", ""], ["train", "cartpole"], ["train", "CartPole-v9"], ["train", "mod:Name-v0"], ["trian"],
+    [*TRAIN, "Foo"], [*TRAIN, "--steps", "9", "--minutes", "3"], [*TRAIN, "--algo", "CQN"],
+    ["train", "reasoning/chain_sum"], ["list", "algoz"], ["list", "envs", "x"], ["doctor", "Taxi-v3"],
+    ["doctor", "--nope"], ["resume"], ["continue"], ["evaluate"], ["compare"], ["report"], ["record"], ["export"],
+    ["export", "nope"], ["export", "nope", "--onnx"], ["compare", "nope"], ["config", "nope"], ["config", "convert"],
+    ["config", "convert", "nope.yaml"], ["data", "nope"], ["data", "make"], ["data", "make", "CartPole-v1"],
+    ["data", "show", "nope.h5"], ["--nope"],
+    *(["data", "make", "CartPole-v1", "--out", "x.h5", *more] for more in (
+        ["--policy", "foo"], ["--policy", "random", "--rows", "0"], ["--policy", "random", "--rows", "x"],
+        ["--policy", "random", "--noise", "x"], ["--policy", "random", "--seed", "-1"],
+        ["--policy", "random", "--algo", "DQN"], ["--policy", "medium", "--algo", "FOO"],
+        ["--policy", "medium", "--set", "foo=1"],
+    )),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("words", CASES, ids=[" ".join(words) or "none" for words in CASES])
+def test_a_mistake_is_an_error_with_a_fix(words: list[str]) -> None:
+    result = CliRunner().invoke(app, words)
+    told = [line for line in result.stderr.splitlines() if "rror: " in line]
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    assert len(told) == 1, result.output
+    assert told[0].count("fix: ") == 1
+    fix = told[0].partition("fix: ")[2]
+    assert len(fix) > 3
+    assert not re.search(r"(?<!--set )(?<!--env-kwargs )(?<![.\w])(dataset|steps|algo|minutes|seed|model)=", fix), fix
+    assert not [path for path in Path().rglob("*") if path.is_file()]
+
+
+EXACT = [
+    ([*TRAIN, "--seed", "-1"], "--seed: training.seed must be a whole number >= 0; got -1. fix: --seed 0."),
+    ([*TRAIN, "--set", "lr=-1"], "algorithm.lr must be a number > 0; got -1. fix: --set algorithm.lr="),
+    ([*TRAIN, "--algo", "CQN"], "none is named. fix: --dataset data.h5."),
+    ([*TRAIN, "--minutes", "0"], "minutes must be above 0; got 0.0. fix: --minutes 10."),
+    (["doctor", "Taxi-v3"], "(Taxi-v3). fix: `agilerl doctor --env ENV_ID`."),
+    (["train", "LunarLnder-v3"], "Did you mean 'LunarLander-v3'?"),
+    (["train", "cartpole"], "Did you mean 'CartPole-v1'?"),
+    (["trian"], "Did you mean 'train'? fix: `agilerl -h` lists the commands."),
+]
+
+
+@pytest.mark.parametrize(("words", "told"), EXACT, ids=[" ".join(words) for words, _ in EXACT])
+def test_the_fix_says_what_to_type(words: list[str], told: str) -> None:
+    assert told in CliRunner().invoke(app, words, prog_name="agilerl").stderr
+
+
+TRANSLATED = {
+    "dataset='data.h5'.": "--dataset data.h5.",
+    "steps=2000, or another folder.": "--steps 2000, or another folder.",
+    "max_steps=90 goes on.": "--steps 90 goes on.",
+    "reward_scale=1 and clip_rewards=False.": "--set reward_scale=1 and --set clip_rewards=false.",
+    "opponents=None, or one process.": "leave --opponents out, or one process.",
+    "agilerl.train(env, seed=1).": "agilerl.train(env, seed=1).",
+    "`agilerl resume x --set seed=1`.": "`agilerl resume x --set seed=1`.",
+    "--set lr=1.": "--set lr=1.",
+    "env=make_vect_envs(num_envs=4).": "env=make_vect_envs(num_envs=4).",
+    "threads=2.": "--set threads=2.",
+    "algo='GRPO' with model='path/to/model'.": "--algo GRPO with --model path/to/model.",
+}
+
+
+@pytest.mark.parametrize("fix", TRANSLATED)
+def test_keyword_arguments_become_options(fix: str) -> None:
+    command = get_command(app).commands["train"]  # type: ignore[attr-defined]
+    remember_command(typer.Context(command, info_name="train"), False)
+    assert on_command_line(f"it is wrong. fix: {fix}") == f"it is wrong. fix: {TRANSLATED[fix]}"
