@@ -210,8 +210,9 @@ def canonical_name(name: str) -> str:
             raise NotAvailableYetError(f"{later} is not available in this version. fix: use one of: {listed}.")
     close = nearest(name, [*known, *NOT_YET], limit=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
+    later = f"not in this version yet: {', '.join(NOT_YET)}"
     raise AlgorithmError(
-        f"unknown algorithm {name!r}.{hint} (known: {listed}; not in this version yet: {', '.join(NOT_YET)})"
+        f"unknown algorithm {name!r}.{hint} (known: {listed}; {later}) fix: {close[0] if close else 'a known name'}."
     )
 
 

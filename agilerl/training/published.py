@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import gymnasium as gym
 
 from agilerl import foreign
-from agilerl.algorithms.base.adapted import adapted
+from agilerl.algorithms.base.adapted import adapted, declares_on_policy, needs_both_memories
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.wrapped import is_team, unwrapped
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
@@ -202,7 +202,7 @@ def check_transitions(
         is_mutated: whether hyperparameters of the population mutate.
     """
     _check_kinds(n_step, per, n_step_memory, memory)
-    if n_step_memory is None and any(adapted(agent).combined_reward for agent in population):
+    if n_step_memory is None and any(map(needs_both_memories, population)):
         raise ConfigError(
             "combined_reward=True learns from one-step and n-step transitions together, and there are not both. fix: "
             "n_step=True, n_step_memory=MultiStepReplayBuffer(...) beside the memory; or combined_reward=False."
@@ -274,7 +274,7 @@ def check_teams(population: Sequence[Any], env: Any, *, are_teams: bool) -> None
     for agent in population:
         if is_team(agent) != are_teams:
             name = type(unwrapped(agent)).__name__
-            kind = "on_policy" if _declares_on_policy(agent) else "off_policy"
+            kind = "on_policy" if declares_on_policy(agent) else "off_policy"
             raise AlgorithmError(
                 f"{name} trains {'one agent' if are_teams else 'several agents'}. "
                 f"fix: {'train_' if are_teams else 'train_multi_agent_'}{kind}(env, ...)."
@@ -286,7 +286,7 @@ def check_teams(population: Sequence[Any], env: Any, *, are_teams: bool) -> None
 def check_teams_of_replay(population: Sequence[Any]) -> None:
     """AlgorithmError for teams that learn from their own rollouts alone."""
     for agent in population:
-        if _declares_on_policy(agent):
+        if declares_on_policy(agent):
             raise AlgorithmError(
                 f"{type(agent).__name__} learns from its own rollouts, not from replay. "
                 "fix: train_multi_agent_on_policy, or algo='MADDPG'."
@@ -302,11 +302,6 @@ def check_rollouts(population: Sequence[Any]) -> None:
                 "train_multi_agent_off_policy, or algo='MAPPO'" if is_team(agent) else "train_off_policy, or algo='PPO'"
             )
             raise AlgorithmError(f"{type(agent).__name__} learns from replay, not from rollouts. fix: {fix}.")
-
-
-def _declares_on_policy(agent: Any) -> bool:
-    experience = adapted(agent).experience
-    return experience is not None and bool(experience.on_policy)
 
 
 def _check_methods(population: Sequence[Any], training: str, fix: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agilerl import foreign
-from agilerl.algorithms.base.adapted import adapted
+from agilerl.algorithms.base.adapted import adapted, counted_in
 from agilerl.sources.source import Tally
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
@@ -132,7 +132,7 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
         target=options.target,
         notes=tuple(loop.notes),
         extra={**facts, **more, "options": options.as_dict()},
-        steps="env steps" if lead.experience is None else lead.experience.steps,
+        steps=counted_in(lead),
     )
 
 

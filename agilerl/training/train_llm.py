@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agilerl import foreign
-from agilerl.algorithms.base.adapted import adapted
+from agilerl.algorithms.base.adapted import kind_of_experience
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
 from agilerl.options import LanguageOptions
@@ -137,9 +137,8 @@ def finetune_llm_multiturn(
     """
     asked = dict(locals())
     asked["num_epochs"], asked["max_steps"] = None, 1_000 if max_steps is None else max_steps
-    own = resolve_seed(seed)
 
-    def games(given: Any) -> Games:
+    def games(given: Any, own: int) -> Games:
         if not isinstance(given, SyncMultiTurnVecEnv):
             raise ConfigError(
                 f"finetune_llm_multiturn plays a SyncMultiTurnVecEnv; got {type(given).__name__}. "
@@ -147,33 +146,36 @@ def finetune_llm_multiturn(
             )
         return Games(given, own, test_games, report_games)
 
-    if env is not None:
-        asked["env"] = games(env)
-    if env_fn is not None:
-        asked["env_fn"] = lambda: games(env_fn())
-    return _finetune("finetune_llm_multiturn", "completions", asked).population
+    return _finetune("finetune_llm_multiturn", "completions", asked, games).population
 
 
-def _finetune(function: str, kind: str, asked: dict[str, Any]) -> EvolveResult:
+def _finetune(
+    function: str, kind: str, asked: dict[str, Any], as_played: Callable[[Any, int], Any] | None = None
+) -> EvolveResult:
+    """Train as a published function was asked to; `as_played` makes of an environment, and of the run's seed, what
+    members learn from."""
     population, env, env_fn = list(asked["pop"] or []), asked["env"], asked["env_fn"]
     _check(function, kind, population, asked)
     lead, run_seed = population[0], resolve_seed(asked["seed"])
     with joined(asked["accelerator"]) as ranks:
-        source = LanguageSource(env if env_fn is None else [env_fn() for _ in population], LanguageOptions())
-        source.ranks = ranks
-        source.options = options = _options(source, population, asked)
-        if ranks.size > 1:
-            same = {name: value for name, value in options.as_dict().items() if name != "checkpoint_path"}
-            check_same_request({**same, "function": function}, ranks)
-            check_shares(population, ranks)
         with store_in(folder_of(asked["resume"], ranks), algo=str(lead.algo)) as store:
             sync_resume(store, ranks)
-            seed = run_seed if store is None or asked["seed"] is not None else store.seed(run_seed)
+            known = run_seed if store is None or asked["seed"] is not None else store.seed(run_seed)
+            seed = ranks.gather_plain(known)[0]
+            made = [env] if env_fn is None else [env_fn() for _ in population]
+            envs = made if as_played is None else [as_played(one, seed) for one in made]
+            source = LanguageSource(envs[0] if env_fn is None else envs, LanguageOptions())
+            source.ranks = ranks
+            source.options = options = _options(source, population, asked)
+            if ranks.size > 1:
+                same = {name: value for name, value in options.as_dict().items() if name != "checkpoint_path"}
+                check_same_request({**same, "function": function}, ranks)
+                check_shares(population, ranks)
             result = TrainingLoop(
                 population,
                 source,
                 options,
-                seed=ranks.gather_plain(seed)[0],
+                seed=seed,
                 evolution=EveryFew(TournamentEvolution(asked["tournament"], asked["mutation"]), options.evolve_every),
                 sinks=_sinks(asked) if ranks.is_main else (),
                 env_id=str(foreign.own_name(source.envs[0]) or function.rpartition("_")[2]),
@@ -193,9 +195,8 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
     if not population:
         raise AlgorithmError(f"{function}: the population is empty. fix: GRPO.population(4, model_name=...).")
     for agent in population:
-        experience = adapted(agent).experience
-        if experience is None or experience.name != kind:
-            says = "is no language algorithm" if experience is None else experience.says
+        name, says = kind_of_experience(agent)
+        if name != kind:
             raise AlgorithmError(f"{function}: {type(agent).__name__} {says}. fix: {_FITTING[kind]}.")
         agent.check_registry()
     check_launch(asked["accelerator"])

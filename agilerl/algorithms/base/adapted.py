@@ -81,3 +81,29 @@ def adapted(agent: Any) -> AdaptedAgent:
     Compare and keep the agent itself: a view is another object.
     """
     return agent if isinstance(agent, AdaptedAgent) else AdaptedAgent(agent)
+
+
+# --- what an agent learns from, as it declares it ---------------------------------------------------------------------
+
+
+def declares_on_policy(agent: Any) -> bool:
+    """Whether it declares that it learns from its own rollouts alone."""
+    experience = adapted(agent).experience
+    return experience is not None and bool(experience.on_policy)
+
+
+def needs_both_memories(agent: Any) -> bool:
+    """Whether it learns from one-step and n-step transitions together."""
+    return bool(adapted(agent).combined_reward)
+
+
+def counted_in(agent: Any) -> str:
+    """What its steps are: environment steps, where it declares nothing else."""
+    experience = adapted(agent).experience
+    return "env steps" if experience is None else str(experience.steps)
+
+
+def kind_of_experience(agent: Any) -> tuple[str | None, str]:
+    """(the name of what it learns from, what a message says of that); None for an agent that declares nothing."""
+    experience = adapted(agent).experience
+    return (None, "is no language algorithm") if experience is None else (experience.name, experience.says)
