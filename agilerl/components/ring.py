@@ -52,7 +52,8 @@ class Changes:
 
     def tree(self) -> dict[str, Any]:
         """As plain data."""
-        return {name: vars(self)[name] for name in ("first", "count", "start", "rows", "frames")}
+        places = {"first": self.first, "count": self.count, "start": self.start}
+        return {**places, "rows": self.rows, "frames": self.frames}
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> Changes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,30 @@ def test_what_is_said_in_a_turn_follows_what_was_shown_in_it(base: Any, algo: st
         agents, env, max_steps=8 * 60, evaluation_interval=10, max_reward=2, verbose=False, seed=2, test_games=4
     )
     assert found.fitness[-1] > 1.4
+
+
+def test_a_run_without_a_seed_of_its_own_goes_on_with_the_games_that_it_began_with(base: Any, tmp_path: Path) -> None:
+    """Its seed is then that of the process, which another process has not: the folder keeps it."""
+
+    def run(max_steps: int, process: int) -> list[Any]:
+        torch.manual_seed(process)
+        agents = population("LLMREINFORCE", base, 2, group_size=2, batch_size=8)
+        return finetune_llm_multiturn(
+            agents,
+            games(base),
+            max_steps=max_steps,
+            evaluation_interval=1,
+            verbose=False,
+            test_games=4,
+            resume=tmp_path,
+        )
+
+    before = run(32, 1)
+    after = run(64, 2)
+    assert [agent.fitness[: len(old.fitness)] for agent, old in zip(after, before, strict=True)] == [
+        agent.fitness for agent in before
+    ]
+    assert all(len(agent.fitness) == 4 for agent in after)
 
 
 def test_mistakes_are_named(base: Any) -> None:
