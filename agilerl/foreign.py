@@ -6,7 +6,7 @@ where there is no answer. Agents are read by `algorithms.base.adapted`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -41,6 +41,11 @@ def is_terminal(stream: Any) -> bool:
 def notes(error: BaseException) -> list[str]:
     """What was added to an error by `add_note`."""
     return list(getattr(error, "__notes__", ()))
+
+
+def parents(tournament: Any) -> Sequence[int]:
+    """The index of the parent of each member that a tournament has chosen; [] where it does not say."""
+    return getattr(tournament, "parents", ())
 
 
 # --- environments -----------------------------------------------------------------------------------------------------

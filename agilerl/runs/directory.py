@@ -20,6 +20,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.checkpoint import load_tree, save_tree, write_atomic
 from agilerl.config import Manifest, apply_overrides, dump_yaml, load_manifest
 from agilerl.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
@@ -174,7 +175,7 @@ class RunDirectory:
 
     def keep_best(self, agent: Any) -> None:
         """Write the best agent: as `save_best` does, of a language policy a folder that PEFT reads, with the agent."""
-        if not agent.learns_language:
+        if not adapted(agent).learns_language:
             self.save_best(agent.policy_spec(), agent.policy_state())
             return
         for left in self.path.glob(".best-*"):  # by a process that was killed while it wrote

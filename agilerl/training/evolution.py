@@ -10,7 +10,6 @@ from typing import Any
 from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.errors import RunError
-from agilerl.hpo.tournament import TournamentSelection
 from agilerl.telemetry.record import Birth, MemberRecord
 
 Births = tuple[Birth, ...]
@@ -73,7 +72,7 @@ class TournamentEvolution(Evolution):
     ) -> tuple[list[Any], Births]:
         before = {agent.index: agent for agent in population}
         _, chosen = self.tournament.select(population)
-        origin = self.tournament.parents if isinstance(self.tournament, TournamentSelection) else []
+        origin = foreign.parents(self.tournament)
         after = self.mutation.mutation(chosen)
         births = []
         for slot, agent in enumerate(after):

@@ -216,7 +216,7 @@ def test_an_encoder_that_the_user_describes_is_built() -> None:
 @pytest.mark.parametrize("key", ["network.encoder_config.channel_size", "channel_size", "stride_size"])
 def test_keys_of_image_encoders_are_shown_their_place(key: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"image keys belong in network\.encoder: network\.encoder\.(channel|stride)_"
+        ConfigError, match=r"image keys belong in network\.encoder\. fix: network\.encoder\.(channel|stride)_"
     ):
         build_manifest("CarRacing-v3", overrides={key: [16]})
     with pytest.raises(ConfigError, match=r"image keys belong in network\.encoder: network\.encoder\.channel_size"):
@@ -259,7 +259,7 @@ def test_this_machine_has_memory() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], type[AgileRLError], str]] = [
-    ({"environment.kwargs": {"foo": 1}}, EnvError, r"CartPole-v1 cannot be made with .*foo.* fix: environment\.kwargs"),
+    ({"environment.kwargs": {"foo": 1}}, EnvError, r"CartPole-v1 cannot be made with .*foo.* environment\.kwargs"),
     ({"network.encoder_config.activation": "Foo"}, ConfigError, "Foo"),
     ({"network.encoder": {"hidden_sizes": [3]}}, ConfigError, "hidden_sizes"),
     ({"learner": "fused", "network.simba": True}, ConfigError, "learner='fused' is not possible"),
