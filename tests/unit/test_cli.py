@@ -30,8 +30,13 @@ COUNT = 4
 class FakeAgent:
     """What the calls need of an agent, with a policy of one tensor."""
 
+    index, learns_language, environment = 0, False, None
+
     def __init__(self, value: float = 7.0) -> None:
         self.value = value
+
+    def hyperparameters(self) -> dict[str, float]:
+        return {}
 
     def policy_spec(self) -> dict[str, Any]:
         return {"algo": "DQN", "high": [float("inf")]}
