@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from agilerl import foreign
 from agilerl.errors import EnvError, warn_once
 
 _LIST = "fix: `agilerl list envs` prints the known ids."
@@ -235,9 +236,9 @@ def takes_box_actions(env: Any) -> bool:
         made = env = gymnasium.make(resolve_env_id(env), disable_env_checker=True)
     elif callable(env) and not hasattr(env, "action_space"):
         made = env = env()
-    space = getattr(env, "single_action_space", None) or getattr(env, "action_space", None)
-    if made is not None and callable(getattr(made, "close", None)):
-        made.close()
+    space = foreign.action_space(env, "single_") or foreign.action_space(env)
+    if made is not None:
+        foreign.close(made)
     return isinstance(space, gymnasium.spaces.Box)
 
 
@@ -255,8 +256,7 @@ def has_several_agents(env: Any) -> bool:
         return False
     made = env()
     found = hasattr(made, "possible_agents")
-    if callable(getattr(made, "close", None)):
-        made.close()
+    foreign.close(made)
     return found
 
 
@@ -287,6 +287,5 @@ def reward_threshold(env: Any) -> float | None:
         except (EnvError, gymnasium.error.Error):
             return None  # said where it is made
     else:
-        spec = getattr(env, "spec", None)
-    threshold = getattr(spec, "reward_threshold", None)
-    return None if threshold is None else float(threshold)
+        spec = foreign.spec(env)
+    return foreign.reward_threshold(spec)

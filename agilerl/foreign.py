@@ -116,7 +116,7 @@ def single_spaces(env: Any) -> tuple[Any, Any]:
 
 def env_id(env: Any) -> str | None:
     """The id under which Gymnasium knows it, None where it was not made by one."""
-    found: str | None = getattr(_spec(env), "id", None)
+    found: str | None = getattr(spec(env), "id", None)
     return found
 
 
@@ -133,21 +133,22 @@ def takes_seed_per_lane(env: Any) -> bool:
 
 def registered_limit(env: Any) -> Any:
     """What it gives as the steps of an episode, or its registration; None where nothing says."""
-    return getattr(env, "max_episode_steps", None) or getattr(_spec(env), "max_episode_steps", None)
+    return getattr(env, "max_episode_steps", None) or getattr(spec(env), "max_episode_steps", None)
 
 
 def registered_maker(env: Any) -> Any:
     """What Gymnasium makes it from, None where it was not made by an id."""
-    return getattr(_spec(env), "entry_point", None)
+    return getattr(spec(env), "entry_point", None)
 
 
-def reward_threshold(spec: Any) -> float | None:
+def reward_threshold(registered: Any) -> float | None:
     """The return at which an environment counts as solved by its registration, None where that names none."""
-    found = getattr(spec, "reward_threshold", None)
+    found = getattr(registered, "reward_threshold", None)
     return None if found is None else float(found)
 
 
-def _spec(env: Any) -> Any:
+def spec(env: Any) -> Any:
+    """How Gymnasium registers it, None where it was not made by an id."""
     return getattr(env, "spec", None)
 
 
@@ -177,7 +178,7 @@ def hdf5_attributes(data: Any) -> dict[str, Any]:
 
 def recorded_id(data: Any) -> str | None:
     """The id of the environment that a data set of Minari was recorded in, None where it does not say."""
-    found: str | None = getattr(getattr(_spec(data), "env_spec", None), "id", None)
+    found: str | None = getattr(getattr(spec(data), "env_spec", None), "id", None)
     return found
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import agilerl
+from agilerl import foreign
 from agilerl.cli import configuring, continuing, data, viewing
 from agilerl.cli.messages import OPTION_KEYS, Commands, on_command_line
 from agilerl.cli.options import (
@@ -82,7 +83,7 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
         if debug:
             raise
         told = on_command_line(_naming_imports(error, run, imports or ()))
-        for line in (f"{type(error).__name__}: {told}", *getattr(error, "__notes__", ())):
+        for line in (f"{type(error).__name__}: {told}", *foreign.notes(error)):
             typer.echo(redact(line), err=True)
         raise typer.Exit(USER_ERROR) from None
     except BrokenPipeError:  # who reads has seen enough: `agilerl ... | head`
@@ -95,7 +96,7 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
         typer.echo(redact(f"RunError: {where}{error.strerror}. fix: make room, or check the rights there."), err=True)
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt as error:
-        for line in ("interrupted", *getattr(error, "__notes__", ())):
+        for line in ("interrupted", *foreign.notes(error)):
             typer.echo(line, err=True)
         raise typer.Exit(exit_code(error)) from None
     finally:
@@ -366,7 +367,7 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float
     manifest = resolve(with_known_env(manifest))
     training = manifest.training
     names = ("max_steps", "evo_steps", "evo_first")
-    generations = LoopOptions(**{name: getattr(training, name) for name in names}).generations()
+    generations = LoopOptions(**{name: vars(training)[name] for name in names}).generations()
     typer.echo(dump_yaml(manifest), nl=False)
     typer.echo(
         f"# {manifest.algorithm.name} on {manifest.environment.name}: {training.pop_size} members x "
@@ -486,13 +487,13 @@ def evaluate(
 
         loaded = load(run, device)
         seeded = {} if seed is None else {"seed": seed}
-        if not (getattr(loaded.best, "environment", True) or {}):
+        if not loaded.best.learns_language and not loaded.best.environment:
             raise ConfigError(
                 f"{run} was trained in an environment that a script handed over, and a command cannot make it. "
                 f"fix: agilerl.load({str(run)!r}).best.evaluate(env=...) in Python, with that environment."
             )
         limited = {} if max_steps is None else {"max_steps": max_steps}
-        if getattr(loaded.best, "learns_language", False):
+        if loaded.best.learns_language:
             _no_episodes(context)
             evaluation = loaded.best.evaluate(split)
         elif split is not None:

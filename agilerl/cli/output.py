@@ -22,7 +22,7 @@ def score_best(run: Run, episodes: int) -> Evaluation | None:
     """Score the best agent on fresh episodes and note the result in run.json."""
     if run.best is None or episodes < 1:
         return None
-    if getattr(run.best, "learns_language", False):  # the run has scored it, on prompts that chose nothing
+    if run.best.learns_language:  # the run has scored it, on prompts that chose nothing
         known = run.result.get("test")
         return None if known is None else Evaluation.from_returns(known["returns"], known["of"])
     evaluation: Evaluation = run.best.evaluate(episodes=episodes)
@@ -45,7 +45,7 @@ def exported_adapter(run: Path, out: Path | None, onnx: bool) -> list[str] | Non
         return None  # the command says what it needs
     manifest = RunDirectory.open(run).manifest()
     cls = find_algorithm(manifest.algorithm.name)
-    if not getattr(cls, "learns_language", False):
+    if not cls.learns_language:
         return None
     if onnx:
         raise NotAvailableYetError(

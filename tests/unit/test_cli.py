@@ -30,7 +30,7 @@ COUNT = 4
 class FakeAgent:
     """What the calls need of an agent, with a policy of one tensor."""
 
-    index, learns_language, environment = 0, False, None
+    index, learns_language, environment = 0, False, {"id": "CartPole-v1"}
 
     def __init__(self, value: float = 7.0) -> None:
         self.value = value

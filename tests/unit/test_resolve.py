@@ -219,7 +219,9 @@ def test_keys_of_image_encoders_are_shown_their_place(key: str) -> None:
         ConfigError, match=r"image keys belong in network\.encoder\. fix: network\.encoder\.(channel|stride)_"
     ):
         build_manifest("CarRacing-v3", overrides={key: [16]})
-    with pytest.raises(ConfigError, match=r"image keys belong in network\.encoder\. fix: network\.encoder\.channel_size"):
+    with pytest.raises(
+        ConfigError, match=r"image keys belong in network\.encoder\. fix: network\.encoder\.channel_size"
+    ):
         manifest_from({"network": {"encoder_config": {"channel_size": [16]}}})
     found = build_manifest("CarRacing-v3", "DQN", overrides={"network.encoder.channel_size": [16]})
     assert found.network.encoder == {"channel_size": [16]}
