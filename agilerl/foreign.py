@@ -32,6 +32,26 @@ def close(thing: Any) -> None:
         end()
 
 
+def module_of(function: Any) -> str:
+    """The module that a function or class stands in; empty where it does not say."""
+    return str(getattr(function, "__module__", ""))
+
+
+def search_path(package: Any) -> Sequence[str]:
+    """The folders that a package is in; [] of a plain module."""
+    return getattr(package, "__path__", ())
+
+
+def marks(item: Any) -> Sequence[Any]:
+    """What stands in an annotation: the marks inside a field of pydantic, else the item itself."""
+    return getattr(item, "metadata", (item,))
+
+
+def num_processes(accelerator: Any) -> int:
+    """Processes that train together, as Accelerate says it; 1 where nothing does."""
+    return int(getattr(accelerator, "num_processes", 1))
+
+
 def is_terminal(stream: Any) -> bool:
     """Whether a stream is shown to somebody as it is written."""
     asked = method(stream, "isatty")
@@ -46,6 +66,21 @@ def notes(error: BaseException) -> list[str]:
 def parents(tournament: Any) -> Sequence[int]:
     """The index of the parent of each member that a tournament has chosen; [] where it does not say."""
     return getattr(tournament, "parents", ())
+
+
+def policies(registry: Any) -> Sequence[str]:
+    """The names of the policies that an agent has registered; [] where it registers in its own way."""
+    return getattr(registry, "policies", ())
+
+
+def is_missing(update: Any) -> bool:
+    """Whether a method says that its class leaves it to subclasses."""
+    return bool(getattr(update, "is_missing", False))
+
+
+def published_learn(kind: type) -> Any:
+    """The `learn` of this package that a class of agents has; None of a class that subclasses nothing of ours."""
+    return getattr(kind, "published_learn", None)
 
 
 # --- environments -----------------------------------------------------------------------------------------------------
@@ -152,9 +187,24 @@ def spec(env: Any) -> Any:
     return getattr(env, "spec", None)
 
 
+def own_state_space(env: Any) -> Any:
+    """The space of `env.state()` of PettingZoo, None where it does not say."""
+    return getattr(env, "state_space", None)
+
+
+def turn_based(conversions: Any) -> Any:
+    """PettingZoo's class of games of turns that step in parallel; none where its conversions are not loaded."""
+    return getattr(conversions, "turn_based_aec_to_parallel_wrapper", ())
+
+
 def state_space(env: Any) -> Any:
     """The space of the state that an environment of several agents shows; None where it shows none."""
-    return getattr(getattr(env, "team", None), "state_space", None)
+    return getattr(team(env), "state_space", None)
+
+
+def team(env: Any) -> Any:
+    """What the environments of a vector have in common, as this package describes a team; None of any other."""
+    return getattr(env, "team", None)
 
 
 def own_name(env: Any) -> str:
@@ -192,6 +242,31 @@ def chat_template(tokenizer: Any) -> Any:
     return getattr(tokenizer, "chat_template", None)
 
 
+def hidden_size(module: Any) -> list[int]:
+    """The widths of the hidden layers of a network that says them, else []."""
+    return list(getattr(module, "hidden_size", ()))
+
+
+def weight(module: Any) -> Any:
+    """The weights of a layer, None of a module without any of its own."""
+    return getattr(module, "weight", None)
+
+
+def bias(module: Any) -> Any:
+    """The bias of a layer, None of one without."""
+    return getattr(module, "bias", None)
+
+
+def context_of(config: Any) -> int | None:
+    """Tokens that a language model reads at most; None where its configuration does not say."""
+    return int(getattr(config, "max_position_embeddings", 0)) or None
+
+
+def has_generation_config(model: Any) -> bool:
+    """Whether a language model has settings of its own for writing."""
+    return getattr(model, "generation_config", None) is not None
+
+
 def activation(module: Any) -> str | None:
     """The name of the activation of a network that has one."""
     found: str | None = getattr(module, "activation", None)
@@ -210,6 +285,11 @@ def shape(thing: Any) -> tuple[int, ...] | None:
     """The shape of an array, a tensor or a space; None where there is none."""
     found = getattr(thing, "shape", None)
     return None if found is None else tuple(found)
+
+
+def start(space: Any) -> Any:
+    """The lowest choice of a Discrete or MultiDiscrete space; 0 of any other."""
+    return getattr(space, "start", 0)
 
 
 def parts(space: Any) -> Any:

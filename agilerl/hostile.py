@@ -16,6 +16,10 @@ MIB = 2**20
 JSON_LIMIT = 64 * MIB
 _WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, RecursionError, OverflowError)
 
+# No link is followed and no pipe is waited for; not every system has all of the flags.
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+READ_PLAIN = os.O_RDONLY | NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
 
 def read_regular(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
     """The content of a plain file.
@@ -29,13 +33,12 @@ def read_regular(path: str | os.PathLike[str], limit: int | None = None) -> byte
         RunError: not a plain file, too large, or it cannot be read.
     """
     source = Path(path)
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     if source.is_symlink():
         raise RunError(f"{source} is a symbolic link; those are not followed. fix: name the file itself.")
     if source.is_dir():
         raise IsADirectoryError(str(source))
     try:
-        descriptor = os.open(source, flags)
+        descriptor = os.open(source, READ_PLAIN)
     except FileNotFoundError:
         raise
     except OSError as error:

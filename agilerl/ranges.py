@@ -86,7 +86,7 @@ def describe(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> str
 def _bounds(metadata: tuple[Any, ...] | list[Any]) -> list[str]:
     found = []
     for item in metadata:
-        for part in getattr(item, "metadata", [item]):  # `Field(...)` inside Annotated carries its own list
+        for part in foreign.marks(item):  # `Field(...)` inside Annotated carries its own list
             for kind, sign in ((Gt, ">"), (Ge, ">="), (Lt, "<"), (Le, "<=")):
                 if isinstance(part, kind):
                     found.append(f"{sign} {getattr(part, kind.__name__.lower())}")

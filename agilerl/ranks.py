@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl import foreign
 from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError, warn_once
 from agilerl.rng import Purpose, seeds
 
@@ -252,7 +253,7 @@ def joined(accelerator: Any) -> Iterator[Ranks]:
 
 def processes_of(accelerator: Any) -> int:
     """How many processes an accelerator has; 1 for None."""
-    return int(getattr(accelerator, "num_processes", 1))
+    return foreign.num_processes(accelerator)
 
 
 def _timeout() -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agilerl import foreign
 from agilerl.cli.viewing import LISTS
 from agilerl.errors import AgileRLError, ConfigError, unknown_choice
 from agilerl.hostile import read_json
@@ -176,7 +177,7 @@ def _absent(path: Path, root: Path, seen: set[Path]) -> set[str]:
 def _obstacles(entry_point: Any, is_older: bool) -> list[str]:
     """Why an environment cannot be made here, or that there is a newer one."""
     if not isinstance(entry_point, str):  # Gymnasium keeps retired ids with a function that raises
-        is_retired = str(getattr(entry_point, "__module__", "")).startswith("gymnasium.")
+        is_retired = foreign.module_of(entry_point).startswith("gymnasium.")
         return ["retired"] if is_retired else []
     module = entry_point.partition(":")[0]
     for part, (package, extra) in NEEDS.items():

@@ -161,7 +161,7 @@ def _fix_of(name: str, error: Exception) -> str:
         return "check the path."
     if not name.endswith(".py") and Path(f"{name}.py").is_file():
         return f"--import {name}.py."
-    missing = (getattr(error, "name", None) or name).partition(".")[0]
+    missing = ((error.name if isinstance(error, ImportError) else None) or name).partition(".")[0]
     package = PACKAGES.get(missing, missing.replace("_", "-"))
     return f"pip install {package}, if that is the package, or the path of a file: --import FILE.py."
 

@@ -131,7 +131,7 @@ def _usage_errors() -> Iterator[None]:
 
 def _usage(error: Any) -> str:
     """What is to be typed in place of what could not be understood."""
-    context, parameter = error.ctx, getattr(error, "param", None)
+    context, parameter = error.ctx, error.param if isinstance(error, typer.BadParameter) else None
     command, parameters = context.command_path, context.command.params
     if parameter is not None and parameter.opts[0].startswith("-"):
         return f"{parameter.opts[-1]} {parameter.metavar}"

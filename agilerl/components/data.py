@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from agilerl.envs.team import SeenByTeam
 from agilerl.errors import ConfigError, ShapeError, warn_once
 from agilerl.tree import Tree, leaves, map_leaves, untuple
 
@@ -140,12 +141,12 @@ class MultiAgentTransition(Transition):
         self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any, batch_size: Sequence[int] = (),
         device: str | torch.device | None = None,
     ) -> None:  # fmt: skip
-        before, after = getattr(obs, "present", None), getattr(next_obs, "present", None)
-        acted = getattr(next_obs, "acted", None)
+        later = SeenByTeam.of(next_obs)
+        before, after, acted = SeenByTeam.of(obs).present, later.present, later.acted
         if before is not None and acted is not None:  # where an environment was replaced nobody has a transition
             before = {agent: there & acted[agent] for agent, there in before.items()}
-        if getattr(next_obs, "final", None) is not None:
-            next_obs, after = next_obs.final, next_obs.final_present
+        if later.final is not None:
+            next_obs, after = later.final, later.final_present
         super().__init__(obs, action, reward, next_obs, done, batch_size, device)
         said = {"obs_present": before, "next_obs_present": after}
         self._said: dict[str, Tree] = {name: _tensors(there) for name, there in said.items() if there is not None}

@@ -11,11 +11,12 @@ import torch
 from gymnasium import Space
 from torch import Tensor
 
+from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.components.data import to_tensordict, with_batch_axis
 from agilerl.components.uniform import ROLES, ReplayBuffer
 from agilerl.envs.protocol import AGENTS, PRESENT
-from agilerl.envs.team import by_name, nothing
+from agilerl.envs.team import SeenByTeam, by_name, nothing
 from agilerl.errors import ConfigError, RunError, ShapeError, unknown_choice
 
 TEAM_ROLES = {**ROLES, **{f"{name}s": role for name, role in ROLES.items() if not name.endswith("s")}}
@@ -92,7 +93,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         if self._widths is not None or len(self):
             return
         self._widths = {agent: int(np.prod(action_spaces[agent].shape or (1,))) for agent in self.agent_ids}
-        starts = [np.ravel(getattr(action_spaces[agent], "start", 0)) for agent in self.agent_ids]
+        starts = [np.ravel(foreign.start(action_spaces[agent])) for agent in self.agent_ids]
         each = zip(starts, self._widths.values(), strict=True)
         self._starts = np.concatenate([np.broadcast_to(start, width) for start, width in each]).astype(np.float32)
 
@@ -142,7 +143,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         there = self._there(fields["obs"], count)
         reward, done = (self._numbers(fields[name], count) for name in ("reward", "done"))
         there &= ~(np.isnan(reward) | np.isnan(done))
-        acted = getattr(fields["next_obs"], "acted", None)
+        acted = SeenByTeam.of(fields["next_obs"]).acted
         if acted is not None:  # of a vector: a step in which an environment was replaced is nobody's transition
             there &= np.stack([acted[agent] for agent in self.agent_ids], 1)
         rows = {
@@ -194,7 +195,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
     def _there(self, seen: Mapping[str, Any], count: int) -> np.ndarray:
         """[B, M] whose observations are there: given, without a NaN, and not said to be absent."""
         there = np.zeros((count, len(self.agent_ids)), bool)
-        said = getattr(seen, "present", None)
+        said = SeenByTeam.of(seen).present
         for k, agent in enumerate(self.agent_ids):
             if agent in seen:
                 there[:, k] = True if said is None else said[agent]
@@ -351,12 +352,13 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
 def _final(value: Any, name: str, roles: Mapping[str, str]) -> Any:
     """What a field holds: of next observations those that the step led to, before the next episode began."""
-    if roles.get(name, name) == "next_obs" and getattr(value, "final", None) is not None:
-        return MaskedObservations(value.final, value.final_present, value.acted)
+    seen = SeenByTeam.of(value)
+    if roles.get(name, name) == "next_obs" and seen.final is not None:
+        return MaskedObservations(seen.final, seen.final_present, seen.acted)
     return value
 
 
-class MaskedObservations(dict[str, Any]):
+class MaskedObservations(SeenByTeam):
     """Observations by agent, who is there, and who acted in the step that led to them."""
 
     def __init__(

@@ -230,8 +230,8 @@ def parse_yaml(text: str, source: str) -> Any:
         what = " ".join(str(error).split())
         raise ConfigError(f"{source}: holds a value that cannot be read ({what}). fix: correct that value.") from None
     except yaml.YAMLError as error:
-        problem = getattr(error, "problem", None) or "cannot be read"
-        raise _yaml_error(source, getattr(error, "problem_mark", None), problem) from None
+        known = error if isinstance(error, yaml.MarkedYAMLError) else yaml.MarkedYAMLError()
+        raise _yaml_error(source, known.problem_mark, known.problem or "cannot be read") from None
     if repeated is not None:
         raise _yaml_error(source, repeated.start_mark, f"the key {repeated.value!r} stands twice")
     return content

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
+from agilerl import foreign
 from agilerl.engine.parts import MemberBinding, OptimizerBinding, PartBinding, PartName, parts_of
 from agilerl.engine.rows.kernels import rule_of
 from agilerl.errors import ConfigError, unknown_choice
@@ -43,10 +44,10 @@ class Choice:
 
 def own_learn(agent: Any) -> Reason | None:
     """Why no engine can run the agent's update, on rows or on its modules; None where one can."""
-    update: Any = getattr(type(agent), "update", None)
-    if update is None or getattr(update, "is_missing", False):
+    update = foreign.method(type(agent), "update")
+    if update is None or foreign.is_missing(update):
         return Reason.LEARN_ONLY
-    if type(agent).learn is not getattr(type(agent), "published_learn", None):
+    if type(agent).learn is not foreign.published_learn(type(agent)):
         return Reason.OWN_LEARN
     return None
 
@@ -95,7 +96,7 @@ def said_of(agent: Any, why: Reason) -> str:
         name = str(group.eval_network)
         network = resolve(agent, name)
         if parts_of(network) is None or not isinstance(network, EvolvableNetwork):
-            encoder = type(getattr(network, "encoder", network)).__name__
+            encoder = type(network.encoder if isinstance(network, EvolvableNetwork) else network).__name__
             if encoder in IMAGE_ENCODERS:
                 return f"its network {name} ({encoder}) reads images, {slow}"
             told = f"its network {name} ({encoder}) is not a plain stack of dense layers, {slow}"

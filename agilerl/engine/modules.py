@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from agilerl import foreign
 from agilerl.backward import with_precomputed_gradient
 from agilerl.engine.protocol import Network, Trainable
 from agilerl.modules.layers import set_noise
@@ -190,7 +191,7 @@ def raw_output(module: nn.Module) -> Network:
 
     A module of the user's own is run on tensors, whatever the observations are.
     """
-    run: Network = getattr(module, "output", module)
+    run: Network = foreign.method(module, "output") or module
     if isinstance(module, EvolvableNetwork):
         return module if module.runs_forward else run
     like = next(module.parameters(), None)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from agilerl import foreign
 from agilerl.engine.rows.kernels import OptimizerRule
 from agilerl.modules.layers import DenseStack
 
@@ -50,7 +51,7 @@ def parts_of(network: Any) -> dict[str, Part] | None:
     A network that is one stack (`dense_stack()`) has one part. Any other offers `dense_parts()` and
     `combine(parts, *inputs)`: its output from the functions of its parts, the same whatever runs them.
     """
-    if callable(getattr(network, "dense_parts", None)):
+    if foreign.has_methods(network, "dense_parts"):
         stacks: dict[str, DenseStack] | None = network.dense_parts()
     else:
         stack = network.dense_stack()

@@ -216,7 +216,7 @@ def space_of(env: Any, method: str, key: Any) -> Space[Any]:
 
 def _state_space(env: Any) -> Space[Any]:
     """The space of `env.state()`; where the environment does not say, any numbers of the shape of its first state."""
-    known = getattr(env, "state_space", None)
+    known = foreign.own_state_space(env)
     if isinstance(known, Space):
         return known
     try:
@@ -248,7 +248,21 @@ def beside_mask(space: Space[Any]) -> Space[Any]:
     return rest[MASKED[0]] if set(rest) == {MASKED[0]} else spaces.Dict(rest)
 
 
-class TeamObservations(dict[str, Any]):
+class SeenByTeam(dict[str, Any]):
+    """Observations by agent, and what is known of them beside: nothing, here; see `TeamObservations`."""
+
+    present: Mapping[str, Any] | None = None
+    final: Mapping[str, Any] | None = None
+    final_present: Mapping[str, Any] | None = None
+    acted: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, obs: Any) -> SeenByTeam:
+        """The observations, where they say more than themselves; else an empty one, which says nothing."""
+        return obs if isinstance(obs, SeenByTeam) else cls()
+
+
+class TeamObservations(SeenByTeam):
     """Observations by agent [E, ...], as a vector of environments gives them, and what they do not say.
 
     Attributes:
@@ -269,5 +283,6 @@ class TeamObservations(dict[str, Any]):
         state: Any = None,
     ) -> None:
         super().__init__(rows)
-        self.present, self.final, self.final_present, self.acted = present, final, final_present, acted
+        self.present: Mapping[str, np.ndarray] = present
+        self.final, self.final_present, self.acted = final, final_present, acted
         self.state = state

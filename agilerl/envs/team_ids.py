@@ -10,6 +10,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from agilerl import foreign
 from agilerl.env_ids import TEAM_PACKAGES
 from agilerl.envs.team import is_parallel, team_of
 from agilerl.envs.team_fast import FAST_TEAMS
@@ -76,7 +77,7 @@ def team_module(env_id: str) -> ModuleType:
         raise EnvError(f"{env_id}: {error}. fix: install what it names.") from None
     known = [
         f"{parent.__name__}.{found.name}"
-        for found in pkgutil.iter_modules(getattr(parent, "__path__", ()))
+        for found in pkgutil.iter_modules(foreign.search_path(parent))
         if re.search(r"_v\d+$", found.name)
     ]
     if env_id not in known:

@@ -111,7 +111,7 @@ class TeamLanes:
         self._nobody = {agent: trees.take(nothing(own[agent], 1), 0) for agent in team.agents}
         self._said = TeamInfo(team, self.num_lanes, self.name)
         conversions = sys.modules.get("pettingzoo.utils.conversions")
-        turns = getattr(conversions, "turn_based_aec_to_parallel_wrapper", ())
+        turns = foreign.turn_based(conversions)
         self._takes_turns = [isinstance(foreign.unlimited(env), turns) for env in self.envs]
         self._obs: Any = None
 

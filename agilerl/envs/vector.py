@@ -86,7 +86,7 @@ class Replicable:
             return EnvPoolLanes(self.env_id, count)
         if self.is_plain and self.env_id in FAST:
             return FAST[self.env_id](count, reset_ended=reset_ended)
-        singles: Any = getattr(self, "envs", None)
+        singles: Any = foreign.copies(self)
         own = foreign.method(singles[0].unwrapped, "make_lanes") if singles and not self.has_wrappers else None
         if callable(own):  # the environment brings lanes of its own
             lanes: Lanes = own(count, reset_ended=reset_ended)
@@ -298,8 +298,8 @@ def keep_log_out() -> None:
     mujoco: Any = sys.modules.get("mujoco")
     if mujoco is None or not hasattr(mujoco, "set_mju_user_warning"):
         return
-    heard = getattr(mujoco, "get_mju_user_warning", lambda: None)
-    if heard() is None:
+    heard = foreign.method(mujoco, "get_mju_user_warning")
+    if heard is None or heard() is None:
         mujoco.set_mju_user_warning(_hear)
 
 

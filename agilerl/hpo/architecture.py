@@ -44,7 +44,7 @@ class ArchitectureOptions:
 def describe(network: Any) -> Any:
     """Short form of an architecture for the lineage."""
     form = described(network)
-    return list(getattr(network, "hidden_size", [])) if form is None else form
+    return foreign.hidden_size(network) if form is None else form
 
 
 def described(network: Any) -> str | None:

@@ -74,7 +74,7 @@ class Probe:
 
 def inner(agent: Any) -> Any:
     """The agent inside any wrappers."""
-    while "agent" in getattr(agent, "__dict__", {}) and hasattr(agent.__dict__["agent"], "registry"):
+    while "agent" in vars(agent) and hasattr(agent.__dict__["agent"], "registry"):
         agent = agent.__dict__["agent"]
     return agent
 
@@ -158,7 +158,7 @@ def output_of(network: Any, observations: Any) -> Tensor:
     with evaluating(network):
         known = isinstance(network, EvolvableNetwork) and not network.runs_forward
         run = network.output if known else network
-        result = getattr(network, "effect_output", run)(observations)
+        result = (foreign.method(network, "effect_output") or run)(observations)
     return cast(Tensor, result[0] if isinstance(result, tuple) else result)
 
 

@@ -31,7 +31,7 @@ def _nothing(agent: Any) -> MutationRecord:
 
 def _without_owner(member: Any, path: str) -> str:
     """The label of a mutation: its path without the name of the network of a team."""
-    names = getattr(member.registry, "policies", ()) if path else ()
+    names = foreign.policies(member.registry) if path else ()
     return next((path.removeprefix(f"{name}.") for name in names if path.startswith(f"{name}.")), path)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from agilerl import foreign
 from agilerl.errors import ConfigError, RunError
 from agilerl.language import needs
 from agilerl.language.ends import end_ids
@@ -90,7 +91,7 @@ class BaseModel:
         config: Any = self.model.config
         self._check_output_layer()
         self.width = int(config.hidden_size)
-        self.context = int(getattr(config, "max_position_embeddings", 0)) or None
+        self.context = foreign.context_of(config)
         self.writer: Any = None
         self._peft: Any = None
         self._slots: dict[str, Slot] = {}
@@ -101,14 +102,14 @@ class BaseModel:
     def _end_ids(self) -> tuple[int, ...]:
         """Of the tokenizer and its files, and of the model's generation_config; each is a token of the model."""
         ends = end_ids(self.tokenizer)
-        if getattr(self.model, "generation_config", None) is not None:
+        if foreign.has_generation_config(self.model):
             ends += end_ids(self.tokenizer, self.model.generation_config)
         size = int(self.model.config.get_text_config().vocab_size)
         return tuple(end for end in dict.fromkeys(ends) if end < size or end == self.end_id)
 
     def _check_output_layer(self) -> None:
         layer = self.model.get_output_embeddings()
-        if not isinstance(layer, nn.Module) or not isinstance(getattr(layer, "weight", None), Tensor):
+        if not isinstance(layer, nn.Module) or not isinstance(foreign.weight(layer), Tensor):
             raise ConfigError(
                 f"{self.source or type(self.model).__name__} has no output layer with a weight, so its logits cannot "
                 f"be computed. {FIX}"
@@ -131,7 +132,7 @@ class BaseModel:
     @property
     def head_bias(self) -> Tensor | None:
         """The output layer's bias [V]; None where it has none, as in most families."""
-        bias: Tensor | None = getattr(self.model.get_output_embeddings(), "bias", None)
+        bias: Tensor | None = foreign.bias(self.model.get_output_embeddings())
         return bias
 
     def logits(self, hidden: Tensor) -> Tensor:

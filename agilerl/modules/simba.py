@@ -7,6 +7,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
+from agilerl import foreign
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import MutationType, Refused, mutation
 from agilerl.modules.layered import OUTPUT, Range, ResidualModule, check_limits
@@ -146,7 +147,7 @@ class EvolvableSimBa(ResidualModule):
 
     @torch.no_grad()
     def importance(self) -> list[Tensor]:
-        weights: Any = {name: getattr(layer, "weight", None) for name, layer in self.model.items()}
+        weights: Any = {name: foreign.weight(layer) for name, layer in self.model.items()}
         trunk = weights[OUTPUT].norm(dim=0) * weights["norm_output"].abs()
         inner = [weights[f"block_{k}_linear_1"].norm(dim=0) for k in range(self.num_blocks)]
         if self.probe_inputs is None:

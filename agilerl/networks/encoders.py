@@ -131,7 +131,7 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
             "fix: leave the encoder to the space (EvolvableMultiInput for Dict and Tuple), or pass encoder_cls=."
         )
     if cls is EvolvableCNN:
-        kind = config.get("block_type") if isinstance(config, Mapping) else getattr(config, "block_type", None)
+        kind = dict(config if isinstance(config, Mapping) else vars(config) if config else {}).get("block_type")
         kind = kind or "Conv2d"
         needed = AXES.get(kind, axes)  # an unknown kind is named by the encoder itself
         if axes != needed:

@@ -20,8 +20,11 @@ Collected = tuple[list[float], Any, np.ndarray, np.ndarray, dict[str, Any]]
 class Recorder(Protocol):
     """Acts in lanes and keeps what happens: one agent, or several in lockstep.
 
-    It may have `active`, the lanes [L] bool that the action is for; None, or no such attribute, steps all of them.
+    Attributes:
+        active: the lanes [L] bool that the action is for; None steps all of them.
     """
+
+    active: np.ndarray | None
 
     @property
     def full(self) -> bool:
@@ -68,7 +71,7 @@ def record(
     while not recorder.full:
         mask = masks.of(info, lanes.num_lanes) if takes_masks and info else None
         action = recorder.act(obs, mask)
-        batch = lanes.step(action, getattr(recorder, "active", None))
+        batch = lanes.step(action, recorder.active)
         reward = batch.reward if learned is None else learned(batch)
         recorder.store(reward, batch)
         yield ActingStep(obs, mask, reward, batch)

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from agilerl.checkpoint import CorruptCheckpoint, sync_folder, write_synced
 from agilerl.errors import RunError
+from agilerl.hostile import READ_PLAIN
 
 FORMAT = 1
 # How to read older manifests: format n -> a function from the body of format n to that of format n + 1.
@@ -140,7 +141,7 @@ def _read_exactly(path: Path, size: int) -> bytes:
 def open_unlinked(path: Path) -> Iterator[tuple[IO[bytes], int]]:
     """(a file to read from, its size in bytes); CorruptCheckpoint for a link, and where it cannot be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        descriptor = os.open(path, READ_PLAIN)
         with open(descriptor, "rb") as file:
             yield file, os.fstat(descriptor).st_size
     except OSError as error:

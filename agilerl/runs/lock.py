@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.errors import RunError
-from agilerl.hostile import read_json
+from agilerl.hostile import NO_LINK, read_json
 
 
 def is_abandoned(folder: Path) -> bool:
@@ -62,7 +62,7 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         self.path, self.token = folder / "LOCK", secrets.token_hex(8)
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        flags = os.O_RDWR | os.O_CREAT | NO_LINK
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._descriptor: int | None = os.open(self.path, flags, 0o600)

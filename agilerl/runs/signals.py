@@ -19,7 +19,7 @@ class Stopped(KeyboardInterrupt):
 
 def exit_code(error: BaseException | None) -> int:
     """With what a command ends after an interrupt: 128 + the signal, 130 for Ctrl-C."""
-    return 128 + int(getattr(error, "signum", signal.SIGINT))
+    return 128 + int(error.signum if isinstance(error, Stopped) else signal.SIGINT)
 
 
 class StopSignals:

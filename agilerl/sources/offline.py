@@ -299,8 +299,8 @@ def check_environment(dataset: Dataset, env: Any, agent: RLAlgorithm) -> None:
 
     Compared are ids, of environments that have one, and the kind of actions; sets that say nothing pass.
     """
-    recorded, single = dataset.env_id, (getattr(env, "envs", None) or [env])[0]
-    known = getattr(env, "env_id", None) or (name_of(single) if getattr(single, "spec", None) is not None else None)
+    recorded, single = dataset.env_id, foreign.single(env)
+    known = foreign.own_id(env) or (None if foreign.spec(single) is None else name_of(single))
     if recorded is not None and known is not None and recorded != known:
         raise ConfigError(
             f"the data set was recorded in {recorded}, and the environment is {known}. fix: data of {known} "

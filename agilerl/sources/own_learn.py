@@ -162,7 +162,7 @@ class OwnTransitions:
 
     def _stored(self) -> int:
         """Transitions ever added; of a memory that does not count them, those it holds."""
-        return int(getattr(self.memory, "counter", len(self.memory)))
+        return int(self.memory.counter if hasattr(self.memory, "counter") else len(self.memory))
 
     def _store_elsewhere(self, action: np.ndarray, reward: np.ndarray, batch: StepBatch) -> None:
         keep = batch.mask
@@ -239,7 +239,7 @@ class OwnRollouts:
         adapted(agent).set_training_mode(True)
         if hasattr(agent, "num_envs"):
             agent.num_envs = lanes.num_lanes
-        if isinstance(getattr(agent, "progress", None), int | float):  # schedules over the run
+        if hasattr(agent, "progress") and isinstance(agent.progress, int | float):  # schedules over the run
             agent.progress = min(1.0, self.shard.begun / self.options.max_steps)
         rollouts = self._with_lanes() if self.collect is None else self._with_function(self.collect)
         for _ in range(-(-self.shard.vector_steps // self.length)):
@@ -304,6 +304,8 @@ class OwnRollouts:
 
 class GetAction:
     """Acts by `get_action` for an agent that cannot record, with the methods of a recorder."""
+
+    active: np.ndarray | None = None
 
     def __init__(self, agent: Any, length: int) -> None:
         self.agent, self.length = agent, length

@@ -51,7 +51,8 @@ class OwnTeamTransitions(OwnTransitions):
                 f"the memory is a {type(self.memory).__name__} without {', '.join(missing)}, which teams store and "
                 "sample by. fix: MultiAgentReplayBuffer(memory_size, field_names, agent_ids)."
             )
-        self._layout = getattr(unwrapped(self.agent), "actions", None)
+        inner = unwrapped(self.agent)
+        self._layout = inner.actions if hasattr(inner, "actions") else None
         self._takes_infos = takes(self.agent, "get_action", "infos")
 
     def _act(self, mask: np.ndarray | None) -> np.ndarray:

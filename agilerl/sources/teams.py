@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agilerl import foreign
+from agilerl.algorithms.base.wrapped import is_team
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
@@ -68,7 +69,7 @@ class OfTeams(LaneSource[Any]):
 
     def _check(self, agent: Any) -> None:
         """ConfigError for a team of other agents than those of the environment."""
-        team, own = team_in(self.env), getattr(agent, "agent_ids", None)
+        team, own = team_in(self.env), agent.agent_ids if is_team(agent) else None
         if own is not None and list(own) != list(team.agents):
             raise ConfigError(
                 f"team {agent.index} has the agents {list(own)}, the environment has {list(team.agents)}. "
@@ -125,7 +126,7 @@ def _check_agents(memory: MultiAgentReplayBuffer, team: Team) -> None:
 
 def team_in(env: Any) -> Team:
     """The team of an environment, a vector or lanes of them; EnvError where there is none."""
-    found = getattr(env, "team", None)
+    found = foreign.team(env)
     if isinstance(found, Team):
         return found
     if hasattr(env, "possible_agents") or hasattr(env, "agent_iter"):

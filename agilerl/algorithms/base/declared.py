@@ -20,6 +20,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
+from agilerl import foreign
 from agilerl.errors import AlgorithmError, ArgumentError, RegistryError, nearest
 
 _PUBLISHED: Any = object()
@@ -368,7 +369,7 @@ def _bounds_of(kind: Any) -> tuple[Any, list[Any]]:
     """(plain type, bounds) of an annotated type."""
     base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     # `Field(...)` among what annotates a type carries a list of its own.
-    marks = (part for item in _metadata(kind) for part in getattr(item, "metadata", [item]))
+    marks = (part for item in _metadata(kind) for part in foreign.marks(item))
     return base, [part for part in marks if isinstance(part, Ge | Gt | Le)]
 
 

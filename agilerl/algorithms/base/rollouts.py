@@ -237,6 +237,8 @@ def _batched(space: Any, obs: Any, lanes: int) -> Any:
 class Recorder:
     """Acts with one agent and stores what happens, vector step by vector step."""
 
+    active: np.ndarray | None = None  # all lanes are stepped
+
     def __init__(self, agent: PPO, buffer: RolloutBuffer) -> None:
         self.agent, self.buffer = agent, buffer
         self._takes_mask = takes(agent, "get_action", "action_mask")

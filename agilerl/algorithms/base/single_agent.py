@@ -249,7 +249,7 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     def update_interval(self) -> int:
         """How often this agent learns; members of one cohort have it in common."""
-        return int(getattr(self, "learn_step", 1))
+        return int(self.learn_step) if hasattr(self, "learn_step") else 1
 
     def update(self, engine: UpdateEngine, batch: Any) -> UpdateResult:
         """One update of every member in `engine`; of this agent only the options above may be read.

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from agilerl import foreign, tree
-from agilerl.components.multi_agent_replay_buffer import MaskedObservations
 from agilerl.engine.learner import learn_alone
 from agilerl.engine.protocol import TransitionBatch, UpdateResult
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
-from agilerl.envs.team import TeamObservations
+from agilerl.envs.team import SeenByTeam
 from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
 from agilerl.spaces import check_supported, empty_part, is_channels_last, parts_of
 
@@ -144,7 +143,7 @@ def with_observations(experiences: Any, change: Any) -> dict[str, Any]:
 
 def present_of(obs: Any) -> Mapping[str, Any] | None:
     """Agent -> [E], who is there in observations by agent; None where they do not say."""
-    return obs.present if isinstance(obs, TeamObservations | MaskedObservations) else None
+    return SeenByTeam.of(obs).present
 
 
 def side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionBatch:

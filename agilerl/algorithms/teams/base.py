@@ -224,7 +224,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
 
     def update_interval(self) -> int:
         """How often this team learns, in environment steps."""
-        return int(getattr(self, "learn_step", 1))
+        return int(self.learn_step) if hasattr(self, "learn_step") else 1
 
     def update(self, engine: UpdateEngine, batch: Any) -> UpdateResult:
         """One update of every member in `engine`."""
