@@ -15,6 +15,7 @@ from agilerl import foreign
 from agilerl.algorithms import DEFAULT_BY_GYM, DEFAULT_FOR_TEAMS, DEFAULT_UNTUNED, find_algorithm, is_team, name_of
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, load_manifest, on_preset, preset_for
 from agilerl.config.load import leaf_paths, resolve_key
+from agilerl.data.handed import HandedData
 from agilerl.env_ids import has_several_agents, is_language_id, reward_threshold
 from agilerl.envs.argument import Factory, environment_argument, is_vector
 from agilerl.envs.team import name_of as team_name
@@ -23,11 +24,10 @@ from agilerl.hostile import malformed
 from agilerl.runs.commands import imports_of
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
-from agilerl.sources.handed import HandedData
 from agilerl.telemetry import Evaluation, Sink
 from agilerl.telemetry.evaluation import Baseline
-from agilerl.training.adoption import Ancestors, ancestors_of, check_algorithm, saved_population, with_changes
-from agilerl.training.launch import resolve_device, resume_training, run_training, with_known_env
+from agilerl.training.manifest.adoption import Ancestors, ancestors_of, check_algorithm, saved_population, with_changes
+from agilerl.training.manifest.launch import resolve_device, resume_training, run_training, with_known_env
 from agilerl.training.run import Run
 
 __all__ = [
@@ -84,7 +84,7 @@ def train(
             Hyperparameters that are named here are set to these values, the others stay as they have evolved; replay
             starts empty and exploration at `eps_start`.
         overrides: manifest keys by their last name (`lr=1e-3`, `target=200`) or dotted (`**{"training.eval_episodes":
-            4}`). `dataset` may be arrays, or what else `agilerl.sources.dataset.read_dataset` takes: the run directory
+            4}`). `dataset` may be arrays, or what else `agilerl.data.dataset.read_dataset` takes: the run directory
             keeps them as a file.
 
     Raises:
@@ -287,7 +287,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     manifest = directory.with_own_data(directory.manifest(), facts)
     cls = find_algorithm(manifest.algorithm.name)
     if cls.learns_language:
-        with import_module("agilerl.training.language_task").quietly_loading():
+        with import_module("agilerl.training.manifest.language_task").quietly_loading():
             best = directory.load_language_policy(cls, resolve_device(device))
         known = {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
         best.environment = None if facts.get("env_given") else known

@@ -73,6 +73,11 @@ def policies(registry: Any) -> Sequence[str]:
     return getattr(registry, "policies", ())
 
 
+def mutation_record(agent: Any) -> Any:
+    """What the last mutation did to an agent (`hpo.effects.MutationRecord`); None before the first."""
+    return getattr(agent, "mutation_record", None)
+
+
 def is_missing(update: Any) -> bool:
     """Whether a method says that its class leaves it to subclasses."""
     return bool(getattr(update, "is_missing", False))

@@ -32,7 +32,7 @@ class LoopOptions:
             its own after a generation's vector steps, at least 1,000 (`envs.limits.EpisodeLimit`).
         eval_episodes: evaluation episodes per member and generation.
         eval_members: how many members are evaluated in a generation, those whose training returns are the highest (see
-            `training.screening`); None: all.
+            `hpo.screening`); None: all.
         eval_screen: so many of these episodes at a time; those who are behind for certain by then
             (`rollouts.evaluate.contested`) play no more of them, and nobody does once the best one is certain. 0: all
             play all, as one member alone does.
@@ -41,7 +41,7 @@ class LoopOptions:
             episodes are long. Confirmations do not count. None: generations last as long as `evo_steps` says.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
         patience: of a run without a target: it ends after so many generations in which neither fitness nor training
-            returns have got better, once anything has been learned (`training.stopping`); None: never.
+            returns have got better, once anything has been learned (`hpo.stopping`); None: never.
         fitness_window: how many evaluations a stop averages.
         confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none.
             Where none is reached as many, at most, confirm the best agents of the last generations.
@@ -63,8 +63,8 @@ class LoopOptions:
         learner: "auto", "fused" or "sequential".
         threads: intra-op threads of torch during the whole run: rounding depends on their number.
         swap_channels: images are [H, W, C].
-        opponents: of a game of two: "self" trains against a pool of the population's past (`sources.self_play`); None:
-            against itself alone.
+        opponents: of a game of two: "self" trains against a pool of the population's past (`sources.teams.self_play`);
+            None: against itself alone.
         dataset: the file of transitions, or the run whose replay, members learn from; of algorithms that learn from
             data alone.
         fitness: of these, what selection follows: "returns" of episodes in the environment, or "fqe", their values by

@@ -31,8 +31,8 @@ from agilerl.runs.store import RunStore
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import BaseSink
 from agilerl.threads import one_thread
-from agilerl.training import build
 from agilerl.training.loop import TrainingLoop
+from agilerl.training.manifest import build
 
 ROWS = 100_000
 ENV = "LunarLander-v3"

@@ -34,9 +34,9 @@ def path_of(task: str) -> Any:
 
 def run_one(job: dict[str, Any]) -> dict[str, Any]:
     import agilerl
-    from agilerl.training import build
-    from agilerl.training.evolution import TournamentEvolution
-    from agilerl.training.screening import recent_returns
+    from agilerl.hpo.evolution import TournamentEvolution
+    from agilerl.hpo.screening import recent_returns
+    from agilerl.training.manifest import build
 
     found: list[dict[str, Any]] = []
 

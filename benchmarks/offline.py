@@ -152,8 +152,8 @@ def locked(path: Path) -> Any:
 def run_one(job: dict[str, Any]) -> dict[str, Any]:
     """Train one seed and test the best agent."""
     import agilerl
-    from agilerl.sources.dataset import read_dataset
-    from agilerl.sources.describe import episodes
+    from agilerl.data.dataset import read_dataset
+    from agilerl.data.describe import episodes
 
     key = job["key"]
     task = ALL[key["task"]]

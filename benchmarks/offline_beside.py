@@ -30,7 +30,7 @@ def path_of(name: str) -> Path:
 
 def jobs(name: str, seeds: list[int]) -> list[dict[str, Any]]:
     """One a seed, with as many updates as a member of ours makes."""
-    from agilerl.sources.dataset import read_dataset
+    from agilerl.data.dataset import read_dataset
 
     env_id, algo, _ = name.split(":")
     data = ALL[name].data

@@ -24,12 +24,12 @@ from agilerl.envs.adapters import EnvPoolLanes
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.team_fast import ParticleLanes
 from agilerl.envs.teams import TeamLanes
+from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.sources.acting import Acting
 from agilerl.sources.evaluator import Evaluator
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rollouts import OnPolicyGeneration
 from agilerl.sources.updates import Updates
-from agilerl.training.evolution import TournamentEvolution
 
 PARTS: dict[str, list[tuple[type, str]]] = {
     "evaluation": [(Evaluator, "population")],

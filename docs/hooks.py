@@ -16,7 +16,7 @@ from agilerl.config.load import section_fields
 from agilerl.config.schema import Algorithm, Manifest
 from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.ranges import describe
-from agilerl.training.build import OTHER_NAMES
+from agilerl.training.manifest.build import OTHER_NAMES
 
 BENCHMARKS = Path(__file__).with_name("benchmarks.md")
 MARK = re.compile(r"<!-- (hyperparameters|measured|manifest|commands)(?:: ([^>]*?))? -->")

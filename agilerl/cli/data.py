@@ -65,7 +65,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         from random play to the expert.
         """
         with user_errors(debug, imports):
-            from agilerl.sources.collect import check_target
+            from agilerl.data.recording import check_target
 
             check_target(out)
             options = {"--policy": policy, "--rows": rows, "--seed": seed}
@@ -134,8 +134,8 @@ def _agent_of(policy: str, env_id: str) -> tuple[Any, str, dict[str, Any]]:
 
 
 def _show(file: str, as_json: bool) -> None:
-    from agilerl.sources.dataset import read_dataset
-    from agilerl.sources.describe import describe, lines
+    from agilerl.data.dataset import read_dataset
+    from agilerl.data.describe import describe, lines
 
     facts = describe(read_dataset(file))
     if as_json:

@@ -361,7 +361,7 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float
     from agilerl.config import dump_yaml
     from agilerl.options import LoopOptions
     from agilerl.telemetry.console import count
-    from agilerl.training.resolve import resolve
+    from agilerl.training.manifest.resolve import resolve
 
     where = resolve_device(device)
     manifest = resolve(with_known_env(manifest))

@@ -15,7 +15,7 @@ from agilerl.runs.directory import RunDirectory
 from agilerl.runs.lock import status_of
 from agilerl.telemetry import Evaluation
 from agilerl.telemetry.console import clock, count, number
-from agilerl.training.launch import report_on
+from agilerl.training.manifest.launch import report_on
 
 
 def score_best(run: Run, episodes: int) -> Evaluation | None:

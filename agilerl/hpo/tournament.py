@@ -68,6 +68,11 @@ def check_positive(name: str, value: object) -> int:
     return int(value)
 
 
+def nan_as_worst(fitness: Sequence[float]) -> list[float]:
+    """Fitness [N] for a ranking, with -inf in place of NaN."""
+    return [value if value == value else -np.inf for value in fitness]
+
+
 class TournamentSelection:
     """Chooses the parents of the next population and clones them.
 

@@ -9,15 +9,15 @@ from typing import Any
 SOURCES = {
     "dataset": ("agilerl.sources.offline", "OfflineSource"),
     "transitions": ("agilerl.sources.off_policy", "OffPolicySource"),
-    "team_transitions": ("agilerl.sources.teams", "TeamTransitions"),
+    "team_transitions": ("agilerl.sources.teams.transitions", "TeamTransitions"),
     "rollouts": ("agilerl.sources.rollouts", "OnPolicySource"),
-    "team_rollouts": ("agilerl.sources.team_rollouts", "TeamRolloutSource"),
-    "completions": ("agilerl.sources.language", "LanguageSource"),
-    "preferences": ("agilerl.sources.language", "LanguageSource"),
-    "examples": ("agilerl.sources.language", "LanguageSource"),
+    "team_rollouts": ("agilerl.sources.teams.rollouts", "TeamRolloutSource"),
+    "completions": ("agilerl.sources.text.language", "LanguageSource"),
+    "preferences": ("agilerl.sources.text.language", "LanguageSource"),
+    "examples": ("agilerl.sources.text.language", "LanguageSource"),
 }
 # (`Experience.name`, `options.LoopOptions.opponents`) -> (module, class).
-AGAINST = {("team_rollouts", "self"): ("agilerl.sources.self_play", "SelfPlaySource")}
+AGAINST = {("team_rollouts", "self"): ("agilerl.sources.teams.self_play", "SelfPlaySource")}
 
 
 def source_for(experience: Any, opponents: str | None = None) -> Any:

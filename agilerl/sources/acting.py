@@ -13,10 +13,10 @@ from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import hold_actions, scale_noise_per_lane
 from agilerl.sources.divergence import Watch
-from agilerl.sources.idle_agents import IdleAgents
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
 from agilerl.sources.source import Running, Shard, keep_finished, lanes_of, trained_with_masks
+from agilerl.sources.teams.idle_agents import IdleAgents
 
 DRAWN_AHEAD = 4096  # vector steps of exploration drawn at once
 

@@ -19,6 +19,7 @@ from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.data.dataset import Dataset
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import Network, UpdateEngine, UpdateResult
@@ -31,7 +32,6 @@ from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose, seeds, stream
-from agilerl.sources.dataset import Dataset
 from agilerl.sources.evaluator import Adopts, FitnessEvaluator
 from agilerl.tree import map_leaves
 

@@ -23,9 +23,9 @@ from agilerl.envs.step import Lanes, VectorLanes, as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
+from agilerl.sources.custom.learn import OwnLearn, brings_own_learn
 from agilerl.sources.determinism import Probe, probe_determinism
 from agilerl.sources.evaluator import Evaluator, FitnessEvaluator, innermost, lanes_for
-from agilerl.sources.own_learn import OwnLearn, brings_own_learn
 from agilerl.sources.rewards import refuse_scaling
 from agilerl.sources.source import (
     CARRIED_NOTE,

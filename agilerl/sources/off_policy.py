@@ -11,9 +11,9 @@ from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.acting import Acting
+from agilerl.sources.custom.learn import OwnTransitions
 from agilerl.sources.divergence import Watch
 from agilerl.sources.lanes import LaneSource
-from agilerl.sources.own_learn import OwnTransitions
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally

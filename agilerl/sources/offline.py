@@ -17,6 +17,7 @@ from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
+from agilerl.data.dataset import Dataset, read_dataset
 from agilerl.engine.learner import Learner
 from agilerl.envs.lanes import name_of
 from agilerl.envs.masks import MASK, ActionMasks
@@ -25,14 +26,13 @@ from agilerl.envs.step import Lanes, as_lanes
 from agilerl.errors import ConfigError, ReplayError, RunError, ShapeError, warn_once
 from agilerl.options import LoopOptions, OfflineOptions
 from agilerl.rng import Purpose
-from agilerl.sources.dataset import Dataset, read_dataset
+from agilerl.sources.custom.reported_loss import reported_loss
 from agilerl.sources.determinism import Probe
 from agilerl.sources.divergence import Watch, is_finite
 from agilerl.sources.evaluator import FitnessEvaluator
 from agilerl.sources.fitted import FittedEvaluator, NoLanes, hold_out, unjudged
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
-from agilerl.sources.reported_loss import reported_loss
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
 from agilerl.sources.updates import Schedule, Updates
 

@@ -22,9 +22,9 @@ from agilerl.errors import EnvError, warn_once
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.on_policy import record
+from agilerl.sources.custom.learn import OwnLearn, OwnRollouts
 from agilerl.sources.divergence import Watch
 from agilerl.sources.lanes import LaneSource
-from agilerl.sources.own_learn import OwnLearn, OwnRollouts
 from agilerl.sources.rewards import RewardScale
 from agilerl.sources.source import (
     Running,

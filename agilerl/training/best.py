@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from agilerl import foreign
+from agilerl.hpo.screening import recent_returns
 from agilerl.sources.source import MeanReturn
-from agilerl.training.screening import recent_returns
 
 
 @dataclass(frozen=True)

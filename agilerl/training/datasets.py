@@ -12,13 +12,8 @@ from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.algorithms import DEFAULT_FOR_BOX
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, preset_for
-from agilerl.env_ids import is_team_id, resolve_env_id, takes_box_actions
-from agilerl.envs.limits import DEFAULT_EPISODE_LIMIT, time_limit
-from agilerl.envs.step import Lanes
-from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import ConfigError, RunError, unknown_choice
-from agilerl.runs.directory import versions
-from agilerl.sources.collect import (
+from agilerl.data.dataset import read_dataset
+from agilerl.data.recording import (
     LANES,
     Policy,
     Recording,
@@ -32,8 +27,13 @@ from agilerl.sources.collect import (
     whole_returns,
     write_dataset,
 )
-from agilerl.sources.dataset import read_dataset
-from agilerl.training.launch import run_training
+from agilerl.env_ids import is_team_id, resolve_env_id, takes_box_actions
+from agilerl.envs.limits import DEFAULT_EPISODE_LIMIT, time_limit
+from agilerl.envs.step import Lanes
+from agilerl.envs.vector import make_vect_envs
+from agilerl.errors import ConfigError, RunError, unknown_choice
+from agilerl.runs.directory import versions
+from agilerl.training.manifest.launch import run_training
 
 POLICIES = {
     "random": "uniformly random legal actions",
@@ -152,7 +152,7 @@ class Maker:
 
         Args:
             policy: one of `POLICIES`, or an agent, whose greedy policy is recorded.
-            noise: exploration, as of `sources.collect.noisy_policy`; of agents, not of random play.
+            noise: exploration, as of `data.recording.noisy_policy`; of agents, not of random play.
             name: what an agent is called in the attributes. about: further attributes, as JSON values.
 
         Raises:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from agilerl import foreign
 from agilerl.checkpoint import decode_tree, digest_tree, encode_tree
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
+from agilerl.hpo.evolution import Evolution
 from agilerl.ranks import Ranks
 from agilerl.runs.store import RunStore
-from agilerl.training.evolution import Evolution
 from agilerl.training.state import filled
 
 if TYPE_CHECKING:

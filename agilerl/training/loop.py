@@ -14,6 +14,10 @@ import numpy as np
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
+from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution
+from agilerl.hpo.screening import best_returns, promising, screened
+from agilerl.hpo.stopping import has_plateaued, still_learns
+from agilerl.hpo.tournament import nan_as_worst
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.store import RunStore
@@ -24,13 +28,10 @@ from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
 from agilerl.threads import fixed_threads
 from agilerl.training.best import BestAgent
 from agilerl.training.distributed import broadcast_population, check_alike, hint, share_observations
-from agilerl.training.evolution import Evolution, Family, TournamentEvolution
 from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
-from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, ranked, run_plan
-from agilerl.training.screening import best_returns, promising, screened
+from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, run_plan
 from agilerl.training.state import SavableLoop, resumed_notes
-from agilerl.training.stopping import has_plateaued, still_learns
 
 # The best agent of a run is confirmed, if no target has done so: the leaders of so many last generations, and the best
 # and the fittest before them, on at most this share of the training steps (docs/decisions.md).
@@ -272,7 +273,7 @@ class TrainingLoop:
 
     def _try_to_stop(self, number: int) -> tuple[MeanReturn | None, bool]:
         """(the confirmation where there was one, stop?); keeps the best agent so far."""
-        values, target = ranked([self._window(a) for a in self.population]), self._target
+        values, target = nan_as_worst([self._window(a) for a in self.population]), self._target
         value = max(values)
         fittest = [agent for agent, own in zip(self.population, values, strict=True) if own == value]
         leader = max(fittest, key=lambda agent: agent.index in self._evaluated)  # not one that has played nothing

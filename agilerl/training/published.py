@@ -18,21 +18,21 @@ from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.envs.observed_masks import without_mask
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError, warn_once
 from agilerl.foreign import SPACES
+from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import LoopOptions
 from agilerl.ranks import Ranks, check_launch, joined
 from agilerl.rng import resolve_seed
 from agilerl.runs.store import RunStore, store_in
-from agilerl.sources.own_learn import brings_own_learn
+from agilerl.sources.custom.learn import brings_own_learn
 from agilerl.sources.source import Source
-from agilerl.sources.teams import team_in
+from agilerl.sources.teams.transitions import team_in
 from agilerl.spaces import differ, observation_space_channels_to_first
 from agilerl.telemetry.console import bar_sink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
 from agilerl.training.distributed import check_same_request, check_shares, folder_of, sync_resume
-from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.result import EvolveResult
 

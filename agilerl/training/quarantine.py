@@ -108,7 +108,7 @@ class Quarantine:
     def forgive(self, population: Sequence[Any], fitness: Sequence[float], births: Sequence[Birth]) -> None:
         """After selection: copies that lived, and their children, have the fitness of the one they were made from.
 
-        Other members whose fitness is −∞ keep it: nothing is known of them (`training.screening`).
+        Other members whose fitness is −∞ keep it: nothing is known of them (`hpo.screening`).
 
         Args:
             births: those that selection led to.

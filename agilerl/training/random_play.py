@@ -12,13 +12,13 @@ import numpy as np
 from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
+from agilerl.data.recording import Policy, random_policy
 from agilerl.engine.protocol import Mask
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.step import Lanes
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose, seeds, stream
 from agilerl.rollouts.evaluate import EvaluationResult, evaluate
-from agilerl.sources.collect import Policy, random_policy
 from agilerl.sources.evaluator import CheckedLanes
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 

@@ -11,11 +11,12 @@ import numpy as np
 
 from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted, counted_in
+from agilerl.hpo.evolution import Births
+from agilerl.hpo.tournament import nan_as_worst
 from agilerl.sources.source import Tally
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
 from agilerl.training.best import BestAgent
-from agilerl.training.evolution import Births
 
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
@@ -101,12 +102,7 @@ class EvolveResult:
 
 def fittest(population: Sequence[Any], fitness: Sequence[float]) -> Any:
     """The fittest member, of equals the first; None where there is none."""
-    return population[int(np.argmax(ranked(fitness)))] if population else None
-
-
-def ranked(fitness: Sequence[float]) -> list[float]:
-    """Fitness for a ranking: a NaN is the worst."""
-    return [value if value == value else -np.inf for value in fitness]
+    return population[int(np.argmax(nan_as_worst(fitness)))] if population else None
 
 
 def run_plan(loop: TrainingLoop) -> RunPlan:
@@ -167,7 +163,7 @@ def _generations(loop: TrainingLoop, done: int) -> int:
 
 def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequence[Tally]) -> Members:
     """One record a member, before selection; the fittest is marked (a NaN never is)."""
-    leader = int(np.argmax(ranked(fitness)))
+    leader = int(np.argmax(nan_as_worst(fitness)))
     return tuple(
         MemberRecord(
             id=agent.index,

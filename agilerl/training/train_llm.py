@@ -12,19 +12,19 @@ from typing import Any
 from agilerl import foreign
 from agilerl.algorithms.base.adapted import kind_of_experience
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
+from agilerl.hpo.evolution import EveryFew, TournamentEvolution
 from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
 from agilerl.options import LanguageOptions
 from agilerl.ranks import check_launch, joined
 from agilerl.rng import resolve_seed
 from agilerl.runs.store import store_in
-from agilerl.sources.games import Games
-from agilerl.sources.language import LanguageSource
+from agilerl.sources.text.games import Games
+from agilerl.sources.text.language import LanguageSource
 from agilerl.telemetry.console import bar_sink
 from agilerl.telemetry.files import CsvSink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
 from agilerl.training.distributed import check_same_request, check_shares, folder_of, sync_resume
-from agilerl.training.evolution import EveryFew, TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.result import EvolveResult
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from agilerl.components.replay_buffer import MultiStepReplayBuffer
 from agilerl.options import OffPolicyOptions
-from agilerl.sources.teams import TeamTransitions
+from agilerl.sources.teams.transitions import TeamTransitions
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, check_teams, check_teams_of_replay, check_transitions
 

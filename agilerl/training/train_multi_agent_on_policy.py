@@ -12,7 +12,7 @@ from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.errors import AlgorithmError
 from agilerl.options import LoopOptions
 from agilerl.sources import source_for
-from agilerl.sources.own_learn import brings_own_learn
+from agilerl.sources.custom.learn import brings_own_learn
 from agilerl.telemetry.record import Sink
 from agilerl.training.population import set_lanes
 from agilerl.training.published import Request, check_rollouts, check_teams
@@ -60,12 +60,12 @@ def train_multi_agent_on_policy(
     Args:
         env: of `agilerl.vector` or `make_multi_agent_vect_envs`; a parallel environment of PettingZoo.
         pop: the teams: IPPO, MAPPO, or your own with `agent_ids`, `get_action(observations, infos)` (four dictionaries
-            by agent), `learn(experiences)`, `test` and `clone`; see `agilerl.sources.own_team_rollouts`.
+            by agent), `learn(experiences)`, `test` and `clone`; see `agilerl.sources.custom.team_rollouts`.
         sum_scores: a team's return is the sum over its agents. False: a row of each agent's, of which the mean is the
             fitness that members are selected by.
         opponents: of a game of two agents of one group, "self": in half of the lanes one seat is played by a frozen
             policy of the population's past, and fitness is what a member's seat gets against a fixed set of them; see
-            `agilerl.sources.self_play`. None: both seats are the member's own, and learn.
+            `agilerl.sources.teams.self_play`. None: both seats are the member's own, and learn.
         others: as of `agilerl.training.train_off_policy.train_off_policy`.
 
     Returns:

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import unwrapped
+from agilerl.data.dataset import read_dataset, read_minari
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.options import OfflineOptions
-from agilerl.sources.dataset import read_dataset, read_minari
 from agilerl.sources.offline import OfflineSource
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, check_teams
@@ -63,7 +63,7 @@ def train_offline(
 
     Args:
         env: to evaluate in; it is never closed. None: `fitness` is "fqe", and spaces are those of the agents.
-        dataset: what `agilerl.sources.dataset.read_dataset` takes; None: `memory` holds the data already.
+        dataset: what `agilerl.data.dataset.read_dataset` takes; None: `memory` holds the data already.
         minari_dataset_id: a data set of Minari in its place. remote: download it where it is not on this machine.
         memory: what the data are put into, in place of what it holds; it grows where it is too small.
         max_steps: updates per member. evo_steps: updates per member between evaluations.

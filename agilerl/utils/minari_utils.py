@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from agilerl import tree as trees
-from agilerl.sources.dataset import open_minari, read_minari
+from agilerl.data.dataset import open_minari, read_minari
 
 __all__ = ["load_minari_dataset", "minari_to_agile_buffer", "minari_to_agile_dataset"]
 
@@ -28,7 +28,7 @@ def load_minari_dataset(dataset_id: str, accelerator: Any = None, remote: bool =
 
 
 def minari_to_agile_buffer(dataset_id: str, memory: Any, accelerator: Any = None, remote: bool = False) -> Any:
-    """Add the transitions of a data set to a `ReplayBuffer`, in their order; see `sources.dataset.read_minari`.
+    """Add the transitions of a data set to a `ReplayBuffer`, in their order; see `data.dataset.read_minari`.
 
     A memory that is too small keeps the last ones. Rewards are float32 columns, `done` means terminated.
 

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from agilerl.algorithms import find_algorithm
 from agilerl.config import Manifest, apply_overrides
-from agilerl.training import launch
 from agilerl.training.loop import TrainingLoop
+from agilerl.training.manifest import launch
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -12,10 +12,10 @@ import pytest
 from agilerl.errors import ConfigError
 from agilerl.hpo.founders import spread
 from agilerl.hpo.operators import RLParameter
+from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving, rungs_of
+from agilerl.hpo.screening import best_returns, promising, screened
+from agilerl.hpo.stopping import has_plateaued, is_stuck, still_learns
 from agilerl.telemetry.record import MemberRecord
-from agilerl.training.racing import Race, Restarts, SuccessiveHalving, rungs_of
-from agilerl.training.screening import best_returns, promising, screened
-from agilerl.training.stopping import has_plateaued, is_stuck, still_learns
 
 RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")
 

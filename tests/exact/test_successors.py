@@ -15,8 +15,8 @@ from agilerl.errors import ConfigError
 from agilerl.hpo.bandit import Trial, process_over, propose
 from agilerl.hpo.founders import share_at, value_at
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
+from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit
 from agilerl.telemetry.record import MemberRecord
-from agilerl.training.pbt import MultipleFrequencies, PopulationBandit
 
 RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")
 RATE = {"lr": RLParameter(1e-4, 1e-2)}

@@ -198,7 +198,7 @@ sys.path.insert(0, {here!r})
 from pathlib import Path
 import agilerl, faulty_runs
 case, out, path = faulty_runs.{table}[{name!r}], Path({out!r}), {path!r}
-import agilerl.training.build
+import agilerl.training.manifest.build
 print("ready", flush=True)
 if path is None:
     agilerl.train(**faulty_runs.arguments(case), out=out)

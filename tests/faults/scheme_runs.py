@@ -19,7 +19,7 @@ from faulty_runs import digest
 import agilerl
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.source import MeanReturn, PopulationEvaluation
-from agilerl.training import launch
+from agilerl.training.manifest import launch
 
 
 class Match(gymnasium.Env[Any, Any]):

@@ -22,6 +22,7 @@ from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLWarning, ConfigError
+from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import LoopOptions, OffPolicyOptions
@@ -30,7 +31,6 @@ from agilerl.rollouts.on_policy import collect_rollouts
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.rollouts import OnPolicySource
 from agilerl.sources.source import CARRIED_NOTE, Running, lanes_of
-from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy

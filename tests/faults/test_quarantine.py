@@ -24,13 +24,13 @@ from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatch
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, ReplayError
+from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.divergence import is_finite
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import BaseSink, GenerationRecord
-from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.quarantine import DivergedError
 

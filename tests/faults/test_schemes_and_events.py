@@ -15,7 +15,7 @@ import pytest
 from scheme_runs import SCHEMES, check_records, diverging, resume, rows_of, scripted, state_of, train
 
 from agilerl.telemetry.record import BaseSink
-from agilerl.training import build
+from agilerl.training.manifest import build
 
 # Two members of the first generation, one of the third and fourth: where copies of others stand by then.
 DIVERGED = {0: (0, 2), 2: (1,), 3: (0,)}

@@ -25,8 +25,8 @@ from agilerl.config import manifest_from
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RegistryError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
+from agilerl.training.manifest.resolve import resolve
 from agilerl.training.published import limit_batches
-from agilerl.training.resolve import resolve
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 

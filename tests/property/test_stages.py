@@ -16,9 +16,9 @@ from agilerl.algorithms.text import scoring as judging
 from agilerl.options import LoopOptions
 from agilerl.rollouts.evaluate import EvaluationResult
 from agilerl.sources import evaluator as evaluator_module
-from agilerl.sources import self_play as self_play_module
 from agilerl.sources.evaluator import Evaluator
-from agilerl.sources.self_play import AgainstOpponents, Match
+from agilerl.sources.teams import self_play as self_play_module
+from agilerl.sources.teams.self_play import AgainstOpponents, Match
 
 QUICK = settings(max_examples=60, deadline=None)
 COUNTS = st.integers(2, 70)

@@ -16,6 +16,7 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.components.ring import Changes, Mark
 from agilerl.config.schema import Training
 from agilerl.engine.modules import ModuleEngine
+from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.llm_envs.data import rows_of_batch
 from agilerl.options import OffPolicyOptions
 from agilerl.ranks import Ranks
@@ -23,7 +24,6 @@ from agilerl.runs.directory import RunDirectory
 from agilerl.runs.replay_log import ReplayLog
 from agilerl.sources.source import MeanReturn
 from agilerl.training.best import BestAgent
-from agilerl.training.evolution import TournamentEvolution
 from agilerl.training.state import SavableLoop, resumed_notes
 from agilerl.training.train_offline import train_offline
 from agilerl.training.train_on_policy import train_on_policy

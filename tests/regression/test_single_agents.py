@@ -29,7 +29,7 @@ from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.export import greedy_actions
 from agilerl.modules.base import DummyEvolvable, EvolvableModule
 from agilerl.rollouts.on_policy import collect_rollouts
-from agilerl.training.build import make_population
+from agilerl.training.manifest.build import make_population
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import make_vect_envs

@@ -15,13 +15,13 @@ from agilerl.checkpoint import decode_tree, digest_tree, encode_tree
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.hpo import HyperparameterConfig, RLParameter
 from agilerl.hpo.founders import spread_founders
+from agilerl.hpo.screening import promising, screened
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.source import MeanReturn
-from agilerl.training.adoption import Ancestors
 from agilerl.training.best import Candidate, Confirmation
 from agilerl.training.loop import TrainingLoop
-from agilerl.training.screening import promising, screened
+from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.state import SavableLoop
 from agilerl.utils.utils import make_vect_envs
 

@@ -16,7 +16,7 @@ from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.engine.protocol import TransitionBatch
 from agilerl.envs.protocol import AGENTS, PRESENT, WAITING, StepBatch, TeamStep
 from agilerl.envs.teams import TeamLanes
-from agilerl.sources.idle_agents import IdleAgents, ends_of_agents
+from agilerl.sources.teams.idle_agents import IdleAgents, ends_of_agents
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.vector import SyncPettingZooVecEnv
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import agilerl
 from agilerl import errors
 from agilerl.cli import app
-from agilerl.sources.dataset import read_dataset
+from agilerl.data.dataset import read_dataset
 
 SETS = ("training.evo_steps=10", "training.eval_episodes=1", "training.eval_steps=5", "training.confirm_episodes=0",
         "training.pop_size=2", "training.target_score=null")  # fmt: skip

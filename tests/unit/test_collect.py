@@ -10,9 +10,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from agilerl.errors import ConfigError, EnvError, NotAvailableYetError, RunError
-from agilerl.rng import Purpose, seeds
-from agilerl.sources.collect import (
+from agilerl.data.dataset import read_dataset
+from agilerl.data.describe import describe, lines
+from agilerl.data.recording import (
     Recording,
     greedy_policy,
     joined,
@@ -21,8 +21,8 @@ from agilerl.sources.collect import (
     record,
     write_dataset,
 )
-from agilerl.sources.dataset import read_dataset
-from agilerl.sources.describe import describe, lines
+from agilerl.errors import ConfigError, EnvError, NotAvailableYetError, RunError
+from agilerl.rng import Purpose, seeds
 from agilerl.training import datasets
 from agilerl.training.datasets import POLICIES, Maker
 from agilerl.utils.utils import make_vect_envs

@@ -287,7 +287,7 @@ def test_schemes_that_change_hyperparameters_need_ranges(scheme: str) -> None:
 
 
 def test_a_manifest_describes_the_encoder_of_other_than_vectors() -> None:
-    from agilerl.training.build import net_config
+    from agilerl.training.manifest.build import net_config
 
     images, vectors = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), gym.spaces.Box(-1, 1, (3,))
     plain = manifest_from({"network": {}})

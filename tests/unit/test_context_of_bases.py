@@ -15,7 +15,7 @@ from agilerl.errors import ConfigError
 from agilerl.language import tiny_tokenizer
 from agilerl.language.base import BaseModel
 from agilerl.llm_envs import PreferenceGym, ReasoningGym, SFTGym, TokenObservationWrapper
-from agilerl.sources.games import play
+from agilerl.sources.text.games import play
 from agilerl.training.train_llm import finetune_llm_preference, finetune_llm_reasoning, finetune_llm_sft
 from tests.differential.language_reference import LORA
 

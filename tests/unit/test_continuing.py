@@ -17,7 +17,7 @@ import agilerl
 from agilerl.algorithms import DQN, PPO
 from agilerl.cli import app
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
-from agilerl.training.adoption import Ancestors, ancestors_of
+from agilerl.training.manifest.adoption import Ancestors, ancestors_of
 
 SETTINGS: dict[str, Any] = {
     "evo_steps": 200, "eval_episodes": 2, "eval_steps": 20, "learning_delay": 32, "confirm_episodes": 0,

@@ -14,10 +14,10 @@ from gymnasium import spaces
 
 from agilerl.algorithms import find_algorithm
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.data.dataset import read_dataset, read_minari
 from agilerl.envs.wordle import Wordle, wordle_data
 from agilerl.errors import ConfigError, ReplayError, ShapeError
 from agilerl.options import OfflineOptions
-from agilerl.sources.dataset import read_dataset, read_minari
 from agilerl.sources.offline import OfflineSource, fill
 from agilerl.spaces import mask_width
 

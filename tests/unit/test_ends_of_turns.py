@@ -28,9 +28,9 @@ from agilerl.llm_envs import (
     SyncMultiTurnVecEnv,
     TokenObservationWrapper,
 )
-from agilerl.sources.games import play
 from agilerl.sources.source import Tally
-from agilerl.sources.text_batches import CompletionBatches, Row
+from agilerl.sources.text.batches import CompletionBatches, Row
+from agilerl.sources.text.games import play
 from tests.differential.language_reference import LORA
 
 EOS = 2

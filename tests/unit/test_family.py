@@ -6,9 +6,9 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+from agilerl.hpo.evolution import Family, TournamentEvolution
 from agilerl.report.summary import _line
 from agilerl.telemetry.record import Birth
-from agilerl.training.evolution import Family, TournamentEvolution
 from agilerl.training.quarantine import Quarantine
 
 

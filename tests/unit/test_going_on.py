@@ -72,7 +72,7 @@ def test_errors_of_the_system_are_one_line(tmp_path: Path, monkeypatch: pytest.M
 
     with monkeypatch.context() as patched:
         patched.setattr("agilerl.runs.directory.write_atomic", full)
-        patched.setattr("agilerl.training.launch.write_atomic", full)
+        patched.setattr("agilerl.training.manifest.launch.write_atomic", full)
         result = command("resume", run.path, "--steps", 32)
         assert result.exit_code == 2
         assert result.stderr.splitlines()[-1].endswith(

@@ -12,9 +12,9 @@ import pytest
 import agilerl
 from agilerl.api import continue_training
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.data.dataset import read_dataset
+from agilerl.data.handed import HandedData
 from agilerl.errors import ConfigError, ShapeError
-from agilerl.sources.dataset import read_dataset
-from agilerl.sources.handed import HandedData
 
 ROWS = 60
 SMALL = {"population": 2, "steps": 8, "evo_steps": 4, "eval_episodes": 1, "confirm_episodes": 0, "verbose": False}

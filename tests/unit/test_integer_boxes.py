@@ -9,9 +9,9 @@ from gymnasium.spaces import Box
 from safetensors.torch import save_file
 
 from agilerl.algorithms import DDPG, MATD3, SAC, TD3
+from agilerl.data.recording import random_policy
 from agilerl.envs.team import as_action
 from agilerl.networks.actors import rescale_action
-from agilerl.sources.collect import random_policy
 from agilerl.standalone.policy import load
 from agilerl.telemetry.files import jsonable
 

@@ -16,6 +16,7 @@ import agilerl
 from agilerl.algorithms import BC_LM, DQN, ILQL, IQL
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.data.dataset import read_dataset
 from agilerl.envs.wordle import Wordle, wordle_data
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError, ShapeError
 from agilerl.export import plain_policy
@@ -23,7 +24,6 @@ from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.networks.language import TokenNetwork
 from agilerl.options import OfflineOptions
-from agilerl.sources.dataset import read_dataset
 from agilerl.sources.offline import fill
 from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import agent_from_policy, create_population, make_vect_envs

@@ -352,7 +352,7 @@ def test_a_hub_that_cannot_be_reached_is_said_at_once(base: Path, monkeypatch: p
     def nobody(*_: Any) -> Any:
         raise OSError(-2, "Name or service not known")
 
-    monkeypatch.setattr("agilerl.training.language_task.getproxies", dict)
+    monkeypatch.setattr("agilerl.training.manifest.language_task.getproxies", dict)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr("socket.getaddrinfo", nobody)
     with pytest.raises(ConfigError, match=r"no folder owner/name, and the hub .* cannot be reached"):

@@ -16,7 +16,7 @@ from agilerl.language.base import load_base
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.llm_envs import GuessNumber, SyncMultiTurnVecEnv, TokenObservationWrapper
 from agilerl.llm_envs.games import bounds
-from agilerl.sources.games import Games, flatten_turns, play
+from agilerl.sources.text.games import Games, flatten_turns, play
 from agilerl.training.train_llm import finetune_llm_multiturn, finetune_llm_reasoning
 
 

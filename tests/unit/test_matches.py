@@ -11,7 +11,7 @@ from agilerl.algorithms.ippo import IPPO
 from agilerl.envs.team_boards import ConnectFourLanes, TicTacToeLanes
 from agilerl.errors import ConfigError
 from agilerl.rollouts.matches import lookahead, outcomes, uniform
-from agilerl.sources.self_play import SelfPlaySource
+from agilerl.sources.teams.self_play import SelfPlaySource
 from agilerl.utils.utils import make_multi_agent_vect_envs
 
 FOUR, THREE = "pettingzoo.classic.connect_four_v3", "pettingzoo.classic.tictactoe_v3"

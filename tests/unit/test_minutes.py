@@ -12,7 +12,7 @@ import agilerl
 from agilerl.api import build_manifest
 from agilerl.cli.main import app
 from agilerl.errors import ConfigError
-from agilerl.training import time_budget as measured
+from agilerl.training.manifest import time_budget as measured
 
 SMALL: dict[str, Any] = {"num_envs": 4, "learn_step": 64, "evo_steps": 256, "population": 2}
 

@@ -18,7 +18,7 @@ from agilerl.algorithms.ppo import PPO
 from agilerl.envs.vector import make_vect_envs
 from agilerl.options import LoopOptions
 from agilerl.telemetry.evaluation import Baseline, Evaluation
-from agilerl.training import build
+from agilerl.training.manifest import build
 from agilerl.training.random_play import random_play
 from tests.unit.team_games import Meeting
 

@@ -21,7 +21,7 @@ from agilerl.report.plot import Scale, linear_ticks, spans_decades
 from agilerl.report.records import tidy
 from agilerl.report.score import scoreboard
 from agilerl.telemetry import Birth
-from agilerl.training import launch
+from agilerl.training.manifest import launch
 
 # Two founders, 0 the fitter one. Generation 1: 0 lives on beside its unmutated copy 2 and its mutated child 3; 4 is a
 # child of 1. Generation 2: 3 lives on beside its child 5; 6 has been born and not evaluated.

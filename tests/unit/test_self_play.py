@@ -29,9 +29,9 @@ from agilerl.options import LoopOptions
 from agilerl.rollouts.matches import outcomes
 from agilerl.sources import source_for
 from agilerl.sources.evaluator import Episodes
-from agilerl.sources.self_play import Match, Opponent, Opponents, Places, Pool, SelfPlayGeneration, SelfPlaySource
 from agilerl.sources.source import Shard, Shared
-from agilerl.sources.team_rollouts import TeamRolloutSource
+from agilerl.sources.teams.rollouts import TeamRolloutSource
+from agilerl.sources.teams.self_play import Match, Opponent, Opponents, Places, Pool, SelfPlayGeneration, SelfPlaySource
 from agilerl.telemetry.files import CsvSink
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy

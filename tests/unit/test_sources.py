@@ -17,14 +17,14 @@ from agilerl.config.schema import Training
 from agilerl.errors import NotAvailableYetError
 from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.sources import SOURCES, source_for
-from agilerl.sources.language import LanguageSource
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.offline import OfflineSource
 from agilerl.sources.rollouts import OnPolicySource
 from agilerl.sources.source import Shard, ShardResult, Shared
-from agilerl.sources.team_rollouts import TeamRolloutSource
-from agilerl.sources.teams import TeamTransitions
-from agilerl.training.build import OTHER_NAMES, make_options
+from agilerl.sources.teams.rollouts import TeamRolloutSource
+from agilerl.sources.teams.transitions import TeamTransitions
+from agilerl.sources.text.language import LanguageSource
+from agilerl.training.manifest.build import OTHER_NAMES, make_options
 from agilerl.utils.utils import create_population, make_vect_envs
 
 NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}

@@ -23,7 +23,7 @@ from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import LoopOptions
 from agilerl.sources.source import Shard, Shared
-from agilerl.sources.team_rollouts import TeamGeneration, TeamRolloutSource
+from agilerl.sources.teams.rollouts import TeamGeneration, TeamRolloutSource
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.utils.utils import make_multi_agent_vect_envs
 from agilerl.vector import SyncPettingZooVecEnv

@@ -24,7 +24,7 @@ from agilerl.language.tiny import tiny_tokenizer
 from agilerl.language.vllm import VLLM
 from agilerl.llm_envs import PreferenceGym, ReasoningGym, SFTGym
 from agilerl.options import LanguageOptions
-from agilerl.sources.language import LanguageSource
+from agilerl.sources.text.language import LanguageSource
 from agilerl.training.train_llm import finetune_llm_preference, finetune_llm_reasoning, finetune_llm_sft
 from tests.differential.language_reference import base, folder, prompts
 

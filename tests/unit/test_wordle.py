@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agilerl.data.dataset import read_dataset
 from agilerl.envs.wordle import (
     FIRST_COLOURED,
     FIRST_LETTER,
@@ -24,7 +25,6 @@ from agilerl.envs.wordle import (
     wordle_data,
 )
 from agilerl.errors import ConfigError, EnvError
-from agilerl.sources.dataset import read_dataset
 from agilerl.utils.utils import make_vect_envs
 
 SIGNS = ".-+"  # grey, yellow, green

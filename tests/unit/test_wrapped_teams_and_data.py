@@ -13,12 +13,12 @@ import torch
 from agilerl.algorithms import CQN, IPPO, MADDPG, MATD3, TD3BC
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.data.dataset import read_dataset
 from agilerl.envs.teams import TeamObservations
 from agilerl.errors import NotAvailableYetError
 from agilerl.options import OfflineOptions
-from agilerl.sources.dataset import read_dataset
+from agilerl.sources.custom.reported_loss import reported_loss
 from agilerl.sources.offline import fill
-from agilerl.sources.reported_loss import reported_loss
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.training.train_offline import train_offline

@@ -1,7 +1,7 @@
 """Language algorithms: an adapter of a frozen base that writes completions, or is taught what to write.
 
 Siblings of the single-agent and the multi-agent ones: no spaces, prompts in place of observations. What a population of
-them does is in `sources.language`; `get_action`, `learn` and `test` do the same with one agent alone.
+them does is in `sources.text.language`; `get_action`, `learn` and `test` do the same with one agent alone.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ import numpy as np
 
 from agilerl.errors import ConfigError
 from agilerl.hpo.bandit import Trial, gaussian_processes, places_of, propose
+from agilerl.hpo.evolution import Births, Evolution
 from agilerl.hpo.mutation import MutationRecord
 from agilerl.hpo.tournament import rank
 from agilerl.rng import Purpose, stream
 from agilerl.telemetry.record import Birth, MemberRecord
-from agilerl.training.evolution import Births, Evolution
 
 QUARTER = 4
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.sources.dataset import Dataset
+from agilerl.data.dataset import Dataset
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 NAMES = ("least", "25%", "median", "75%", "most")

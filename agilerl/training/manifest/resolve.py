@@ -29,8 +29,8 @@ from agilerl.networks.encoders import LSTM_DEFAULTS
 from agilerl.networks.language import SMALL
 from agilerl.sources import source_for
 from agilerl.spaces import channels_first, is_image, is_small
-from agilerl.training.language_task import adapters_on_base, is_gym, learns_language, resolve_questions
-from agilerl.training.sizes import check_sizes
+from agilerl.training.manifest.language_task import adapters_on_base, is_gym, learns_language, resolve_questions
+from agilerl.training.manifest.sizes import check_sizes
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from agilerl import foreign
-from agilerl.algorithms.base.adapted import adapted
 from agilerl.errors import RunError
 from agilerl.telemetry.record import Birth, MemberRecord
 
@@ -166,7 +165,7 @@ class Family:
 
 def _birth_of(agent: Any, parent: int | None, parents: dict[int, Any], generation: int) -> Birth:
     """How `agent` came to be: its parent's id and what mutation did to it."""
-    record = adapted(agent).mutation_record
+    record = foreign.mutation_record(agent)
     fitness = parents[parent].fitness[-1] if parent in parents and parents[parent].fitness else None
     if record is None:
         return Birth(agent.index, parent, generation, "none", parent_fitness=fitness)

@@ -20,9 +20,9 @@ from agilerl.envs.teams import DEFINED, Team, TeamObservations
 from agilerl.errors import ConfigError
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
-from agilerl.sources.idle_agents import without_terminated
-from agilerl.sources.own_learn import OwnTransitions
+from agilerl.sources.custom.learn import OwnTransitions
 from agilerl.sources.source import Shard
+from agilerl.sources.teams.idle_agents import without_terminated
 
 NEEDED = ("write", "sample_indices", "gather")
 

@@ -33,9 +33,9 @@ from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.rollouts.on_policy import ActingStep, record
+from agilerl.sources.custom.reported_loss import reported_loss
 from agilerl.sources.divergence import is_finite
 from agilerl.sources.replay import SharedReplay
-from agilerl.sources.reported_loss import reported_loss
 from agilerl.sources.source import Shard, ShardResult, Steps, Tally, keep_finished
 from agilerl.sources.updates import Schedule
 from agilerl.tree import map_leaves

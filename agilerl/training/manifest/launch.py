@@ -30,7 +30,7 @@ from agilerl.runs.store import RunStore
 from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_sink
 from agilerl.telemetry.console import count
 from agilerl.telemetry.files import birth_line
-from agilerl.training.adoption import Ancestors
+from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.run import SHARED_BUDGETS, Run
 
 KEPT = "what was written is kept."
@@ -65,7 +65,7 @@ def with_minutes(
     """The manifest with a budget of steps in place of one of minutes; says which."""
     if verbose and minutes > 0:
         print(f"measuring how many steps fit into {_in_minutes(f'{minutes:g}')}", flush=True)
-    measured = import_module("agilerl.training.time_budget")
+    measured = import_module("agilerl.training.manifest.time_budget")
     steps, rate, expected = measured.steps_in(manifest, env, device, minutes, check)
     if verbose:
         if expected > FLOOR * minutes:
@@ -167,7 +167,7 @@ def run_training(
     if env is None:
         manifest = with_known_env(manifest)
     with StopSignals() as signals:  # one ends it at once
-        manifest = import_module("agilerl.training.resolve").resolve(manifest, env)
+        manifest = import_module("agilerl.training.manifest.resolve").resolve(manifest, env)
         if minutes is not None:
             manifest = with_minutes(manifest, env, resolve_device(device), minutes, verbose, signals.check)
     device, parent = resolve_device(device), None if ancestors is None else ancestors.parent()
@@ -194,7 +194,7 @@ def run_training(
 
 def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:
     """Train with records on the console and in the directory, and note there how the run ended."""
-    run_manifest = import_module("agilerl.training.build").run_manifest
+    run_manifest = import_module("agilerl.training.manifest.build").run_manifest
     try:
         fan_out = Sinks(setup.sinks_of(directory))
         with StopSignals() as signals:

@@ -9,7 +9,7 @@ from typing import Any
 from agilerl.algorithms import find_algorithm
 from agilerl.config import Manifest, apply_overrides
 from agilerl.errors import ConfigError
-from agilerl.training.build import run_manifest
+from agilerl.training.manifest.build import run_manifest
 
 MIN_GENERATIONS = 5
 WITH_EVALUATION = 1.25  # what evaluations and confirmations cost beside training, by experience

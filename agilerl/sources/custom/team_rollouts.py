@@ -18,10 +18,10 @@ from agilerl.envs.teams import Team, TeamObservations
 from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
 from agilerl.rollouts.off_policy import EpisodeTracker
-from agilerl.sources.idle_agents import ends_of_agents, without_terminated
-from agilerl.sources.own_learn import OwnRollouts
-from agilerl.sources.own_team_learn import infos_of
+from agilerl.sources.custom.learn import OwnRollouts
+from agilerl.sources.custom.team_learn import infos_of
 from agilerl.sources.source import Shard, keep_finished
+from agilerl.sources.teams.idle_agents import ends_of_agents, without_terminated
 
 NEEDED = ("actions", "log probabilities", "entropies", "values")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from agilerl.data.dataset import READ, read_dataset
+from agilerl.data.recording import write_dataset
 from agilerl.errors import ConfigError
-from agilerl.sources.collect import write_dataset
-from agilerl.sources.dataset import READ, read_dataset
 
 
 class HandedData:

@@ -14,10 +14,10 @@ from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.teams import Team, team_of
 from agilerl.errors import ConfigError, EnvError
 from agilerl.options import OffPolicyOptions
+from agilerl.sources.custom.team_learn import OwnTeamTransitions
 from agilerl.sources.evaluator import Evaluator, FitnessEvaluator
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.off_policy import OffPolicySource
-from agilerl.sources.own_team_learn import OwnTeamTransitions
 from agilerl.sources.source import Shard, ShardResult, Steps
 
 

@@ -22,9 +22,9 @@ from agilerl.language.tokenizer import fingerprint, is_tokenizer_of
 from agilerl.llm_envs.by_id import make_language_env
 from agilerl.options import LanguageOptions, LoopOptions
 from agilerl.rng import Purpose, stream
-from agilerl.sources.games import GameBatches, Games
 from agilerl.sources.source import PopulationEvaluation, Source, Tally, agreed
-from agilerl.sources.text_batches import BatchSource, CompletionBatches, Engine, PreferenceBatches, Row, SFTBatches
+from agilerl.sources.text.batches import BatchSource, CompletionBatches, Engine, PreferenceBatches, Row, SFTBatches
+from agilerl.sources.text.games import GameBatches, Games
 
 FITNESS = {
     "preferences": "beta times the margin of the chosen over the rejected completion, mean over the test split",

@@ -7,8 +7,8 @@ because nothing can be bootstrapped from it. A terminal step needs none. Environ
 have `action_masks` and `next_action_masks` [N, A] beside them.
 
 What is known of a set beside its rows (its environment, its policy, its seed) stands in the attributes of an HDF5 file,
-or as JSON in the array `about` of an npz file; `sources.collect` writes both. Arrays that a run was handed are written
-by `sources.handed`, with what was noted when they were read (`READ`): a file of them is read as they were.
+or as JSON in the array `about` of an npz file; `data.recording` writes both. Arrays that a run was handed are written
+by `data.handed`, with what was noted when they were read (`READ`): a file of them is read as they were.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import numpy as np
 from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.components.uniform import ReplayBuffer
+from agilerl.data.memories import replay_of_run, rows_of_memory
 from agilerl.errors import ConfigError, ShapeError
-from agilerl.sources.memories import replay_of_run, rows_of_memory
 
 NAMES = {
     "observations": ("observations", "obs", "states"),
@@ -283,7 +283,7 @@ def _about(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attribute(value: Any) -> Any:
-    """An attribute of HDF5 as a JSON value: `sources.collect` writes mappings and lists as JSON texts."""
+    """An attribute of HDF5 as a JSON value: `data.recording` writes mappings and lists as JSON texts."""
     value = value.decode(errors="replace") if isinstance(value, bytes) else value
     if isinstance(value, str) and value[:1] in ("{", "["):
         try:

@@ -19,7 +19,7 @@ from agilerl.language import needs
 from agilerl.language.base import load_base
 from agilerl.language.base import quiet as quietly_loading
 from agilerl.language.tokenizer import load_tokenizer
-from agilerl.sources.language import LanguageSource
+from agilerl.sources.text.language import LanguageSource
 from agilerl.telemetry.evaluation import Evaluation
 
 GYMS = {"completions": "ReasoningGym", "preferences": "PreferenceGym", "examples": "SFTGym"}

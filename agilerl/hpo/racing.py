@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from agilerl.errors import ConfigError
+from agilerl.hpo.evolution import Births, Evolution
+from agilerl.hpo.screening import best_returns, recent_returns
+from agilerl.hpo.stopping import is_stuck
+from agilerl.hpo.tournament import nan_as_worst
 from agilerl.telemetry.record import Birth, MemberRecord
-from agilerl.training.evolution import Births, Evolution
-from agilerl.training.result import ranked
-from agilerl.training.screening import best_returns, recent_returns
-from agilerl.training.stopping import is_stuck
 
 
 def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, int]]:
@@ -111,7 +111,7 @@ class SuccessiveHalving(Evolution):
         left = next((size for size, due in reversed(self.rungs) if steps >= due), len(population))
         if left < len(population):
             worth = [float(np.mean(self.seen[r.id])) if self.seen.get(r.id) else -np.inf for r in records]
-            best = sorted(np.argsort([-value for value in ranked(worth)], kind="stable")[:left].tolist())
+            best = sorted(np.argsort([-value for value in nan_as_worst(worth)], kind="stable")[:left].tolist())
             self.seen = {}
             return [population[slot] for slot in best], ()
         if self.then is None or not self.then.is_on:
@@ -146,7 +146,7 @@ class Restarts(Evolution):
     Args:
         inner: between restarts.
         found: makes a population by the number of the restart, 1 at first.
-        patience: generations without a better one (`training.stopping.is_stuck`).
+        patience: generations without a better one (`hpo.stopping.is_stuck`).
     """
 
     def __init__(self, inner: Evolution, found: Callable[[int], list[Any]], patience: int) -> None:

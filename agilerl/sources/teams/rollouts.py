@@ -11,11 +11,11 @@ from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.envs.step import Lanes, StepBatch
 from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
-from agilerl.sources.idle_agents import ends_of_agents, without_terminated
-from agilerl.sources.own_team_rollouts import OwnTeamRollouts
+from agilerl.sources.custom.team_rollouts import OwnTeamRollouts
 from agilerl.sources.rollouts import Group, OnPolicyGeneration, OnPolicySource
 from agilerl.sources.source import Shard, Steps
-from agilerl.sources.teams import OfTeams, team_in
+from agilerl.sources.teams.idle_agents import ends_of_agents, without_terminated
+from agilerl.sources.teams.transitions import OfTeams, team_in
 
 
 class TeamRolloutSource(OfTeams, OnPolicySource):

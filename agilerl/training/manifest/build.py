@@ -22,8 +22,11 @@ from agilerl.envs.team import is_parallel
 from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, ConfigError, warn_once
+from agilerl.hpo.evolution import Evolution, TournamentEvolution
 from agilerl.hpo.founders import spread_founders
 from agilerl.hpo.mutation import Mutations
+from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit
+from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose, seeds
@@ -32,15 +35,12 @@ from agilerl.runs.store import RunStore
 from agilerl.sources import source_for
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Sink
-from agilerl.training.adoption import Ancestors
-from agilerl.training.evolution import Evolution, TournamentEvolution
-from agilerl.training.language_task import base_of, closing_score, learns_language, questions
 from agilerl.training.loop import TrainingLoop
-from agilerl.training.pbt import MultipleFrequencies, PopulationBandit
+from agilerl.training.manifest.adoption import Ancestors
+from agilerl.training.manifest.language_task import base_of, closing_score, learns_language, questions
+from agilerl.training.manifest.resolve import hyperparameter_config, make_population, net_config
 from agilerl.training.population import set_lanes
-from agilerl.training.racing import Race, Restarts, SuccessiveHalving
 from agilerl.training.random_play import random_play
-from agilerl.training.resolve import hyperparameter_config, make_population, net_config
 from agilerl.training.result import EvolveResult
 
 __all__ = ["hyperparameter_config", "make_population", "net_config", "run_manifest"]

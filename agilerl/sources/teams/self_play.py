@@ -37,7 +37,7 @@ from agilerl.rollouts.evaluate import EvaluationResult, evaluate
 from agilerl.sources.evaluator import Episodes, Evaluator
 from agilerl.sources.rollouts import Group
 from agilerl.sources.source import PopulationEvaluation, Shard, Steps, Tally
-from agilerl.sources.team_rollouts import TeamGeneration, TeamRolloutSource
+from agilerl.sources.teams.rollouts import TeamGeneration, TeamRolloutSource
 
 POOL_SIZE = 16  # opponents in the pool, the random player included
 SEATS = 2

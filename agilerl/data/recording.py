@@ -16,6 +16,7 @@ import numpy as np
 from agilerl import tree as trees
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.checkpoint import write_atomic
+from agilerl.data.dataset import ABOUT
 from agilerl.envs.limits import DEFAULT_EPISODE_LIMIT
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import follow_masks
@@ -24,7 +25,6 @@ from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.rng import Purpose, seeds, stream
 from agilerl.rollouts.evaluate import evaluate
 from agilerl.rollouts.off_policy import uniform_actions
-from agilerl.sources.dataset import ABOUT
 
 Policy = Callable[[Any, np.ndarray | None], np.ndarray]
 """Observations [L, ...] and legal actions [L, A] or None -> actions [L, ...], as the environment takes them."""

@@ -1,0 +1,1 @@
+"""Data sets: reading, describing and recording them, and the replay of a run as one."""

@@ -1,0 +1,1 @@
+"""Training loops for agents that bring their own `learn`."""

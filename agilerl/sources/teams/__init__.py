@@ -1,0 +1,1 @@
+"""Sources whose members are teams of several agents."""

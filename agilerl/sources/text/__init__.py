@@ -1,0 +1,1 @@
+"""Sources for language policies: prompts, pairs, examples and games of several turns."""
