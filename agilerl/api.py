@@ -287,7 +287,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     manifest = directory.with_own_data(directory.manifest(), facts)
     cls = find_algorithm(manifest.algorithm.name)
     if cls.learns_language:
-        with import_module("agilerl.training.manifest.language_task").quietly_loading():
+        with import_module("agilerl.language.base").quiet():
             best = directory.load_language_policy(cls, resolve_device(device))
         known = {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
         best.environment = None if facts.get("env_given") else known

@@ -33,6 +33,7 @@ from agilerl.telemetry.record import BaseSink
 from agilerl.threads import one_thread
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest import build
+from agilerl.training.manifest.task import Task
 
 ROWS = 100_000
 ENV = "LunarLander-v3"
@@ -74,8 +75,9 @@ def preset_loop(folder: Path, generations: int) -> Iterator[tuple[TrainingLoop, 
     per_generation = manifest.training.evo_steps
     overrides = {"training.max_steps": generations * per_generation, "training.target_score": None}
     manifest = build_manifest(ENV, overrides=overrides)
-    env, eval_env = build.make_environments(manifest, None)
-    population = build.make_population(manifest, env, 0, "cpu")
+    task = Task.of(manifest)
+    env, eval_env = task.environments(None, "cpu")
+    population = task.population(env, 0, "cpu")
     evolution = build.make_evolution(manifest, 0, "cpu")
     options = build.make_options(manifest)
     store = TimedStore(folder)

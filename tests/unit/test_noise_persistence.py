@@ -17,7 +17,8 @@ from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.hpo.founders import share_at, value_at
 from agilerl.hpo.operators import RLParameter
 from agilerl.telemetry.console import number
-from agilerl.training.manifest.build import make_environments, make_founders, of_restarts
+from agilerl.training.manifest.build import make_founders, of_restarts
+from agilerl.training.manifest.environment_task import make_environments
 from agilerl.training.manifest.resolve import resolve
 from agilerl.utils.utils import make_vect_envs
 

@@ -240,7 +240,7 @@ ABSURD: list[tuple[dict[str, Any], str]] = [
 def test_absurd_sizes_are_named_before_memory_is_taken(
     changes: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("agilerl.training.manifest.resolve.available_bytes", lambda: 64 * 2**30)
+    monkeypatch.setattr("agilerl.training.manifest.environment_task.available_bytes", lambda: 64 * 2**30)
     with pytest.raises(ConfigError, match=named + r".* would take at least [\d,]+ GiB of memory; 64 GiB are free"):
         agilerl.train("CartPole-v1", "DQN", out=tmp_path, verbose=False, **changes)
     assert not list(tmp_path.rglob("*"))

@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium as gym
 
 from agilerl import foreign
-from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.evaluation import EvaluatedIn
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
@@ -18,9 +17,6 @@ from agilerl.components.replay_buffer import (
     ReplayBuffer,
 )
 from agilerl.config import Manifest
-from agilerl.envs.team import is_parallel
-from agilerl.envs.team_limits import TimeLimitOfTeam
-from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, ConfigError, warn_once
 from agilerl.hpo.evolution import Evolution, TournamentEvolution
 from agilerl.hpo.founders import spread_founders
@@ -32,18 +28,14 @@ from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose, seeds
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.store import RunStore
-from agilerl.sources import source_for
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Sink
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest.adoption import Ancestors
-from agilerl.training.manifest.language_task import base_of, closing_score, learns_language, questions
-from agilerl.training.manifest.resolve import hyperparameter_config, make_population, net_config
+from agilerl.training.manifest.task import Task
 from agilerl.training.population import set_lanes
 from agilerl.training.random_play import random_play
 from agilerl.training.result import EvolveResult
-
-__all__ = ["hyperparameter_config", "make_population", "net_config", "run_manifest"]
 
 
 def run_manifest(
@@ -78,12 +70,8 @@ def run_manifest(
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
     """
-    kind = source_for(find_algorithm(manifest.algorithm.name).experience, manifest.training.opponents)
-    base = base_of(manifest, device) if learns_language(manifest) else None  # held: members share it
-    if base is None:
-        train_env, eval_env = make_environments(manifest, env, kind.make_envs)
-    else:
-        train_env = eval_env = questions(manifest, env, base.tokenizer)
+    task = Task.of(manifest)
+    train_env, eval_env = task.environments(env, device)
     found = partial(make_founders, manifest, env, train_env, device)
     found_anew = partial(make_founders, of_restarts(manifest), env, train_env, device)
     population = found(seed, ancestors)
@@ -95,7 +83,7 @@ def run_manifest(
     options = make_options(manifest)
     loop = TrainingLoop(
         population,
-        kind.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
+        task.source.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
         options,
         seed=seed,
         evolution=make_evolution(manifest, seed, device, None if ancestors else found_anew) if evolution else None,
@@ -108,15 +96,12 @@ def run_manifest(
     )
     try:
         if with_random_play:
-            baseline = loop.result.random_play = _baseline(manifest, run_directory, loop, eval_env, check)
-            if base is None:
-                loop.notes.append(str(baseline))
-            else:
-                loop.result.before = before = _before(run_directory, loop.population[0], train_env)
-                loop.notes += [] if before is None else [f"before training: {before}"]
+            baseline = loop.result.random_play = _baseline(task, run_directory, loop, eval_env, check)
+            loop.result.before = before = _before(task, run_directory, loop.population[0], train_env)
+            loop.notes += task.notes_of(baseline, before)
         result = loop.run()
-        if base is not None and result.best is not None:
-            result.test = closing_score(result.best, train_env)
+        if result.best is not None:
+            result.test = task.closing_score(result.best, train_env)
         return result
     except KeyboardInterrupt:
         if loop.result.best is None:
@@ -127,30 +112,24 @@ def run_manifest(
             foreign.close(made)
 
 
-def _baseline(
-    manifest: Manifest, run_directory: RunDirectory | None, loop: TrainingLoop, env: Any, check: Any
-) -> Baseline:
+def _baseline(task: Task, run_directory: RunDirectory | None, loop: TrainingLoop, env: Any, check: Any) -> Baseline:
     """What random play scores, or why that is not measured; a run that goes on has it in its run.json."""
     known = None if run_directory is None else Baseline.from_dict(run_directory.facts().get("random_play"))
     if known is not None:
         return known
-    if learns_language(manifest):
-        return Baseline(skipped="a language policy has no random play")
-    if manifest.training.opponents is not None:
-        return Baseline(skipped="fitness is the return against the population's past")
-    if manifest.training.fitness == "fqe":
-        return Baseline(skipped="there is no environment to play in")
+    if task.no_random_play:
+        return Baseline(skipped=task.no_random_play)
     members = len(loop.population)
     try:
-        return random_play(env, loop.population[0], loop.options, members, manifest.training.seed, check)
+        return random_play(env, loop.population[0], loop.options, members, task.manifest.training.seed, check)
     except AgileRLError as error:  # training, which steps it too, says it and keeps what it has written
         return Baseline(skipped=f"the environment failed: {str(error).partition(' fix:')[0].rstrip('.')}")
 
 
-def _before(run_directory: RunDirectory | None, founder: Any, env: Any) -> Evaluation | None:
-    """What a founder scores on the report split before training; a run that goes on has it in its run.json."""
+def _before(task: Task, run_directory: RunDirectory | None, founder: Any, env: Any) -> Evaluation | None:
+    """The score of a founder before training; a run that goes on has it in its run.json."""
     known = None if run_directory is None else Evaluation.from_dict(run_directory.facts().get("before"))
-    return closing_score(founder, env) if known is None else known
+    return task.score_before(founder, env) if known is None else known
 
 
 def make_founders(
@@ -161,11 +140,11 @@ def make_founders(
     Args:
         env: as it was handed over, None where it was made by its id. train_env: what they train in.
     """
-    population = make_population(manifest, train_env, seed, device)
+    population = Task.of(manifest).population(train_env, seed, device)
     if ancestors is None and manifest.evolution.widths is not None:
         bounded = within_widths(manifest, *manifest.evolution.widths)
         if bounded != manifest:
-            population = [*population[:1], *make_population(bounded, train_env, seed, device)[1:]]
+            population = [*population[:1], *Task.of(bounded).population(train_env, seed, device)[1:]]
     if ancestors is not None:
         population = ancestors.adopt(population)
     elif manifest.evolution.founders == "spread":
@@ -212,43 +191,6 @@ def _save_best(run_directory: RunDirectory, agent: Any) -> None:
         run_directory.keep_best(agent)
     except OSError as error:  # a full disk must not end the training: the best agent is in the checkpoints too
         warn_once("save-best", f"the best policy could not be written to {run_directory.path} ({error}).")
-
-
-def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any] = make_vect_envs) -> tuple[Any, Any]:
-    """(environment to train in, environment to evaluate in); they differ where training episodes are cut shorter.
-
-    make_envs: of the source that trains in them.
-    """
-    name, lanes = manifest.environment.name, manifest.environment.num_envs
-    kwargs, limit = dict(manifest.environment.kwargs), manifest.training.train_max_episode_steps
-    if isinstance(env, gym.Env | gym.vector.VectorEnv) or (env is not None and not callable(env)):
-        return env, env
-
-    names = ("healing", "num_workers", "deadline_s", "max_restarts")
-    more = {name: vars(manifest.environment)[name] for name in names} if manifest.environment.healing else {}
-    more |= {"with_state": True} if manifest.environment.with_state else {}
-
-    def make(limited: bool) -> Any:
-        if env is not None:
-            make_env = (lambda: _limited(env(), limit or 0)) if limited else env
-            return make_envs(None, num_envs=lanes, make_env=make_env, **more)
-        extra: dict[str, Any] = {"max_episode_steps": limit} if limited else {}
-        return make_envs(name, num_envs=lanes, **kwargs, **extra, **more)
-
-    evaluated = make(limited=False)
-    return (make(limited=True) if limit else evaluated), evaluated
-
-
-def _limited(env: Any, limit: int) -> Any:
-    """`env` with training episodes cut at `limit` steps: its own limit, if any, is put aside first."""
-    if is_parallel(env):
-        return TimeLimitOfTeam(env, limit)
-    inner = env
-    while isinstance(inner, gym.Wrapper):
-        if isinstance(inner, gym.wrappers.TimeLimit):
-            return gym.wrappers.TimeLimit(inner.env, limit)
-        inner = inner.env
-    return gym.wrappers.TimeLimit(env, limit)
 
 
 def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,49 +16,79 @@ from agilerl.config.load import check_kind
 from agilerl.errors import ConfigError
 from agilerl.language import needs
 from agilerl.language.base import load_base
-from agilerl.language.base import quiet as quietly_loading
 from agilerl.language.tokenizer import load_tokenizer
 from agilerl.sources.text.language import LanguageSource
-from agilerl.telemetry.evaluation import Evaluation
+from agilerl.telemetry.evaluation import Baseline, Evaluation
+from agilerl.training.manifest.resolve import hyperparameter_config
+from agilerl.training.manifest.task import Task
 
 GYMS = {"completions": "ReasoningGym", "preferences": "PreferenceGym", "examples": "SFTGym"}
 """What an algorithm learns from -> the gym that has it."""
 
 
-def learns_language(manifest: Manifest) -> bool:
-    """Whether the algorithm stands on a language model."""
-    return bool(find_algorithm(manifest.algorithm.name).learns_language)
+class LanguageTask(Task):
+    """Questions for language policies: prompts, pairs or examples."""
+
+    no_random_play = "a language policy has no random play"
+
+    def resolve(self, env: Any) -> Manifest:
+        """The manifest with the whole path of its base, where that is a folder.
+
+        The tokenizer is loaded and the environment made, as the run will; the base itself is loaded by the run alone.
+
+        Raises:
+            ConfigError: no base is named, no tokenizer is there, the environment has other questions than the algorithm
+                learns from, or architectures would mutate. EnvError: no such environment.
+        """
+        manifest = self.manifest
+        name, model = manifest.algorithm.name, manifest.algorithm.hyperparameters["model_name"]
+        if model is None:
+            raise ConfigError(
+                f"{name} trains an adapter of a language model, and none is named. fix: "
+                "model='PATH', a folder with config.json, model.safetensors and tokenizer.json, or a hub id."
+            )
+        folder = Path(model).expanduser()
+        if not folder.exists():
+            _check_hub(str(model))
+        else:  # a run goes on from wherever it is asked to
+            values = {**manifest.algorithm.model_dump(), "model_name": str(folder.resolve())}
+            manifest = manifest.model_copy(update={"algorithm": type(manifest.algorithm)(**values)})
+        check_mutations(manifest)
+        questions(manifest, env, None)
+        return manifest
+
+    def environments(self, env: Any, device: str) -> tuple[Any, Any]:
+        """The same questions for both. The base is held, so that all members share it."""
+        self._base = load_base(self.manifest.algorithm.hyperparameters["model_name"], device=device)
+        made = questions(self.manifest, env, self._base.tokenizer)
+        return made, made
+
+    def population(self, env: Any, seed: int, device: str) -> list[Any]:
+        manifest = self.manifest
+        found: list[Any] = find_algorithm(manifest.algorithm.name).population(
+            manifest.training.pop_size,
+            seed=seed,
+            hp_config=hyperparameter_config(manifest),
+            device=device,
+            **manifest.algorithm.hyperparameters,
+        )
+        return found
+
+    def score_before(self, founder: Any, env: Any) -> Evaluation | None:
+        return self.closing_score(founder, env)
+
+    def notes_of(self, baseline: Baseline, before: Evaluation | None) -> list[str]:
+        return [] if before is None else [f"before training: {before}"]
+
+    def closing_score(self, agent: Any, env: Any) -> Evaluation | None:
+        """The score on the report split, which chose nothing; None where there is none."""
+        found: Evaluation | None = agent.evaluate("report", env) if "report" in env.splits else None
+        return found
 
 
 def is_gym(env: Any) -> bool:
     """Whether an environment that was handed over asks questions of language models."""
     return foreign.has_methods(env, "split", "batch")
-
-
-def resolve_questions(manifest: Manifest, env: Any = None) -> Manifest:
-    """The manifest with the whole path of its base, where that is a folder.
-
-    The tokenizer is loaded and the environment made, as the run will; the base itself is loaded by the run alone.
-
-    Raises:
-        ConfigError: no base is named, no tokenizer is there, the environment has other questions than the algorithm
-            learns from, or architectures would mutate. EnvError: no such environment.
-    """
-    name, model = manifest.algorithm.name, manifest.algorithm.hyperparameters["model_name"]
-    if model is None:
-        raise ConfigError(
-            f"{name} trains an adapter of a language model, and none is named. fix: "
-            "model='PATH', a folder with config.json, model.safetensors and tokenizer.json, or a hub id."
-        )
-    folder = Path(model).expanduser()
-    if not folder.exists():
-        _check_hub(str(model))
-    else:  # a run goes on from wherever it is asked to
-        values = {**manifest.algorithm.model_dump(), "model_name": str(folder.resolve())}
-        manifest = manifest.model_copy(update={"algorithm": type(manifest.algorithm)(**values)})
-    check_mutations(manifest)
-    questions(manifest, env, None)
-    return manifest
 
 
 def _check_hub(model: str) -> None:
@@ -119,35 +148,3 @@ def questions(manifest: Manifest, env: Any, tokenizer: Any) -> Any:
             f"fix: algo={DEFAULT_BY_GYM[gyms[0]]!r}."
         )
     return made
-
-
-def adapters_on_base(manifest: Manifest, seed: int, device: str, hp_config: Any) -> list[Any]:
-    """The population on one base: equal hyperparameters, adapters of their own."""
-    found: list[Any] = find_algorithm(manifest.algorithm.name).population(
-        manifest.training.pop_size, seed=seed, hp_config=hp_config, device=device, **manifest.algorithm.hyperparameters
-    )
-    return found
-
-
-def base_of(manifest: Manifest, device: str) -> Any:
-    """The frozen model; whoever holds it shares it with all who ask for the same."""
-    return load_base(manifest.algorithm.hyperparameters["model_name"], device=device)
-
-
-def closing_score(agent: Any, env: Any) -> Evaluation | None:
-    """What the best agent scores on the questions that chose nothing; None where there are none."""
-    found: Evaluation | None = agent.evaluate("report", env) if "report" in env.splits else None
-    return found
-
-
-__all__: Sequence[str] = (
-    "adapters_on_base",
-    "base_of",
-    "check_mutations",
-    "closing_score",
-    "is_gym",
-    "learns_language",
-    "questions",
-    "quietly_loading",
-    "resolve_questions",
-)  # fmt: skip

@@ -5,114 +5,26 @@ That happens before anything is written, so that a refused run leaves nothing be
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
 
-from agilerl import foreign
-from agilerl.algorithms import find_algorithm, is_team
+from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
 from agilerl.config import Manifest, apply_overrides, preset_for
-from agilerl.config.load import check_kind
 from agilerl.config.schema import Encoder, Network
-from agilerl.envs.argument import UNNAMED, inner_name, is_vector
-from agilerl.envs.lanes import spaces_in
-from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, NotAvailableYetError
-from agilerl.host import available_bytes
-from agilerl.modules.base import constructor_arguments
+from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError
 from agilerl.modules.cnn import usual_layers
 from agilerl.networks.encoders import LSTM_DEFAULTS
 from agilerl.networks.language import SMALL
-from agilerl.sources import source_for
 from agilerl.spaces import channels_first, is_image, is_small
-from agilerl.training.manifest.language_task import adapters_on_base, is_gym, learns_language, resolve_questions
-from agilerl.training.manifest.sizes import check_sizes
-
-
-@dataclass(frozen=True)
-class Spaces:
-    """What one environment observes and does, named as environments name it; `name`: its id, else its class.
-
-    Of an environment of several agents the two are mappings by agent; `state_space` is of its own state, where shown.
-    """
-
-    observation_space: Any
-    action_space: Any
-    name: str
-    state_space: Any = None
-
-    @property
-    def joint(self) -> tuple[gym.Space[Any], gym.Space[Any]]:
-        """Both, as one space each."""
-        both = (self.observation_space, self.action_space)
-        return tuple(gym.spaces.Dict(space) if isinstance(space, dict) else space for space in both)  # type: ignore[return-value]
+from agilerl.training.manifest.task import Task
 
 
 def resolve(manifest: Manifest, env: Any = None) -> Manifest:
-    """The manifest with the encoder that the observations get, and the name of the environment that a lambda makes.
-
-    One environment is made and closed for that, and one agent; an environment that was handed over is only asked for
-    its spaces.
-
-    Raises:
-        EnvError: the environment cannot be made. ConfigError, AlgorithmError: the algorithm, the networks or the
-            sizes do not fit it, or this machine.
-    """
-    if learns_language(manifest):
-        return resolve_questions(manifest, env)
-    check_kind(manifest.algorithm.name, manifest.environment.name, is_gym(env))
-    spaces = spaces_of(manifest, env)
-    resolved = _without_noise(with_encoder(manifest, spaces.observation_space), spaces.action_space)
-    with contextlib.suppress(NotAvailableYetError):  # observations that no encoder reads: the agent names them below
-        check_sizes(resolved, *spaces.joint, available_bytes())
-    _check_replay(resolved)
-    resolved = _within_replay(resolved)
-    if manifest.environment.name == UNNAMED or (is_vector(env) and manifest.environment.name == type(env).__name__):
-        named = resolved.environment.model_copy(update={"name": spaces.name})
-        resolved = resolved.model_copy(update={"environment": named})
-    make_population(resolved.model_copy(update={"training": _alone(resolved)}), spaces, 0, "cpu")
-    return resolved
-
-
-def _alone(manifest: Manifest) -> Any:
-    return manifest.training.model_copy(update={"pop_size": 1})
-
-
-def spaces_of(manifest: Manifest, env: Any = None) -> Spaces:
-    """Those of the environment that the manifest names, or of the one that was handed over."""
-    kind, made = source_for(find_algorithm(manifest.algorithm.name).experience), None
-    if env is None or (callable(env) and not hasattr(env, "action_space")) or isinstance(env, type):
-        _check_state(manifest)
-        more = {"with_state": True} if manifest.environment.with_state else {}
-        make = partial(kind.make_envs, manifest.environment.name, **dict(manifest.environment.kwargs), **more)
-        made = env = make() if env is None else kind.make_envs(None, make_env=env, **more)
-    try:
-        if not is_team(manifest.algorithm.name) and not hasattr(env, "possible_agents"):
-            spaces_in(env, "single_" if hasattr(env, "single_observation_space") else "")
-        space, actions = kind.spaces(env)
-    finally:
-        if made is not None:
-            made.close()
-    return Spaces(space, actions, inner_name(env), _state_space(env))
-
-
-def _state_space(env: Any) -> Any:
-    """The space of the state that an environment of several agents shows; None where it shows none."""
-    return foreign.state_space(env)
-
-
-def _check_state(manifest: Manifest) -> None:
-    """ConfigError where the environment is to show its state to an algorithm that does not read it."""
-    name = manifest.algorithm.name
-    if manifest.environment.with_state and "state_space" not in constructor_arguments(find_algorithm(name)):
-        raise ConfigError(
-            f"environment.with_state shows env.state() to values of all agents, which {name} does not have. "
-            "fix: algo='MAPPO', or with_state=false."
-        )
+    """The manifest as it will be trained: see `task.Task.resolve`."""
+    return Task.of(manifest).resolve(env)
 
 
 def with_encoder(manifest: Manifest, space: Any) -> Manifest:
@@ -139,7 +51,7 @@ def with_encoder(manifest: Manifest, space: Any) -> Manifest:
     return manifest.model_copy(update={"network": changed})
 
 
-def _without_noise(manifest: Manifest, actions: Any) -> Manifest:
+def without_noise(manifest: Manifest, actions: Any) -> Manifest:
     """The manifest without the general preset's range for noise that persists, where actions are not Box.
 
     Raises:
@@ -229,7 +141,7 @@ def _usual_encoder(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any] 
     return {"latent_dim": 32, "mlp_config": {"hidden_size": [64]}}
 
 
-def _check_replay(manifest: Manifest) -> None:
+def check_replay(manifest: Manifest) -> None:
     values, size = manifest.algorithm.hyperparameters, manifest.replay_buffer.max_size
     batch = values.get("batch_size")
     if manifest.has_replay and isinstance(batch, int) and batch > size:
@@ -239,7 +151,7 @@ def _check_replay(manifest: Manifest) -> None:
         )
 
 
-def _within_replay(manifest: Manifest) -> Manifest:
+def within_replay(manifest: Manifest) -> Manifest:
     """The manifest with ranges of batches that end at the size of the memory, with a warning where that changes one."""
     size = manifest.replay_buffer.max_size
     if not manifest.has_replay:
@@ -259,39 +171,6 @@ def _within_replay(manifest: Manifest) -> Manifest:
         kept["batch_size"] |= {"min": min(own.min, size), "max": size}
         manifest = apply_overrides(manifest, {path: kept}, "memory")
     return manifest
-
-
-def make_population(manifest: Manifest, env: Any, seed: int, device: str) -> list[Any]:
-    """The founders: equal hyperparameters, weights of their own."""
-    cls = find_algorithm(manifest.algorithm.name)
-    if learns_language(manifest):
-        return adapters_on_base(manifest, seed, device, hyperparameter_config(manifest))
-    if isinstance(env, Spaces):
-        space, actions = env.observation_space, env.action_space
-    else:
-        space, actions = source_for(cls.experience).spaces(env)
-    state = env.state_space if isinstance(env, Spaces) else _state_space(env)
-    if state is None and manifest.environment.with_state:
-        raise ConfigError(
-            f"environment.with_state: {manifest.environment.name} was handed over and shows no state. "
-            "fix: make_multi_agent_vect_envs(..., with_state=True), or the function that makes it."
-        )
-    reads_state = state is not None and "state_space" in constructor_arguments(cls)
-    try:
-        founders: list[Any] = cls.population(
-            manifest.training.pop_size,
-            space,
-            actions,
-            seed=seed,
-            hp_config=hyperparameter_config(manifest),
-            net_config=net_config(manifest, space),
-            device=device,
-            **({"state_space": state} if reads_state else {}),
-            **manifest.algorithm.hyperparameters,
-        )
-        return founders
-    except AgileRLError as error:
-        raise type(error)(f"{manifest.environment.name}: {error}") from None
 
 
 def net_config(manifest: Manifest, space: Any) -> dict[str, Any]:

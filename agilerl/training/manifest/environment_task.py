@@ -1,0 +1,184 @@
+"""Tasks that step environments, or learn from data: single agents, teams and data sets."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+
+from agilerl import foreign
+from agilerl.algorithms import find_algorithm, is_team
+from agilerl.config import Manifest
+from agilerl.config.load import check_kind
+from agilerl.envs.argument import UNNAMED, inner_name, is_vector
+from agilerl.envs.lanes import spaces_in
+from agilerl.envs.team import is_parallel
+from agilerl.envs.team_limits import TimeLimitOfTeam
+from agilerl.envs.vector import make_vect_envs
+from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError
+from agilerl.host import available_bytes
+from agilerl.modules.base import constructor_arguments
+from agilerl.training.manifest.resolve import (
+    check_replay,
+    hyperparameter_config,
+    net_config,
+    with_encoder,
+    within_replay,
+    without_noise,
+)
+from agilerl.training.manifest.sizes import check_sizes
+from agilerl.training.manifest.task import Task
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """What one environment observes and does, named as environments name it; `name`: its id, else its class.
+
+    Of an environment of several agents the two are mappings by agent; `state_space` is of its own state, where shown.
+    """
+
+    observation_space: Any
+    action_space: Any
+    name: str
+    state_space: Any = None
+
+    @property
+    def joint(self) -> tuple[gym.Space[Any], gym.Space[Any]]:
+        """Both, as one space each."""
+        both = (self.observation_space, self.action_space)
+        return tuple(gym.spaces.Dict(space) if isinstance(space, dict) else space for space in both)  # type: ignore[return-value]
+
+
+class EnvironmentTask(Task):
+    """Members act in environments, and are evaluated in them."""
+
+    def resolve(self, env: Any) -> Manifest:
+        """The manifest with the encoder that the observations get, and the name of the environment that a lambda makes.
+
+        One environment is made and closed for that, and one agent; an environment that was handed over is only asked
+        for its spaces.
+        """
+        manifest = self.manifest
+        check_kind(manifest.algorithm.name, manifest.environment.name, foreign.has_methods(env, "split", "batch"))
+        spaces = self.spaces(env)
+        resolved = without_noise(with_encoder(manifest, spaces.observation_space), spaces.action_space)
+        with contextlib.suppress(NotAvailableYetError):  # the agent names observations that no encoder reads
+            check_sizes(resolved, *spaces.joint, available_bytes())
+        check_replay(resolved)
+        resolved = within_replay(resolved)
+        if manifest.environment.name == UNNAMED or (is_vector(env) and manifest.environment.name == type(env).__name__):
+            named = resolved.environment.model_copy(update={"name": spaces.name})
+            resolved = resolved.model_copy(update={"environment": named})
+        alone = resolved.training.model_copy(update={"pop_size": 1})
+        Task.of(resolved.model_copy(update={"training": alone})).population(spaces, 0, "cpu")
+        return resolved
+
+    def spaces(self, env: Any = None) -> Spaces:
+        """The spaces of the environment that the manifest names, or of the one that was handed over."""
+        manifest, made = self.manifest, None
+        if env is None or (callable(env) and not hasattr(env, "action_space")) or isinstance(env, type):
+            self._check_state()
+            more = {"with_state": True} if manifest.environment.with_state else {}
+            given: dict[str, Any] = {"make_env": env} if env is not None else dict(manifest.environment.kwargs)
+            name = manifest.environment.name if env is None else None
+            made = env = self.source.make_envs(name, **given, **more)
+        try:
+            if not is_team(manifest.algorithm.name) and not hasattr(env, "possible_agents"):
+                spaces_in(env, "single_" if hasattr(env, "single_observation_space") else "")
+            space, actions = self.source.spaces(env)
+        finally:
+            if made is not None:
+                made.close()
+        return Spaces(space, actions, inner_name(env), foreign.state_space(env))
+
+    def _check_state(self) -> None:
+        """ConfigError where the environment is to show its state to an algorithm that does not read it."""
+        name = self.manifest.algorithm.name
+        if self.manifest.environment.with_state and "state_space" not in constructor_arguments(find_algorithm(name)):
+            raise ConfigError(
+                f"environment.with_state shows env.state() to values of all agents, which {name} does not have. "
+                "fix: algo='MAPPO', or with_state=false."
+            )
+
+    def environments(self, env: Any, device: str) -> tuple[Any, Any]:
+        return make_environments(self.manifest, env, self.source.make_envs)
+
+    def population(self, env: Any, seed: int, device: str) -> list[Any]:
+        manifest, cls = self.manifest, find_algorithm(self.manifest.algorithm.name)
+        if isinstance(env, Spaces):
+            space, actions, state = env.observation_space, env.action_space, env.state_space
+        else:
+            (space, actions), state = self.source.spaces(env), foreign.state_space(env)
+        if state is None and manifest.environment.with_state:
+            raise ConfigError(
+                f"environment.with_state: {manifest.environment.name} was handed over and shows no state. "
+                "fix: make_multi_agent_vect_envs(..., with_state=True), or the function that makes it."
+            )
+        reads_state = state is not None and "state_space" in constructor_arguments(cls)
+        try:
+            founders: list[Any] = cls.population(
+                manifest.training.pop_size,
+                space,
+                actions,
+                seed=seed,
+                hp_config=hyperparameter_config(manifest),
+                net_config=net_config(manifest, space),
+                device=device,
+                **({"state_space": state} if reads_state else {}),
+                **manifest.algorithm.hyperparameters,
+            )
+            return founders
+        except AgileRLError as error:
+            raise type(error)(f"{manifest.environment.name}: {error}") from None
+
+
+class SelfPlayTask(EnvironmentTask):
+    """A game of two, played against the population's past."""
+
+    no_random_play = "fitness is the return against the population's past"
+
+
+class FittedTask(EnvironmentTask):
+    """A data set alone, on which members are judged too."""
+
+    no_random_play = "there is no environment to play in"
+
+
+def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any] = make_vect_envs) -> tuple[Any, Any]:
+    """(environment to train in, environment to evaluate in); they differ where training episodes are cut shorter.
+
+    make_envs: of the source that trains in them.
+    """
+    name, lanes = manifest.environment.name, manifest.environment.num_envs
+    kwargs, limit = dict(manifest.environment.kwargs), manifest.training.train_max_episode_steps
+    if isinstance(env, gym.Env | gym.vector.VectorEnv) or (env is not None and not callable(env)):
+        return env, env
+
+    names = ("healing", "num_workers", "deadline_s", "max_restarts")
+    more = {name: vars(manifest.environment)[name] for name in names} if manifest.environment.healing else {}
+    more |= {"with_state": True} if manifest.environment.with_state else {}
+
+    def make(limited: bool) -> Any:
+        if env is not None:
+            make_env = (lambda: _limited(env(), limit or 0)) if limited else env
+            return make_envs(None, num_envs=lanes, make_env=make_env, **more)
+        extra: dict[str, Any] = {"max_episode_steps": limit} if limited else {}
+        return make_envs(name, num_envs=lanes, **kwargs, **extra, **more)
+
+    evaluated = make(limited=False)
+    return (make(limited=True) if limit else evaluated), evaluated
+
+
+def _limited(env: Any, limit: int) -> Any:
+    """`env` with training episodes cut at `limit` steps: its own limit, if any, is put aside first."""
+    if is_parallel(env):
+        return TimeLimitOfTeam(env, limit)
+    inner = env
+    while isinstance(inner, gym.Wrapper):
+        if isinstance(inner, gym.wrappers.TimeLimit):
+            return gym.wrappers.TimeLimit(inner.env, limit)
+        inner = inner.env
+    return gym.wrappers.TimeLimit(env, limit)
