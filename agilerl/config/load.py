@@ -41,6 +41,10 @@ KEY_ALIASES = {
     ("training", "total_timesteps"): "max_steps",
     ("training", "population_size"): "pop_size",
     ("training", "target"): "target_score",
+    ("training", "min_noise_scale"): "explore_least",
+    ("training", "max_confirmation_episodes"): "confirm_most",
+    ("training", "screening_episodes"): "eval_screen",
+    ("training", "max_eval_fraction"): "eval_share",
 }
 # What of an environment's preset holds for every algorithm.
 BUDGET = ("max_steps", "target_score", "stop_margin", "train_max_episode_steps", "eval_steps")

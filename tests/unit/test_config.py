@@ -111,6 +111,32 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
         load_manifest(tmp_path / "nothing.yaml")
 
 
+@pytest.mark.parametrize(
+    ("clear", "key", "value"),
+    [
+        ("min_noise_scale", "explore_least", 0.25),
+        ("max_confirmation_episodes", "confirm_most", 256),
+        ("screening_episodes", "eval_screen", 2),
+        ("max_eval_fraction", "eval_share", 0.5),
+    ],
+)
+def test_clear_names_of_training_keys_are_understood_everywhere(clear: str, key: str, value: float) -> None:
+    base = preset_for("CartPole-v1")
+    for manifest in (
+        apply_overrides(base, {clear: value}),
+        apply_overrides(base, {f"training.{clear}": value}),
+        manifest_from({**base.as_dict(), "training": {**_without(base, key), clear: value}}),
+    ):
+        assert vars(manifest.training)[key] == value
+        assert manifest.hash() == apply_overrides(base, {key: value}).hash()
+    with pytest.raises(ConfigError, match=f"training.{clear} and {key} are the same key"):
+        manifest_from({"training": {clear: value, key: value}})
+
+
+def _without(manifest: Any, key: str) -> dict[str, Any]:
+    return {name: value for name, value in manifest.as_dict()["training"].items() if name != key}
+
+
 def test_a_file_overrides_the_preset_of_its_environment_and_aliases_work(tmp_path: Path) -> None:
     text = (
         "env_id: LunarLander-v3\nalgorithm: {name: dqn, learning_rate: 5e-4}\ntraining: {total_timesteps: 2e5}\n"
@@ -287,7 +313,7 @@ def test_schemes_that_change_hyperparameters_need_ranges(scheme: str) -> None:
 
 
 def test_a_manifest_describes_the_encoder_of_other_than_vectors() -> None:
-    from agilerl.training.manifest.build import net_config
+    from agilerl.training.manifest.resolve import net_config
 
     images, vectors = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), gym.spaces.Box(-1, 1, (3,))
     plain = manifest_from({"network": {}})
