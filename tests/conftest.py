@@ -21,7 +21,7 @@ EVENTS = (
     "test_records_fit_together_and_a_run_stopped_in_each_generation_becomes_the_same_bits"
 )
 HALVES = "distributed/test_team_halves.py::test_halves_of_every_batch_teach_a_team_the_same_as_the_whole"
-NOISE = "unit/test_noise_persistence.py::test_a_stuck_run_finds_what_noise_of_each_step_by_itself_does_not"
+NOISE = "unit/training/test_noise_persistence.py::test_a_stuck_run_finds_what_noise_of_each_step_by_itself_does_not"
 COMPILER = "contract/test_import.py::test_training_does_not_load_the_compiler"
 CRITICS = "probe/test_actor_critic_learns.py::test_critics_learn_the_values_and_policies_the_best_action"
 RAINBOW = "probe/test_actor_critic_learns.py::test_rainbow_learns_expected_values_of_every_state_and_action"
@@ -37,9 +37,9 @@ LONG = (
     *(f"{SUBCLASS}[{run}]" for run in ("td3bc", "ddpg", "cqn")),
     *(f"{FORM}[PPO-{scheme}]" for scheme in ("race", "halving", "mf_pbt")),
     *(f"{WRITTEN}[{case}]" for case in ("gspo", "cispo")),
-    "unit/test_hybrid_actions.py::test_every_kind_of_environment_gets_them[healing]",
-    "unit/test_team_rollouts.py::test_a_resumed_run_is_the_run_that_never_stopped[MAPPO]",
-    "unit/test_confirmed_best.py::test_a_stopped_run_that_has_missed_its_target_goes_on_to_the_bit[4]",
+    "unit/algorithms/test_hybrid_actions.py::test_every_kind_of_environment_gets_them[healing]",
+    "unit/algorithms/test_team_rollouts.py::test_a_resumed_run_is_the_run_that_never_stopped[MAPPO]",
+    "unit/training/test_confirmed_best.py::test_a_stopped_run_that_has_missed_its_target_goes_on_to_the_bit[4]",
     "documents/test_snippets.py::test_commands_run[docs/index.md]",
     *(f"{HEALED}[{fault}]" for fault in ("exit", "raise", "nan", "reward", "shape", "mask", "illegal", "vanish")),
     *(f"{HEALED}[{fault}]" for fault in ("stranger", "reset", "none")),
@@ -54,8 +54,8 @@ LONG = (
     "faults/test_team_healing.py::test_a_run_of_teams_outlives_its_environments_and_says_what_it_lost[reward]",
     "contract/test_published_names.py::test_rollouts_teach_values_and_policies_and_are_checked[FixedObsPolicyCont",
     "contract/test_published_names.py::test_critics_and_policies_are_learned_and_checked[PolicyContActionsEnv]",
-    "unit/test_team_rollouts.py::test_a_population_evolves_and_equal_runs_are_equal[MAPPO]",
-    "unit/test_team_training.py::test_scores_that_are_not_summed_are_rows_by_agent_and_selection_follows_their_mean[MATD3]",
+    "unit/algorithms/test_team_rollouts.py::test_a_population_evolves_and_equal_runs_are_equal[MAPPO]",
+    "unit/algorithms/test_team_training.py::test_scores_that_are_not_summed_are_rows_by_agent_and_selection_follows_their_mean[MATD3]",
     *(f"{PAPERS}[{case}-50]" for case in ("grpo", "dapo", "ppo", "reinforce", "dpo", "sft")),
     *(f"{PAPERS}[{case}-10]" for case in ("gspo", "cispo", "dr. grpo", "ppo, clipped values", "reinforce, rloo")),
     *(
@@ -74,21 +74,25 @@ LONG = (
 # learned, every snippet of the documentation, whole runs of teams and of commands, the later cells of large matrices.
 # `.ci/run` and `make test` have them, the fast suite, which has five minutes, has not.
 WHOLE_RUNS = (
-    "agent_ids", "hybrid_actions", "least_std", "noise_persistence", "printed_commands", "probe_teams",
-    "published_llm_scripts", "random_play", "readable", "self_play", "shared_encoders", "stages_and_pace",
-    "team_action_spaces", "team_export", "team_mutations", "team_options", "team_rollouts", "team_state",
-    "team_training", "team_vector", "teams_with_memory", "train_replay",
+    "algorithms/test_agent_ids", "algorithms/test_hybrid_actions", "algorithms/test_team_action_spaces",
+    "algorithms/test_team_export", "algorithms/test_team_mutations", "algorithms/test_team_rollouts",
+    "algorithms/test_team_state", "algorithms/test_team_training", "algorithms/test_teams_with_memory",
+    "cli/test_printed_commands", "envs/test_readable", "envs/test_team_vector", "networks/test_least_std",
+    "networks/test_shared_encoders", "sources/test_self_play", "sources/test_stages_and_pace",
+    "sources/test_team_options", "training/test_noise_persistence", "training/test_published_llm_scripts",
+    "training/test_random_play", "training/test_train_replay", "utils/test_probe_teams",
 )  # fmt: skip
 THOROUGH = (
     "differential/", "distributed/", "documents/", "faults/", "probe/", "contract/test_house.py",
-    *(f"unit/test_{name}.py" for name in WHOLE_RUNS),
+    *(f"unit/{name}.py" for name in WHOLE_RUNS),
 )  # fmt: skip
 # Of each of these matrices the fast suite has every fifth cell.
 MATRICES = (
     "contract/test_import.py", "contract/test_mask_forms.py", "contract/test_published_names.py",
     "contract/test_wrapped_and_own_learn.py", "golden/test_checkpoints.py", "golden/test_curves.py",
-    "unit/test_action_scaling.py", "unit/test_off_policy_agents.py", "unit/test_ppo_agent.py", "unit/test_resolve.py",
-    "unit/test_spaces.py", "unit/test_team_inputs.py",
+    "unit/algorithms/test_action_scaling.py", "unit/algorithms/test_off_policy_agents.py",
+    "unit/algorithms/test_ppo_agent.py", "unit/algorithms/test_team_inputs.py", "unit/package/test_spaces.py",
+    "unit/training/test_resolve.py",
 )  # fmt: skip
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])

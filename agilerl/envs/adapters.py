@@ -352,7 +352,7 @@ class LooseEnv(gymnasium.Env[Any, Any]):
             self.env.close()
 
 
-# Ids that tests/unit/test_envs_pool.py compares with Gymnasium: add one there and here together.
+# Ids that tests/unit/envs/test_envs_pool.py compares with Gymnasium: add one there and here together.
 CONFORMING = ("Acrobot-v1", "CartPole-v1", "LunarLander-v3", "MountainCar-v0")
 
 

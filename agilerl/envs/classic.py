@@ -313,7 +313,7 @@ class MaskedPendulumLanes(_KeptLanes, PendulumLanes):
     backend, env_id, kept = "masked_pendulum", "MaskedPendulum-v1", list(PENDULUM_KEPT)
 
 
-# Plain registered ids that have lanes of their own; tests/unit/test_envs_classic.py runs over this table.
+# Plain registered ids that have lanes of their own; tests/unit/envs/test_envs_classic.py runs over this table.
 _LANES = (
     AcrobotLanes, CartPoleLanes, MaskedCartPoleLanes, MaskedPendulumLanes, MountainCarLanes, PendulumLanes
 )  # fmt: skip

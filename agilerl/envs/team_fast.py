@@ -250,7 +250,7 @@ class SpreadLanes(ParticleLanes):
         return [np.ascontiguousarray(rows[:, k]) for k in range(3)]
 
 
-# Ids that have lanes of their own; tests/unit/test_team_fast.py and test_team_boards.py run over this table.
+# Ids that have lanes of their own; tests/unit/envs/test_team_fast.py and test_team_boards.py run over this table.
 FAST_TEAMS: dict[str | None, Any] = {
     **{lanes.env_id: lanes for lanes in (SpeakerListenerLanes, SpreadLanes)},
     **BOARDS,

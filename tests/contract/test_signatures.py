@@ -194,7 +194,7 @@ TABLE: dict[str, tuple[Any, str]] = {
         "agent env n_steps=None last_obs=None last_done=None last_scores=None last_info=None",
     ),
     "train_off_policy, beyond what is published": (
-        train_off_policy,  # the published part is compared in tests/unit/test_train_off_policy.py
+        train_off_policy,  # the published part is compared in tests/unit/training/test_train_off_policy.py
         "seed=None lockstep=True carry_envs=False learner='auto' threads=1 sinks=() callbacks=() resume=None",
     ),
 }

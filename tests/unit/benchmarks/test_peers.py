@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "peers_clock.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "peers_clock.py"
 JOB = {"key": {"a": 1}, "seed": 0, "cpu_budget": 10.0, "step_budget": 100, "checkpoints": 5, "test_episodes": 3,
        "target": 7.0}  # fmt: skip
 

@@ -26,7 +26,9 @@ STEPS = 2500
 
 
 def test_every_fast_environment_is_compared() -> None:
-    assert set(CONTROLLERS) | set(CONTINUOUS) | set(SHIPPED) == set(FAST)  # the last: tests/unit/test_envs_masked.py
+    assert set(CONTROLLERS) | set(CONTINUOUS) | set(SHIPPED) == set(
+        FAST
+    )  # the last: tests/unit/envs/test_envs_masked.py
 
 
 # NumPy treats the rows beyond a vector register's width differently: of 7 lanes some are, of 8 none.

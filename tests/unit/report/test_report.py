@@ -312,7 +312,7 @@ def test_a_report_that_cannot_be_written_warns_and_costs_nothing(
 
 
 def test_every_template_is_in_the_package() -> None:
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["agilerl"]
     packed = {path for pattern in patterns for path in (root / "agilerl").glob(pattern)}
     templates = {path for path in (root / "agilerl" / "report" / "templates").rglob("*") if path.is_file()}

@@ -18,7 +18,7 @@ from agilerl.cli.doctor import BROKEN, NOTE, OK, SETTINGS, Finding, Probe, disk,
 from agilerl.envs.probe import DiscountedRewardEnv, PolicyEnv
 from tests.contract.masked_envs import FORMS, KINDS, Masks, make, takes_form
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_every_extra_that_it_names_is_one_of_the_package() -> None:

@@ -339,7 +339,7 @@ def test_a_run_by_name_learns_from_a_file_with_the_transformer_that_its_manifest
 
 @pytest.mark.slow
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).resolve().parents[2] / "examples" / "wordle.py"
+    path = Path(__file__).resolve().parents[3] / "examples" / "wordle.py"
     found = runpy.run_path(str(path), run_name="example")["main"](games=40, updates=8)
     assert np.shape(found) == (8, 2)
     assert "consistent" in capsys.readouterr().out

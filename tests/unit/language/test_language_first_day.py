@@ -31,7 +31,7 @@ ROWS = [{"question": question, "answer": "7"} for question in ("1+2=", "34+5=", 
 
 
 def example() -> Any:
-    path = Path(__file__).resolve().parents[2] / "examples" / "language_model.py"
+    path = Path(__file__).resolve().parents[3] / "examples" / "language_model.py"
     spec = importlib.util.spec_from_file_location("language_model_example", path)
     assert spec is not None
     assert spec.loader is not None

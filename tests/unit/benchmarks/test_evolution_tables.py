@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "evolution_tables.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "evolution_tables.py"
 
 
 def loaded() -> Any:
