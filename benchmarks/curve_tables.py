@@ -18,12 +18,12 @@ def curve_rows() -> list[str]:
     if not latest:
         return []
     rows = [
-        "## Where training takes long",
+        "## Long runs",
         "",
         "`python benchmarks/curve.py`, one seed each. Steps are environment steps of the whole population, or of",
-        "Stable-Baselines3's one agent; fitness is the mean of 8 greedy episodes: the best member's, the mean of all",
-        "members', the other agent's. Score: 100 fresh episodes of the best agent of the run. Our CPU seconds hold all",
-        "evaluation; other jobs ran beside both sides, so that CPU seconds are upper bounds.",
+        "Stable-Baselines3's single agent. Columns are mean returns of 8 greedy episodes. The score is the mean of 100",
+        "held-out episodes of the best agent. Our CPU seconds include evaluation. Other jobs ran beside both sides, so",
+        "CPU seconds are upper bounds.",
         "",
     ]
     for (env_id, algo), line in latest.items():
@@ -43,21 +43,12 @@ def curve_rows() -> list[str]:
             beside = f"{other[near]:,.0f} (at {near:,})" if near is not None and abs(near - steps) <= 20_000 else "-"
             rows.append(f"| {steps:,} | {best:,.0f} | {mean:,.0f} | {beside} |")
         if other:
-            seconds = line["stable_baselines3"]["cpu_seconds"]
-            rows += ["", f"Stable-Baselines3's SAC: {seconds:,.0f} CPU seconds for training alone."]
+            beside = line["stable_baselines3"]
+            steps, score = beside["curve"][-1]
+            rows += [
+                "",
+                f"SAC of Stable-Baselines3 {beside['versions']['stable-baselines3']} with its defaults: {score:,.0f} "
+                f"after {steps:,} steps and {beside['cpu_seconds']:,.0f} CPU seconds of training alone.",
+            ]
         rows.append("")
     return rows[:-1]
-
-
-def short_curve(line: dict[str, Any]) -> str:
-    """One long run in one line, and the other side at its own last step."""
-    key, other = line["key"], line["stable_baselines3"]
-    text = (
-        f"* {key['algo']} on {key['env']}, seed {key['seed']}: {line['score']:,.0f} after "
-        f"{line['population_env_steps']:,} steps of the population and {line['cpu_seconds']:,.0f} CPU seconds"
-    )
-    if other:
-        steps, score = other["curve"][-1]
-        name = f"SAC of Stable-Baselines3 {other['versions']['stable-baselines3']} with its defaults"
-        text += f"; {name}: {score:,.0f} after {steps:,} steps and {other['cpu_seconds']:,.0f} CPU seconds"
-    return f"{text} (`python benchmarks/curve.py`)."

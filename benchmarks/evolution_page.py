@@ -1,4 +1,4 @@
-"""The tables of docs/evolution.md from the lines of `evolution.py`; `tables.py` writes them."""
+"""Tables of docs/lab/evolution.md from the lines of `evolution.py`; `tables.py` writes them."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def never_worse_rows(found: Runs) -> list[str]:
         rows.append(f"| {pair.replace(':', ', ')} | {reached(fixed)} | {reached(ours)} | {gain} |")
     return [] if len(rows) == begun else [
         *rows, "",
-        "How many of the seeds reached the target, and the median of their CPU seconds; the difference is that of",
-        "interquartile means at equal CPU seconds.", "",
+        "Seeds that reached the target, and the median of their CPU seconds. The difference is between interquartile",
+        "means at equal CPU seconds.", "",
     ]  # fmt: skip
 
 
@@ -101,17 +101,16 @@ def rescue_rows(found: Runs) -> list[str]:
             cells = [rescued(found.get((pair, start, arm), []), limit) for start in bad]
             rows.append(f"| {pair.replace(':', ', ')} | {arm} | {' | '.join(cells)} |")
     control = [
-        "`random` trains founders drawn over wide ranges of learning rate and horizon, without selection and without",
-        "rates that follow the divergence; `fixed` one configuration. From 8 units all founders of PPO and SAC but the",
-        "first have 64, in `ours` and `random`. Rows of runs that were tested at twelfths of their budgets (whole",
-        "seconds from 5 on) are later by half a twelfth in the mean; comparisons allow for that.",
+        "`random` trains founders drawn from wide ranges of learning rate and horizon, without selection and without",
+        "an adaptive learning rate; `fixed` trains one configuration. From 8 units, all founders of PPO and SAC except",
+        "the first have 64 units in `ours` and `random`. Runs that were tested at twelfths of their budgets (whole",
+        "seconds from 5 on) appear half a twelfth later on average; comparisons correct for that.",
     ]
     control = control if any(arm != "ours" and start in WORDS for _, start, arm in found) else []
     return [] if len(rows) == begun else [
         *rows, "",
-        "How many of the seeds reached the target within the budget, the median of their CPU seconds, and in",
-        f"parentheses how many within {WITHIN:g} times the environment steps that the same arm needs from the good",
-        "start (median of the seeds).", *control, "",
+        "Seeds that reached the target within the budget, and the median of their CPU seconds. In parentheses: seeds",
+        f"within {WITHIN:g} times the median environment steps of the same arm from the good start.", *control, "",
     ]  # fmt: skip
 
 
@@ -145,9 +144,9 @@ def beaten_rows(found: Runs) -> list[str]:
             rows += [beaten_row(found, arm, group) for group in groups]
     return [] if len(rows) == begun else [
         *rows, "",
-        "Better: reaches the target in fewer CPU seconds; of two runs that do not, the higher score. CPU seconds are",
-        "medians over all runs; those that missed the target count as longer than any. Optuna and Ray search learning",
-        "rate and horizon over the ranges of the start, wherever it begins.", "",
+        "The better run reaches the target in fewer CPU seconds; if neither does, it has the higher score. CPU seconds",
+        "are medians over all runs; runs that missed the target rank last. Optuna and Ray search learning rate and",
+        "horizon over the ranges of the start.", "",
     ]  # fmt: skip
 
 
@@ -241,8 +240,8 @@ def generation_rows(found: Runs) -> list[str]:
             for members, each in sorted(seconds.items())
         ),
         "",
-        f"`ours` on {pair.replace(':', ', ')}: {GENERATION:,} steps of each member, and their evaluation;",
-        f"{len(lines)} runs from the good start and the bad ones but for minibatches of 16.",
+        f"`ours` on {pair.replace(':', ', ')}: {GENERATION:,} steps of each member and their evaluation, in",
+        f"{len(lines)} runs from the good start and all bad starts except minibatches of 16.",
         "",
     ]
 
@@ -253,9 +252,9 @@ def claim_rows(found: Runs) -> list[str]:
     return [] if not parts else [
         *parts,
         "`python benchmarks/evolution.py --pairs ... --starts ... --arms ... --seeds 0-9`; budgets, starts and arms",
-        "are in that file. Two or three runs at a time on two shared cores. A run is tested at each twelfth of its",
-        "budgets, or at as many parts as the `checkpoints` in its key say: times to the target are the next such",
-        "part's, in comparisons by the coarser clock of both.", "",
+        "are in that file. Two or three runs at a time shared two cores. A run is tested at each twelfth of its",
+        "budget, or at the number of parts that `checkpoints` in its key gives. Times to the target are rounded up to",
+        "the next such test; comparisons use the coarser grid of both sides.", "",
     ]  # fmt: skip
 
 
@@ -289,5 +288,8 @@ def draw(found: Runs) -> bool:
 
 def rows() -> list[str]:
     found = runs()
-    shown = ["![Runs from bad starts at the target, by CPU seconds](images/evolution_bad_starts.svg)", ""]
+    shown = [
+        "![Share of runs from bad starts that reached the target, by CPU seconds](../images/evolution_bad_starts.svg)",
+        "",
+    ]
     return ["", *untuned_rows(), *claim_rows(found), *(shown if draw(found) else [])]

@@ -1,4 +1,4 @@
-"""Tables of docs/evolution_tried.md from the lines of `choices.py` and `operators.py`; `tried_page.py` puts them in."""
+"""Tables of docs/lab/evolution.md from the lines of `choices.py` and `operators.py`; `tried_page.py` puts them in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = {
 def choice_rows() -> list[str]:
     """How often the best member is found by evaluating fewer of them."""
     rows = [
-        "## Right choices",
+        "### Choosing the best member",
         "",
         "| environment, algorithm | evaluated of a population of four | episodes, mean | "
         "right, share of the generations | above all by 8 | return lost, mean |",
@@ -37,10 +37,10 @@ def choice_rows() -> list[str]:
     counts = ", ".join(f"{count} ({task.replace(':', ', ')})" for task, count in generations.items())
     return [] if len(rows) == begun else [
         *rows, "",
-        f"`python benchmarks/choices.py`, {counts} generations of whole runs of the preset: right is a",
-        f"member whose mean over {choices.TRUTH - choices.MOST} episodes that did not choose it is the best, or",
-        "below it by at most a standard error of the difference. At a time: those who lie more than half a standard",
-        "error of the differences behind the best play no more, and nobody does once one is left. Above: mean and",
+        f"`python benchmarks/choices.py`, {counts} generations of complete runs of the preset. A choice is right",
+        f"if the member's mean over {choices.TRUTH - choices.MOST} held-out episodes is the best, or at most one",
+        "standard error of the difference below it. With several episodes at a time, members more than half a standard",
+        "error behind the leader are dropped, and evaluation stops when one member is left. Gains are mean and",
         "standard error over the generations.", "",
     ]  # fmt: skip
 
@@ -49,7 +49,7 @@ def operator_rows() -> list[str]:
     """What became of each kind of mutation."""
     spans = ", ".join(str(after) for after in operators.AFTER[:-1]) + f" and {operators.AFTER[-1]}"
     rows = [
-        "## Mutations by what became of them",
+        "### Effect of each kind of mutation",
         "",
         f"| environment, algorithm | kind | tries | alive after {spans} generations | "
         "fitness above unmutated siblings then, % of the way to the target |",
@@ -73,8 +73,8 @@ def operator_rows() -> list[str]:
     return [] if len(rows) == begun else [
         *rows, "",
         f"`python benchmarks/operators.py`, runs of the published operators with every kind on: {counts}.",
-        "Alive: somebody descends from it. Fitness: of its living descendants, less that of clones of the same parent",
-        "that were not mutated, and of the parent; ± a standard error, where both sides live.", "",
+        "Alive: the member has descendants. Fitness: that of its living descendants, relative to unmutated clones of",
+        "the same parent and to the parent; ± one standard error, where both sides are alive.", "",
     ]  # fmt: skip
 
 

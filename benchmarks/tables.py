@@ -1,6 +1,6 @@
-"""Writes docs/benchmarks.md and the figures of README.md, docs/evolution.md and docs/evolution_tried.md.
+"""Writes docs/benchmarks.md and the figures of README.md and docs/lab/evolution.md.
 
-From the lines in benchmarks/results: no figure is typed.
+All figures come from the lines in benchmarks/results.
 
 python benchmarks/tables.py
 """
@@ -21,7 +21,7 @@ import lockstep
 import offline
 import offline_beside
 import tried_page
-from curve_tables import curve_rows, latest_curves, short_curve
+from curve_tables import curve_rows
 from runner import RESULTS, of_last_key, read_lines
 from solve import ALL, path_of
 from throughput_setups import SETUPS
@@ -29,12 +29,17 @@ from throughput_teams import TEAMS
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "benchmarks.md"
+README_TASKS = (
+    "CartPole-v1:DQN", "CartPole-v1:PPO", "MountainCar-v0:DQN", "LunarLander-v3:DQN", "LunarLander-v3:PPO",
+    "LunarLander-v3:RainbowDQN", "LunarLanderContinuous-v3:TD3", "MountainCarContinuous-v0:TD3", "Pendulum-v1:SAC",
+    "MaskedCartPole-v1:PPO", "mpe2.simple_speaker_listener_v4:MADDPG", "mpe2.simple_spread_v3:MAPPO",
+)  # fmt: skip
 BEGIN, END = "<!-- figures: python benchmarks/tables.py -->", "<!-- end of figures -->"
 HEAD = """# Benchmarks
 
 Made by `python benchmarks/tables.py` from the lines in `benchmarks/results`; every line holds its command, commit,
-versions and raw samples; the commit is the last one that changed what trains. All figures: two shared cores, one
-thread a process.
+versions and raw samples. The commit is the last one that changed training code. All figures were measured on two
+shared cores with one thread per process.
 """
 
 
@@ -55,41 +60,42 @@ def latest_solve(task: str, evolution: bool) -> list[dict[str, Any]]:
 
 
 def readme_rows() -> list[str]:
-    """The README's short form: solved counts, speed, scaling."""
+    """The README's short form: solved counts of `README_TASKS`, speed, scaling."""
     rows = [
         "| environment, target | algorithm | solved | steps of the population, median | wall seconds, median |",
         "|---|---|---|---|---|",
     ]
-    for task, (threshold, _, _) in ALL.items():
+    for task in README_TASKS:
         env_id, algo = named(task)
-        if lines := latest_solve(task, evolution=True):
-            steps, wall = (median(line[k] for line in lines) for k in ("population_env_steps", "wall_seconds"))
-            solved = sum(line["solved"] for line in lines)
-            rows.append(f"| {env_id}, {threshold:g} | {algo} | {solved} of {len(lines)} | {steps:,.0f} | {wall:.0f} |")
-    rows += [
-        "",
-        "The shipped presets on seeds 0, 1, 2, ..., `python benchmarks/solve.py`: the mean of 100 fresh episodes that neither stopped the",
-        "run nor chose the agent; evaluation and evolution are in the seconds; one or two seeds ran at a time, beside other jobs, on two busy cores.",
-        "",
-    ]
+        lines = latest_solve(task, evolution=True)
+        steps, wall = (median(line[k] for line in lines) for k in ("population_env_steps", "wall_seconds"))
+        solved = sum(line["solved"] for line in lines)
+        target = f"{env_id}, {ALL[task][0]:g}"
+        rows.append(f"| {target} | {algo} | {solved} of {len(lines)} | {steps:,.0f} | {wall:.0f} |")
+    return [*rows, "", speed_line(), *scaling_line()]
+
+
+def speed_line() -> str:
+    """The range of the throughput ratios, over all set-ups."""
+    ratios = {"ours/original": list[float](), "ours/plain": list[float]()}
     for line in latest_throughput().values():
-        ours = median(line["steps_per_cpu_second"]["ours"])
-        ratios = line["median_ratio"]
-        others = {"ours/plain": "a plain torch loop of the same work", "ours/original": "`agilerl==2.58.0`"}
-        against = ", ".join(f"{ratios[k]:.1f} times {name}" for k, name in others.items() if k in ratios)
-        what = f"{label_of(line)}, population {setup_of(line).get('members', 4)}"
-        name = "LayerNorm in all" if line["row"] == "layer_norm" else "each with its own defaults"
-        unit = "updates" if setup_of(line).get("offline") else "environment steps"
-        rows.append(f"* {what}, {name}: {ours:,.0f} {unit} per CPU second, {against}")
-    rows.append("  (`python benchmarks/throughput.py --original PYTHON`).")
-    for line in read_lines(RESULTS / "scaling.jsonl"):
-        if line["claim"].startswith("population update") and not line["mixed"]:
-            ratio = line["ratio"]
-            text = (
-                f"* One update of 8 members costs {ratio['stacked 8 / plain 8']:.2f} of 8 plain torch updates, of one member "
-                f"{ratio['stacked 1 / plain 1']:.2f} of one (`python benchmarks/scaling.py`)."
-            )
-    return [*rows, text, *(short_curve(line) for line in latest_curves().values())]
+        for key, values in ratios.items():
+            values += [line["median_ratio"][key]] if key in line["median_ratio"] else []
+    original, plain = ratios.values()
+    return (
+        f"* Throughput: {min(original):.1f} to {max(original):.1f} times the steps per CPU second of `agilerl==2.58.0` "
+        f"({len(original)} set-ups), {min(plain):.1f} to {max(plain):.1f} times a plain torch loop ({len(plain)} set-ups)."
+    )
+
+
+def scaling_line() -> list[str]:
+    """What one update of eight members costs."""
+    latest = [line for line in read_lines(RESULTS / "scaling.jsonl")
+              if line["claim"].startswith("population update") and not line["mixed"]][-1:]  # fmt: skip
+    return [
+        f"* One update of 8 members costs {line['ratio']['stacked 8 / plain 8']:.2f} of 8 plain torch updates."
+        for line in latest
+    ]
 
 
 def setup_of(line: dict[str, Any]) -> dict[str, Any]:
@@ -116,11 +122,11 @@ def solve_rows() -> list[str]:
         "## Do the presets solve their environments?",
         "",
         "`python benchmarks/solve.py` and, for the rows without evolution, `python benchmarks/solve.py --tasks",
-        "CartPole-v1:DQN LunarLander-v3:DQN --no-evolution`. Seeds from 0 on, none left out, one configuration an environment; presets were tuned",
-        "on seeds 100 and up. A score is the mean of 100 fresh greedy episodes that neither stopped the run nor chose the",
-        "agent. Steps are those of the whole population in training; evaluation steps come on top. Seconds count training,",
-        "evaluation, confirmations and evolution; one or two seeds ran at a time with other jobs beside them, so wall seconds are",
-        "upper bounds.",
+        "CartPole-v1:DQN LunarLander-v3:DQN --no-evolution`. Seeds start at 0 and none is left out; each environment has one",
+        "configuration. Presets were tuned on seeds 100 and up. A score is the mean of 100 held-out greedy episodes, used neither",
+        "for stopping nor for selection. Steps are training steps of the whole population; evaluation steps are listed separately.",
+        "Seconds include training, evaluation, confirmation and evolution. One or two seeds ran at a time beside other jobs, so",
+        "wall seconds are upper bounds.",
         "",
         "| environment, algorithm | threshold | evolution | solved | scores by seed | population steps, median | evaluation steps, median "
         "| CPU s, median | wall s, median | wall s, worst |",
@@ -149,10 +155,11 @@ def solve_rows() -> list[str]:
 def throughput_rows() -> list[str]:
     """Latest line of each row of throughput.py."""
     rows = [
-        "## How many environment steps per CPU second, all in?",
+        "## Throughput: environment steps per CPU second",
         "",
         "`python benchmarks/throughput.py --original PYTHON`: population 4 (PPO: 6), 16 environments,",
-        "one update per environment step (PPO: rollouts of 128 steps, 4 epochs), batch 128; training, evaluation and evolution; worker processes counted. Medians over rounds.",
+        "one update per environment step (PPO: rollouts of 128 steps, 4 epochs), batch size 128. Training, evaluation, evolution and",
+        "worker processes are all counted. Values are medians over rounds.",
         "",
         "| set-up, row | rounds | ours | plain torch, one after another | agilerl 2.58.0 | ours / plain | ours / agilerl 2.58.0 |",
         "|---|---|---|---|---|---|---|",
@@ -210,7 +217,7 @@ def replay_rows() -> list[str]:
     rows = [
         "## What does a replay buffer cost?",
         "",
-        "`python benchmarks/replay.py`; a vector step of 16 rows is added, 4 times 128 rows are sampled.",
+        "`python benchmarks/replay.py`: cost of adding one vector step of 16 rows and of sampling 4 batches of 128 rows.",
         "",
     ]
     for claim, line in latest.items():
@@ -240,9 +247,9 @@ def lockstep_rows() -> list[str]:
         "## Lockstep or one after another?",
         "",
         "`python benchmarks/lockstep.py`: mean fitness of the four members at equal member steps, with 95 % bootstrap",
-        "intervals over seeds; the same presets, steps and updates, without evolution and without a stop. In lockstep the",
-        "members see each other's experience as it comes in; one after another, the later ones of a generation see all that",
-        "the earlier ones made in it.",
+        "intervals over seeds. Both sides use the same presets, steps and updates, without evolution and early stopping. In",
+        "lockstep, members share experience as it arrives. One after another, later members of a generation see everything",
+        "that earlier members collected in it.",
         "",
         "| environment | steps per member | seeds | lockstep | one after another | difference | CPU s, lockstep | CPU s, other |",
         "|---|---|---|---|---|---|---|---|",
@@ -270,8 +277,8 @@ def offline_rows() -> list[str]:
     rows = [
         "## Do presets learn from data?",
         "",
-        "`python benchmarks/offline.py` makes the data sets and learns from them; all seeds. A score is the mean of 100 fresh",
-        "episodes. Steps are updates of one member.",
+        "`python benchmarks/offline.py` makes the data sets and trains on them; all seeds are listed. A score is the mean of 100",
+        "held-out episodes. Updates are those of one member.",
         "",
         "| environment, algorithm, data | wanted | reached | scores by seed | mean return of the data | updates, median "
         "| CPU s, median |",
@@ -308,13 +315,17 @@ def continuous_rows() -> list[str]:
         "## Offline, continuous: scores beside d3rlpy's",
         "",
         "`python benchmarks/offline.py --tasks Pendulum-v1 HalfCheetah-v5` and `python benchmarks/offline_beside.py --python PYTHON`,",
-        "on the same files: mean ± standard deviation over seeds, of scores in which 0 is random play and 100 the expert who made",
-        "the data, each over 100 fresh episodes; in brackets the number of seeds where it is not 5. Both sides make as many updates an",
-        'agent and evaluate, 8 episodes each, after equal numbers of them. "chosen": the agent or policy that was best in these',
-        'evaluations, of a population of four with evolution on Pendulum and of one on HalfCheetah, of one in d3rlpy. "last": what the',
-        "last update left; of a population the mean of its members, whose ancestors were selected. d3rlpy has its own defaults (256 units, other rates).",
+        "on the same files. Cells are mean ± standard deviation over seeds of normalised scores: 0 is random play, 100 the expert",
+        "that made the data. Each score uses 100 held-out episodes; the number of seeds is in brackets where it is not 5. Both sides",
+        "make the same number of updates per agent and evaluate over 8 episodes at the same points.",
         "",
-        "| data, its mean return as a score where its episodes are whole | updates | which | "
+        '* "chosen" is the agent that was best in these evaluations. Ours chooses from a population of four with evolution on',
+        "  Pendulum and from one agent on HalfCheetah; d3rlpy has one agent.",
+        '* "last" is the agent after the last update. For a population it is the mean of its members, whose ancestors were selected.',
+        "",
+        "d3rlpy uses its own defaults (256 units, other learning rates).",
+        "",
+        "| data, its mean normalised score (complete episodes only) | updates | which | "
         + " | ".join([*algos, *(f"d3rlpy {algo}" for algo in algos)])
         + " |",
         "|" + "---|" * (3 + 2 * len(algos)),
@@ -363,9 +374,9 @@ def mean_and_spread(values: list[Any], usual: int = 5) -> str:
 def board_rows() -> list[str]:
     """One row per seed of the latest preset of each board game."""
     rows = [
-        "## Does self-play beat players who do not learn?",
+        "## Does self-play beat scripted players?",
         "",
-        "`python benchmarks/board_games.py`: 500 games against each player, greedily, half of them from each seat.",
+        "`python benchmarks/board_games.py`: 500 greedy games against each player, half from each seat.",
         "",
         "| game | seed | against the random player: won, drawn, lost | against the lookahead player | CPU s |",
         "|---|---|---|---|---|",
@@ -393,8 +404,7 @@ def main() -> None:
         lockstep_rows(), offline_rows(), continuous_rows(), board_rows(),
     ]  # fmt: skip
     put_into(ROOT / "README.md", readme_rows())
-    put_into(ROOT / "docs" / "evolution.md", evolution_page.rows())
-    put_into(ROOT / "docs" / "evolution_tried.md", tried_page.rows())
+    put_into(ROOT / "docs" / "lab" / "evolution.md", [*evolution_page.rows(), *tried_page.rows()])
     OUT.write_text("\n\n".join("\n".join(part).rstrip() for part in parts if part) + "\n", encoding="utf-8")
 
 

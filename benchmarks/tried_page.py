@@ -1,4 +1,4 @@
-"""The tables of docs/evolution_tried.md: who is evaluated, what mutations were worth, and every run of development."""
+"""Tables of docs/lab/evolution.md: choice of the best member, effects of mutations, and every development run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def development_rows() -> list[str]:
     """Every run on the way here, in the order of the commits."""
     lines = read_lines(RESULTS / "evolution-development.jsonl")
     rows = [
-        "## On the way here",
+        "### Development runs",
         "",
         "| environment, algorithm | start | arm | commit | CPU seconds to the target | thousands of steps |",
         "|---|---|---|---|---|---|",
@@ -78,8 +78,8 @@ def development_rows() -> list[str]:
         )
     return [] if not lines else [
         *rows, "",
-        "Development on seeds 1000 to 1003, run by run: our own arms, the worse ones too; `+` marks changes",
-        "that no commit holds. Times of commits before 6ee94d8 are those of twelfths of a budget.", "",
+        "Every development run on seeds 1000 to 1003, including the worse arms. `+` marks uncommitted changes. Times",
+        "of commits before 6ee94d8 are rounded up to twelfths of a budget.", "",
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Parts of the documentation that are read off the code when the site is built: `<!-- name: argument -->` in a page."""
+"""Documentation generated from the code: replaces `<!-- name: argument -->` in a page when the site is built."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MARK = re.compile(r"<!-- (hyperparameters|measured|manifest|commands)(?:: ([^>]*
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Called by mkdocs with the text of every page."""
+    """Replace the marks of a page; mkdocs calls this for every page."""
     makers = {"hyperparameters": hyperparameters, "measured": measured, "manifest": manifest, "commands": commands}
-    return MARK.sub(lambda found: makers[found[1]](found[2] or ""), markdown)
+    return MARK.sub(lambda match: makers[match[1]](match[2] or ""), markdown)
 
 
 def hyperparameters(algo: str) -> str:
-    """The table of an algorithm's hyperparameters: range, both defaults, and why they differ."""
+    """Table of an algorithm's hyperparameters: range, both defaults, and the reason for a difference."""
     rows = [
         "| name | values | default of the class | default of manifests | why they differ |",
         "|---|---|---|---|---|",
@@ -42,18 +42,18 @@ def hyperparameters(algo: str) -> str:
 
 
 def measured(name: str) -> str:
-    """The rows of docs/benchmarks.md whose algorithm it is."""
+    """Rows of docs/benchmarks.md for an algorithm."""
     lines = BENCHMARKS.read_text(encoding="utf-8").splitlines()
     start = next(k for k, line in enumerate(lines) if line.startswith("| environment, algorithm |"))
     rows = [line for line in lines[start + 2 :] if line.startswith("| ")]
-    own = [line for line in rows if re.search(rf", {re.escape(name)} \|", line)]
-    if not own:
+    matching = [line for line in rows if re.search(rf", {re.escape(name)} \|", line)]
+    if not matching:
         raise ValueError(f"docs/benchmarks.md has no row of {name}")
-    return "\n".join([*lines[start : start + 2], *own])
+    return "\n".join([*lines[start : start + 2], *matching])
 
 
 def manifest(_: str) -> str:
-    """Every key of a manifest but those of the algorithms."""
+    """Every key of a manifest, except those of the algorithms."""
     parts = []
     for name, section in Manifest.model_fields.items():
         kind = section.annotation
@@ -82,23 +82,22 @@ def _is_section(kind: Any) -> bool:
 
 
 def _meanings(model: type[BaseModel]) -> dict[str, str]:
-    """What keys mean: the comments behind them, and for options of the loop the words of their own documentation."""
-    found: dict[str, str] = {}
+    """Meaning of each key: the comment behind it, or the documentation of the loop option."""
+    meanings: dict[str, str] = {}
     for cls in reversed([each for each in model.__mro__ if each.__module__ == model.__module__]):
-        found |= dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), re.M))
+        meanings |= dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), re.M))
     for options in (LoopOptions, OffPolicyOptions):
         text = " ".join((options.__doc__ or "").split("Attributes:")[1].split())
         entries = re.split(r" ?(?:(?<=\. )|^)(?=\w+(?:, \w+)*: )", text)
         for entry in filter(None, entries):
             names, _, meaning = entry.partition(": ")
             for name in names.split(", "):
-                key = next((own for own, other in OTHER_NAMES.items() if own == name), name)
-                found.setdefault(OTHER_NAMES.get(key, key), meaning.strip())
-    return found
+                meanings.setdefault(OTHER_NAMES.get(name, name), meaning.strip())
+    return meanings
 
 
 def commands(_: str) -> str:
-    """What `agilerl COMMAND --help` says, command by command."""
+    """The text of `agilerl COMMAND --help` for every command."""
     import typer
 
     from agilerl.cli import app
@@ -108,16 +107,16 @@ def commands(_: str) -> str:
 
 
 def _help(command: Any, path: str) -> list[str]:
-    found = []
+    rows = []
     for name, inner in sorted(getattr(command, "commands", {}).items()):
         if hasattr(inner, "commands"):
-            found += _help(inner, f"{path} {name}")
+            rows += _help(inner, f"{path} {name}")
             continue
-        found += [f"\n## `{path} {name}`\n", (inner.help or "").strip(), "", "| argument | meaning |", "|---|---|"]
+        rows += [f"\n## `{path} {name}`\n", (inner.help or "").strip(), "", "| argument | meaning |", "|---|---|"]
         for option in inner.params:
             flags = ", ".join(f"`{flag}`" for flag in (*option.opts, *option.secondary_opts))
             is_option = option.param_type_name == "option"
             shown = flags if is_option else f"`{option.name.upper()}`"
             meaning = (getattr(option, "help", "") or "").replace("|", "\\|")
-            found.append(f"| {shown} | {meaning} |")
-    return found
+            rows.append(f"| {shown} | {meaning} |")
+    return rows

@@ -22,7 +22,7 @@ from agilerl.errors import ConfigError, ShapeError
 from agilerl.spaces import swap_channels as channels_first
 
 # Standard errors behind the best, from which on more episodes seldom change who that is: by half a one, four episodes
-# at a time choose as well as eight of everybody do, with three fifths as many (docs/evolution_tried.md).
+# at a time choose as well as eight of everybody do, with three fifths as many (docs/lab/evolution.md).
 IN_QUESTION = 0.5
 
 
