@@ -12,6 +12,7 @@ from typing import Any
 
 from agilerl.algorithms import available, canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters
+from agilerl.config.ignored import ignored_by
 from agilerl.config.schema import Encoder, Head, Network
 from agilerl.errors import ConfigError, nearest
 
@@ -253,7 +254,7 @@ def _with_published_defaults(made: Conversion, algo: str) -> dict[str, str]:
     own = hyperparameters(find_algorithm(algo))
     for name, each in own.items():
         made.put("algorithm", name, each.published)
-    ignored = find_algorithm(algo).experience.ignores
+    ignored = ignored_by(find_algorithm(algo).experience.name)
     usual = {"max_steps": 1_000_000, "learning_delay": 0, "eps_start": 1.0, "eps_end": 0.1, "eps_decay": 0.995}
     made.content["training"] = {key: value for key, value in usual.items() if f"training.{key}" not in ignored}
     made.put("environment", "num_envs", 1)
@@ -327,7 +328,7 @@ def _dense(made: Conversion, given: Mapping[str, Any], name: str, known: set[str
 def _leave_out_what_is_ignored(made: Conversion) -> None:
     """Keys that mean nothing to the algorithm: one file may serve several."""
     algo = made.content["algorithm"]["name"]
-    for path in find_algorithm(algo).experience.ignores:
+    for path in ignored_by(find_algorithm(algo).experience.name):
         section, _, key = path.partition(".")
         if section in made.content and (not key or key in made.content[section]):
             left = made.content.pop(section) if not key else {key: made.content[section].pop(key)}

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters, outside
+from agilerl.config.ignored import ignored_by
 from agilerl.errors import nearest
 from agilerl.options import OffPolicyOptions
 from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction
@@ -333,7 +334,7 @@ class Manifest(Section):
     @model_validator(mode="after")
     def _check_experience(self) -> Manifest:
         experience = find_algorithm(self.algorithm.name).experience
-        changed = [key for key in experience.ignores if _differs(self, key)]
+        changed = [key for key in ignored_by(experience.name) if _differs(self, key)]
         if changed:
             raise ValueError(
                 f"{', '.join(changed)}: means nothing to {self.algorithm.name}, which {experience.says}. "
@@ -344,7 +345,7 @@ class Manifest(Section):
     @property
     def has_replay(self) -> bool:
         """Whether the algorithm learns from the section `replay_buffer`."""
-        ignored = find_algorithm(self.algorithm.name).experience.ignores
+        ignored = ignored_by(find_algorithm(self.algorithm.name).experience.name)
         return "replay_buffer" not in ignored
 
     @property

@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load_file
 
 from agilerl.algorithms import available, find_algorithm
+from agilerl.config import Manifest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "agilerl"
 KNOWING = ("algorithms", "sources")  # who may ask which algorithm, or which kind, it has to do with
@@ -80,6 +81,17 @@ def test_capabilities_are_declared_and_read_plainly() -> None:
             is_reader = path.relative_to(PACKAGE).as_posix() in READERS
             assert is_reader or not guesses, f"{path}:{node.lineno} guesses {ast.unparse(node)}"
     assert count <= MOST_GETATTR
+
+
+def test_algorithms_name_no_key_of_a_manifest() -> None:
+    """What of a manifest an algorithm ignores stands in `config.ignored`, by what it learns from."""
+    sections = {name: field.annotation for name, field in Manifest.model_fields.items()}
+    keys = {f"{name}.{key}" for name, kind in sections.items() for key in getattr(kind, "model_fields", ())}
+    assert len(keys) > 60
+    for path in sorted((PACKAGE / "algorithms").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = isinstance(node, ast.Constant) and node.value in keys
+            assert not named, f"{path}:{node.lineno} names {ast.unparse(node)}"
 
 
 def others() -> list[Path]:

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from agilerl.algorithms import find_algorithm
 from agilerl.config import Manifest, apply_overrides
+from agilerl.config.ignored import ignored_by
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest import launch
 
@@ -49,7 +50,7 @@ def smaller(manifest: Manifest) -> Manifest:
     most = {"max_steps": MOST_STEPS, "evo_steps": MOST_STEPS // 2, "eval_episodes": 1, "confirm_episodes": 1,
             "elite_rescore_episodes": 0, "learning_delay": 0}  # fmt: skip
     paths = [f"training.{name}" for name in most if getattr(training, name) > most[name]]
-    changes = {path: most[path.partition(".")[2]] for path in paths if path not in experience.ignores}
+    changes = {path: most[path.partition(".")[2]] for path in paths if path not in ignored_by(experience.name)}
     if experience.on_policy:
         changes["algorithm.learn_step"] = min(MOST_STEPS // 2, int(manifest.algorithm.hyperparameters["learn_step"]))
     return apply_overrides(manifest, changes)

@@ -51,7 +51,6 @@ class Experience:
 
     Attributes:
         name: of the source that collects it (`agilerl.sources`). says: how messages describe it.
-        ignores: keys of manifests that mean nothing to it, dotted, or whole sections.
         has_training_episodes: whether episodes are played while it learns, whose returns tell members apart.
         on_policy: whether all of it is what the policy, as it is, has just done: then nothing that it acts by may
             change before it has learned.
@@ -60,120 +59,21 @@ class Experience:
 
     name: str
     says: str
-    ignores: tuple[str, ...] = ()
     on_policy: bool = False
     steps: str = "env steps"
     has_training_episodes: bool = True
 
 
-OF_DATA = (
-    "training.dataset",
-    "training.fitness",
-    "training.held_out",
-    "training.fqe_gamma",
-    "training.fqe_updates",
-)
-TRANSITIONS = Experience("transitions", "learns from replay", ("training.opponents", *OF_DATA))
-ROLLOUTS = Experience(
-    "rollouts",
-    "learns from its own rollouts",
-    (
-        "training.learning_delay",
-        "training.random_steps",
-        "training.eps_start",
-        "training.eps_end",
-        "training.eps_decay",
-        "training.explore_hold",
-        "training.explore_least",
-        "replay_buffer",
-        "training.opponents",
-        *OF_DATA,
-    ),
-    on_policy=True,
-)
-DATASET = Experience(
-    "dataset",
-    "learns from a data set",
-    (
-        "training.learning_delay",
-        "training.random_steps",
-        "training.eps_start",
-        "training.eps_end",
-        "training.eps_decay",
-        "training.explore_hold",
-        "training.explore_least",
-        "training.opponents",
-    ),
-    steps="updates",
-    has_training_episodes=False,
-)
-TEAM_TRANSITIONS = Experience(
-    "team_transitions",
-    "learns from replay of several agents",
-    (
-        "training.eps_start",
-        "training.eps_end",
-        "training.eps_decay",
-        "training.explore_least",
-        "training.opponents",
-        *OF_DATA,
-    ),
-)
-TEAM_ROLLOUTS = Experience(
-    "team_rollouts",
-    "learns from its own rollouts of several agents",
-    tuple(key for key in ROLLOUTS.ignores if key != "training.opponents"),
-    on_policy=True,
-)
-
-
-OF_ENVIRONMENTS = (
-    "network",
-    "replay_buffer",
-    "environment.num_envs",
-    "environment.healing",
-    "environment.num_workers",
-    "environment.deadline_s",
-    "environment.max_restarts",
-    "environment.with_state",
-    "training.eval_steps",
-    "training.eval_episodes",
-    "training.eval_screen",
-    "training.eval_share",
-    "training.learning_delay",
-    "training.random_steps",
-    "training.eps_start",
-    "training.eps_end",
-    "training.eps_decay",
-    "training.explore_hold",
-    "training.explore_least",
-    "training.train_max_episode_steps",
-    "training.confirm_episodes",
-    "training.stop_margin",
-    "training.reward_floor",
-    "training.reward_scale",
-    "training.clip_rewards",
-    "training.normalize_rewards",
-    "training.lockstep",
-    "training.carry_envs",
-    "training.opponents",
-    "training.elite_rescore_episodes",
-    *OF_DATA,
-)
-"""What manifests say of networks, of episodes and of their steps: nothing to a language policy."""
+TRANSITIONS = Experience("transitions", "learns from replay")
+ROLLOUTS = Experience("rollouts", "learns from its own rollouts", on_policy=True)
+DATASET = Experience("dataset", "learns from a data set", steps="updates", has_training_episodes=False)
+TEAM_TRANSITIONS = Experience("team_transitions", "learns from replay of several agents")
+TEAM_ROLLOUTS = Experience("team_rollouts", "learns from its own rollouts of several agents", on_policy=True)
 COMPLETIONS = Experience(
-    "completions",
-    "learns from rewards of what it writes",
-    OF_ENVIRONMENTS,
-    steps="prompts",
-    has_training_episodes=False,
+    "completions", "learns from rewards of what it writes", steps="prompts", has_training_episodes=False
 )
-PREFERENCES = Experience(
-    "preferences", "learns from pairs of completions", OF_ENVIRONMENTS, steps="pairs", has_training_episodes=False
-)
-EXAMPLES = Experience(
-    "examples", "learns from given completions", OF_ENVIRONMENTS, steps="examples", has_training_episodes=False
-)
+PREFERENCES = Experience("preferences", "learns from pairs of completions", steps="pairs", has_training_episodes=False)
+EXAMPLES = Experience("examples", "learns from given completions", steps="examples", has_training_episodes=False)
 
 
 @dataclass(frozen=True)
