@@ -12,7 +12,6 @@ from torch import Tensor
 
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.algorithms.dqn import DQN
-from agilerl.hpo.genome import Genome
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 
@@ -84,7 +83,7 @@ def test_hundreds_of_births_keep_every_invariant(generations: int, seed: int) ->
             record = agent.mutation_record
             kinds[record.path or record.kind] = kinds.get(record.path or record.kind, 0) + 1
             check_bounds(agent)
-            check_genome(agent)
+            check_spec(agent)
             check_optimizer(agent)
             carried = moments(agent)
             for name, old in before[parent].items():
@@ -123,11 +122,7 @@ def check_bounds(agent: DQN) -> None:
         assert all(8 <= width <= 80 for width in part.hidden_size)
 
 
-def check_genome(agent: DQN) -> None:
-    genome = agent.genome
-    again = Genome.from_json(genome.to_json())
-    assert again == genome
-    assert hash(again) == hash(genome)
+def check_spec(agent: DQN) -> None:
     twin = type(agent.actor).from_spec(json.loads(json.dumps(agent.actor.spec())))
     assert {k: v.shape for k, v in twin.state_dict().items()} == {
         k: v.shape for k, v in agent.actor.state_dict().items()

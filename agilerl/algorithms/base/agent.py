@@ -23,7 +23,6 @@ from agilerl.algorithms.base.registry import HyperparameterConfig, MutationRegis
 from agilerl.checkpoint import load_tree, save_tree
 from agilerl.errors import ConfigError
 from agilerl.hpo.architecture import described
-from agilerl.hpo.genome import Genome
 from agilerl.modules.base import EvolvableModule
 from agilerl.spaces import short_form
 from agilerl.telemetry.console import number
@@ -283,12 +282,6 @@ class EvolvableAlgorithm:
         """What the records show: learning rates, update hyperparameters and everything in `hp_config`."""
         names = [*self.update_hyperparameters(), *self.registry.hp_config.names()]
         return self._numbers(*dict.fromkeys(names))
-
-    @property
-    def genome(self) -> Genome:
-        """Architectures and hyperparameters, read from the live attributes."""
-        specs = {str(g.eval_network): resolve(self, g.eval_network).spec() for g in self.registry.groups}
-        return Genome.of(specs, self.hyperparameters())
 
     def probe_observations(self, count: int = 256) -> Any:
         """Up to `count` observations that were seen lately, or None: what mutations measure their effect on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agilerl.hpo import Genome, HyperparameterConfig, RLParameter
+from agilerl.hpo import HyperparameterConfig, RLParameter
 from agilerl.hpo.operators import step
 
 
@@ -81,14 +81,3 @@ def test_configuration_behaves_like_a_mapping_and_copies_are_independent() -> No
     assert drawn == {"lr", "tau"}
     with pytest.raises(KeyError, match="Did you mean 'tau'"):
         one["taw"]
-
-
-def test_genome_is_hashable_and_survives_json() -> None:
-    spec = {"hidden_size": [64, 32], "activation": None}
-    genome = Genome.of({"critic": spec, "actor": spec}, {"lr": 1e-3, "batch_size": 64, "double": True})
-    again = Genome.from_json(genome.to_json())
-    assert again == genome
-    assert hash(again) == hash(genome)
-    assert type(dict(again.hyperparameters)["batch_size"]) is int
-    assert again.spec("actor") == spec
-    assert genome == Genome.of({"actor": spec, "critic": spec}, {"batch_size": 64, "double": True, "lr": 1e-3})
