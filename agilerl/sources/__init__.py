@@ -1,4 +1,4 @@
-"""Sources of experience, by what an algorithm learns from; each is imported when it is asked for."""
+"""Sources of experience, keyed by what an algorithm learns from and imported lazily."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ AGAINST = {("team_rollouts", "self"): ("agilerl.sources.teams.self_play", "SelfP
 
 
 def source_for(experience: Any, opponents: str | None = None) -> Any:
-    """The class of sources that collects what is declared (`algorithms.declared.Experience`).
+    """Return the source class that collects the declared experience (`algorithms.declared.Experience`).
 
-    opponents: as of `options.LoopOptions`.
+    opponents: see `options.LoopOptions`.
     """
     module, name = SOURCES[experience.name] if opponents is None else AGAINST[experience.name, opponents]
     return getattr(import_module(module), name)

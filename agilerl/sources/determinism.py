@@ -1,4 +1,4 @@
-"""Whether an environment does the same for the same seed and actions: looked at once, at the start of a run."""
+"""Check once, at the start of a run, whether an environment is deterministic given a seed and actions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LARGEST_SHARE = 0.01  # of the run's environment steps, for both copies together
 
 @dataclass(frozen=True)
 class Probe:
-    """What was found.
+    """Result of the determinism check.
 
     Attributes:
-        is_deterministic: None where nobody looked. difference: in what two copies differed, and when.
+        is_deterministic: None if the check was skipped. difference: what differed between the two copies, and when.
     """
 
     is_deterministic: bool | None
@@ -35,16 +35,16 @@ class Probe:
 
 
 def probe_determinism(env: Any, agent: Any, seed: int, budget: int, check: Callable[[], None] | None = None) -> Probe:
-    """Step two copies of `env` with the same seeds and the same random actions, and compare all that they give.
+    """Step two copies of `env` with the same seeds and random actions, and compare all outputs.
 
-    An environment that draws from generators of its own alone, as Gymnasium asks for, gives the same bits. Time,
-    network, or a generator that all copies share show here, if they show within 100 vector steps.
+    An environment that draws only from its own generators, as Gymnasium requires, is bit-identical. Dependence on time,
+    the network or a generator shared by all copies is detected if it shows within 100 vector steps.
 
     Args:
-        env: what `make_vect_envs` built; any other environment is not touched.
-        agent: draws the random actions. seed: of the run.
-        budget: environment steps of the run, of all members; where the probe would take more than 1 % of it, nothing
-            is done.
+        env: result of `make_vect_envs`; any other environment is skipped.
+        agent: draws the random actions. seed: run seed.
+        budget: environment steps of the run, over all members. The check is skipped if it would take more than 1 % of
+            them.
         check: called between vector steps.
     """
     replicate = foreign.method(env, "replicate")
@@ -56,7 +56,7 @@ def probe_determinism(env: Any, agent: Any, seed: int, budget: int, check: Calla
 
 
 def warning_of(found: Probe, env_id: str) -> str | None:
-    """What is to be said; None where nothing was found amiss."""
+    """Warning text, or None if no difference was found."""
     if found.is_deterministic is not False:
         return None
     which = f": two copies with the same seed and actions differ in {found.difference}" if found.difference else ""
@@ -100,7 +100,7 @@ def _equal_masks(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 class _Actions:
-    """Uniformly random legal actions for some lanes: the agent's own, or the action space's where it has none."""
+    """Uniformly random legal actions for all lanes, from `agent.random_action` or else from the action space."""
 
     def __init__(self, agent: Any, lanes: Lanes, seed: int) -> None:
         self.agent, self.count = agent, lanes.num_lanes
@@ -110,7 +110,7 @@ class _Actions:
         self.space.seed(int(stream(seed, Purpose.DETERMINISM, member=1).integers(2**31)))
 
     def draw(self, info: dict[str, Any]) -> np.ndarray:
-        """Actions [L, ...] as the environment takes them."""
+        """Return actions [L, ...] in the environment's format."""
         random_action = foreign.method(self.agent, "random_action")
         if random_action is None:
             sampled: np.ndarray = self.space.sample()

@@ -1,6 +1,6 @@
-"""Which members of a generation are still sound: weights, actions, losses and priorities are looked at as they come.
+"""Detect diverged members within a generation by checking weights, actions, losses and priorities for NaN and Inf.
 
-What follows from it is said in `training.quarantine`.
+See `training.quarantine` for the consequences.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from agilerl.sources.source import Tally
 
 
 def is_finite(agent: Any) -> bool:
-    """Whether all weights of an agent are finite; True for agents that do not show any."""
+    """Whether all weights of an agent are finite; True for agents without accessible networks."""
     networks = foreign.method(agent, "evaluation_networks")
     if networks is None:
         return True
@@ -29,16 +29,17 @@ def is_finite(agent: Any) -> bool:
 
 
 class Watch:
-    """Which members of one generation are still sound.
+    """Track which members of one generation are still finite.
 
     Args:
-        learner: holds the members. tallies: theirs; the first reason is written into `fault`.
-        num_envs: lanes of one member.
+        learner: holds the members. tallies: one per member; the first reason is written to `fault`.
+        num_envs: lanes per member.
 
     Attributes:
-        sound: [N] bool. all_sound, any_sound: of it. Of several ranks `any_sound` is what weights say, which are the
-            same on all of them, so that all end a generation together; what only one rank has seen rests on that rank.
-        lanes: [N * E] bool, the lanes that are stepped; None for all.
+        is_finite: [N] bool. all_sound, any_sound: its reductions. With several ranks, `any_sound` depends on the
+            weights alone, which are equal on all ranks, so that all of them end a generation together. A member that
+            diverged on one rank only stops acting on that rank.
+        lanes: [N * E] bool, the lanes to step; None for all.
     """
 
     def __init__(self, learner: Learner, tallies: Sequence[Tally], num_envs: int) -> None:
@@ -48,14 +49,14 @@ class Watch:
         self.lanes: np.ndarray | None = None
 
     def weights(self) -> None:
-        """Look at the weights; before acting."""
+        """Check the weights before acting."""
         sound = self.learner.is_finite()
         if not sound.all():
             self._mark(np.flatnonzero(~sound), "its weights are not finite")
             self.any_sound = bool(sound.any()) if self.learner.ranks.size > 1 else self.any_sound
 
     def actions(self, action: np.ndarray) -> np.ndarray:
-        """The actions [N, E, ...] with zeros in place of those of quarantined members."""
+        """Return the actions [N, E, ...], with those of quarantined members set to zero."""
         if action.dtype.kind == "f" and not np.isfinite(action).all():
             sound = np.isfinite(action.reshape(len(action), -1)).all(axis=1)
             self._mark(np.flatnonzero(~sound), "its actions are not finite")
@@ -66,12 +67,12 @@ class Watch:
         return action
 
     def losses(self, members: Sequence[int], loss: Tensor) -> None:
-        """Look at the losses [N_g] of a group's members; a sum over updates will do."""
+        """Check the losses [N_g] of a group's members; sums over several updates are accepted."""
         if not math.isfinite(loss.detach().sum()):
             self._mark(np.array(members)[~loss.isfinite().cpu().numpy()], "its loss is not finite")
 
     def priorities(self, member: int, values: np.ndarray) -> bool:
-        """Whether a member's priorities may be stored."""
+        """Whether a member's priorities may be written to the buffer."""
         if not np.isfinite(values).all():
             self._mark(np.array([member]), "its TD errors are not finite")
         return bool(self.is_finite[member])

@@ -1,4 +1,4 @@
-"""What judges members: whole greedy episodes, the same for all, in stages where that is asked for."""
+"""Fitness evaluation: full greedy episodes, shared by all members and optionally played in stages."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, seeds
 from agilerl.rollouts.evaluate import EvaluationResult, contested, evaluate
 
-# Blocks of `Purpose.EVALUATION` seeds within one generation, so that no two uses share an episode.
+# Seed blocks of `Purpose.EVALUATION` within one generation, so that no two uses share an episode.
 _FITNESS, _RESCORE = 0, 1
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """Consecutive episodes of one evaluation, which may be played in stages.
+    """Consecutive episodes of one evaluation, optionally one stage of it.
 
     Attributes:
-        seeds: [episodes] one each. first: number of the first within the evaluation.
-        planned: episodes of the whole evaluation; of a confirmation before more of them are added.
+        seeds: [episodes] one seed per episode. first: number of the first episode within the evaluation.
+        planned: number of episodes of the whole evaluation; for a confirmation, before any are added.
     """
 
     seeds: np.ndarray
@@ -45,7 +45,7 @@ class Episodes:
 
     @classmethod
     def of(cls, seeds: np.ndarray) -> Self:
-        """A whole evaluation."""
+        """All episodes of an evaluation."""
         return cls(seeds, 0, len(seeds))
 
     def __len__(self) -> int:
@@ -53,16 +53,16 @@ class Episodes:
 
     @property
     def numbers(self) -> np.ndarray:
-        """[episodes] within the evaluation."""
+        """Episode numbers [episodes] within the evaluation."""
         return self.first + np.arange(len(self))
 
     def part(self, begin: int, end: int) -> Self:
-        """Those from number `begin` to `end`, as a stage."""
+        """Return episodes `begin` to `end` as one stage."""
         return type(self)(self.seeds[begin:end], self.first + begin, self.planned)
 
 
 class CheckedLanes:
-    """Other lanes, with a call before every reset and every step of them."""
+    """Wrap lanes to call `check` before every reset and step."""
 
     def __init__(self, lanes: Lanes, check: Callable[[], None]) -> None:
         self.lanes, self.check = lanes, check
@@ -86,16 +86,15 @@ Adopts = Callable[[Sequence[Any]], contextlib.AbstractContextManager[Any]]
 
 
 class FitnessEvaluator(ABC):
-    """Judges members: by episodes (`Evaluator`), or by a data set (`sources.fitted`).
+    """Base class of fitness evaluators: by episodes (`Evaluator`) or from a data set (`sources.fitted`).
 
     Attributes:
-        env_steps: environment steps of all evaluations so far. episodes: that have been played by this evaluator.
-        by_agent: id of a member -> returns of its agents in the last evaluation, where they are not summed.
-        error: standard error of the mean return of the last evaluation's first member.
-        errors: id of a member -> that of its own mean in its last evaluation of this generation.
-        screened_out: ids of the members that have been found behind before all episodes of the last evaluation had been
-            played.
-        lanes: those in use, by the number of copies of the environment; 0 is the environment itself.
+        env_steps: environment steps of all evaluations so far. episodes: episodes played so far.
+        by_agent: member id -> returns per agent in the last evaluation, if they are not summed.
+        error: standard error of the mean return of the first member in the last evaluation.
+        errors: member id -> standard error of its mean in its last evaluation of this generation.
+        screened_out: ids of the members dropped before all episodes of the last evaluation were played.
+        lanes: evaluation lanes by number of environment copies; 0 is the environment itself.
     """
 
     def __init__(self) -> None:
@@ -108,32 +107,32 @@ class FitnessEvaluator(ABC):
 
     @abstractmethod
     def population(self, learner: Learner, generation: int) -> list[float]:
-        """The fitness of every member of `learner`."""
+        """Return the fitness of every member of `learner`."""
 
     @abstractmethod
     def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]:
-        """As `population`, in parts; `adopted` makes a learner of some of the agents."""
+        """Like `population`, in stages; `adopted` creates a learner for a subset of the agents."""
 
     @abstractmethod
     def one(self, agent: Any) -> float:
-        """The fitness of an agent that evaluates itself."""
+        """Return the fitness of an agent with its own `test`."""
 
     def rescore(self, learner: Learner, generation: int, count: int) -> list[float] | None:
-        """The fitness over `count` further episodes; None, as by default, where there are none."""
+        """Return the fitness over `count` additional episodes; None by default (unsupported)."""
         return None
 
     def confirm(self, learner: Learner, generation: int, count: int | None = None) -> float | None:
-        """The mean of one member over fresh episodes that chose nothing; None, as by default, where there are none."""
+        """Return the mean of one member over held-out episodes; None by default (unsupported)."""
         return None
 
     def close(self) -> None:  # noqa: B027  # a default, not a hole
-        """Release what was opened; nothing by default."""
+        """Release resources; nothing by default."""
 
 
 def lanes_for(agent: Any, lanes: Lanes, swap_channels: bool = False) -> Lanes:
-    """Lanes as this agent acts in them: masks in observations are followed, and channels stand where it reads them.
+    """Wrap lanes for an agent: follow masks in observations and move image channels to where the agent reads them.
 
-    An agent of the user's own that does not say what it reads sees everything as it is.
+    Observations are left unchanged for custom agents that do not declare how they read them.
     """
     space = foreign.observation_space(unwrapped(agent))
     lanes = lanes if space is None else follow_masks(lanes, space)
@@ -141,24 +140,24 @@ def lanes_for(agent: Any, lanes: Lanes, swap_channels: bool = False) -> Lanes:
 
 
 def innermost(lanes: Any) -> Any:
-    """The lanes that step environments, under those that change what they show."""
+    """Return the lanes that step the environments, below all wrappers."""
     while isinstance(lanes, ChannelsFirstLanes | MaskedObservations):
         lanes = lanes.lanes
     return lanes
 
 
 class Evaluator(FitnessEvaluator):
-    """Evaluates members of one run.
+    """Evaluate the members of one run by playing episodes.
 
     Args:
-        env: what `make_vect_envs` built is replicated; any other environment evaluates one member at a time.
-        check: called between vector steps; what it raises ends the evaluation there.
-        sum_scores: of teams; False takes the mean over agents in place of the sum.
-        ranks: each plays its share of the episodes, from seeds of its own; fitness is the mean over all of them.
+        env: replicated if built by `make_vect_envs`; any other environment evaluates one member at a time.
+        check: called between vector steps; an exception it raises aborts the evaluation.
+        sum_scores: for teams; False averages over agents instead of summing.
+        ranks: each rank plays its share of the episodes with its own seeds; fitness is the mean over all ranks.
 
     Attributes:
-        returns: [N, episodes] of the last evaluation, of all ranks.
-        limit: of an episode.
+        returns: [N, episodes] of the last evaluation, over all ranks.
+        limit: episode limit.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class Evaluator(FitnessEvaluator):
         self.returns = np.zeros((0, 0))
 
     def _lanes_for(self, count: int, members: int, agent: Any = None) -> Lanes:
-        """Lanes for about `count` episodes at once, as many for each member; replicas come in whole environments."""
+        """Return lanes for about `count` parallel episodes, equally many per member, in whole environments."""
         if not self._replicable:
             count = 0
         step = members // math.gcd(members, self._num_envs)
@@ -192,7 +191,7 @@ class Evaluator(FitnessEvaluator):
         return self.lanes[copies]
 
     def close(self) -> None:
-        """Close the replicas; an environment that was handed over stays open."""
+        """Close the replicas; an environment passed by the user stays open."""
         if self._replicable:
             for lanes in self.lanes.values():
                 lanes.close()
@@ -233,34 +232,36 @@ class Evaluator(FitnessEvaluator):
         return evaluate(learner, lanes, len(learner.agents), count, episodes.seeds, self.limit.steps, by_agent=by_agent)
 
     def _each(self, found: EvaluationResult, episodes: Episodes) -> np.ndarray:
-        """[N, episodes] what fitness is the mean of."""
+        """Scores [N, episodes] that fitness averages."""
         each: np.ndarray = found.returns.reshape(*found.returns.shape[:2], -1).mean(2)
         return each
 
     def _rows(self, found: EvaluationResult, episodes: Episodes) -> np.ndarray:
-        """[N, M] what each agent of every team has reached."""
+        """Mean return [N, M] per agent of every team."""
         rows: np.ndarray = found.returns.mean(1)
         return rows
 
     def _share_before(self, episodes: Episodes) -> float | np.ndarray:
-        """Of a stage the share of the episodes before it in the means of `_rows`, a number or [M]."""
+        """Weight of the earlier episodes in the means of `_rows` after a stage, as a scalar or [M]."""
         return episodes.first / (episodes.first + len(episodes))
 
     def _fitness(self, found: EvaluationResult, episodes: Episodes) -> list[float]:
-        """What every member has reached."""
+        """Fitness of every member."""
         return [float(np.mean(row)) for row in found.returns]
 
     def population(self, learner: Learner, generation: int) -> list[float]:
-        """Mean return of every member over this generation's episodes; the same seeds for all."""
+        """Mean return of every member over this generation's episodes; all members get the same seeds."""
         count, self.by_agent, self.errors = self._share(self.options.eval_episodes), {}, {}
         self.screened_out = frozenset()
         return self._run(learner, Episodes.of(seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS)))
 
     def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]:
-        """As `population`, in stages of `eval_screen` episodes each. Those who are behind for certain play no further
-        one, and nobody does once it is certain who is the best; who has ended counts for no more than who has gone on.
+        """Like `population`, in stages of `eval_screen` episodes each.
 
-        adopted: makes a learner of some of the agents.
+        Members significantly behind the leader are dropped; evaluation stops once the leader is clear. A dropped member
+        never ranks above one that continued.
+
+        adopted: creates a learner for a subset of the agents.
         """
         count, stage = self._share(self.options.eval_episodes), self._share(self.options.eval_screen)
         episodes = Episodes.of(seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
@@ -294,17 +295,17 @@ class Evaluator(FitnessEvaluator):
         return [float(mean) for mean in means]
 
     def rescore(self, learner: Learner, generation: int, count: int) -> list[float]:
-        """Mean return over `count` further episodes of this generation."""
+        """Mean return over `count` additional episodes of this generation."""
         episodes = seeds(self.seed, Purpose.EVALUATION, self._share(count), generation, _RESCORE)
         return self._run(learner, Episodes.of(episodes))
 
     def confirm(self, learner: Learner, generation: int, count: int | None = None) -> float:
-        """Mean return of one member over fresh episodes that chose nothing; `error` is its standard error.
+        """Mean return of one member over held-out episodes; `error` is its standard error.
 
-        `count` of them, or without that as many as tell whether it reaches the target: `confirm_episodes`; of
-        `confirm_screen` of them alone, where these lie more than their standard error below the target. Where the mean
-        reaches the target by less than `stop_errors` of its standard errors, more episodes follow, until that is
-        decided or `confirm_most` have been played.
+        `count` sets the number of episodes. By default it is chosen to decide whether the member reaches the target:
+        `confirm_episodes`, or only `confirm_screen` of them if their mean is more than its standard error below the
+        target. If the mean exceeds the target by less than `stop_errors` standard errors, episodes are added until the
+        outcome is clear or `confirm_most` have been played.
         """
         options = self.options
         if count is not None or options.target is None:
@@ -327,11 +328,11 @@ class Evaluator(FitnessEvaluator):
         return mean
 
     def _share(self, count: int) -> int:
-        """How many of `count` episodes each rank plays: as many on every rank, so that their mean is that of all."""
+        """Number of the `count` episodes each rank plays; equal on all ranks, so that rank means average correctly."""
         return -(-count // self.ranks.size)
 
     def one(self, agent: Any) -> float:
-        """An agent with a `test` of its own; it appends to its own fitness. `check` is called before it only."""
+        """Evaluate an agent with its own `test`, which appends to its fitness. `check` is only called beforehand."""
         if self.check is not None:
             self.check()
         loop = max(1, self.options.eval_episodes // self._num_envs)

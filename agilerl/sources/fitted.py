@@ -1,6 +1,6 @@
-"""Fitness without an environment: fitted Q evaluation of all members in one tensor program, on data held out for it.
+"""Fitness without an environment: batched fitted Q evaluation of all members on held-out data.
 
-What it is worth, and where it errs, is said in `docs/offline_evaluation.md`.
+See `docs/offline_evaluation.md` for its accuracy and failure modes.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ NETWORK: dict[str, Any] = {
 }
 LR, TAU, BATCH = 1e-3, 0.05, 256
 TOGETHER = 25  # updates whose rows are fetched together
-AT_ONCE = 4_096  # rows that policies are asked about together
-EPSILON = 1e-6  # of the variance of observations
-SPLIT = 1  # key of the stream that splits the data; 0 is that of the rows of a generation
+AT_ONCE = 4_096  # rows per policy forward pass
+EPSILON = 1e-6  # added to the variance of observations
+SPLIT = 1  # stream key of the data split; 0 is the key of a generation's rows
 
 
 # --- what is held out ------------------------------------------------------------------------------------------------
 
 
 def hold_out(data: Dataset, share: float, run_seed: int) -> tuple[Dataset, Dataset]:
-    """(what is learned from, what is judged on): whole episodes at random, the same for the same seed of a run.
+    """Split into (training data, held-out data) by whole random episodes; deterministic given the run seed.
 
     Args:
-        share: of the episodes that is held out, at least one and not all.
+        share: fraction of the episodes to hold out; at least one and never all.
 
     Raises:
         ConfigError: fewer than two episodes.
@@ -76,7 +76,7 @@ def hold_out(data: Dataset, share: float, run_seed: int) -> tuple[Dataset, Datas
 
 
 def _part(data: Dataset, rows: np.ndarray) -> Dataset:
-    """The rows [N] bool of a data set."""
+    """Select rows of a data set by mask [N]."""
     obs, later = (trees.take(x, rows) for x in (data.obs, data.next_obs))
     names = ("action", "reward", "terminated", "ended", "obs_mask", "next_mask")
     fields = {name: vars(data)[name][rows] for name in names if vars(data)[name] is not None}
@@ -84,7 +84,7 @@ def _part(data: Dataset, rows: np.ndarray) -> Dataset:
 
 
 def unjudged(agent: Any) -> AlgorithmError:
-    """What to say of an agent whose policy is no function of single observations that the engine can ask."""
+    """Error for an agent whose policy cannot be evaluated from single observations by the engine."""
     own = adapted(agent)
     found = "writes texts token by token" if own.reads_texts else "brings its own learn()"
     found = "is recurrent" if own.is_recurrent else found
@@ -99,11 +99,11 @@ def unjudged(agent: Any) -> AlgorithmError:
 
 @dataclass(frozen=True)
 class PolicyRows:
-    """Rows of the held-out data with what a policy does after them; every tensor has a leading member axis over rows.
+    """Held-out rows with the policy's next actions; every tensor has a leading member axis before the rows.
 
     Attributes:
-        obs, next_obs: [..., B, ...] as the engine's networks take them. action: [..., B] int64 or [..., B, A] raw, of
-            the data. next_action: the same, of the policy in `next_obs`.
+        obs, next_obs: [..., B, ...] network inputs. action: [..., B] int64 or [..., B, A] raw, from the data.
+            next_action: the same, chosen by the policy in `next_obs`.
         reward, discount, weight: [..., B].
     """
 
@@ -116,17 +116,17 @@ class PolicyRows:
     weight: Tensor
 
     def of_member(self, member: int) -> PolicyRows:
-        """The rows of one member, without the member axis."""
+        """Rows of one member, without the member axis."""
         return PolicyRows(**{name: map_leaves(lambda x: x[member], value) for name, value in vars(self).items()})
 
 
 class FittedQ(RLAlgorithm):
-    """The value of one policy that is given, by fitted Q evaluation (Le et al. 2019, arXiv:1903.08738, algorithm 3).
+    """Q-function of a fixed policy, by fitted Q evaluation (Le et al. 2019, arXiv:1903.08738, algorithm 3).
 
-    The regressions of the paper are Adam steps here, and the function of the last one a soft target.
+    The paper's regressions are replaced by Adam steps, and its previous iterate by a soft target.
 
     Args:
-        low, high: bounds of targets. statistics: mean and variance [I] of observations that are vectors, else None.
+        low, high: bounds of targets. statistics: mean and variance [I] of vector observations, else None.
     """
 
     policy_class = QNetwork
@@ -185,15 +185,15 @@ class FittedQ(RLAlgorithm):
 
 
 class FittedEvaluator(FitnessEvaluator):
-    """Judges members on the held-out rows: `sources.evaluator.Evaluator` where nothing is played.
+    """Evaluate members on held-out rows, without playing; the offline counterpart of `sources.evaluator.Evaluator`.
 
     A member's fitness is the mean of Q(s₀, π(s₀)) over the first observations of the held-out episodes: a discounted
-    value, in the rewards of the data. All members are judged from the same weights, by the same rows in the same order,
-    so that what differs between them follows from their policies. Nothing is kept from one generation to the next.
+    value in the reward units of the data. All members start from the same weights and see the same rows in the same
+    order, so differences come from their policies alone. Nothing is carried over between generations.
 
     Args:
-        held: the rows. rows: the same, as the agents store them. seed: of the run.
-        check: called between updates; what it raises ends the evaluation there.
+        held: the held-out rows. rows: the same rows in the agents' storage format. seed: run seed.
+        check: called between updates; an exception it raises aborts the evaluation.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class FittedEvaluator(FitnessEvaluator):
         self._statistics = (held.obs.mean(0, np.float64), held.obs.var(0, np.float64)) if is_vector else None
 
     def described(self, rows: int) -> str:
-        """What is to be said of it, for a data set of so many rows."""
+        """Note for the log, for a data set with this many rows."""
         gamma, episodes = self.options.fqe_gamma, len(self.firsts)
         return (
             f"fitness: values by fitted Q evaluation, discounted by {gamma:g} (a reward of 1 in every step for ever is "
@@ -229,18 +229,18 @@ class FittedEvaluator(FitnessEvaluator):
         )
 
     def facts(self) -> dict[str, Any]:
-        """What is held out, for the records and checkpoints."""
+        """Facts about the held-out data, for records and checkpoints."""
         return {"share": self.options.held_out, "episodes": len(self.firsts), "rows": len(self.rows)}
 
     # --- as of `Evaluator` --------------------------------------------------------------------------------------------
 
     def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]:
-        """No episodes, so no stages: as `population`."""
+        """Same as `population`; without episodes there are no stages."""
         with adopted(agents) as learner:
             return self.population(learner, generation)
 
     def population(self, learner: Learner, generation: int) -> list[float]:
-        """The value of every member."""
+        """Return the estimated value of every member."""
         agents: list[Any] = learner.agents
         lead, like = agents[0], next(iter(agents[0].policy_module().parameters()))
         own = int(seeds(self.seed, Purpose.FITTED_EVALUATION, 1, generation)[0])
@@ -270,13 +270,13 @@ class FittedEvaluator(FitnessEvaluator):
         return self._values(judging, self._policies(learner, self.firsts, "obs"))
 
     def one(self, agent: Any) -> float:
-        """AlgorithmError: an agent with a `learn` of its own has no policy that the engine can ask."""
+        """Raise AlgorithmError: an agent with a custom `learn` has no policy that the engine can query."""
         raise unjudged(agent)
 
     # --- its parts ----------------------------------------------------------------------------------------------------
 
     def _draws(self, generation: int) -> Iterator[np.ndarray]:
-        """Rows [K, B] of the updates, K at a time."""
+        """Yield row indices [K, B] of the updates, K at a time."""
         rng, left = stream(self.seed, Purpose.FITTED_EVALUATION, generation), self.options.fqe_updates
         while left > 0:
             count = min(TOGETHER, left)
@@ -284,7 +284,7 @@ class FittedEvaluator(FitnessEvaluator):
             left -= count
 
     def _batches(self, judging: Learner, number: int, chosen: np.ndarray, later: Tensor) -> Iterator[PolicyRows]:
-        """What a group learns from in the updates of rows `chosen` [K, B]; `later` [N, R, ...] as of `_policies`."""
+        """Yield a group's batches for the updates of rows `chosen` [K, B]; `later` [N, R, ...] is from `_policies`."""
         group, data = judging.groups[number], self.rows.gather(chosen)
         like = next(iter(group.lead.critic.parameters()))
         members, device = group.members, like.device
@@ -305,7 +305,7 @@ class FittedEvaluator(FitnessEvaluator):
             )
 
     def _policies(self, learner: Learner, rows: np.ndarray, name: str) -> Tensor:
-        """What every member does in the observations `name` of some rows: [N, R] int64, or [N, R, A] raw."""
+        """Greedy actions of every member in the observations `name` of some rows: [N, R] int64, or [N, R, A] raw."""
         parts, masks = [], self._masks[name]
         for start in range(0, len(rows), AT_ONCE):
             obs = self.rows.gather(rows[start : start + AT_ONCE])[name]
@@ -320,7 +320,7 @@ class FittedEvaluator(FitnessEvaluator):
         return torch.cat(parts, 1)
 
     def _values(self, judging: Learner, first_action: Tensor) -> list[float]:
-        """μ + σ · the mean of Q⁻ in the first observations, of every member."""
+        """μ + σ · mean Q⁻ over the first observations, for every member."""
         found = [0.0] * len(judging.agents)
         data = self.rows.gather(self.firsts)["obs"]
         for number, group in enumerate(judging.groups):
@@ -335,29 +335,29 @@ class FittedEvaluator(FitnessEvaluator):
 
 
 def _as_input(action: Tensor, like: Tensor) -> Tensor:
-    """Actions on the device of a network; raw ones in its dtype."""
+    """Move actions to the network's device; raw ones are cast to its dtype."""
     return action.to(like.device, like.dtype if action.is_floating_point() else torch.int64)
 
 
 def _for_all(tree: Any, k: int, members: int) -> Any:
-    """Entry `k` of a tree [K, ...] for every member [N, ...], as views."""
+    """Expand entry `k` of a tree [K, ...] to every member [N, ...], as views."""
     return map_leaves(lambda x: x[k].unsqueeze(0).expand(members, *x.shape[1:]), tree)
 
 
 class NoLanes:
-    """In place of lanes where no environment is stepped."""
+    """Placeholder for lanes when no environment is stepped."""
 
     num_lanes, backend = 1, "none"
     single_observation_space: gym.Space[Any] = gym.spaces.Discrete(1)
     single_action_space: gym.Space[Any] = gym.spaces.Discrete(1)
 
     def reset(self, seeds: np.ndarray | None = None) -> Any:
-        """EnvError."""
+        """Raise EnvError."""
         raise EnvError("fitness='fqe' steps no environment, and there is none. fix: fitness='returns', and an env.")
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Any:
-        """EnvError."""
+        """Raise EnvError."""
         return self.reset()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """No-op."""

@@ -1,4 +1,4 @@
-"""What sources that step environments have in common: lanes, a learner, an evaluator, fitted to a population."""
+"""Base class of sources that step environments: owns the lanes, the learner and the evaluator of a population."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Options = TypeVar("Options", bound=LoopOptions)
 
 
 def several_agents(name: str) -> str:
-    """What to say of an environment of several agents, given to an algorithm for one."""
+    """Error message for a multi-agent environment given to a single-agent algorithm."""
     return (
         f"{name} has several agents, and the algorithm trains one. fix: algo={DEFAULT_FOR_TEAMS!r} "
         "(train_multi_agent_off_policy), or an environment of one agent."
@@ -52,28 +52,28 @@ def several_agents(name: str) -> str:
 
 
 class LaneSource(Source, Generic[Options]):
-    """A `Source` whose members act in lanes; what it does with a shard is said by `run` and `run_own`.
+    """A `Source` whose members act in lanes; subclasses implement `run` and `run_own`.
 
-    What `make_vect_envs` built is replicated, so that all members act at the same time; any other environment is
+    Environments built by `make_vect_envs` are replicated, so that all members act in lockstep. Any other environment is
     shared, and members train one after another.
 
     Args:
-        env: to train in. options: of the run. shared: with what the first generation begins.
-        eval_env: to evaluate in; `env` by default.
+        env: training environment. options: of the run. shared: state that the first generation starts from.
+        eval_env: evaluation environment; `env` by default.
 
     Attributes:
-        lanes: those that members act in: of all of them in lockstep, else of one.
-        num_envs: lanes of one member. lockstep: whether members act at the same time.
-        learner: "fused", "sequential", or "agents" where agents bring their own `learn`.
-        notes: the choices with their reasons.
-        kernels: what runs and moves members that share rows.
+        lanes: training lanes, of all members in lockstep, else of one member.
+        num_envs: lanes per member. lockstep: whether members act at the same time.
+        learner: "fused", "sequential", or "agents" if agents bring their own `learn`.
+        notes: the choices made, with reasons.
+        kernels: run and move members that share rows.
         ranks: processes that train the same members; set before `open`.
-        steps_add_up: whether every rank makes environment steps of its own.
+        steps_add_up: whether every rank makes separate environment steps.
     """
 
     kernels = TORCH
     steps_add_up = True
-    alone = ""  # why members train one after another and by themselves; empty where they need not
+    alone = ""  # reason for training members one at a time with their own learn(); empty if not required
 
     def __init__(self, env: Any, options: Options, shared: Shared, eval_env: Any = None) -> None:
         self.env, self.options, self.shared = env, options, shared
@@ -88,14 +88,14 @@ class LaneSource(Source, Generic[Options]):
 
     @staticmethod
     def make_envs(name: str | None, num_envs: int = 1, *, make_env: Any = None, **options: Any) -> Any:
-        """A vector of environments, by id or by what makes one, as of `make_vect_envs`."""
+        """Create a vector environment from an id or a factory; see `make_vect_envs`."""
         if make_env is None and name is not None and is_team_id(name):
             raise AlgorithmError(several_agents(name))
         return make_vect_envs(None if make_env is not None else name, num_envs, make_env=make_env, **options)
 
     @staticmethod
     def spaces(env: Any) -> tuple[Any, Any]:
-        """(observation space, action space) of one environment; what is read of observations that carry a mask."""
+        """Return (observation space, action space) of one environment, without the mask part of observations."""
         if hasattr(env, "possible_agents"):
             raise AlgorithmError(several_agents(name_of(env)))
         space = foreign.observation_space(env, "single_")
@@ -107,11 +107,11 @@ class LaneSource(Source, Generic[Options]):
     # -- to be said by each source -----------------------------------------------------------------------------------
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
-        """One generation of members whose tensors `learner` holds."""
+        """Run one generation of members whose tensors are held by `learner`."""
         raise NotImplementedError
 
     def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
-        """One generation of one agent that brings its own `learn`."""
+        """Run one generation of one agent with a custom `learn`."""
         raise NotImplementedError
 
     # -- fitted to a population --------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class LaneSource(Source, Generic[Options]):
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
-        """ConfigError also for `carry_envs` where lanes are shared or cannot rest."""
+        """Also raises ConfigError for `carry_envs` if the lanes are shared or cannot be paused."""
         if shards != 1:
             raise NotAvailableYetError(f"a generation runs in one shard yet; got shards={shards}. fix: shards=1.")
         self.run_seed = run_seed
@@ -140,11 +140,11 @@ class LaneSource(Source, Generic[Options]):
             self.notes.append(CARRIED_NOTE)
 
     def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> FitnessEvaluator:
-        """What judges members."""
+        """Create the fitness evaluator."""
         return Evaluator(self.eval_env, self.options, self.run_seed, check, ranks=self.ranks)
 
     def _check_ranks(self) -> None:
-        """NotAvailableYetError where nothing averages what members learn."""
+        """Raise NotAvailableYetError if gradients would not be averaged across ranks."""
         if self.learner == OwnLearn.name:
             raise NotAvailableYetError(
                 f"{self.ranks.size} processes train together where the engines run the updates, and here "
@@ -154,7 +154,7 @@ class LaneSource(Source, Generic[Options]):
 
     @property
     def env_steps_at_once(self) -> int:
-        """Environment steps of one member in a vector step, on all ranks together."""
+        """Environment steps per member and vector step, over all ranks."""
         return self.num_envs * (self.ranks.size if self.steps_add_up else 1)
 
     def _choose(self, population: Sequence[Any]) -> Choice:
@@ -180,7 +180,7 @@ class LaneSource(Source, Generic[Options]):
         return not reason
 
     def _check_carrying(self) -> None:
-        """ConfigError where episodes cannot go on over the end of a generation."""
+        """Raise ConfigError if episodes cannot continue across generations."""
         if not self.lockstep:
             reason = "lockstep=False" if not self.options.lockstep else self.notes[-1]
             raise ConfigError(
@@ -214,7 +214,7 @@ class LaneSource(Source, Generic[Options]):
 
     @contextlib.contextmanager
     def _adopted(self, agents: Sequence[Any]) -> Iterator[Any]:
-        """A learner that holds the agents' tensors in rows until the block ends, also by an error."""
+        """Yield a learner that holds the agents' tensors in rows; they are released on exit, also on failure."""
         own = self.learner == OwnLearn.name
         learner: Any = (
             OwnLearn(agents) if own else Learner(agents, choose(agents, self.learner), self.kernels, self.ranks)
@@ -231,16 +231,16 @@ class LaneSource(Source, Generic[Options]):
         return self.shared.epsilon
 
     def steps_of_generation(self, evo_steps: int) -> int:
-        """As many whole vector steps as fit, but at least one, in environment steps of one member."""
+        """Round down to whole vector steps, at least one; in environment steps per member."""
         return max(1, evo_steps // self.env_steps_at_once) * self.env_steps_at_once
 
     def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
-        """All shards: one of all members in lockstep, else one a member, each of which begins with the same epsilon."""
+        """Run all shards: one for all members in lockstep, else one per member; all start from the same epsilon."""
         slots = list(range(len(population)))
         tallies: dict[int, Tally] = {}
-        made = min(int(agent.steps[-1]) for agent in population)  # by the member that needs most
+        made = min(int(agent.steps[-1]) for agent in population)  # of the member furthest behind
         at_once = self.env_steps_at_once
-        left = -(-(self.options.max_steps - made) // at_once)  # vector steps: the last generation is shorter
+        left = -(-(self.options.max_steps - made) // at_once)  # in vector steps; shortens the last generation
         asked = self.options.generation_steps(begun, self.evaluated)
         first, steps = self.shared, self.steps_of_generation(asked)
         seed = self.ranks.seed(self.run_seed)
@@ -260,7 +260,7 @@ class LaneSource(Source, Generic[Options]):
         return agreed([tallies[slot] for slot in slots], self.ranks, self.steps_add_up)
 
     def statistics(self, agents: Sequence[Any]) -> Mapping[str, Any] | None:
-        """Running statistics of observations that a shard of these members begins with; None where none are kept."""
+        """Running observation statistics that a shard of these members starts from; None if not used."""
         return None
 
     # -- evaluation --------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class LaneSource(Source, Generic[Options]):
         return self.evaluator.staged(self._adopted, agents, number)
 
     def _is_staged(self, members: int) -> bool:
-        """Whether a part of the episodes decides who plays the others."""
+        """Whether an initial stage of episodes decides which members play the rest."""
         return members > 1 and 0 < self.options.eval_screen < self.options.eval_episodes
 
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
@@ -318,7 +318,7 @@ class LaneSource(Source, Generic[Options]):
         return {"learner": self.learner, **lanes, "lockstep": self.lockstep, "kernels": self.kernels.name}
 
     def faults(self) -> list[str]:
-        """One line for each environment that was replaced since the last call, by lanes that heal themselves."""
+        """Return one line per environment replaced since the last call (self-healing lanes only)."""
         found = []
         for use, lanes in [("training", self.lanes), *(("evaluation", one) for one in self.evaluator.lanes.values())]:
             inner: Any = innermost(lanes)
@@ -348,7 +348,7 @@ class LaneSource(Source, Generic[Options]):
         self.shared = replace(self.shared, epsilon=epsilon, rewards=rewards)
 
     def close(self) -> None:
-        """Close the replicas, which are the source's own; an environment that was handed over stays open."""
+        """Close the replicas owned by the source; an environment passed by the user stays open."""
         if self._is_replicable:
             self.lanes.close()
         self.evaluator.close()

@@ -1,4 +1,4 @@
-"""Experience from shared replay: what `train_off_policy` puts into the loop."""
+"""Off-policy source: the experience behind `train_off_policy`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from agilerl.sources.updates import Updates
 
 
 class OffPolicySource(LaneSource[OffPolicyOptions]):
-    """Members store what they see in one replay and learn from samples of it.
+    """Members store transitions in one shared replay buffer and learn from samples of it.
 
     Args:
-        env: to train in. memory: shared replay buffer. n_step_memory: n-step transitions beside it, see
-            `sources.replay`. eval_env: to evaluate in; `env` by default.
+        env: training environment. memory: shared replay buffer. n_step_memory: buffer of n-step transitions, see
+            `sources.replay`. eval_env: evaluation environment; `env` by default.
 
     Attributes:
-        epsilon: with this rate every member begins its generation; the last member's last rate begins the next one.
+        epsilon: exploration rate at the start of a generation, for every member; the last member's final rate carries
+            over to the next generation.
     """
 
     def __init__(
@@ -40,11 +41,11 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
 
     @classmethod
     def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> OffPolicySource:
-        """With the memory that `replay` makes."""
+        """Create the source with a memory from `replay`."""
         return cls(env, replay(), options, eval_env=eval_env)
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
-        """One generation of a shard: its members act on `lanes`, and learn from what all have stored."""
+        """Run one generation of a shard: members act in `lanes` and learn from the shared replay."""
         num_envs, replay = lanes.num_lanes // len(shard.agents), SharedReplay(**shard.shared.memories)
         for agent in shard.agents:
             agent.set_training_mode(True)

@@ -1,4 +1,4 @@
-"""Experience from a data set: what `train_offline` puts into the loop. A step is one update of one member."""
+"""Offline source: the experience behind `train_offline`. One step is one gradient update of one member."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ from agilerl.sources.replay import SharedReplay
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
 from agilerl.sources.updates import Schedule, Updates
 
-MAX_UPDATES_AT_ONCE = 32  # updates whose rows are fetched together
+MAX_UPDATES_AT_ONCE = 32  # updates whose rows are fetched in one call
 
 
 class OfflineSource(LaneSource[OfflineOptions]):
-    """Members learn from the rows of one memory, which hold a data set; the environment is for evaluations alone.
+    """Members learn from a data set held in one memory; the environment is used for evaluation only.
 
     Args:
-        env: to evaluate in; None, and not stepped, where fitness is that of `sources.fitted`.
-        memory: what is sampled from; filled by `open` where there is a data set.
-        dataset: of `read_dataset`; None: the memory holds the data already.
+        env: evaluation environment; None (or unused) with the fitness of `sources.fitted`.
+        memory: buffer to sample from; filled by `open` if there is a data set.
+        dataset: from `read_dataset`; None if the memory already holds the data.
     """
 
-    steps_add_up = False  # an update is one update, however many ranks share its rows
+    steps_add_up = False  # one update counts once, however many ranks share its rows
 
     def __init__(
         self, env: Any, memory: Any, options: OfflineOptions, dataset: Dataset | None = None, eval_env: Any = None
     ) -> None:
         super().__init__(env, options, Shared(), eval_env)
-        self.num_envs = 1  # a step is an update
+        self.num_envs = 1  # one step is one update
         self.memory, self.dataset = memory, dataset
         self._fitted: FittedEvaluator | None = None
         self._loaded: Mapping[str, Any] = {} if dataset is None else dataset.source
 
     @classmethod
     def make(cls, env: Any, options: LoopOptions, replay: Callable[[], Any], eval_env: Any = None) -> OfflineSource:
-        """With the data set that the options name, in the memory that `replay` makes."""
+        """Create the source with the data set named in the options and a memory from `replay`."""
         if options.dataset is None:
             raise ConfigError("the algorithm learns from a data set, and none is named. fix: dataset='data.h5'.")
         data = read_dataset(options.dataset)
@@ -118,14 +118,14 @@ class OfflineSource(LaneSource[OfflineOptions]):
 
     def fit(self, population: Sequence[Any]) -> str | None:
         before = self.lockstep
-        self.lockstep = False  # nothing is stepped, so the number of members needs no other lanes
+        self.lockstep = False  # no environment is stepped, so lanes do not depend on the number of members
         try:
             return super().fit(population)
         finally:
             self.lockstep = before
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
-        """One generation of a shard: as many updates of every member as it has steps."""
+        """Run one generation of a shard: one update of every member per step."""
         for agent in shard.agents:
             agent.set_training_mode(True)
         together = max(k for k in range(1, MAX_UPDATES_AT_ONCE + 1) if shard.vector_steps % k == 0)
@@ -147,7 +147,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         return ShardResult(dict(zip(shard.slots, watch.tallies, strict=True)), shard.shared)
 
     def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
-        """One generation of one agent that brings its own `learn`: it is given what `sample` returns."""
+        """Run one generation of one agent with a custom `learn`, called with the output of `sample`."""
         (agent,), (slot,), tally = shard.agents, shard.slots, Tally()
         (rng,) = shard.streams(Purpose.REPLAY)
         if foreign.has_methods(agent, "set_training_mode"):
@@ -165,7 +165,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
     # -- for the records ---------------------------------------------------------------------------------------------
 
     def memories(self) -> Mapping[str, Any]:
-        """None: a run says which data it learned from, and keeps no copy of them."""
+        """Empty: a run records which data it used and keeps no copy."""
         return {}
 
     def facts(self) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         return {**super().state(), "dataset": {key: value for key, value in self._facts().items() if key != "path"}}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """RunError where these are not the data that the run began with."""
+        """Raise RunError if the data differ from those the run started with."""
         super().load_state(state)
         known, own = state["dataset"], self.state()["dataset"]
         if known != own:
@@ -196,11 +196,11 @@ def _short(facts: Mapping[str, Any]) -> str:
 
 
 def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOptions) -> list[str]:
-    """Put a data set into a memory, which grows where it is too small; what is to be said of it.
+    """Load a data set into a memory, growing it if necessary; return notes for the log.
 
     Raises:
-        ConfigError: a memory that cannot take it. ShapeError: observations or actions of other spaces. ReplayError:
-            numbers that are not finite.
+        ConfigError: unsupported memory. ShapeError: observations or actions do not match the spaces. ReplayError:
+            non-finite values.
     """
     if not isinstance(memory, ReplayBuffer) or isinstance(memory, MultiStepReplayBuffer):
         raise ConfigError(
@@ -234,12 +234,12 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
 
 
 def without_masks(dataset: Dataset, agent: Any) -> Dataset:
-    """A data set as this agent reads it: masks of legal actions in observations are its masks, and no features.
+    """Move masks of legal actions from observations to the data set's mask fields, as this agent reads them.
 
-    Masks that the data set has as arrays count where both are there.
+    Mask arrays of the data set take precedence.
 
     Raises:
-        ShapeError: masks of another form than the actions ask for, or actions without choices.
+        ShapeError: the masks do not match the action space, or the actions are not discrete.
     """
     space = agent.observation_space
     masks: dict[str, Any] = {}
@@ -249,7 +249,7 @@ def without_masks(dataset: Dataset, agent: Any) -> Dataset:
             continue
         masks[part] = rest
         if isinstance(given, Mapping) and not isinstance(agent.action_space, gym.spaces.Dict):
-            given = tuple(given.values())  # of a Tuple, one part for each component
+            given = tuple(given.values())  # of a Tuple: one part per component
         if vars(dataset)[role] is None:
             reader = ActionMasks(agent.action_space, "the data set", ShapeError)
             is_over = dataset.terminated if part == "next_obs" else None
@@ -259,14 +259,14 @@ def without_masks(dataset: Dataset, agent: Any) -> Dataset:
 
 
 def _stored(agent: RLAlgorithm, dataset: Dataset) -> np.ndarray:
-    """Actions of a data set as a memory holds them; ShapeError for those of another space."""
+    """Convert the data set's actions to the memory's format; ShapeError if they do not match the action space."""
     form, action, rows = agent.action_form, dataset.action, len(dataset)
     action = action.astype(np.int64) if action.dtype == bool else action
     is_box = isinstance(agent.action_space, gym.spaces.Box)
     if not is_box:
         _check_finite({"actions": action})
     if dataset.is_stored and not is_box:
-        action = form.environment(agent, action)  # numbers of choices: what the environment took is checked below
+        action = form.environment(agent, action)  # choice indices, to environment actions, which are checked below
     if not dataset.is_stored:
         action, outside = form.stored(agent, action)
         if outside:
@@ -282,7 +282,7 @@ def _stored(agent: RLAlgorithm, dataset: Dataset) -> np.ndarray:
 
 
 def _check_finite(parts: Mapping[str, Any]) -> None:
-    """ReplayError for NaN or Inf: one such row would poison every member that samples it."""
+    """Raise ReplayError for NaN or Inf: one such row would corrupt every member that samples it."""
     for name, part in parts.items():
         for leaf in trees.leaves(part):
             values = np.asarray(leaf)
@@ -295,9 +295,9 @@ def _check_finite(parts: Mapping[str, Any]) -> None:
 
 
 def check_environment(dataset: Dataset, env: Any, agent: RLAlgorithm) -> None:
-    """ConfigError where a data set says that it was recorded in another environment than the one that is trained for.
+    """Raise ConfigError if the data set was recorded in a different environment from the training one.
 
-    Compared are ids, of environments that have one, and the kind of actions; sets that say nothing pass.
+    Compares environment ids, if available, and the kind of actions; data sets without this information pass.
     """
     recorded, single = dataset.env_id, foreign.single(env)
     known = foreign.own_id(env) or (None if foreign.spec(single) is None else name_of(single))
@@ -315,7 +315,7 @@ def check_environment(dataset: Dataset, env: Any, agent: RLAlgorithm) -> None:
 
 
 def warn_of_learn_step(population: Sequence[Any]) -> None:
-    """Say once that `learn_step` means nothing here, where it was set to something or mutates."""
+    """Warn once that `learn_step` is ignored offline, if it was set or mutates."""
     agents = [unwrapped(agent) for agent in population]
     usual = hyperparameters(type(agents[0])).get("learn_step") if isinstance(agents[0], RLAlgorithm) else None
     if usual is None:
@@ -334,7 +334,7 @@ def warn_of_learn_step(population: Sequence[Any]) -> None:
 
 
 def _observed(agent: Any, obs: Any, options: OfflineOptions) -> Any:
-    """Observations [N, ...] of the agent's space; ShapeError where their shapes are others."""
+    """Convert observations [N, ...] to the agent's space; ShapeError if shapes do not match."""
     space = agent.observation_space
     wanted, shape = foreign.shape(space), foreign.shape(obs)
     if options.swap_channels and shape is not None and len(shape) == 4:

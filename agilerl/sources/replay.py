@@ -1,4 +1,4 @@
-"""What the loop does with replay: one memory, or a one-step memory whose rows are learned from as n-step ones."""
+"""Shared replay of the training loop: one memory, or a one-step memory paired with an n-step memory."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from agilerl.tree import concatenate
 
 
 class SharedReplay:
-    """The population's experience.
+    """Replay buffer shared by the population.
 
     Args:
-        memory: what is sampled from.
-        n_step_memory: if given, rows are learned from as its n-step transitions; `memory` then holds the one-step
-            transitions that begin where they begin, row by row.
+        memory: buffer to sample from.
+        n_step_memory: optional n-step transitions to learn from; `memory` then holds the one-step transitions that
+            start at the same step, row by row.
 
     Attributes:
-        prioritized: whether sampling follows priorities. rows: the memory whose rows are learned from.
+        prioritized: whether sampling is prioritized. rows: the memory whose rows are learned from.
 
     Raises:
         ConfigError: the two have different sizes, or already hold different experience.
@@ -53,7 +53,7 @@ class SharedReplay:
             )
 
     def named(self) -> dict[str, Any]:
-        """The buffers, for checkpoints and shards."""
+        """Buffers by name, for checkpoints and shards."""
         both = {"memory": self.memory, "n_step_memory": self.n_step_memory}
         return {name: memory for name, memory in both.items() if memory is not None}
 
@@ -66,28 +66,28 @@ class SharedReplay:
         masks: ActionMasks,
         obs_mask: np.ndarray | None = None,
     ) -> None:
-        """Add one vector step; rows of `batch` with mask False are not transitions.
+        """Add one vector step; rows of `batch` with mask False are skipped.
 
         Args:
-            masks: reads which actions are legal in `batch.final_obs`.
-            obs_mask: [L, W] bool, the actions that were legal in `obs`, for algorithms that learn from it.
+            masks: reads the legal actions in `batch.final_obs`.
+            obs_mask: [L, W] bool, the legal actions in `obs`, for algorithms that learn from them.
         """
-        if batch.healed is not None:  # those episodes end with the step before
+        if batch.healed is not None:  # these episodes end at the previous step
             self.interrupt(np.flatnonzero(batch.healed))
         legal = masks.final(batch.info, len(batch.reward)) if batch.info else None
         ended, cut = batch.terminated, batch.truncated
-        if batch.team is not None:  # agent by agent
-            over = (batch.terminated | batch.truncated)[:, None]  # for all: windows end there, also of who left before
+        if batch.team is not None:  # per agent
+            over = (batch.terminated | batch.truncated)[:, None]  # ends all windows, also of agents that left earlier
             ended, cut = batch.team.terminated, batch.team.truncated | over
-            ended = ended | (batch.terminated[:, None] & ~batch.team.truncated)  # who waits ends with its team
+            ended = ended | (batch.terminated[:, None] & ~batch.team.truncated)  # waiting agents end with their team
         rows = (obs, action, reward, batch.final_obs, ended, batch.mask, legal, cut)
-        more = {} if obs_mask is None else {"obs_mask": obs_mask}  # memories of the user's own need not know it
+        more = {} if obs_mask is None else {"obs_mask": obs_mask}  # custom memories need not support it
         self.rows.write(*rows, **more)
         if self.n_step_memory is not None:
             self._follow()
 
     def interrupt(self, lanes: np.ndarray | None = None) -> None:
-        """The lanes (all, or `lanes` [k]) do not go on where they were: their windows end here, as truncated."""
+        """Truncate the open n-step windows of all lanes, or of `lanes` [k]: their episodes do not continue."""
         for memory in (self.n_step_memory, self.memory):
             if foreign.has_methods(memory, "interrupt"):
                 memory.interrupt(*(() if lanes is None else (lanes,)))
@@ -100,20 +100,20 @@ class SharedReplay:
             self.memory.write(**finished)
 
     def gather_both(self, indices: np.ndarray, gammas: list[float]) -> dict[str, Any]:
-        """The one-step transitions of those rows, then those learned from: [updates, N, 2B] for indices [.., B].
+        """Return the one-step rows followed by those learned from: [updates, N, 2B] for indices [.., B].
 
         Args:
-            gammas: [N] the members' discounts per step, for the one-step transitions.
+            gammas: [N] per-step discounts of the members, for the one-step transitions.
         """
         one_step, later = self.memory.gather(indices), self.rows.gather(indices)
         gamma = torch.tensor(gammas, dtype=torch.float64, device=one_step["done"].device).unsqueeze(1)
-        if one_step["done"].dim() == 4:  # [updates, N, B, M] of teams
+        if one_step["done"].dim() == 4:  # [updates, N, B, M] for teams
             gamma = gamma.unsqueeze(-1)
         one_step["discount"] = gamma * (1 - one_step["done"])
         joined: dict[str, Any] = concatenate([{name: rows[name] for name in later} for rows in (one_step, later)], 2)
         return joined
 
     def weights(self, indices: np.ndarray, beta: float) -> np.ndarray:
-        """Importance weights of rows drawn by priority."""
+        """Importance-sampling weights of rows drawn by priority."""
         assert isinstance(self.memory, PrioritizedReplayBuffer)
         return self.memory.weights(indices, beta)

@@ -1,4 +1,4 @@
-"""Rewards divided by a running scale, so that one learning rate serves environments of any unit."""
+"""Reward scaling by a running deviation, so that one learning rate suits environments of any reward scale."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from agilerl.ranks import ONE, Ranks
 
 
 class RewardScale:
-    """1 / deviation of the discounted return, over the steps of all members and lanes (one scale for a population).
+    """Reward scale 1 / std of the discounted return, over all members and lanes (one scale per population).
 
-    Every lane sums G ← γ·G + r, anew with each episode and each generation; rewards are divided by the deviation of all
-    sums seen so far, and not shifted, so that their sign stays. Engstrom et al. 2020 (arXiv:2005.12729), appendix A.2,
-    algorithm 1.
+    Every lane accumulates G ← γ·G + r, restarted with each episode and each generation. Rewards are divided by the
+    standard deviation of all sums seen so far. They are not shifted, so their sign is preserved. Engstrom et al. 2020
+    (arXiv:2005.12729), appendix A.2, algorithm 1.
 
-    Of a team every agent has a sum of its own, which goes on while the agent waits and counts in the steps in which it
-    acts; all agents have one scale, so that what one gets stays in proportion to what another gets.
+    In a team every agent has a separate sum. It continues while the agent waits, and counts in the steps in which the
+    agent acts. All agents share one scale, so that their rewards stay in proportion.
 
     Attributes:
-        statistics: of the sums; the factor is about 1 before anything was seen.
+        statistics: of the sums; the factor is about 1 before any data.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class RewardScale:
     def of(
         cls, state: Mapping[str, Any] | None, agents: Sequence[Any], num_envs: int, ranks: Ranks = ONE
     ) -> RewardScale | None:
-        """The scale that a generation of these members begins with, as a copy; None where there is none."""
+        """Return a copy of the scale that a generation of these members starts from; None if scaling is off."""
         if state is None:
             return None
         scale = cls()
@@ -47,16 +47,16 @@ class RewardScale:
         return scale
 
     def begin(self, agents: Sequence[Any], num_envs: int) -> None:
-        """A generation of these members on `num_envs` lanes each begins."""
+        """Start a generation of these members with `num_envs` lanes each."""
         self._discount = np.repeat([float(adapted(agent).gamma) for agent in agents], num_envs)
         self._sums = np.zeros(len(self._discount))
 
     def see(self, reward: np.ndarray, batch: StepBatch) -> None:
-        """Take in the rewards [L], or [L, M] of teams, of one vector step; lanes at rest do not count."""
+        """Update with the rewards [L], or [L, M] for teams, of one vector step; resting lanes are ignored."""
         counts, ended, discount = batch.mask, batch.terminated | batch.truncated, self._discount
         if reward.ndim == 2 and batch.team is not None:
             team = batch.team
-            if self._sums.ndim == 1:  # the first step of a generation
+            if self._sums.ndim == 1:  # first step of a generation
                 self._sums = np.zeros(reward.shape)
             counts, ended = team.acted & counts[:, None], ended[:, None] | team.terminated | team.truncated
             discount = discount[:, None]
@@ -67,17 +67,17 @@ class RewardScale:
 
     @property
     def factor(self) -> float:
-        """What rewards are multiplied with."""
+        """Factor that rewards are multiplied by."""
         return float(1 / np.sqrt(self.statistics.var + self.statistics.epsilon))
 
     def state(self) -> dict[str, float]:
-        """As plain numbers."""
+        """State as plain numbers."""
         seen = self.statistics
         return {"mean": float(seen.mean), "var": float(seen.var), "count": seen.count}
 
 
 def refuse_scaling(agent: Any) -> NoReturn:
-    """ConfigError: rewards should be scaled for an agent whose `learn` gets them from elsewhere."""
+    """Raise ConfigError: reward scaling is not supported for an agent with a custom `learn`."""
     raise ConfigError(
         f"training.normalize_rewards is for the algorithms of this package; {type(agent).__name__} brings its own "
         f"learn. fix: normalize_rewards=false, and gymnasium.wrappers.TransformReward around the environment."

@@ -1,4 +1,4 @@
-"""Experience from the members' own rollouts: what `train_on_policy` puts into the loop."""
+"""On-policy source: the experience behind `train_on_policy`."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from agilerl.sources.source import (
     trained_with_masks,
 )
 
-DRAWN_AHEAD = 1024  # vector steps of exploration drawn at once
+DRAWN_AHEAD = 1024  # vector steps of exploration noise drawn at once
 
 
 class OnPolicySource(LaneSource[LoopOptions]):
-    """Members act in lockstep, and learn from their own rollouts alone.
+    """Members act in lockstep and learn from their own rollouts only.
 
-    A member's rollout has `update_interval()` vector steps; a generation has as many whole rollouts as hold the steps
-    asked for, so that it may end somewhat later. Members of one group have the same length: they are updated in one
-    pass.
+    A member's rollout has `update_interval()` vector steps. A generation consists of whole rollouts and is rounded up,
+    so it may be slightly longer than requested. Members of one group have rollouts of the same length and are updated
+    in one pass.
 
     Args:
-        env: to train in. eval_env: to evaluate in; `env` by default.
-        collect: replaces the collecting, `collect(agent, env, n_steps)` in the manner of `rollouts.on_policy`; members
-            then train one after another, each with its own `learn()`.
+        env: training environment. eval_env: evaluation environment; `env` by default.
+        collect: custom collection function `collect(agent, env, n_steps)`, see `rollouts.on_policy`; members then train
+            one after another, each with its own `learn()`.
     """
 
     def __init__(
@@ -64,19 +64,19 @@ class OnPolicySource(LaneSource[LoopOptions]):
 
     @classmethod
     def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> OnPolicySource:
-        """No replay is made: rollouts are used up."""
+        """Create the source; `replay` is ignored, as rollouts are discarded after use."""
         return cls(env, options, eval_env=eval_env)
 
     @property
     def generations(self) -> type[OnPolicyGeneration]:
-        """What runs a generation."""
+        """Class that runs a generation."""
         return OnPolicyGeneration
 
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
         for agent in population if self.ranks.size > 1 else ():
-            agent.num_envs = self.env_steps_at_once  # of all ranks: what a rollout's length is reckoned by
+            agent.num_envs = self.env_steps_at_once  # over all ranks; determines the rollout length
         super().open(population, run_seed, check, shards)
         interval = foreign.method(population[0], "update_interval")
         if self.learner == OwnLearn.name or interval is None:
@@ -103,7 +103,7 @@ class OnPolicySource(LaneSource[LoopOptions]):
         return OwnRollouts(shard, lanes, self.options, self.collect, self.env).run()
 
     def statistics(self, agents: Any) -> Mapping[str, Any] | None:
-        """Those of the member that has seen most; None where none are kept."""
+        """Statistics of the member with the most samples; None if not used."""
         if not adapted(agents[0]).normalize_observations:
             return None
         each: list[RunningMeanStd] = [agent.running_statistics() for agent in agents]
@@ -111,13 +111,14 @@ class OnPolicySource(LaneSource[LoopOptions]):
 
 
 class Group:
-    """Members whose rollouts are filled and learned from together.
+    """Members whose rollouts are collected and learned from together.
 
     Attributes:
-        number: in the learner. members: positions in the shard. lead: stands for all of them.
-        rows: theirs in what all members have, as a slice or index list. lanes: theirs, as a slice or index array.
-        is_all: whether they are the whole shard.
-        vector_steps: how many to make. buffer: the rollout that they fill.
+        number: in the learner. members: positions in the shard. lead: representative of all of them.
+        rows: their rows in arrays over all members, as a slice or index list. lanes: their lanes, as a slice or index
+            array.
+        is_all: whether the group is the whole shard.
+        vector_steps: number of steps to make. buffer: rollout buffer of the group.
     """
 
     def __init__(self, number: int, members: list[int], shard: Shard, num_envs: int, num_legal: int) -> None:
@@ -134,17 +135,17 @@ class Group:
         self.buffer: RolloutStore = self.lead.make_buffer(length, len(lanes), num_legal)
 
     def of(self, rows: Any) -> Any:
-        """The group's rows of something over all lanes."""
+        """Select the group's rows from data over all lanes."""
         return rows if self.is_all or rows is None else trees.take(rows, self.lanes)
 
 
 class OnPolicyGeneration:
-    """One generation's rollouts and updates of some members on their lanes: a recorder for all of them at once.
+    """Rollouts and updates of one generation of some members, with one recorder for all of them.
 
-    As such it has `full`, whether all rollouts of the generation are complete, and `active`, the lanes that go on.
+    Recorder state: `full`, whether all rollouts of the generation are complete, and `active`, the lanes still running.
 
     Args:
-        shard: the members and what they begin with.
+        shard: the members and their initial state.
         lanes: len(shard.agents) * E lanes. learner: adopted learner of exactly these members. options: of the run.
     """
 
@@ -153,7 +154,7 @@ class OnPolicyGeneration:
         self.agents, self.num_envs = shard.agents, lanes.num_lanes // len(shard.agents)
         for agent in self.agents:
             agent.set_training_mode(True)
-            agent.num_envs = self.num_envs * shard.ranks.size  # so that a rollout is `learn_step` steps of all ranks
+            agent.num_envs = self.num_envs * shard.ranks.size  # a rollout has `learn_step` steps over all ranks
             agent.progress = min(1.0, shard.begun / options.max_steps)
         learner.refresh()
         self.tallies = [Tally() for _ in self.agents]
@@ -167,7 +168,7 @@ class OnPolicyGeneration:
         legal = 0 if masks.of(info, lanes.num_lanes) is None else masks.width
         members = [group.members for group in learner.groups]
         self.groups = [Group(i, own, shard, self.num_envs, legal) for i, own in enumerate(members)]
-        self._acting = self.groups  # those whose rollouts are not complete
+        self._acting = self.groups  # groups with incomplete rollouts
         self.active: np.ndarray | None = None
         self.full = False
         self._hidden_states = HiddenStates(learner)
@@ -179,12 +180,12 @@ class OnPolicyGeneration:
             self._statistics.load_state(dict(shard.shared.statistics))
         self._like = next(iter(self.agents[0].policy_module().parameters()))
         self._total: int = max(group.vector_steps for group in self.groups)
-        self._index = self._begin = self._end = 0  # present vector step; those that the draws are of
+        self._index = self._begin = self._end = 0  # current vector step, and the range covered by the draws
         self._draws: tuple[np.ndarray, ...] = ()
         self._acted: list[Any] = []
 
     def run(self) -> Steps:
-        """Make the vector steps, learning wherever a rollout is full."""
+        """Make the vector steps, and learn whenever a rollout is full."""
         info = self._running.info
         as_they_are = self.rewards is None and not self.options.changes_rewards
         for seen in record(self, self.lanes, self.obs, info, None if as_they_are else self._learned):
@@ -192,8 +193,8 @@ class OnPolicyGeneration:
             acting = self._acting
             due = [group for group in acting if group.buffer.position == group.buffer.capacity]
             if due:
-                # The first rollout gives the statistics by which it is learned from: what it holds are the
-                # probabilities of the actions as they were drawn.
+                # The first rollout initialises the statistics used to learn from it, but keeps the
+                # log probabilities of its actions as sampled.
                 is_kept = self._statistics is not None
                 first = [group for group in due if is_kept and not group.lead.running_statistics().count]
                 self._normalise(first)
@@ -218,7 +219,7 @@ class OnPolicyGeneration:
     # -- what a recorder does: see `rollouts.on_policy.record` -------------------------------------------------------
 
     def act(self, obs: Any, mask: np.ndarray | None) -> Any:
-        """Actions of all lanes for the environment; who goes on resting is in `active`."""
+        """Return environment actions of all lanes; finished lanes are masked in `active`."""
         if self._index == self._end:
             self._draw_ahead()
         shape = (len(self.agents), self.num_envs)
@@ -239,21 +240,21 @@ class OnPolicyGeneration:
             for group in self._acting:
                 going_on[group.lanes] = True
             self.active = going_on if self.active is None else going_on & self.active
-        # By group: in a resumed run founders may have other units of actions than members of an earlier version.
+        # By group: in a resumed run, founders may use other action units than members of an earlier version.
         kinds = [group.lead.environment_action(group.of(taken)) for group in self.groups]
         return kinds[0] if len(kinds) == 1 else self._joined(kinds)
 
     def _joined(self, parts: list[Any]) -> Any:
-        """What the groups have of all lanes, in the lanes' order."""
+        """Concatenate the groups' data in lane order."""
         whole = trees.map_leaves(lambda x: np.empty((self.lanes.num_lanes, *x.shape[1:]), x.dtype), parts[0])
         for group, part in zip(self.groups, parts, strict=True):
             trees.put(whole, group.lanes, part)
         return whole
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
-        """Into the buffers of the groups whose rollouts go on."""
+        """Store one step in the buffers of groups with incomplete rollouts."""
         sound = self.watch.lanes
-        # Lanes of a member that has diverged rest. It goes on learning from nothing, in its own row, to its end.
+        # Lanes of a diverged member rest. Its row of the update continues without effect on the others.
         valid = batch.mask if sound is None else batch.mask | ~sound
         finished = self._tracker.update(batch)
         if len(finished.lanes):
@@ -263,7 +264,7 @@ class OnPolicyGeneration:
         if batch.team is not None:
             outcome = self._by_agent(batch)
         rests = ~batch.mask if batch.team is None else ~batch.mask[:, None]
-        ends = outcome[1] | outcome[2] | rests  # of a team agent by agent
+        ends = outcome[1] | outcome[2] | rests  # per agent for teams
         has_ends = bool(ends.any())
         lanes = (self.obs, *outcome[:3], batch.final_obs, outcome[3], self._mask)
         self._index += 1
@@ -279,31 +280,31 @@ class OnPolicyGeneration:
             group.buffer.add(obs, action, gain, terminated, truncated, log_prob, value, **given, hidden=hidden)
             if group.is_recurrent and has_ends:
                 self._begin_episodes(group, ends)
-            if self._index == group.vector_steps:  # from here on its lanes rest
+            if self._index == group.vector_steps:  # its lanes rest from now on
                 self._keep(group)
 
     def finish(self, obs: Any) -> None:
-        """Every rollout has been learned from."""
+        """No-op: every rollout has already been learned from."""
 
     def _rollout(self, group: Group) -> Rollout:
-        """What a group's full buffer teaches."""
+        """Convert a group's full buffer to a rollout."""
         return make_rollout(self.learner, group.number, group.agents, group.buffer, self._like)
 
     def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(reward, terminated, truncated, valid) to store of lanes with several agents, which only teams act in."""
+        """Return (reward, terminated, truncated, valid) to store for multi-agent lanes; teams only."""
         raise EnvError(f"{type(self.agents[0]).__name__} trains one agent; these lanes have several. fix: algo='IPPO'.")
 
     # ----------------------------------------------------------------------------------------------------------------
 
     def _learned(self, batch: StepBatch) -> np.ndarray:
-        """Rewards that are learned from, before their scale."""
+        """Rewards to learn from, before scaling."""
         reward = self.options.learned_reward(batch.reward) if self.options.changes_rewards else batch.reward
-        if self.rewards is not None:  # stored as they are: the first steps of a run do not tell the scale of a rollout
+        if self.rewards is not None:  # stored unscaled: the scale is unreliable in the first steps of a run
             self.rewards.see(reward, batch)
         return reward
 
     def _draw_ahead(self) -> None:
-        """Exploration draws [count, N, E, ...] for the coming vector steps, each member from its own stream."""
+        """Draw exploration noise [count, N, E, ...] for the next vector steps, from one stream per member."""
         self._begin, self._end = self._end, min(self._end + DRAWN_AHEAD, self._total)
         shape = (self._end - self._begin, self.num_envs)
         each = [agent.draw_exploration(rng, shape) for agent, rng in zip(self.agents, self._explore, strict=True)]
@@ -312,9 +313,9 @@ class OnPolicyGeneration:
     def _act(
         self, group: Group, obs: Any, draws: tuple[np.ndarray, ...], mask: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, dict[str, np.ndarray] | None]:
-        """(actions, log probabilities, values, hidden states before the step) of a group's lanes.
+        """Return (actions, log probabilities, values, hidden states before the step) of a group's lanes.
 
-        Values of feed-forward members are left for later: one pass then computes those of a whole rollout.
+        Values of feed-forward members are deferred: one pass computes them for the whole rollout.
         """
         rows = group.rows
         own = obs if group.is_all else trees.take(obs, rows)
@@ -331,7 +332,7 @@ class OnPolicyGeneration:
         return action.reshape(-1, *action.shape[2:]), log_prob.reshape(-1, *log_prob.shape[2:]), value, hidden
 
     def _value(self, group: Group, obs: Any) -> np.ndarray | None:
-        """V of what came after the last step; None for feed-forward members, whose observations tell it."""
+        """Bootstrap value after the last step; None for feed-forward members, which compute it from observations."""
         if not group.is_recurrent:
             return None
         own = trees.reshape(group.of(obs), len(group.members), self.num_envs)
@@ -340,7 +341,7 @@ class OnPolicyGeneration:
         return value
 
     def _begin_episodes(self, group: Group, ends: np.ndarray) -> None:
-        """Hidden states of lanes in which an episode begins start at zero; of a team those of the agents."""
+        """Reset the hidden states of lanes in which an episode begins; per agent for teams."""
         begins = group.of(ends)
         self._hidden_states.forget(group.number, begins.reshape(len(group.members), -1, *begins.shape[1:]))
 
@@ -361,21 +362,21 @@ class OnPolicyGeneration:
         self.watch.weights()
 
     def _normalise(self, due: list[Group]) -> None:
-        """Take what was learned from into the population's observation statistics.
+        """Update the population's observation statistics with the data just learned from.
 
-        Members get the new ones with the end of their own rollout, the first ones before it is learned from: within a
-        rollout nothing changes.
+        Members receive the new statistics at the end of their rollout, so that statistics are constant within a
+        rollout. The first ones are applied before the first rollout is learned from.
         """
         if self._statistics is None or not due:
             return
         seen = []
         for group in due:
             sound = self.watch.is_finite[group.members]
-            if sound.any():  # of members that have diverged nothing is taken in
+            if sound.any():  # skip diverged members
                 stored = group.buffer.stored("obs")  # [T, L, ...]
                 own = stored if sound.all() else trees.take(stored, (slice(None), np.repeat(sound, self.num_envs)))
                 seen.append(group.lead.encoder_inputs(own))
-        if self.shard.ranks.size > 1:  # also where this rank has nothing to add
+        if self.shard.ranks.size > 1:  # even if this rank has nothing to add
             like = due[0].lead.encoder_inputs(due[0].buffer.stored("obs"))
             rows = np.concatenate(seen) if seen else like[:0]
             self._statistics.update_over(self.shard.ranks, rows, like.shape[1:])
@@ -388,10 +389,10 @@ class OnPolicyGeneration:
     # -- hidden states of episodes that go on over the end of a generation -------------------------------------------
 
     def _recall(self) -> None:
-        """Hidden states that the last generation has left.
+        """Restore the hidden states left by the last generation.
 
-        A member that acts in the lanes of another one, or whose network has changed, begins with zeros: what it would
-        take over belongs to other weights.
+        A member that moved to another member's lanes, or whose network changed, starts from zeros: the stored states
+        belong to other weights.
         """
         if not self._running.hidden:
             return
@@ -408,7 +409,7 @@ class OnPolicyGeneration:
             self._hidden_states.hidden[group.number] = start
 
     def _keep(self, group: Group) -> None:
-        """The members of a group have made their last vector step of the generation."""
+        """Store the state of a group's members after their last vector step of the generation."""
         hidden = self._hidden_states.hidden[group.number]
         if hidden is None or not self.options.carry_envs:
             return

@@ -1,7 +1,7 @@
-"""Agents that bring their own `learn`: custom and duck-typed algorithms, wrappers, and collecting functions.
+"""Training loops for agents with a custom `learn`: custom and duck-typed algorithms, wrappers, collection functions.
 
-They are called as published: `get_action(obs, ...)`, and `learn(experiences, ...)` with what their memory or rollout
-holds. Nothing is asked of them beside that, so they train one after another.
+Agents are called through the published interface: `get_action(obs, ...)`, and `learn(experiences, ...)` with the
+contents of their memory or rollout. Nothing else is required of them, so they train one after another.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Chosen = tuple[list[Any], list[Any], list[Any]]
 
 
 class OwnLearn:
-    """A learner in name: every agent learns by itself, in its own way."""
+    """Placeholder learner: every agent runs its own `learn`."""
 
     name: Literal["agents"] = "agents"
 
@@ -53,11 +53,11 @@ class OwnLearn:
         self.agents = list(agents)
 
     def release(self) -> None:
-        """Nothing was adopted."""
+        """No-op: no tensors were adopted."""
 
 
 def brings_own_learn(agent: Any) -> bool:
-    """Whether no engine can run this agent's update, neither on rows nor on its modules."""
+    """Whether no engine can run this agent's update, neither on stacked rows nor on its modules."""
     return not isinstance(agent, RLAlgorithm | MultiAgentRLAlgorithm) or own_learn(agent) is not None
 
 
@@ -65,7 +65,7 @@ def brings_own_learn(agent: Any) -> bool:
 
 
 class OwnTransitions:
-    """One generation of one agent that brings its own `get_action` and `learn`: custom and duck-typed algorithms."""
+    """One off-policy generation of one agent with custom `get_action` and `learn`."""
 
     def __init__(self, shard: Shard, lanes: Lanes, options: OffPolicyOptions) -> None:
         (self.agent,) = shard.agents
@@ -83,17 +83,17 @@ class OwnTransitions:
         (self._rng,) = shard.streams(Purpose.EXPLORATION)
         self.replay.interrupt()
         self.obs, self.info = lanes.reset(shard.lane_seeds(lanes.num_lanes))
-        adapted(agent).set_training_mode(True)  # first: outside of training an agent answers with other actions
+        adapted(agent).set_training_mode(True)  # before anything else: actions depend on the mode
         self._check_learn()
         self._takes_epsilon, self._takes_mask = (takes(agent, "get_action", k) for k in ("epsilon", "action_mask"))
-        acts_raw = adapted(agent).acts_raw  # stored actions may be raw ones
+        acts_raw = adapted(agent).acts_raw  # stored actions may be raw
         self._environment_action = foreign.method(agent, "environment_action") if acts_raw else None
         self._masks = ActionMasks(lanes.single_action_space, lanes.backend)
         self._tracker = EpisodeTracker(lanes.num_lanes)
         self._schedule = Schedule.of(int(adapted(agent).learn_step), lanes.num_lanes)
 
     def _check_learn(self) -> None:
-        """ConfigError where `learn` cannot take what the memories give."""
+        """Raise ConfigError if the signature of `learn` does not fit the memories."""
         needed = {"per": self.replay.prioritized, "n_experiences": self.replay.n_step_memory is not None}
         for name, is_needed in needed.items():
             if is_needed and not takes(self.agent, "learn", name):
@@ -115,7 +115,7 @@ class OwnTransitions:
         return ShardResult({slot: self.tally}, replace(self.shard.shared, epsilon=self.epsilon))
 
     def _act(self, mask: np.ndarray | None) -> np.ndarray:
-        """Actions [L, ...]; `mask` [L, A] says which are legal."""
+        """Return actions [L, ...]; `mask` [L, A] marks the legal ones."""
         arguments: dict[str, Any] = {"epsilon": self.epsilon} if self._takes_epsilon else {}
         if mask is not None and self._takes_mask:
             arguments["action_mask"] = mask
@@ -123,20 +123,20 @@ class OwnTransitions:
             random: np.ndarray = self.agent.random_action(self._rng, (self.lanes.num_lanes,), mask)
             convert = foreign.method(self.agent, "environment_action")
             if self._environment_action is None and convert is not None:
-                random = convert(random)  # as get_action of this agent gives it
+                random = convert(random)  # in the format of this agent's get_action
             return random
         action = self.agent.get_action(self.obs, **arguments)
         if isinstance(action, Tensor):
             action = action.detach().cpu().numpy()
         space = self.lanes.single_action_space
-        if space is None:  # a duck-typed environment: whatever the agent answers, one row per lane
+        if space is None:  # duck-typed environment: any action format, one row per lane
             return np.asarray(action).reshape(self.lanes.num_lanes, *np.shape(action)[1:])
-        if self._environment_action is not None:  # raw: its shape is the algorithm's own
+        if self._environment_action is not None:  # raw: the shape is defined by the algorithm
             return np.asarray(action)
         return np.asarray(action).reshape(self.lanes.num_lanes, *(space.shape or ()))
 
     def _step(self, index: int) -> bool:
-        """One vector step; False where there was no action to take."""
+        """Make one vector step; False if there was no finite action."""
         mask = self._masks.of(self.info, self.lanes.num_lanes)
         action, legal = self._act(mask), mask if adapted(self.agent).learns_from_obs_mask else None
         if action.dtype.kind == "f" and not np.isfinite(action).all():
@@ -157,11 +157,11 @@ class OwnTransitions:
         return True
 
     def _outcome(self, action: np.ndarray) -> StepBatch:
-        """One step of all lanes."""
+        """Step all lanes."""
         return self.lanes.step(action)
 
     def _stored(self) -> int:
-        """Transitions ever added; of a memory that does not count them, those it holds."""
+        """Transitions added so far; for memories without a counter, the current size."""
         return int(self.memory.counter if hasattr(self.memory, "counter") else len(self.memory))
 
     def _store_elsewhere(self, action: np.ndarray, reward: np.ndarray, batch: StepBatch) -> None:
@@ -183,7 +183,7 @@ class OwnTransitions:
                     return
 
     def _learn_once(self, size: int, index: int) -> Any:
-        """One `learn`, called as published for what the memory is; returns what it reports as its loss."""
+        """Call `learn` once with the published arguments for this kind of memory; return the reported loss."""
         n_step_memory = self.replay.n_step_memory
         if not self.replay.prioritized and n_step_memory is None:
             return self.agent.learn(self.memory.sample(size))
@@ -198,7 +198,7 @@ class OwnTransitions:
             extra["n_experiences"] = n_step_memory.sample_from_indices(experiences["idxs"])
         loss, indices, priorities = self.agent.learn(experiences, per=True, **extra)
         if not bool(torch.as_tensor(priorities).isfinite().all()):
-            return math.nan  # such priorities would poison every member that samples by them
+            return math.nan  # such priorities would corrupt every member that samples by them
         self.memory.update_priorities(indices, priorities)
         return loss
 
@@ -206,15 +206,15 @@ class OwnTransitions:
 # -- from rollouts ---------------------------------------------------------------------------------------------------
 
 
-LEARN_STEP = 128  # environment steps of a rollout, for agents that do not say
+LEARN_STEP = 128  # environment steps per rollout, for agents without `learn_step`
 
 
 class OwnRollouts:
-    """Collects whole rollouts and lets the agent learn from each.
+    """Collect whole rollouts, and let the agent learn from each.
 
-    An agent that can record rollouts (`recorder`, as PPO has) acts through that: with masks of legal actions, and with
-    its hidden state, which starts at zero where an episode begins. It then learns from its rollout buffer, unless it
-    has a `learn` of its own, which is called with the published tuple. Other agents act by `get_action`.
+    An agent that can record rollouts (`recorder`, as in PPO) acts through its recorder: with masks of legal actions,
+    and with its hidden state, which is zeroed at the start of an episode. It then learns from its rollout buffer,
+    unless it has a custom `learn`, which is called with the published tuple. Other agents act through `get_action`.
 
     Args:
         collect: `collect(agent, env, n_steps)`, after which `agent.learn()` learns from its rollout buffer; None steps
@@ -234,12 +234,12 @@ class OwnRollouts:
         self._takes_mask = takes(self.agent, "get_action", "action_mask")
 
     def run(self) -> Steps:
-        """As many whole rollouts as hold the shard's vector steps."""
+        """Collect whole rollouts, rounded up from the shard's vector steps."""
         agent, lanes = self.agent, self.lanes
         adapted(agent).set_training_mode(True)
         if hasattr(agent, "num_envs"):
             agent.num_envs = lanes.num_lanes
-        if hasattr(agent, "progress") and isinstance(agent.progress, int | float):  # schedules over the run
+        if hasattr(agent, "progress") and isinstance(agent.progress, int | float):  # for schedules over the run
             agent.progress = min(1.0, self.shard.begun / self.options.max_steps)
         rollouts = self._with_lanes() if self.collect is None else self._with_function(self.collect)
         for _ in range(-(-self.shard.vector_steps // self.length)):
@@ -258,8 +258,8 @@ class OwnRollouts:
         return self.options.learned_reward(batch.reward)
 
     def _with_function(self, collect: Callable[..., Any]) -> Iterator[None]:
-        """Rollouts by the user's function, which may go on from what it returned the last time."""
-        # It resets the environment itself, without a seed: the environment's generators start from ours.
+        """Collect with the user's function, which may continue from its last return value."""
+        # The function resets the environment without a seed, so seed its generators here.
         lanes = VectorLanes(self.env) if isinstance(self.env, VectorEnv) else as_lanes(self.env)
         lanes.reset(self.shard.lane_seeds(self.lanes.num_lanes))
         names, last = ("last_obs", "last_done", "last_scores", "last_info"), ()
@@ -272,9 +272,9 @@ class OwnRollouts:
             yield
 
     def _with_lanes(self) -> Iterator[None]:
-        """Rollouts in the lanes, and what the agent's `learn` makes of each."""
+        """Collect in the lanes, and call the agent's `learn` on each rollout."""
         obs, info = self.lanes.reset(self.shard.lane_seeds(self.lanes.num_lanes))
-        begins = np.zeros(self.lanes.num_lanes, bool)  # as published, the first flags of all are not set
+        begins = np.zeros(self.lanes.num_lanes, bool)  # as published: the first flags are unset
         tracker = EpisodeTracker(self.lanes.num_lanes)
         is_new = True
         while True:
@@ -303,7 +303,7 @@ class OwnRollouts:
 
 
 class GetAction:
-    """Acts by `get_action` for an agent that cannot record, with the methods of a recorder."""
+    """Recorder interface for an agent that cannot record and acts through `get_action`."""
 
     active: np.ndarray | None = None
 
@@ -318,20 +318,20 @@ class GetAction:
         return len(self._chosen[0]) >= self.length
 
     def restart(self) -> None:
-        """Such an agent has no hidden state that this loop knows of."""
+        """No-op: such an agent has no hidden state known to this loop."""
 
     def act(self, obs: Any, mask: np.ndarray | None) -> Any:
-        """Actions for the environment, from observations [E, ...]."""
+        """Return environment actions for observations [E, ...]."""
         action, log_prob, _, value = self.agent.get_action(obs, **({} if mask is None else {"action_mask": mask}))[:4]
         for column, entry in zip(self._chosen, (action, log_prob, value), strict=True):
             column.append(entry)
         return action if self._convert is None else self._convert(action)
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
-        """Nothing to add."""
+        """No-op."""
 
     def finish(self, obs: Any) -> None:
-        """Nothing to add."""
+        """No-op."""
 
     def chosen(self) -> Chosen:
         return self._chosen
@@ -340,37 +340,37 @@ class GetAction:
 def experiences_of(
     steps: Sequence[ActingStep], begins: np.ndarray, chosen: Chosen, next_obs: Any, recorded: RolloutStore | None = None
 ) -> RolloutExperiences | None:
-    """A rollout of E lanes as the published tuple, with `truncateds` and `final_observations`.
+    """Convert a rollout of E lanes to the published tuple, with `truncateds` and `final_observations`.
 
-    Rows that are not transitions (autoreset steps, steps of a lane that was replaced) are left out. A lane then has
-    fewer rows than another one; all are cut to the shortest, and `next_obs` of a lane that was cut is what followed
-    its last row. So entry t of the lists holds the t-th transition of every lane, and need not be of one moment.
+    Rows that are not transitions (autoreset steps, steps of a replaced lane) are dropped. Lanes may then differ in
+    length; all are cut to the shortest. The `next_obs` of a cut lane is the observation after its last remaining row.
+    Entry t of the lists holds the t-th transition of every lane, so its rows may come from different time steps.
 
     Args:
-        begins: [E] bool, lanes in which an episode begins with the first step.
+        begins: [E] bool, lanes in which an episode starts with the first step.
         chosen: actions, log probabilities and values of every step.
-        next_obs: [E, ...] what follows the last step.
-        recorded: the same steps in a buffer, for the hidden states and the values that a recurrent agent needs.
+        next_obs: [E, ...] observations after the last step.
+        recorded: the same steps in a buffer, with the hidden states and values needed by a recurrent agent.
 
     Returns:
-        None where a lane has no transition at all.
+        None if any lane has no transition.
     """
     valid = np.stack([seen.batch.mask for seen in steps])  # [T, E]
     lanes = np.arange(valid.shape[1])
     count = int(valid.sum(0).min())
     if not count:
         return None
-    rows = np.argsort(~valid, axis=0, kind="stable")[:count]  # [n, E] the first transitions of each lane, in order
+    rows = np.argsort(~valid, axis=0, kind="stable")[:count]  # [n, E] first transitions of each lane, in order
     terminated, truncated = (
         np.stack(flags) for flags in zip(*((s.batch.terminated, s.batch.truncated) for s in steps), strict=True)
     )
-    # What follows a row that is not a transition is not the outcome of the row before it: that one was cut off.
+    # A row before a gap is truncated: the row after the gap is not its successor.
     before_gap = np.concatenate((~valid[1:], np.zeros((1, len(lanes)), bool)))
     truncated = truncated | (before_gap & ~terminated)
     ended = terminated | truncated
 
     def picked(entries: list[Any]) -> list[Any]:
-        """Entry t: row rows[t, e] of lane e."""
+        """Entry t holds row rows[t, e] of lane e."""
         return entries if valid.all() else [_lanes_at(entries, moment) for moment in rows]
 
     def flags(values: np.ndarray) -> list[np.ndarray]:
@@ -405,7 +405,7 @@ def experiences_of(
 
 
 def _lanes_at(entries: list[Any], moment: np.ndarray) -> Any:
-    """Lane e of entry moment[e], [E, ...], nested as the entries are."""
+    """Select lane e of entry moment[e], [E, ...], with the nesting of the entries."""
     chosen: Any = None
     for t in np.unique(moment).tolist():
         there = entries[t]
@@ -414,7 +414,7 @@ def _lanes_at(entries: list[Any], moment: np.ndarray) -> Any:
 
 
 def _hidden_and_values(recorded: RolloutStore, rows: np.ndarray, after: np.ndarray) -> Mapping[str, Any]:
-    """Hidden states before each picked row, and the values that depend on them."""
+    """Return hidden states before each selected row, and the values that depend on them."""
     lanes = np.arange(rows.shape[1])
     stored, value = recorded.stored("hidden"), recorded.stored("value")
     hidden = [{key: np.moveaxis(part[moment, lanes], 1, 0) for key, part in stored.items()} for moment in rows]

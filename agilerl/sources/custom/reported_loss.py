@@ -1,4 +1,4 @@
-"""The loss that an agent's own `learn` reports, whatever form it has."""
+"""Parse the loss returned by an agent's custom `learn`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 
 def reported_loss(result: Any) -> float | None:
-    """The number to record of what `learn` returned; None where it reports none.
+    """Return the loss to record from the output of `learn`; None if it reports none.
 
     Args:
-        result: None, a number, a tensor or array of one element, (actor loss or None, critic loss), of which the
-            last that is not None counts, or one of these by group, of which the mean counts.
+        result: None, a number, a one-element tensor or array, (actor loss or None, critic loss), of which the last
+            that is not None is used, or a mapping of these by group, which is averaged.
     """
     if isinstance(result, Mapping):
         each = [loss for value in result.values() if (loss := reported_loss(value)) is not None]

@@ -1,4 +1,4 @@
-"""Teams that bring their own `learn`: called as published, with dictionaries by agent, one team after another."""
+"""Off-policy training of teams with a custom `learn`, called as published with dictionaries by agent, one at a time."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ NEEDED = ("write", "sample_indices", "gather")
 
 
 class OwnTeamTransitions(OwnTransitions):
-    """`OwnTransitions` of a team: `get_action(observations, infos)` and `learn(experiences)` by agent.
+    """`OwnTransitions` for a team: `get_action(observations, infos)` and `learn(experiences)` by agent.
 
-    `experiences` are the published five dictionaries, as `MultiAgentReplayBuffer.sample` gives them: choices as the
-    environment counts them, components in [-1, 1], NaN for who was not there. As a `TeamExperiences` they also say what
-    was legal, discounts of n steps, and weights of prioritised replay.
+    `experiences` are the five published dictionaries, as returned by `MultiAgentReplayBuffer.sample`: discrete actions
+    as environment indices, continuous components in [-1, 1], NaN for absent agents. As a `TeamExperiences` they also
+    carry masks of legal actions, n-step discounts, and importance weights of prioritized replay.
 
     Args:
         team: of the environment.
 
     Raises:
-        ConfigError: a memory that cannot give rows of teams.
+        ConfigError: the memory does not support teams.
     """
 
     def __init__(self, shard: Shard, lanes: Lanes, options: OffPolicyOptions, team: Team) -> None:
@@ -88,7 +88,7 @@ class OwnTeamTransitions(OwnTransitions):
         return loss
 
     def _by_agent(self, rows: Mapping[str, Any], more: dict[str, Any]) -> TeamExperiences:
-        """Rows of the memory as the published tuple."""
+        """Convert rows of the memory to the published tuple."""
         there = rows["obs"][PRESENT].bool()
         more |= {name: rows[name] for name in ("discount", "obs_mask", "next_mask") if name in rows}
         seen = [
@@ -109,7 +109,7 @@ class OwnTeamTransitions(OwnTransitions):
 
 
 def infos_of(team: Team, obs: Any, info: Mapping[str, Any], mask: np.ndarray | None) -> dict[str, dict[str, Any]]:
-    """What is said of every agent in all lanes: who is there, what is legal, what the environments decide."""
+    """Infos of every agent over all lanes: presence, masks of legal actions, actions decided by the environment."""
     there = np.asarray(obs[PRESENT]).astype(bool)
     infos: dict[str, dict[str, Any]] = {a: {"present": there[:, k]} for k, a in enumerate(team.agents)}
     for agent in team.agents:

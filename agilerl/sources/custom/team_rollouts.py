@@ -1,4 +1,4 @@
-"""Teams that bring their own `learn` from rollouts: called as published, with dictionaries by agent."""
+"""On-policy training of teams with a custom `learn`, called as published with dictionaries by agent."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ NEEDED = ("actions", "log probabilities", "entropies", "values")
 
 
 class OwnTeamRollouts(OwnRollouts):
-    """`OwnRollouts` of a team: `get_action(observations, infos)` and `learn(experiences)` by agent.
+    """`OwnRollouts` for a team: `get_action(observations, infos)` and `learn(experiences)` by agent.
 
-    `experiences` are the published eight entries, and then `truncateds` and `final_observations`, as
-    `agilerl.algorithms.teams.on_policy.learn` describes them. Where an agent did not act its log probability and its
-    value are NaN. Of teams of this package whose infos have masks, `experiences.more["action_masks"]` holds them.
+    `experiences` are the eight published entries, followed by `truncateds` and `final_observations`; see
+    `agilerl.algorithms.teams.on_policy.learn`. The log probability and the value are NaN in steps in which an agent did
+    not act. For teams of this package whose infos have masks, `experiences.more["action_masks"]` holds them.
 
     Args:
         team: of the environment.
 
     Raises:
-        ConfigError: a team with a memory, whose hidden states these entries do not hold.
+        ConfigError: a recurrent team; these entries do not hold hidden states.
     """
 
     def __init__(self, shard: Shard, lanes: Lanes, options: LoopOptions, team: Team) -> None:
@@ -52,7 +52,7 @@ class OwnTeamRollouts(OwnRollouts):
         self._takes_infos = takes(self.agent, "get_action", "infos")
         self._convert = foreign.method(
             self.agent, "environment_actions"
-        )  # of IPPO and MAPPO, whose actions are samples
+        )  # of IPPO and MAPPO, whose actions are sampled
 
     def _with_lanes(self) -> Iterator[None]:
         obs, info = self.lanes.reset(self.shard.lane_seeds(self.lanes.num_lanes))
@@ -79,10 +79,10 @@ class OwnTeamRollouts(OwnRollouts):
         return mask
 
     def _act(self, obs: Any, info: dict[str, Any], mask: np.ndarray | None) -> tuple[Any, ...]:
-        """(actions, log probabilities, values) by agent.
+        """Return (actions, log probabilities, values) by agent.
 
         Raises:
-            ConfigError: `get_action` gives something else.
+            ConfigError: `get_action` returned a different format.
         """
         infos = {"infos": infos_of(self.team, obs, info, mask)} if self._takes_infos else {}
         found = self.agent.get_action(_seen(self.team, obs), **infos)
@@ -97,10 +97,10 @@ class OwnTeamRollouts(OwnRollouts):
 
 
 class _Rows:
-    """The steps of one rollout, by agent.
+    """Steps of one rollout, by agent.
 
     Args:
-        before: [E, M] bool, whose episodes begin with the first step.
+        before: [E, M] bool, agents whose episodes start with the first step.
     """
 
     def __init__(self, team: Team, before: np.ndarray) -> None:
@@ -113,12 +113,12 @@ class _Rows:
     def add(
         self, obs: Any, mask: np.ndarray | None, chosen: tuple[Any, ...], reward: np.ndarray, batch: StepBatch
     ) -> None:
-        """Add one vector step, of which `chosen` holds actions, log probabilities and values by agent."""
+        """Add one vector step; `chosen` holds actions, log probabilities and values by agent."""
         step, (action, log_prob, value) = batch.team, chosen
         assert step is not None
         decided = step.acted & batch.mask[:, None]
         final, (ended, cut) = _seen(self.team, batch.final_obs), ends_of_agents(batch)
-        replaced = ~batch.mask  # a row that is no transition: what came before it was cut
+        replaced = ~batch.mask  # not a transition: the step before it is truncated
         if replaced.any() and self.truncateds:
             gap = replaced[:, None] & ~self.dones[-1]
             self.truncateds[-1], self.dones[-1] = self.truncateds[-1] | gap, self.dones[-1] | gap
@@ -148,19 +148,19 @@ class _Rows:
         return np.zeros((len(self.dones[0]), *(space.shape or ())), space.dtype)
 
     def _numbers(self, by_agent: Mapping[str, Any], agent: str, decided: np.ndarray) -> np.ndarray:
-        """[E], NaN where the agent did not decide."""
+        """Return values [E], NaN where the agent did not act."""
         values = np.asarray(by_agent[agent], float).reshape(-1) if agent in by_agent else np.nan
         return np.where(decided, values, np.nan)
 
     def experiences(self, obs: Any) -> RolloutExperiences:
-        """All of it, with what follows the last step."""
+        """Return the whole rollout, bootstrapped from the observations after the last step."""
         lists, agents = self.lists, self.team.agents
 
         def flags(values: list[np.ndarray]) -> dict[str, list[np.ndarray]]:
             return {a: [x[:, k].astype(float) for x in values] for k, a in enumerate(agents)}
 
         there = np.asarray(obs[PRESENT]).astype(bool)
-        known = there | self.dones[-1]  # the flag of an agent that waits is NaN: nothing that it saw follows yet
+        known = there | self.dones[-1]  # the flag of a waiting agent is NaN: its next observation is still to come
         last = {a: np.where(known[:, k], self.dones[-1][:, k], np.nan) for k, a in enumerate(agents)}
         chooses = [a for a in agents if self.team.mask_columns[a].stop > self.team.mask_columns[a].start]
         more = {"action_masks": {a: lists["action_masks"][a] for a in chooses}} if self.has_masks else {}
@@ -182,7 +182,7 @@ class _Rows:
 
 
 def _seen(team: Team, obs: Any) -> TeamObservations:
-    """What agents see, by agent, and who is there."""
+    """Observations by agent, with the presence of agents."""
     there = np.asarray(obs[PRESENT]).astype(bool)
     present = {a: there[:, k] for k, a in enumerate(team.agents)}
     return TeamObservations({a: obs[AGENTS][a] for a in team.agents}, present, state=obs.get(STATE))

@@ -1,1 +1,1 @@
-"""Sources whose members are teams of several agents."""
+"""Sources for teams of several agents."""

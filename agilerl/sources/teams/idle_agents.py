@@ -1,4 +1,4 @@
-"""Agents that do not act in every step: who waits, and with what action, so that what happens meanwhile is learned."""
+"""Agents that do not act in every step: track which agents wait and the action they hold, for replay."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from agilerl.spaces import nested
 
 
 def without_terminated(team: Team, batch: StepBatch) -> StepBatch:
-    """The step without the last observations of agents that terminated: absent, as in every later observation.
+    """Mask the last observations of terminated agents as absent, as in all later observations.
 
-    Critics that read all agents see the same absence in observations and in what they bootstrap from. An agent that was
-    cut stays in `final_obs`, where its own value is asked for; from the next observation on it is absent too.
+    Critics over all agents then see the same absence in observations and in bootstrap observations. A truncated agent
+    stays in `final_obs`, where its value is bootstrapped; it is absent from the next observation on.
     """
     assert batch.team is not None
     gone = batch.team.terminated & ~np.asarray(batch.final_obs[PRESENT]).astype(bool)
@@ -36,10 +36,10 @@ def without_terminated(team: Team, batch: StepBatch) -> StepBatch:
 
 
 def ends_of_agents(batch: StepBatch) -> tuple[np.ndarray, np.ndarray]:
-    """(whose episode ended for good with this step, whose was cut) [L, M] bool.
+    """Return (terminated, truncated) [L, M] bool per agent for this step.
 
-    An agent of which the environment says neither ends or is cut with its team. One that is away when it is cut has
-    ended: it has no last observation that a value could be asked of.
+    An agent without a flag from the environment ends or is truncated with its team. An agent that is absent when it is
+    truncated counts as terminated: it has no last observation to bootstrap from.
     """
     team = batch.team
     assert team is not None
@@ -51,20 +51,20 @@ def ends_of_agents(batch: StepBatch) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lowest(space: Space[Any]) -> Any:
-    """What an absent agent shows of one part: 0, or the lowest of numbered choices."""
+    """Placeholder action of an absent agent for one part: 0, or the lowest discrete action."""
     return space.start if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else 0
 
 
 class IdleAgents:
-    """What agents of L teams do while they wait for their next turn: they hold what they did last.
+    """Last actions of waiting agents in L teams.
 
-    An agent waits if it has acted in its episode, which goes on, and is not there now.
+    An agent is waiting if it has acted in its running episode and is currently absent.
 
     Args:
         team: the agents, with the columns of their actions.
 
     Attributes:
-        acted: [L, M] bool, who has acted in its running episode. held: [L, A] what each did last.
+        acted: [L, M] bool, agents that have acted in their running episode. held: [L, A] last action of each agent.
     """
 
     def __init__(self, team: Team) -> None:
@@ -74,10 +74,10 @@ class IdleAgents:
         self.held: np.ndarray | None = None
 
     def step(self, obs: Any, action: np.ndarray, batch: StepBatch) -> tuple[Any, np.ndarray, StepBatch]:
-        """One vector step as it is stored: (observation, action [L, A], batch).
+        """Return one vector step in storage format: (observation, action [L, A], batch).
 
-        Observations before and after it say who waits, `obs["waiting"]` [L, M] int8; those after it also with what,
-        `final_obs["held"]` [L, A]. In the action of who waits stands what it holds.
+        Observations before and after the step mark waiting agents in `obs["waiting"]` [L, M] int8. Those after it also
+        hold the waiting agents' actions, `final_obs["held"]` [L, A]. The action of a waiting agent is the one it holds.
         """
         batch = without_terminated(self.team, batch)
         team = batch.team

@@ -1,4 +1,4 @@
-"""Experience from rollouts of teams: what `train_multi_agent_on_policy` puts into the loop."""
+"""Multi-agent on-policy source: the experience behind `train_multi_agent_on_policy`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agilerl.sources.teams.transitions import OfTeams, team_in
 
 
 class TeamRolloutSource(OfTeams, OnPolicySource):
-    """As `OnPolicySource`, of teams: what happens is stored and learned from agent by agent.
+    """`OnPolicySource` for teams: rollouts are stored and learned from per agent.
 
     Args:
         sum_scores: see `OfTeams`.
@@ -45,7 +45,7 @@ class TeamRolloutSource(OfTeams, OnPolicySource):
 
 
 class TeamGeneration(OnPolicyGeneration):
-    """One generation's rollouts and updates of some teams on their lanes."""
+    """Rollouts and updates of one generation of some teams in their lanes."""
 
     def _rollout(self, group: Group) -> Rollout:
         return make_team_rollout(self.learner, group.number, group.agents, group.buffer, self._like)
@@ -55,8 +55,7 @@ class TeamGeneration(OnPolicyGeneration):
         super().store(reward, without_terminated(self.agents[0].team, batch))
 
     def _learned(self, batch: StepBatch) -> np.ndarray:
-        """Rewards of teams [L]. Their scale is that of the agents' own: sums of a game in which one wins what the other
-        loses have none."""
+        """Team rewards [L]. The scale is that of the agents' rewards: zero-sum team rewards have none."""
         reward = self._of_agents(batch)
         if self.rewards is not None:
             self.rewards.see(reward, batch)
@@ -64,15 +63,15 @@ class TeamGeneration(OnPolicyGeneration):
         return summed
 
     def _of_agents(self, batch: StepBatch) -> np.ndarray:
-        """Rewards [L, M], shaped and not yet scaled."""
+        """Rewards [L, M], shaped but not yet scaled."""
         assert batch.team is not None
         reward = batch.team.reward
         return self.options.learned_reward(reward) if self.options.changes_rewards else reward
 
     def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(reward, terminated, truncated, decided) [L, M]: agent by agent.
+        """Return (reward, terminated, truncated, decided) [L, M] per agent.
 
-        What the environment did in an agent's place was not its decision; see `ends_of_agents` for the rest.
+        Actions forced by the environment do not count as decisions. For the flags see `ends_of_agents`.
         """
         team, sound = batch.team, self.watch.lanes
         assert team is not None
@@ -81,6 +80,6 @@ class TeamGeneration(OnPolicyGeneration):
         if defined is not None:
             own = self.agents[0].actions.columns.values()
             decided &= ~np.stack([~np.isnan(defined[:, columns]).all(1) for columns in own], -1)
-        if sound is not None:  # lanes of a member that has diverged rest; its own row goes on to its end
+        if sound is not None:  # lanes of a diverged member rest; its own row continues
             decided |= ~sound[:, None]
         return self._reward, *ends_of_agents(batch), decided

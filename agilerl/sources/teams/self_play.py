@@ -1,13 +1,12 @@
-"""Self-play of two: members learn against themselves and against policies of the population's past.
+"""Two-player self-play: members learn against themselves and against past policies of the population.
 
-In every second lane of a member one seat is played by a frozen policy of the pool, and only the other seat's rows are
-learned from; the seats take turns over those lanes. In the other lanes both seats are the member's own and both learn.
-The pool begins with a player that chooses uniformly among the legal actions; each generation's fittest member joins it.
+In every second lane of a member, one seat is played by a frozen policy of the pool, and only rows of the other seat are
+learned from; seats alternate over these lanes. In the other lanes the member plays both seats and learns from both. The
+pool starts with a player that is uniform over the legal actions; the fittest member of each generation joins it.
 
-Returns of such games sum to zero, so a member's fitness is the mean return of its seat (win 1, draw 0, loss -1 in a
-board game) against the pool of that generation: the same opponents for all members, and each of them from both seats.
-It says who is better in one generation; it does not grow from generation to generation as others' returns do, because
-the opponents get better too.
+Games are zero-sum, so a member's fitness is the mean return of its seat (win 1, draw 0, loss -1 in a board game)
+against the current pool: the same opponents for all members, each played from both seats. This fitness ranks the
+members of one generation. Unlike other returns it does not grow over generations, because the opponents improve too.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from agilerl.sources.rollouts import Group
 from agilerl.sources.source import PopulationEvaluation, Shard, Steps, Tally
 from agilerl.sources.teams.rollouts import TeamGeneration, TeamRolloutSource
 
-POOL_SIZE = 16  # opponents in the pool, the random player included
+POOL_SIZE = 16  # opponents in the pool, including the random player
 SEATS = 2
-# Past policies act and nothing else: critics are made with them, as small as they can be.
+# Past policies only act, so their critics are built as small as possible.
 UNUSED = {"encoder_config": {"hidden_size": [1], "min_mlp_nodes": 1}, "head_config": {"hidden_size": [1]}}
 
 
@@ -50,8 +49,9 @@ class Opponent:
     """A frozen policy.
 
     Attributes:
-        generation: how many generations it had trained. member: its id; None for the random player, a policy of zeros.
-        spec, weights: as `policy_spec` and `policy_state` gave them.
+        generation: number of generations it was trained for. member: its id; None for the random player, whose weights
+            are zero.
+        spec, weights: output of `policy_spec` and `policy_state`.
     """
 
     generation: int
@@ -61,35 +61,38 @@ class Opponent:
 
     @classmethod
     def of(cls, team: Any, generation: int) -> Opponent:
-        """A copy of a team's policies."""
+        """Copy a team's policies."""
         weights = {name: value.cpu() for name, value in team.policy_state().items()}
         return cls(generation, team.index, {**team.policy_spec(), "hyperparameters": {}}, weights)
 
     @classmethod
     def at_random(cls, team: Any) -> Opponent:
-        """One that has the team's architecture and chooses uniformly among the legal actions: its logits are 0."""
+        """Random player with the team's architecture: zero logits, so uniform over the legal actions."""
         made = cls.of(team, 0)
         return replace(made, member=None, weights={name: torch.zeros_like(x) for name, x in made.weights.items()})
 
     def state(self) -> dict[str, Any]:
-        """Plain data and tensors."""
+        """Return plain data and tensors."""
         return {"generation": self.generation, "member": self.member, "spec": self.spec, "weights": dict(self.weights)}
 
     def team(self, like: Any) -> Any:
-        """A team of the class of `like` that acts by it."""
+        """Build a team of the class of `like` that plays this policy."""
         spec = {**self.spec, "hyperparameters": {"net_config": UNUSED}}
         return type(like).from_policy(spec, self.weights, like.device)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Who may be played against: the random player first, then members of the past, the older before the newer."""
+    """Pool of opponents: the random player first, then past members, oldest first."""
 
     opponents: tuple[Opponent, ...]
 
     def joined(self, newcomer: Opponent, most: int = POOL_SIZE) -> Pool:
-        """With one more. Of a pool that is full then the one goes whose neighbours were closest together, of equal ones
-        the oldest: what stays is spread over all generations. The first and the newest always stay."""
+        """Return the pool with `newcomer` added.
+
+        If the pool is full, the opponent with the closest neighbours is removed (of ties the oldest), so that the rest
+        stays spread over all generations. The first and the newest are never removed.
+        """
         everyone = [*self.opponents, newcomer]
         if len(everyone) > most:
             times = [one.generation for one in everyone]
@@ -100,10 +103,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class Places:
-    """Who sits where: one entry for each of P lanes in which an opponent plays.
+    """Seating: one entry for each of P lanes with an opponent.
 
     Attributes:
-        lanes: [P] their numbers. who: [P] numbers in the pool. seats: [P] the opponents' seats.
+        lanes: [P] lane numbers. who: [P] opponent numbers in the pool. seats: [P] the opponents' seats.
     """
 
     lanes: np.ndarray
@@ -112,16 +115,16 @@ class Places:
 
     @classmethod
     def sorted(cls, lanes: np.ndarray, who: np.ndarray, seats: np.ndarray) -> Places:
-        """In the order of the opponents."""
+        """Sort the entries by opponent."""
         order = np.argsort(who, kind="stable")
         return cls(lanes[order], who[order], seats[order])
 
 
 class Opponents:
-    """The pool at the table: its policies act together, as rows where they stack.
+    """Policies of the pool, acting together; batched if they can be stacked.
 
     Args:
-        pool: who plays. like: a team, whose class and device they get.
+        pool: the opponents. like: a team with the class and device to use.
     """
 
     def __init__(self, pool: Pool, like: Any) -> None:
@@ -133,10 +136,10 @@ class Opponents:
         self._environment_action = teams[0].environment_action
 
     def act(self, action: np.ndarray, obs: Any, mask: Mask, places: Places, draws: Draws) -> None:
-        """Write sampled actions into `action` [L, A], at the opponents' places, where they are there to act.
+        """Write sampled actions into `action` [L, A] at the opponents' places, for agents present in the observation.
 
         Args:
-            obs, mask: of all lanes, [L, ...]. draws: [L, ...] each, as of the teams' `draw_exploration`.
+            obs, mask: of all lanes, [L, ...]. draws: [L, ...] each, see the teams' `draw_exploration`.
         """
         there = obs[PRESENT][places.lanes, places.seats].astype(bool)
         if not there.any():
@@ -144,7 +147,7 @@ class Opponents:
         lanes, who, seats = places.lanes[there], places.who[there], places.seats[there]
         counts = np.bincount(who, minlength=self.count)
         place = np.arange(len(who)) - np.repeat(np.cumsum(counts) - counts, counts)
-        grid = np.zeros((self.count, int(counts.max())), np.int64)  # lanes by opponent; spare places repeat lane 0
+        grid = np.zeros((self.count, int(counts.max())), np.int64)  # lanes by opponent, padded with lane 0
         grid[who, place] = lanes
         rows, legal = trees.take(obs, grid), None if mask is None else mask[grid]
         chosen = self._learner.explore(rows, tuple(part[grid] for part in draws), 0.0, legal)
@@ -155,8 +158,7 @@ class Opponents:
 
 
 class SelfPlayGeneration(TeamGeneration):
-    """As `TeamGeneration`, with opponents in every second lane. Scores are of those lanes' episodes: what the member's
-    seat got."""
+    """`TeamGeneration` with opponents in every second lane. Scores are returns of the member's seat in those lanes."""
 
     def __init__(
         self, shard: Shard, lanes: Lanes, learner: Learner, options: LoopOptions, opponents: Opponents
@@ -172,9 +174,9 @@ class SelfPlayGeneration(TeamGeneration):
         self._won: list[list[float]] = [[] for _ in self.agents]
 
     def _seat(self, rng: np.random.Generator, member: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(lanes, opponents, their seats) of one member: every opponent as often as the others, but for a remainder.
+        """Return (lanes, opponents, opponents' seats) of one member; opponents are equally frequent up to a remainder.
 
-        The pattern moves on with the generations, so that few lanes, too, see both seats.
+        The pattern shifts with every generation, so that both seats are covered even with few lanes.
         """
         turn = np.arange(self.num_envs) + self.shard.number
         own = np.flatnonzero(turn % 2)
@@ -209,7 +211,7 @@ class SelfPlayGeneration(TeamGeneration):
         return packed(rollout, group.lead) if group.lead.reads_alone and isinstance(rollout, TeamRollout) else rollout
 
     def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """What the opponents did was nobody's decision."""
+        """Like the base class, with actions of opponents marked as not decided."""
         reward, ended, cut, decided = super()._by_agent(batch)
         return reward, ended, cut, decided & self._learns
 
@@ -221,15 +223,15 @@ class SelfPlayGeneration(TeamGeneration):
 
 
 class Match:
-    """Members at one seat, greedily, and opponents at the other, who sample: an actor for `rollouts.evaluate`.
+    """Greedy members at one seat against sampling opponents at the other; an actor for `rollouts.evaluate`.
 
-    Two episodes after one another are two seats of one member against one opponent; the pairs are spread over the whole
-    pool. Who plays which episode depends on its number within the evaluation alone, not on the stages that it is played
-    in. Opponents and their draws are the same for every member.
+    Two consecutive episodes are the two seats of one member against one opponent. The pairs are spread over the whole
+    pool. The opponent of an episode depends only on the episode's number within the evaluation, not on the stages.
+    Opponents and their draws are the same for every member.
 
     Args:
-        members: acts for N of them. opponents: of the generation. lanes: E of each member.
-        episodes: their seeds are those of the opponents' draws, too.
+        members: acts for N of them. opponents: of the generation. lanes: E per member.
+        episodes: their seeds also seed the opponents' draws.
     """
 
     def __init__(self, members: Any, opponents: Opponents, lanes: int, episodes: Episodes) -> None:
@@ -240,21 +242,22 @@ class Match:
 
     @staticmethod
     def seats(numbers: np.ndarray) -> np.ndarray:
-        """[episodes] the members' own seats in the episodes of these numbers."""
+        """Members' seats [episodes] in the episodes of these numbers."""
         return numbers % SEATS
 
     @staticmethod
     def opponents_of(numbers: np.ndarray, planned: int, count: int) -> np.ndarray:
-        """[episodes] who of `count` opponents plays in the episodes of these numbers.
+        """Opponent [episodes], out of `count`, in the episodes of these numbers.
 
-        Everybody in turn where there is a pair for each, else as many of them as there are pairs, evenly spread.
+        Opponents take turns if there is a pair of episodes for each; otherwise as many as there are pairs, evenly
+        spread.
         """
         pairs, pair = -(-planned // SEATS), numbers // SEATS
         who: np.ndarray = (pair if pairs >= count else pair * count // pairs) % count
         return who
 
     def begin_episodes(self) -> None:
-        """The next wave of episodes: see `rollouts.evaluate.evaluate`."""
+        """Start the next wave of episodes; see `rollouts.evaluate.evaluate`."""
         self.members.begin_episodes()
         episode = self._next + np.arange(self.num_envs)
         self._next += self.num_envs
@@ -264,7 +267,7 @@ class Match:
         self._places = Places.sorted(lanes, np.tile(who, times), np.tile(1 - episode % SEATS, times))
 
     def act_greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
-        """As of `Learner.act_greedy`: obs [N, E, ...], mask [N, E, W] -> [N, E, A]."""
+        """See `Learner.act_greedy`: obs [N, E, ...], mask [N, E, W] -> [N, E, A]."""
         members = len(self.members.agents)
         action: np.ndarray = np.array(self.members.act_greedy(obs, mask))
         flat = action.reshape(-1, action.shape[-1])
@@ -278,10 +281,10 @@ class Match:
 
 
 class AgainstOpponents(Evaluator):
-    """Evaluates members of games of two: fitness is the mean return of the member's seat against the generation's pool.
+    """Evaluate members of two-player games: fitness is the mean return of the member's seat against the current pool.
 
     Attributes:
-        opponents: those of the generation. by_agent: where scores are not summed, the mean return from each seat.
+        opponents: of the generation. by_agent: if scores are not summed, the mean return from each seat.
     """
 
     opponents: Opponents
@@ -294,7 +297,7 @@ class AgainstOpponents(Evaluator):
         return found
 
     def _each(self, found: EvaluationResult, episodes: Episodes) -> np.ndarray:
-        """[N, episodes] returns of the members' seats."""
+        """Returns [N, episodes] of the members' seats."""
         own: np.ndarray = found.returns[:, np.arange(len(episodes)), Match.seats(episodes.numbers)]
         return own
 
@@ -314,10 +317,10 @@ class AgainstOpponents(Evaluator):
 
 
 class SelfPlaySource(TeamRolloutSource):
-    """As `TeamRolloutSource`, for games of two agents of one group whose returns sum to zero; the module says how.
+    """`TeamRolloutSource` for zero-sum games of two agents of one group; see the module docstring.
 
     Attributes:
-        pool: of this generation. newcomer: who joins it with the next one.
+        pool: of this generation. newcomer: policy that joins it in the next generation.
     """
 
     fitness_is_relative = True
@@ -354,7 +357,7 @@ class SelfPlaySource(TeamRolloutSource):
         return partial(SelfPlayGeneration, opponents=self.evaluator.opponents)
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
-        """Scores are those of the members' seats, summed or not."""
+        """Like the base class; scores are those of the members' seats, summed or not."""
         result: Steps = self.generations(shard, lanes, learner, self.options).run()
         return result
 
@@ -384,7 +387,7 @@ class SelfPlaySource(TeamRolloutSource):
 
 
 def check_team(team: Any) -> None:
-    """ConfigError for a team that cannot play both seats of a game of two."""
+    """Raise ConfigError for a team that cannot play both seats of a two-player game."""
     groups = dict(team.grouped_agents)
     if len(team.agent_ids) != SEATS or len(groups) != 1:
         raise ConfigError(
@@ -399,7 +402,7 @@ def check_team(team: Any) -> None:
 
 
 def check_zero_sum(returns: np.ndarray, lanes: Lanes) -> None:
-    """EnvError where the returns [..., 2] of an episode do not sum to zero."""
+    """Raise EnvError if the returns [..., 2] of an episode do not sum to zero."""
     sums = returns.reshape(-1, SEATS).sum(-1)
     if len(sums) and np.abs(sums).max() > 1e-6 * max(1.0, float(np.abs(returns).max())):
         row = returns.reshape(-1, SEATS)[int(np.abs(sums).argmax())].tolist()

@@ -1,4 +1,4 @@
-"""What sources of teams have in common, and experience of theirs from shared replay."""
+"""Base class of team sources, and the multi-agent off-policy source."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from agilerl.sources.source import Shard, ShardResult, Steps
 
 
 class OfTeams(LaneSource[Any]):
-    """What sources of teams have in common: environments of several agents, and fitness by agent.
+    """Base class of team sources: multi-agent environments and per-agent fitness.
 
     Attributes:
-        sum_scores: a team's return is the sum of its agents' returns. False: fitness is their mean, and `by_agent` says
-            each of them.
+        sum_scores: a team's return is the sum of its agents' returns. False: fitness is their mean, and `by_agent`
+            holds each of them.
     """
 
     @staticmethod
     def make_envs(name: str | None, num_envs: int = 1, *, make_env: Any = None, **options: Any) -> Any:
-        """Copies of an environment of several agents, by its id or by what makes one."""
+        """Create copies of a multi-agent environment from an id or a factory."""
         return make_multi_agent_vect_envs(name if make_env is None else make_env, num_envs, **options)
 
     @staticmethod
     def spaces(env: Any) -> tuple[Any, Any]:
-        """({agent: observation space}, {agent: action space})."""
+        """Return ({agent: observation space}, {agent: action space})."""
         team = team_in(env)
         return dict(team.observation_spaces), dict(team.action_spaces)
 
@@ -54,7 +54,7 @@ class OfTeams(LaneSource[Any]):
 
     @property
     def epsilon(self) -> float | None:
-        """None: choices are sampled and components get noise, whatever the rate."""
+        """None: discrete actions are sampled and continuous ones get noise, so there is no epsilon."""
         return None
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
@@ -62,13 +62,13 @@ class OfTeams(LaneSource[Any]):
         return self._scored(result)
 
     def _scored(self, result: ShardResult) -> ShardResult:
-        """The result with the mean over agents as score where they are not summed."""
+        """Replace scores by the mean over agents if they are not summed."""
         for tally in result.tallies.values() if not self.sum_scores else ():
             tally.scores = [sum(row) / len(row) for row in tally.by_agent]
         return result
 
     def _check(self, agent: Any) -> None:
-        """ConfigError for a team of other agents than those of the environment."""
+        """Raise ConfigError if the agents of a team differ from those of the environment."""
         team, own = team_in(self.env), agent.agent_ids if is_team(agent) else None
         if own is not None and list(own) != list(team.agents):
             raise ConfigError(
@@ -78,7 +78,7 @@ class OfTeams(LaneSource[Any]):
 
 
 class TeamTransitions(OfTeams, OffPolicySource):
-    """Teams store what their agents see in one replay and learn from samples of it.
+    """Teams store transitions in one shared replay buffer and learn from samples of it.
 
     Args:
         sum_scores: see `OfTeams`.
@@ -102,7 +102,7 @@ class TeamTransitions(OfTeams, OffPolicySource):
 
     @classmethod
     def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> TeamTransitions:
-        """With the memory that `replay` makes."""
+        """Create the source with a memory from `replay`."""
         return cls(env, replay(), options, eval_env=eval_env)
 
     def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
@@ -111,7 +111,7 @@ class TeamTransitions(OfTeams, OffPolicySource):
 
 
 def _check_agents(memory: MultiAgentReplayBuffer, team: Team) -> None:
-    """ConfigError for a memory of other agents than those of the environment, or of fields without a meaning."""
+    """Raise ConfigError if the memory's agents differ from the environment's, or its fields are unknown."""
     if memory.has_own_fields:
         raise ConfigError(
             f"the memory has the fields {memory.field_names}, of which training functions do not know the meaning. "
@@ -125,7 +125,7 @@ def _check_agents(memory: MultiAgentReplayBuffer, team: Team) -> None:
 
 
 def team_in(env: Any) -> Team:
-    """The team of an environment, a vector or lanes of them; EnvError where there is none."""
+    """Return the team of an environment, a vector or its lanes; EnvError for a single-agent environment."""
     found = foreign.team(env)
     if isinstance(found, Team):
         return found

@@ -1,1 +1,1 @@
-"""Sources for language policies: prompts, pairs, examples and games of several turns."""
+"""Sources for language policies: prompts, preference pairs, examples and multi-turn games."""

@@ -1,4 +1,4 @@
-"""What the members of one engine learn from in one iteration: completions with rewards, pairs, or examples."""
+"""Batches of one engine in one iteration: completions with rewards, preference pairs, or SFT examples."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ FURTHER = 1 << 32
 
 
 class BatchSource(Protocol):
-    """What the members of one engine learn from in one iteration, and how they are judged."""
+    """Training batches and evaluation for the members of one engine."""
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
-        """The optimiser steps of one iteration; what happened goes into the rows' tallies."""
+        """Yield the optimiser steps of one iteration; statistics are added to the rows' tallies."""
 
     def evaluate(
         self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str
     ) -> list[float]:
-        """The fitness of each agent on a split."""
+        """Return the fitness of each agent on a split."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Row:
     """One member in one iteration.
 
     Attributes:
-        env: its environment. number: of its batch. rng: its stream. tally: of its generation.
+        env: its environment. number: batch number. rng: random stream. tally: of its generation.
     """
 
     env: Any
@@ -60,18 +60,18 @@ class Row:
     items: list[Any] = field(default_factory=list)
 
     def batch(self, ranks: Ranks) -> list[Any]:
-        """What this rank is given of the batch."""
+        """Return this rank's share of the batch."""
         found: list[Any] = self.env.batch(self.number, ranks.rank, ranks.size)
         return found
 
     def add(self, **numbers: float) -> None:
-        """Add to the sums of the tally's details."""
+        """Add to the sums in the tally's details."""
         for name, value in numbers.items():
             self.tally.details[name] = self.tally.details.get(name, 0.0) + float(value)
 
 
 class CompletionBatches:
-    """Completions of prompts, with what an environment gives for them."""
+    """Completions of prompts, with their rewards from the environment."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -95,7 +95,7 @@ class CompletionBatches:
         yield from lead.arrange(engine, texts, rewards, [row.rng for row in rows])
 
     def _written(self, engine: Engine, rows: Sequence[Row]) -> tuple[Texts, Tensor]:
-        """(texts [N, B·G, ...], rewards [N, B, G])."""
+        """Generate completions; return (texts [N, B·G, ...], rewards [N, B, G])."""
         agents, lead = engine.agents, engine.agents[0]
         group, base = lead.group_size, lead.base
         prompts = [row.items for row in rows]
@@ -126,7 +126,7 @@ class CompletionBatches:
 
 
 def _filled(known: tuple[Texts, Tensor], more: tuple[Texts, Tensor], pad: int) -> tuple[Texts, Tensor]:
-    """`known` with the groups of each member that say nothing replaced by those of `more` that do, in order."""
+    """Replace groups of equal rewards in `known` by groups of `more` with unequal ones, per member and in order."""
     (texts, rewards), (others, theirs) = known, more
     group = rewards.shape[-1]
     width = max(texts.prompt, others.prompt)
@@ -144,7 +144,7 @@ def _filled(known: tuple[Texts, Tensor], more: tuple[Texts, Tensor], pad: int) -
 
 
 def _widened(texts: Texts, prompt: int, pad: int) -> Texts:
-    """With prompts of `prompt` tokens."""
+    """Pad prompts on the left to `prompt` tokens."""
     more = prompt - texts.prompt
     if not more:
         return texts
@@ -153,7 +153,7 @@ def _widened(texts: Texts, prompt: int, pad: int) -> Texts:
 
 
 class PreferenceBatches:
-    """Pairs of completions, one of which is preferred."""
+    """Pairs of a chosen and a rejected completion."""
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]
@@ -167,7 +167,7 @@ class PreferenceBatches:
 
 
 class SFTBatches:
-    """Prompts with the completions that are to be learned."""
+    """Prompts with target completions."""
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]

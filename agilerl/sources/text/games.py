@@ -1,4 +1,4 @@
-"""Games in words that members play turn by turn, as a source of language asks for prompts."""
+"""Multi-turn text games, with the interface that language sources expect of prompts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Engine = SequentialAdapters | StackedAdapters
 
 
 class Games:
-    """Games of a `SyncMultiTurnVecEnv`, begun by seeds: what a source of language calls an environment.
+    """Games of a `SyncMultiTurnVecEnv`, started from seeds; the environment interface for language sources.
 
     Args:
-        env: whose factory makes the games; an iteration has its `batch_size` beginnings, each played `group_size`
+        env: its factory creates the games; an iteration has `batch_size` starting states, each played `group_size`
             times.
-        seed: of all beginnings. test, report: how many beginnings are kept for fitness, and for what is reported.
+        seed: of all starting states. test, report: number of starting states held out for fitness and for the report.
     """
 
     def __init__(self, env: Any, seed: int, test: int, report: int) -> None:
@@ -37,35 +37,35 @@ class Games:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Of the beginnings that are kept."""
+        """Names of the held-out splits."""
         return tuple(name for name, count in self._counts.items() if count)
 
     num_batches = 1
 
     def split(self, name: str) -> list[int]:
-        """The seeds of one of them."""
+        """Seeds of a split."""
         purpose = {"test": Purpose.EVALUATION, "report": Purpose.CONFIRMATION}[name]
         found: list[int] = seeds(self.seed, purpose, self._counts[name]).tolist()
         return found
 
     def batch(self, number: int, rank: int = 0, size: int = 1) -> list[int]:
-        """The seeds of the `number`-th iteration; each rank has its own."""
+        """Seeds of the `number`-th iteration; different on each rank."""
         found: list[int] = seeds(self.seed, Purpose.ENVIRONMENT, self.batch_size * size, number).tolist()
         return found[rank * self.batch_size : (rank + 1) * self.batch_size]
 
     def begun(self, beginnings: Sequence[int], group: int) -> list[Any]:
-        """New games, `group` of every beginning."""
+        """Create new games, `group` per starting state."""
         games = [self.env._env_factory(**self.env._env_config) for _ in range(len(beginnings) * group)]
         for number, game in enumerate(games):
             game.reset(seed=int(beginnings[number // group]))
         return games
 
     def state(self) -> dict[str, Any]:
-        """Nothing but what says which games these are."""
+        """Identify the games: seed and split sizes."""
         return {"seed": self.seed, **self._counts}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """ConfigError where these are others."""
+        """Raise ConfigError if the games differ."""
         if dict(state) != self.state():
             raise ConfigError(
                 f"the run played games of {dict(state)}; these are of {self.state()}. fix: the same ones."
@@ -76,7 +76,7 @@ class GameBatches:
     """Whole games, with the reward of each turn at its last token."""
 
     def batches(self, engine: Engine, rows: Sequence[Any]) -> Iterator[TextBatch]:
-        """One iteration: every member plays its games to the end, and learns from all of its turns."""
+        """Run one iteration: every member plays its games to the end and learns from all of its turns."""
         lead: Any = engine.agents[0]
         games = [row.env.begun(row.batch(engine.ranks), row.env.group_size) for row in rows]
         play(engine, games, [row.rng for row in rows])
@@ -95,7 +95,7 @@ class GameBatches:
     def evaluate(
         self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str
     ) -> list[float]:
-        """Mean return of games in which the most probable tokens are said."""
+        """Mean return of games played with greedy decoding."""
         found = [0.0] * len(agents)
         place = {id(agent): number for number, agent in enumerate(agents)}
         for engine in engines:
@@ -108,9 +108,9 @@ class GameBatches:
 
 
 def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.random.Generator] | None) -> None:
-    """Play the games [N][R] of every member to their ends, all that go on at once.
+    """Play the games [N][R] of every member to the end, batching all unfinished ones.
 
-    rngs: a stream for each member, from which its own tokens are drawn; None says the most probable ones.
+    rngs: one stream per member for sampling its tokens; None decodes greedily.
     """
     lead: Any = engine.agents[0]
     base, backend = lead.base, lead.backend()
@@ -124,7 +124,7 @@ def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.rando
         most = max(len(own) for own in going)
         if not most:
             return
-        # A member with fewer games that go on writes to a prompt of another's beside them, which nobody reads.
+        # Members with fewer unfinished games are padded with another member's prompt; that output is discarded.
         other = next(game for own in going for game in own).tokens
         prompts = [game.tokens for own in going for game in own] if len(going) == 1 else [
             tokens for own in going for tokens in (*(game.tokens for game in own), *[other] * (most - len(own)))
@@ -144,13 +144,13 @@ def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.rando
                 row = member * most + number
                 turn = written[row][said[row]].tolist()
                 spoken = any(token != base.pad_id for token in turn)
-                game.say(turn if spoken else [game.end_id])  # padding alone says nothing
+                game.say(turn if spoken else [game.end_id])  # replace pure padding by an end token
 
 
 def flatten_turns(episodes: Sequence[Sequence[Any]], base: Any) -> tuple[Texts, Tensor]:
-    """Episodes [N][R] as (texts [N, R, P + T], rewards [N, R, T] at the last token of each turn).
+    """Convert episodes [N][R] to (texts [N, R, P + T], rewards [N, R, T] at the last token of each turn).
 
-    What stands before the first turn is the prompt; what games show later is read, and not learned.
+    Tokens before the first turn are the prompt. Later observations are part of the context and masked from the loss.
     """
     flat = [episode for own in episodes for episode in own]
     starts = [int(episode.completion_mask.argmax()) for episode in flat]

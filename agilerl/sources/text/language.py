@@ -1,7 +1,7 @@
-"""Where language policies learn from: prompts that they answer and are rewarded for, pairs, or examples.
+"""Source of language policies: prompts with rewards, preference pairs, or examples.
 
-One step is one prompt (pair, example) of one member. Which ones a member sees in an iteration is a function of the run
-alone: environments hand out batches by their number.
+One step is one prompt (pair, example) of one member. Batches are indexed by number, so the prompts that a member sees
+in an iteration depend on the run only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LanguageSource(Source):
     """A `Source` of prompts, pairs or examples.
 
     Args:
-        envs: one environment, which members share: each sees batches of its own; or one for each slot.
+        envs: one environment shared by all members, each with separate batches; or one per slot.
         options: of the run; a step is a prompt.
     """
 
@@ -55,19 +55,19 @@ class LanguageSource(Source):
 
     @property
     def batch_size(self) -> int:
-        """Prompts of one member in an iteration, on all ranks together."""
+        """Prompts per member in an iteration, over all ranks."""
         return self.num_envs * self.ranks.size
 
     @classmethod
     def make(
         cls, env: Any, options: LoopOptions, replay: Callable[[], Any] | None = None, eval_env: Any = None
     ) -> LanguageSource:
-        """With what of a manifest's options is of language policies."""
+        """Create the source with the manifest options that apply to language policies."""
         return cls(env, LanguageOptions.of(vars(options)))
 
     @classmethod
     def make_envs(cls, name: str, tokenizer: Any, learns: str = "completions", **kwargs: Any) -> Any:
-        """The environment of an id, as `llm_envs.by_id.make_language_env`."""
+        """Create the environment of an id; see `llm_envs.by_id.make_language_env`."""
         return make_language_env(name, tokenizer, learns, **kwargs)
 
     @classmethod
@@ -117,7 +117,7 @@ class LanguageSource(Source):
 
     def _check_context(self, agent: Any) -> None:
         for env in self.envs:
-            if not isinstance(env, Games):  # those are limited turn by turn: `TokenObservationWrapper.fit_into`
+            if not isinstance(env, Games):  # games are limited per turn: `TokenObservationWrapper.fit_into`
                 agent.check_context(env)
 
     def fit(self, population: Sequence[Any]) -> str | None:
@@ -127,7 +127,7 @@ class LanguageSource(Source):
         return changed
 
     def env_of(self, slot: int) -> Any:
-        """The environment of a slot."""
+        """Return the environment of a slot."""
         return self.envs[0 if self.is_shared else slot]
 
     # -- a generation ------------------------------------------------------------------------------------------------
@@ -176,9 +176,9 @@ class LanguageSource(Source):
         return agreed(tallies, self.ranks, True)
 
     def _warn_of_equal_rewards(self, tallies: Sequence[Tally]) -> None:
-        """Warn, once, where all members had the same mean reward in all iterations of a generation.
+        """Warn once if all members had the same mean reward in all iterations of a generation.
 
-        One member with one iteration a generation is compared with itself in the generation before.
+        A single member with one iteration per generation is compared with its previous generation.
         """
         scores = [score for tally in tallies for score in tally.scores]
         if len(scores) == 1:
@@ -220,14 +220,14 @@ class LanguageSource(Source):
         return PopulationEvaluation(fitness, env_steps=self.evaluation_env_steps - before)
 
     def report(self, agent: Any) -> float | None:
-        """The fitness of one agent on the third split, which chose nothing; None where there is none."""
+        """Fitness of one agent on the held-out report split; None without that split."""
         return self._judged([agent], "report")[0] if "report" in self.envs[0].splits else None
 
     def _judged(self, agents: Sequence[Any], split: str) -> list[float]:
         if self._check is not None:
             self._check()
         engines, _, _ = engines_for(agents, self.options.learner)
-        envs = [self.envs[0]] * len(agents)  # the same questions for all
+        envs = [self.envs[0]] * len(agents)  # the same prompts for all
         self.evaluation_env_steps += len(envs[0].split(split)) * len(agents)
         found = self.feed.evaluate(engines, agents, envs, split)
         return found if self.ranks.size == 1 else [float(x) for x in self.ranks.average(found)]
@@ -246,7 +246,7 @@ class LanguageSource(Source):
 
     @cached_property
     def _digest(self) -> str:
-        """Of all prompts, which do not change in a run."""
+        """Digest of all prompts, which are constant during a run."""
         digest = hashlib.sha256()
         for env in self.envs:
             for name in env.splits:
@@ -259,18 +259,18 @@ class LanguageSource(Source):
         return {"data": self._digest, "envs": [env.state() for env in self.envs]}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """RunError where these are not the prompts that the run began with."""
+        """Raise RunError if the prompts differ from those the run started with."""
         if state["data"] != self._digest:
             raise RunError("the run learned from other prompts than these. fix: the same data sets and templates.")
         for env, own in zip(self.envs, state["envs"], strict=True):
             env.load_state(own)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """No-op."""
 
 
 def _check_gym(env: Any) -> None:
-    """Named errors for what hands out no batches by number."""
+    """Raise ConfigError for environments without batches by number."""
     if hasattr(env, "group_size") and foreign.has_methods(env, "reset") and not hasattr(env, "split"):
         raise ConfigError(f"{type(env).__name__} is played turn by turn. fix: finetune_llm_multiturn(pop, env).")
     if not foreign.has_methods(env, "batch", "split"):
@@ -281,5 +281,5 @@ def _check_gym(env: Any) -> None:
 
 
 def _each(value: Tensor | None, members: int) -> list[float]:
-    """A tensor [N] or a scalar as one number a member."""
+    """Expand a tensor [N] or a scalar to one number per member."""
     return [0.0] * members if value is None else value.detach().reshape(-1).expand(members).tolist()
